@@ -1,0 +1,429 @@
+"""`ConfidenceAdapter`: GEPA's view of a confidence-aware classification task."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NotRequired, Protocol, TypeAlias, TypedDict
+
+from gepa.core.adapter import EvaluationBatch, ProposalFn
+
+from calibrant.adapters._failures import FailureMonitor
+from calibrant.adapters._objectives import Objective, resolve_objectives
+from calibrant.clients import RetryPolicy
+from calibrant.core import (
+    Client,
+    ConfigurationError,
+    Journal,
+    LabelSet,
+    LogprobSpace,
+    Outcome,
+    Prediction,
+    normalise_label,
+)
+from calibrant.feedback import build_feedback
+from calibrant.inference import Classifier, Query
+from calibrant.logprobs import as_response_format, labels_from_schema
+from calibrant.scoring import LinearBlendScoring, ScoringStrategy
+
+__all__ = [
+    "ConfidenceAdapter",
+    "ConfidenceDataInst",
+    "ConfidenceRolloutOutput",
+    "ConfidenceTrajectory",
+    "EvaluationObserver",
+]
+
+_LOG = logging.getLogger("calibrant")
+
+USER_TEMPLATE = "user_template"
+
+Candidate: TypeAlias = dict[str, str]
+Schema: TypeAlias = Mapping[str, Any] | type
+"""A JSON schema, an OpenAI-style ``response_format``, or a Pydantic model."""
+
+
+class ConfidenceDataInst(TypedDict):
+    """One labelled row.
+
+    Attributes
+    ----------
+    input : str
+        The text to classify.
+    answer : str
+        Its true label; compared without regard to case and surrounding space.
+    additional_context : mapping of str to str, optional
+        Shown in the feedback of wrong answers.
+    """
+
+    input: str
+    answer: str
+    additional_context: NotRequired[Mapping[str, str]]
+
+
+class ConfidenceRolloutOutput(TypedDict):
+    """What GEPA keeps of one row; JSON values only.
+
+    Attributes
+    ----------
+    full_assistant_response : str
+        The raw completion.
+    parsed_value : str or None
+        The predicted label.
+    logprob_score : float or None
+        Natural logarithm of the confidence, <= 0.
+    outcome : str
+        ``ok``, ``error``, ``refusal`` or ``unparsed``.
+    reason : str
+        Why the row did not end well.
+    """
+
+    full_assistant_response: str
+    parsed_value: str | None
+    logprob_score: float | None
+    outcome: str
+    reason: str
+
+
+class ConfidenceTrajectory(TypedDict):
+    """Everything `ConfidenceAdapter.make_reflective_dataset` needs of one row."""
+
+    data: ConfidenceDataInst
+    prediction: Prediction
+    score: float
+    feedback: str
+
+
+class EvaluationObserver(Protocol):
+    """Something that wants to hear of every evaluation, such as a proposer."""
+
+    def observe(
+        self, candidate: Mapping[str, str], rows: Sequence[ConfidenceDataInst], predictions: Sequence[Prediction]
+    ) -> None:
+        """Take note of one candidate's predictions on some rows."""
+        ...
+
+
+class ConfidenceAdapter:
+    """Adapter for ``gepa.optimize`` that does not reward lucky guesses.
+
+    Every row is asked as system prompt = the candidate's first component and user message
+    = ``input`` (shaped by an optional component ``user_template`` holding ``{input}``),
+    with the schema's enum and token log-probabilities. The score is the scoring
+    strategy's; the feedback says how sure the model was and what it nearly said.
+
+    Rows that failed for the server's reasons get `failure_score` and are left out of the
+    reflective dataset; too many of them stop the run.
+
+    Parameters
+    ----------
+    model : str, callable or Client
+        A model's name (see `calibrant.inference.open_client`), or ``messages -> response``.
+    field_path : str
+        JSON path of the label: ``category``, ``classification.name``, ``results[].category``.
+    response_format : schema, optional
+        Sent with every call; needed when `model` is a name. A Pydantic model is accepted.
+    response_schema : schema, optional
+        Where the labels come from, instead of `response_format`.
+    scoring_strategy : ScoringStrategy, optional
+        By default ``LinearBlendScoring(high_confidence_threshold)``.
+    answer_field : str, optional
+        JSON path the label itself is read from; `field_path` by default.
+    high_confidence_threshold : float, default 0.99
+        Confidence, in (0, 1], from which an answer counts as certain in feedback.
+    low_confidence_threshold : float, default 0.90
+        Confidence, in (0, 1], below which an answer counts as uncertain in feedback.
+    top_logprobs : int, default 5
+        Alternatives asked for per token.
+    failure_score : float, default 0.0
+        Score of a row without a legal label, in [0, 1].
+    max_litellm_workers : int, default 10
+        Calls in flight at most, whatever the model is.
+    litellm_batch_completion_kwargs : mapping, optional
+        Handed to the provider with every call.
+    objectives : iterable of str or mapping of str to callable, optional
+        Names replace the default objectives ``accuracy`` and ``probability``; a mapping
+        ``name -> f(prediction, true label)`` adds to them. Known: `OBJECTIVES`.
+    proposer : callable, optional
+        Becomes ``propose_new_texts``; its method ``observe``, where it has one, hears of
+        every evaluation.
+    space : str, optional
+        What the log-probabilities are probabilities of, where the model's default is wrong.
+    journal : Journal, optional
+        Finished predictions; what it holds is not asked again.
+    retry : RetryPolicy, optional
+        How passing faults are retried.
+    on_prediction : callable, optional
+        Called with every prediction as it is made, for progress.
+
+    Attributes
+    ----------
+    answers : int
+        Rows answered with a legal label so far.
+    answers_without_logprobs : int
+        How many of them came without usable log-probabilities; these score by correctness alone.
+
+    Raises
+    ------
+    ConfigurationError
+        A model name without `response_format`, no enum at `field_path`, or a threshold out
+        of range.
+    """
+
+    propose_new_texts: ProposalFn | None = None
+
+    def __init__(  # noqa: PLR0913  (the reference adapter's parameters, in its order)
+        self,
+        model: str | Callable[..., object] | Client,
+        field_path: str,
+        response_format: Schema | None = None,
+        response_schema: Schema | None = None,
+        scoring_strategy: ScoringStrategy | None = None,
+        answer_field: str | None = None,
+        high_confidence_threshold: float = 0.99,
+        low_confidence_threshold: float = 0.90,
+        top_logprobs: int = 5,
+        failure_score: float = 0.0,
+        max_litellm_workers: int = 10,
+        litellm_batch_completion_kwargs: Mapping[str, Any] | None = None,
+        *,
+        objectives: Iterable[str] | Mapping[str, Objective] | None = None,
+        proposer: ProposalFn | None = None,
+        space: LogprobSpace | str | None = None,
+        journal: Journal | None = None,
+        retry: RetryPolicy | None = None,
+        on_prediction: Callable[[Prediction], None] | None = None,
+    ) -> None:
+        _check_parameters(high_confidence_threshold, low_confidence_threshold, failure_score)
+        self.field_path = field_path
+        self.high_confidence_threshold = high_confidence_threshold
+        self.low_confidence_threshold = low_confidence_threshold
+        self.failure_score = failure_score
+        self.scoring_strategy = scoring_strategy or LinearBlendScoring(high_confidence_threshold)
+        self.objectives = resolve_objectives(objectives)
+        self.propose_new_texts = proposer
+        self.classifier = Classifier(
+            model=model,
+            labels=_labels(model, field_path, response_format, response_schema),
+            field=field_path,
+            response_format=None if response_format is None else as_response_format(response_format),
+            answer_field=answer_field,
+            top_logprobs=top_logprobs,
+            concurrency=max_litellm_workers,
+            space=space,
+            options=litellm_batch_completion_kwargs,
+            journal=journal,
+            retry=retry,
+        )
+        self.answers = 0
+        self.answers_without_logprobs = 0
+        self._on_prediction = on_prediction
+        self._failures = FailureMonitor()
+        self._observe = getattr(proposer, "observe", None)
+
+    @property
+    def labels(self) -> LabelSet:
+        """The legal labels."""
+        return self.classifier.labels
+
+    def evaluate(
+        self, batch: list[ConfidenceDataInst], candidate: Candidate, capture_traces: bool = False
+    ) -> EvaluationBatch[ConfidenceTrajectory, ConfidenceRolloutOutput]:
+        """Classify `batch` under `candidate`.
+
+        Parameters
+        ----------
+        batch : list of ConfidenceDataInst
+            The rows.
+        candidate : dict of str to str
+            Component texts; the first one is the system prompt.
+        capture_traces : bool, default False
+            Whether to return trajectories for reflection.
+
+        Returns
+        -------
+        EvaluationBatch
+            Outputs, scores in [0, 1] and objective scores, one per row, in order.
+
+        Raises
+        ------
+        ProviderError
+            A fault that every call meets, or too many failed rows.
+        DataError
+            A row's answer is not one of the labels.
+        """
+        return self._evaluate_many([(candidate, batch)], capture_traces=capture_traces)[0]
+
+    def batch_evaluate(
+        self, items: Sequence[tuple[Candidate, list[ConfidenceDataInst]]]
+    ) -> list[EvaluationBatch[ConfidenceTrajectory, ConfidenceRolloutOutput]]:
+        """Classify several batches under their candidates, all rows concurrently, with trajectories."""
+        return self._evaluate_many(items, capture_traces=True)
+
+    def make_reflective_dataset(
+        self,
+        candidate: Candidate,
+        eval_batch: EvaluationBatch[ConfidenceTrajectory, ConfidenceRolloutOutput],
+        components_to_update: list[str],
+    ) -> dict[str, list[dict[str, str]]]:
+        """Return one record per answered row, for each component to update.
+
+        Rows that failed for the server's reasons are left out: they say nothing about the prompt.
+
+        Raises
+        ------
+        ConfigurationError
+            The batch was evaluated without trajectories, or a component is unknown.
+        """
+        if eval_batch.trajectories is None:
+            raise ConfigurationError("Expected an evaluation with trajectories: pass capture_traces=True to evaluate.")
+        unknown = [name for name in components_to_update if name not in candidate]
+        if unknown:
+            raise ConfigurationError(f"Expected components among {list(candidate)}, got {unknown}.")
+        records = [
+            _record(trajectory)
+            for trajectory in eval_batch.trajectories
+            if trajectory["prediction"].outcome is not Outcome.ERROR
+        ]
+        return {name: [dict(record) for record in records] for name in components_to_update}
+
+    def _evaluate_many(
+        self, items: Sequence[tuple[Candidate, list[ConfidenceDataInst]]], *, capture_traces: bool
+    ) -> list[EvaluationBatch[ConfidenceTrajectory, ConfidenceRolloutOutput]]:
+        queries = [_query(candidate, row) for candidate, rows in items for row in rows]
+        answers = [[self._answer(row) for row in rows] for _, rows in items]
+        predictions = self.classifier.engine.run(queries, on_prediction=self._notify)
+        self._count(predictions)
+        found, start = [], 0
+        for (candidate, rows), truths in zip(items, answers, strict=True):
+            own = predictions[start : start + len(rows)]
+            start += len(rows)
+            if self._observe is not None:
+                self._observe(candidate, rows, own)
+            found.append(self._batch(rows, truths, own, capture_traces=capture_traces))
+        return found
+
+    def _batch(
+        self,
+        rows: Sequence[ConfidenceDataInst],
+        answers: Sequence[str],
+        predictions: Sequence[Prediction],
+        *,
+        capture_traces: bool,
+    ) -> EvaluationBatch[ConfidenceTrajectory, ConfidenceRolloutOutput]:
+        scores = [self._score(*pair) for pair in zip(predictions, answers, strict=True)]
+        trajectories: list[ConfidenceTrajectory] | None = None
+        if capture_traces:
+            trajectories = [
+                {"data": row, "prediction": prediction, "score": score, "feedback": self._feedback(row, prediction, answer)}
+                for row, prediction, score, answer in zip(rows, predictions, scores, answers, strict=True)
+            ]
+        return EvaluationBatch(
+            outputs=[_output(prediction) for prediction in predictions],
+            scores=scores,
+            trajectories=trajectories,
+            objective_scores=[
+                {name: float(objective(prediction, answer)) for name, objective in self.objectives.items()}
+                for prediction, answer in zip(predictions, answers, strict=True)
+            ],
+        )
+
+    def _score(self, prediction: Prediction, answer: str) -> float:
+        if prediction.outcome is not Outcome.OK:
+            return self.failure_score
+        return self.scoring_strategy.score(
+            prediction.label == answer,
+            prediction.log_confidence,
+            distribution=prediction.distribution,
+            answer=answer,
+        )
+
+    def _feedback(self, row: ConfidenceDataInst, prediction: Prediction, answer: str) -> str:
+        return build_feedback(
+            is_correct=prediction.label == answer,
+            expected=answer,
+            got=prediction.label,
+            confidence=prediction.confidence,
+            distribution=prediction.distribution,
+            outcome=prediction.outcome,
+            reason=prediction.reason,
+            additional_context=row.get("additional_context"),
+            high=self.high_confidence_threshold,
+            low=self.low_confidence_threshold,
+        )
+
+    def _answer(self, row: ConfidenceDataInst) -> str:
+        """Return the row's true label as the label set spells it."""
+        return self.labels.canonical(row["answer"]) or normalise_label(row["answer"])
+
+    def _notify(self, index: int, prediction: Prediction) -> None:  # noqa: ARG002
+        if self._on_prediction is not None:
+            self._on_prediction(prediction)
+
+    def _count(self, predictions: Sequence[Prediction]) -> None:
+        first = self.answers_without_logprobs == 0
+        answered = [p for p in predictions if p.outcome is Outcome.OK]
+        self.answers += len(answered)
+        self.answers_without_logprobs += sum(p.confidence is None for p in answered)
+        if first and self.answers_without_logprobs:
+            _LOG.warning(
+                "%s: %d of %d answers came without usable log-probabilities; these are scored by correctness alone.",
+                self.classifier.client.name, self.answers_without_logprobs, self.answers,
+            )
+        self._failures.record(predictions, provider=self.classifier.client.name)
+
+
+def _check_parameters(high: float, low: float, failure_score: float) -> None:
+    for name, value in (("high_confidence_threshold", high), ("low_confidence_threshold", low)):
+        if not 0.0 < value <= 1.0:
+            raise ConfigurationError(f"Expected {name} in (0, 1], got {value!r}.")
+    if low > high:
+        raise ConfigurationError(
+            f"Expected low_confidence_threshold <= high_confidence_threshold, got {low!r} > {high!r}: swap them."
+        )
+    if not 0.0 <= failure_score <= 1.0:
+        raise ConfigurationError(f"Expected failure_score in [0, 1], got {failure_score!r}.")
+
+
+def _labels(
+    model: object, field_path: str, response_format: Schema | None, response_schema: Schema | None
+) -> tuple[str, ...]:
+    if isinstance(model, str) and response_format is None:
+        raise ConfigurationError(
+            "Expected response_format when the model is a name: pass a JSON schema, or a Pydantic model, "
+            f"whose field {field_path!r} has an enum of the labels."
+        )
+    schema = response_schema if response_schema is not None else response_format
+    if schema is None:
+        raise ConfigurationError(
+            "Expected response_schema or response_format with an enum of the labels, got neither."
+        )
+    return labels_from_schema(schema, field_path)
+
+
+def _query(candidate: Candidate, row: ConfidenceDataInst) -> Query:
+    if not candidate:
+        raise ConfigurationError("Expected a candidate with at least one component, got none.")
+    return Query(prompt=next(iter(candidate.values())), text=row["input"], user_template=candidate.get(USER_TEMPLATE))
+
+
+def _output(prediction: Prediction) -> ConfidenceRolloutOutput:
+    return {
+        "full_assistant_response": prediction.text,
+        "parsed_value": prediction.label,
+        "logprob_score": prediction.log_confidence,
+        "outcome": prediction.outcome.value,
+        "reason": prediction.reason,
+    }
+
+
+def _record(trajectory: ConfidenceTrajectory) -> dict[str, str]:
+    prediction = trajectory["prediction"]
+    generated = prediction.label or prediction.text or f"<{prediction.outcome.value}>"
+    if prediction.label is not None and prediction.confidence is not None:
+        generated += f" ({prediction.confidence:.1%} probability)"
+    return {
+        "Inputs": trajectory["data"]["input"],
+        "Generated Outputs": generated,
+        "Feedback": trajectory["feedback"],
+    }

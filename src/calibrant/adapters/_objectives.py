@@ -1,0 +1,87 @@
+"""Per-row objectives for GEPA's Pareto front; higher is better, all in [0, 1]."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
+
+from calibrant.core import ConfigurationError, Prediction
+from calibrant.scoring import BrierScoring
+
+__all__ = ["OBJECTIVES", "Objective", "resolve_objectives"]
+
+Objective: TypeAlias = Callable[[Prediction, str], float]
+"""``(prediction, true label) -> [0, 1]``."""
+
+
+def accuracy(prediction: Prediction, answer: str) -> float:
+    """1.0 if the label is right, else 0.0."""
+    return float(prediction.label == answer)
+
+
+def probability(prediction: Prediction, answer: str) -> float:  # noqa: ARG001
+    """Confidence in the predicted label, right or wrong; 0.0 where it is unknown."""
+    return prediction.confidence or 0.0
+
+
+def answer_probability(prediction: Prediction, answer: str) -> float:
+    """Probability of the true label; 0.0 where there is no distribution."""
+    return 0.0 if prediction.distribution is None else prediction.distribution.probability(answer)
+
+
+def brier(prediction: Prediction, answer: str) -> float:
+    """Brier score of the distribution turned so that 1.0 is perfect; see `BrierScoring`."""
+    if prediction.distribution is None:
+        return 0.0
+    return BrierScoring().score(
+        prediction.label == answer,
+        prediction.log_confidence,
+        distribution=prediction.distribution,
+        answer=answer,
+    )
+
+
+def label_mass(prediction: Prediction, answer: str) -> float:  # noqa: ARG001
+    """Reported probability on legal labels; low values say the model would rather answer otherwise."""
+    return 0.0 if prediction.distribution is None else prediction.distribution.label_mass
+
+
+OBJECTIVES: dict[str, Objective] = {
+    "accuracy": accuracy,
+    "probability": probability,
+    "answer_probability": answer_probability,
+    "brier": brier,
+    "label_mass": label_mass,
+}
+"""Objectives known by name."""
+
+DEFAULT_OBJECTIVES = ("accuracy", "probability")
+
+
+def resolve_objectives(objectives: Iterable[str] | Mapping[str, Objective] | None) -> dict[str, Objective]:
+    """Return the objectives by name.
+
+    Parameters
+    ----------
+    objectives : iterable of str, mapping of str to callable, or None
+        Names replace the defaults ``accuracy`` and ``probability``; a mapping adds to or
+        overrides them; None keeps them.
+
+    Raises
+    ------
+    ConfigurationError
+        A name is unknown.
+    """
+    if isinstance(objectives, str):
+        objectives = (objectives,)
+    if isinstance(objectives, Mapping):
+        return {**{name: OBJECTIVES[name] for name in DEFAULT_OBJECTIVES}, **objectives}
+    names = tuple(DEFAULT_OBJECTIVES if objectives is None else objectives)
+    unknown = [name for name in names if name not in OBJECTIVES]
+    if unknown:
+        known = ", ".join(OBJECTIVES)
+        raise ConfigurationError(
+            f"Expected objectives among {known}, got {', '.join(map(repr, unknown))}: "
+            "pass a mapping of names to functions for your own."
+        )
+    return {name: OBJECTIVES[name] for name in names}

@@ -1,0 +1,58 @@
+"""Data and Protocols shared by every other package; imports none of them."""
+
+from calibrant.core.completion import Client, Completion, CompletionRequest, Message, Token
+from calibrant.core.distribution import LabelDistribution, LogprobSpace
+from calibrant.core.errors import (
+    CalibrantError,
+    ConfigurationError,
+    DataError,
+    LogprobsUnavailableError,
+    NotFittedError,
+    ProviderError,
+    ProviderTimeoutError,
+    RateLimitError,
+    StateError,
+)
+from calibrant.core.interval import Interval
+from calibrant.core.labels import LabelSet, normalise_label
+from calibrant.core.prediction import Outcome, Prediction, Usage
+from calibrant.core.records import Journal, prediction_from_record, prediction_to_record
+from calibrant.core.rows import Columns, Example, Row, read_examples, read_rows
+from calibrant.core.task import ModelSettings, ScoringSettings, Split, Task
+
+__all__ = [
+    "CalibrantError",
+    "Client",
+    "Columns",
+    "Completion",
+    "CompletionRequest",
+    "ConfigurationError",
+    "DataError",
+    "Example",
+    "Interval",
+    "Journal",
+    "LabelDistribution",
+    "LabelSet",
+    "LogprobSpace",
+    "LogprobsUnavailableError",
+    "Message",
+    "ModelSettings",
+    "NotFittedError",
+    "Outcome",
+    "Prediction",
+    "ProviderError",
+    "ProviderTimeoutError",
+    "RateLimitError",
+    "Row",
+    "ScoringSettings",
+    "Split",
+    "StateError",
+    "Task",
+    "Token",
+    "Usage",
+    "normalise_label",
+    "prediction_from_record",
+    "prediction_to_record",
+    "read_examples",
+    "read_rows",
+]

@@ -1,0 +1,132 @@
+"""A probability distribution over the labels of a task, and where it came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["LabelDistribution", "LogprobSpace"]
+
+
+class LogprobSpace(StrEnum):
+    """What the reported log-probabilities are probabilities of.
+
+    ``masked``
+        The engine applied the grammar before reporting: mass on illegal tokens is zero.
+    ``raw``
+        The engine reports the unconstrained model, whatever the grammar then allowed.
+    ``exact``
+        Every label was scored.
+    ``sampled``
+        Agreement among repeated samples.
+    ``none``
+        No evidence.
+    """
+
+    MASKED = "masked"
+    RAW = "raw"
+    EXACT = "exact"
+    SAMPLED = "sampled"
+    NONE = "none"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LabelDistribution:
+    """A distribution over labels, read from one answer.
+
+    Attributes
+    ----------
+    labels : tuple of str, length L
+        The labels, in the task's order.
+    logprobs : ndarray of shape (L,)
+        Natural logarithm of the normalised probability of each label; finite, ``exp`` sums to 1.
+    measured : ndarray of bool, shape (L,)
+        Which entries rest on reported evidence; the others hold an upper bound or a share.
+    joint_logprob : float or None
+        Sum of the log-probabilities of the tokens of the emitted value, natural logarithm, <= 0.
+    label_mass : float
+        Reported probability on legal labels before normalising, in [0, 1].
+    unresolved_mass : float
+        Probability that may belong to legal labels but could not be told apart, in [0, 1].
+    space : LogprobSpace
+        What the log-probabilities are probabilities of.
+    """
+
+    labels: tuple[str, ...]
+    logprobs: NDArray[np.float64]
+    measured: NDArray[np.bool_]
+    joint_logprob: float | None
+    label_mass: float
+    unresolved_mass: float
+    space: LogprobSpace
+
+    def __post_init__(self) -> None:
+        for array in (self.logprobs, self.measured):
+            array.setflags(write=False)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, LabelDistribution):
+            return NotImplemented
+        return (
+            self.labels == other.labels
+            and np.array_equal(self.logprobs, other.logprobs)
+            and np.array_equal(self.measured, other.measured)
+            and self.joint_logprob == other.joint_logprob
+            and self.label_mass == other.label_mass
+            and self.unresolved_mass == other.unresolved_mass
+            and self.space == other.space
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def probabilities(self) -> NDArray[np.float64]:
+        """Normalised probability of each label, shape (L,), sums to 1."""
+        return np.exp(self.logprobs)
+
+    def probability(self, label: str) -> float:
+        """Return the normalised probability of `label`, in [0, 1].
+
+        Raises
+        ------
+        KeyError
+            `label` is not one of `labels`.
+        """
+        try:
+            return float(np.exp(self.logprobs[self.labels.index(label)]))
+        except ValueError:
+            raise KeyError(label) from None
+
+    def confidence(self, label: str) -> float:
+        """Return the confidence in `label`, in [0, 1].
+
+        In ``masked`` space this is ``exp(joint_logprob)``, as the reference systems define it;
+        elsewhere the probability of the label among the legal ones.
+        """
+        if self.space is LogprobSpace.MASKED and self.joint_logprob is not None:
+            return float(min(1.0, np.exp(self.joint_logprob)))
+        return self.probability(label)
+
+    def alternatives(self, *, exclude: str | None = None, limit: int = 3) -> list[tuple[str, float]]:
+        """Return the measured labels with their probabilities, most probable first.
+
+        Parameters
+        ----------
+        exclude : str, optional
+            A label to leave out (usually the predicted one).
+        limit : int, default 3
+            How many at most.
+        """
+        order = np.argsort(-self.logprobs, kind="stable")
+        found = [
+            (self.labels[i], float(np.exp(self.logprobs[i])))
+            for i in order
+            if self.measured[i] and self.labels[i] != exclude
+        ]
+        return found[:limit]

@@ -1,0 +1,132 @@
+"""Every error calibrant raises on purpose.
+
+CalibrantError
+├── ConfigurationError (also ValueError)      a parameter, task file or schema is wrong
+├── DataError                                 a data file or row is wrong; names file and line
+├── NotFittedError                            predict before fit
+├── LogprobsUnavailableError                  token log-probabilities are needed and absent
+├── StateError                                a run directory or stored state cannot be used
+└── ProviderError                             a model could not be reached or refused the call
+    ├── ProviderTimeoutError
+    └── RateLimitError
+
+A message says what was expected, what arrived, and what to do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = [
+    "CalibrantError",
+    "ConfigurationError",
+    "DataError",
+    "LogprobsUnavailableError",
+    "NotFittedError",
+    "ProviderError",
+    "ProviderTimeoutError",
+    "RateLimitError",
+    "StateError",
+]
+
+_SYSTEMIC_STATUS = frozenset({401, 403, 404})
+
+
+class CalibrantError(Exception):
+    """Base of every error calibrant raises on purpose."""
+
+
+class ConfigurationError(CalibrantError, ValueError):
+    """A parameter, schema or task file does not say what it must."""
+
+
+class DataError(CalibrantError):
+    """A data file or one of its rows cannot be used.
+
+    Parameters
+    ----------
+    message : str
+        What was expected, what arrived, what to do.
+    path : Path, optional
+        The file; put in front of the message.
+    line : int, optional
+        One-based line of the file.
+    """
+
+    def __init__(self, message: str, *, path: Path | None = None, line: int | None = None) -> None:
+        self.path = path
+        self.line = line
+        place = "" if path is None else f"{path}:{line}: " if line is not None else f"{path}: "
+        super().__init__(place + message)
+
+
+class NotFittedError(CalibrantError):
+    """A learned object was used before ``fit``."""
+
+
+class LogprobsUnavailableError(CalibrantError):
+    """Token log-probabilities were needed and the answer holds none that can be used."""
+
+
+class StateError(CalibrantError):
+    """A run directory or another stored state is damaged, foreign or from another version."""
+
+
+class ProviderError(CalibrantError):
+    """A model could not be reached, or its server did not do what was asked.
+
+    Parameters
+    ----------
+    message : str
+        What happened.
+    provider : str
+        Model or endpoint, as the user named it.
+    status : int, optional
+        HTTP status, where there was one.
+    retryable : bool, default False
+        Whether the same call may succeed a moment later.
+    retry_after : float, optional
+        Seconds the server asked to wait.
+    hint : str, optional
+        What the user can do; appended to the message.
+
+    Attributes
+    ----------
+    attempts : int
+        Calls made before giving up; set by whoever retries.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        provider: str,
+        status: int | None = None,
+        retryable: bool = False,
+        retry_after: float | None = None,
+        hint: str | None = None,
+    ) -> None:
+        self.provider = provider
+        self.status = status
+        self.retryable = retryable
+        self.retry_after = retry_after
+        self.hint = hint
+        self.attempts = 1
+        text = f"{provider}: {message}"
+        super().__init__(f"{text} {hint}" if hint else text)
+
+    @property
+    def systemic(self) -> bool:
+        """Whether every other call would fail the same way (bad key, unknown model)."""
+        return self.status in _SYSTEMIC_STATUS
+
+
+class ProviderTimeoutError(ProviderError):
+    """No complete answer arrived in time."""
+
+
+class RateLimitError(ProviderError):
+    """The provider asked us to slow down."""

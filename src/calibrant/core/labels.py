@@ -1,0 +1,91 @@
+"""The closed set of labels a task chooses from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import overload
+
+from calibrant.core.errors import ConfigurationError
+
+__all__ = ["LabelSet", "normalise_label"]
+
+
+def normalise_label(text: str) -> str:
+    """Return `text` without surrounding space and case-folded: the form labels compare in."""
+    return text.strip().casefold()
+
+
+@dataclass(frozen=True)
+class LabelSet(Sequence[str]):
+    """An ordered set of at least two distinct labels.
+
+    Labels are compared without regard to case and surrounding space, so no two of them
+    may be equal in that sense.
+
+    Parameters
+    ----------
+    labels : sequence of str
+        The labels, in the order every array over labels follows.
+
+    Raises
+    ------
+    ConfigurationError
+        Fewer than two labels, an empty one, duplicates, or two equal after case folding.
+    """
+
+    labels: tuple[str, ...]
+    _canonical: dict[str, str] = field(init=False, repr=False, compare=False)
+
+    def __init__(self, labels: Sequence[str]) -> None:
+        if isinstance(labels, str):
+            msg = f"Expected a list of labels, got the text {labels!r}: write [{labels!r}, ...]."
+            raise ConfigurationError(msg)
+        object.__setattr__(self, "labels", tuple(labels))
+        object.__setattr__(self, "_canonical", _index(self.labels))
+
+    @classmethod
+    def of(cls, labels: LabelSet | Sequence[str]) -> LabelSet:
+        """Return `labels` as a label set, unchanged if it already is one."""
+        return labels if isinstance(labels, LabelSet) else cls(labels)
+
+    def canonical(self, text: str) -> str | None:
+        """Return the label that equals `text` up to case and surrounding space, or None."""
+        return self._canonical.get(normalise_label(text))
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.labels)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[str, ...]: ...
+    def __getitem__(self, index: int | slice) -> str | tuple[str, ...]:
+        return self.labels[index]
+
+    def __contains__(self, label: object) -> bool:
+        return label in self.labels
+
+
+def _index(labels: tuple[object, ...]) -> dict[str, str]:
+    if len(labels) < 2:
+        msg = f"Expected at least two labels, got {len(labels)}: {list(labels)}."
+        raise ConfigurationError(msg)
+    found: dict[str, str] = {}
+    for label in labels:
+        if not isinstance(label, str):
+            msg = f"Expected every label to be text, got {label!r} ({type(label).__name__}): quote it."
+            raise ConfigurationError(msg)
+        key = normalise_label(label)
+        if not key:
+            msg = f"Expected every label to hold text, got {label!r}: remove it or name it."
+            raise ConfigurationError(msg)
+        if key in found:
+            same = "twice" if found[key] == label else f"and {found[key]!r}, equal up to case and spaces"
+            msg = f"Expected distinct labels, got {label!r} {same}: keep one of them."
+            raise ConfigurationError(msg)
+        found[key] = label
+    return found

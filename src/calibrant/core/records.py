@@ -1,0 +1,97 @@
+"""Predictions as plain JSON values and back, without loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from calibrant.core.distribution import LabelDistribution, LogprobSpace
+from calibrant.core.errors import StateError
+from calibrant.core.prediction import Outcome, Prediction, Usage
+
+__all__ = ["Journal", "prediction_from_record", "prediction_to_record"]
+
+
+class Journal(Protocol):
+    """Remembers finished predictions, so that no call is paid for twice."""
+
+    def get(self, key: str) -> Prediction | None:
+        """Return the prediction stored under `key`, or None."""
+        ...
+
+    def put(self, key: str, prediction: Prediction) -> None:
+        """Store `prediction` under `key`."""
+        ...
+
+
+def prediction_to_record(prediction: Prediction) -> dict[str, Any]:
+    """Return `prediction` as JSON values; floats keep their full precision."""
+    distribution = prediction.distribution
+    return {
+        "label": prediction.label,
+        "confidence": prediction.confidence,
+        "outcome": prediction.outcome.value,
+        "reason": prediction.reason,
+        "text": prediction.text,
+        "distribution": None if distribution is None else _distribution_to_record(distribution),
+        "usage": {
+            "prompt_tokens": prediction.usage.prompt_tokens,
+            "completion_tokens": prediction.usage.completion_tokens,
+            "cost": prediction.usage.cost,
+        },
+        "model": prediction.model,
+        "attempts": prediction.attempts,
+        "latency_seconds": prediction.latency_seconds,
+    }
+
+
+def prediction_from_record(record: Mapping[str, Any]) -> Prediction:
+    """Return the prediction written by `prediction_to_record`.
+
+    Raises
+    ------
+    StateError
+        The record is not one.
+    """
+    try:
+        distribution = record["distribution"]
+        return Prediction(
+            label=record["label"],
+            confidence=record["confidence"],
+            outcome=Outcome(record["outcome"]),
+            reason=record["reason"],
+            text=record["text"],
+            distribution=None if distribution is None else _distribution_from_record(distribution),
+            usage=Usage(**record["usage"]),
+            model=record["model"],
+            attempts=record["attempts"],
+            latency_seconds=record["latency_seconds"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise StateError(f"Expected a prediction record, got one that does not fit ({error!r}).") from error
+
+
+def _distribution_to_record(distribution: LabelDistribution) -> dict[str, Any]:
+    return {
+        "labels": list(distribution.labels),
+        "logprobs": distribution.logprobs.tolist(),
+        "measured": distribution.measured.tolist(),
+        "joint_logprob": distribution.joint_logprob,
+        "label_mass": distribution.label_mass,
+        "unresolved_mass": distribution.unresolved_mass,
+        "space": distribution.space.value,
+    }
+
+
+def _distribution_from_record(record: Mapping[str, Any]) -> LabelDistribution:
+    return LabelDistribution(
+        labels=tuple(record["labels"]),
+        logprobs=np.array(record["logprobs"], dtype=np.float64),
+        measured=np.array(record["measured"], dtype=np.bool_),
+        joint_logprob=record["joint_logprob"],
+        label_mass=record["label_mass"],
+        unresolved_mass=record["unresolved_mass"],
+        space=LogprobSpace(record["space"]),
+    )

@@ -1,0 +1,221 @@
+"""Labelled rows and the files they come from: JSON Lines, CSV and Parquet."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, BinaryIO
+
+from calibrant.core.errors import ConfigurationError, DataError
+
+__all__ = ["MAX_ROW_BYTES", "Columns", "Example", "Row", "read_examples", "read_rows"]
+
+MAX_ROW_BYTES = 1_000_000
+"""Longest row accepted, in bytes: no model reads more, and it is usually a missing line break."""
+
+_EMPTY: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """One labelled text.
+
+    Attributes
+    ----------
+    input : str
+        The text to classify.
+    answer : str
+        Its true label.
+    additional_context : mapping of str to str
+        What a person would want to know when the answer is wrong; shown in feedback only.
+    """
+
+    input: str
+    answer: str
+    additional_context: Mapping[str, str] = field(default_factory=lambda: _EMPTY)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """Names of the columns (CSV, Parquet) or keys (JSON Lines) that hold an example."""
+
+    input: str = "input"
+    answer: str = "answer"
+    additional_context: str = "additional_context"
+    split: str = "split"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One raw record of a data file and the line it starts on (one-based)."""
+
+    values: Mapping[str, Any]
+    path: Path
+    line: int
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """Yield the records of `path` one by one, whatever its size.
+
+    Parameters
+    ----------
+    path : Path
+        ``.jsonl``/``.ndjson``, ``.csv`` or ``.parquet``.
+
+    Raises
+    ------
+    DataError
+        The file is missing, empty, of an unknown kind or not UTF-8; a row is broken or
+        longer than `MAX_ROW_BYTES`.
+    """
+    readers = {".jsonl": _read_jsonl, ".ndjson": _read_jsonl, ".csv": _read_csv, ".parquet": _read_parquet}
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        msg = f"expected a file ending in {', '.join(readers)}, got {path.suffix or 'no ending'!r}."
+        raise DataError(msg, path=path)
+    if not path.is_file():
+        raise DataError("no such file: check the path, relative to the task file.", path=path)
+    empty = True
+    for row in reader(path):
+        empty = False
+        yield row
+    if empty:
+        raise DataError("expected at least one row, got an empty file.", path=path)
+
+
+def _read_jsonl(path: Path) -> Iterator[Row]:
+    with path.open("rb") as file:
+        line = 0
+        while data := file.readline(MAX_ROW_BYTES + 1):
+            line += 1
+            _check_size(len(data), path, line)
+            text = _decode(data, path, line).strip()
+            if not text:
+                continue
+            yield Row(values=_parse_json_object(text, path, line), path=path, line=line)
+
+
+def _check_size(size: int, path: Path, line: int) -> None:
+    if size > MAX_ROW_BYTES:
+        msg = f"expected a row of at most {MAX_ROW_BYTES:,} bytes, got a longer one: split or shorten it."
+        raise DataError(msg, path=path, line=line)
+
+
+def _decode(data: bytes, path: Path, line: int) -> str:
+    try:
+        return data.decode("utf-8-sig" if line == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        msg = f"expected UTF-8 text, got the byte 0x{data[error.start]:02x}: save the file as UTF-8."
+        raise DataError(msg, path=path, line=line) from error
+
+
+def _parse_json_object(text: str, path: Path, line: int) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise DataError(
+            f"expected one JSON object per line, got broken JSON ({error}).", path=path, line=line
+        ) from error
+    if not isinstance(value, dict):
+        msg = f'expected a JSON object, got {type(value).__name__}: write {{"input": ..., "answer": ...}}.'
+        raise DataError(msg, path=path, line=line)
+    return value
+
+
+def _read_csv(path: Path) -> Iterator[Row]:
+    with path.open("rb") as file:
+        lines = (_decode(data, path, number) for number, data in _sized_lines(file, path))
+        reader = csv.DictReader(lines, strict=True)
+        last = 0
+        try:
+            for values in reader:
+                if None in values or None in values.values():
+                    msg = f"expected {len(reader.fieldnames or ())} columns as in the header, got another number."
+                    raise DataError(msg, path=path, line=reader.line_num)
+                yield Row(values=values, path=path, line=last + 1 if last else 2)
+                last = reader.line_num
+        except csv.Error as error:
+            raise DataError(f"broken CSV: {error}.", path=path, line=reader.line_num) from error
+
+
+def _sized_lines(file: BinaryIO, path: Path) -> Iterator[tuple[int, bytes]]:
+    line = 0
+    while data := file.readline(MAX_ROW_BYTES + 1):
+        line += 1
+        _check_size(len(data), path, line)
+        yield line, data
+
+
+def _read_parquet(path: Path) -> Iterator[Row]:
+    try:
+        from pyarrow import parquet  # noqa: PLC0415  (optional)
+    except ImportError as error:
+        msg = f'{path}: Parquet files need pyarrow: pip install "calibrant[data]".'
+        raise ConfigurationError(msg) from error
+    try:
+        table = parquet.ParquetFile(path)
+    except Exception as error:
+        raise DataError(f"not a readable Parquet file ({error}).", path=path) from error
+    line = 0
+    for batch in table.iter_batches(batch_size=1024):
+        for values in batch.to_pylist():
+            line += 1
+            yield Row(values=values, path=path, line=line)
+
+
+def read_examples(
+    path: Path, *, columns: Columns = Columns(), split: str | None = None
+) -> list[tuple[Example, int]]:
+    """Read the examples of `path` with their line numbers.
+
+    Parameters
+    ----------
+    path : Path
+        The data file.
+    columns : Columns
+        Which columns hold what.
+    split : str, optional
+        Keep only rows whose split column equals this.
+
+    Raises
+    ------
+    DataError
+        A row lacks a text or an answer, or as `read_rows`.
+    """
+    found = []
+    for row in read_rows(path):
+        if split is not None and _text(row, columns.split) != split:
+            continue
+        example = Example(
+            input=_text(row, columns.input),
+            answer=_text(row, columns.answer),
+            additional_context=_context(row, columns.additional_context),
+        )
+        found.append((example, row.line))
+    return found
+
+
+def _text(row: Row, column: str) -> str:
+    value = row.values.get(column)
+    if isinstance(value, str) and value.strip():
+        return value
+    got = "nothing" if value is None else "an empty text" if value == "" else f"{value!r:.60}"
+    known = ", ".join(map(str, row.values)) or "none"
+    msg = f"expected text in {column!r}, got {got} (columns here: {known:.200})."
+    raise DataError(msg, path=row.path, line=row.line)
+
+
+def _context(row: Row, column: str) -> Mapping[str, str]:
+    value = row.values.get(column)
+    if value in (None, "", {}):
+        return _EMPTY
+    if isinstance(value, str):
+        return {"context": value}
+    if isinstance(value, Mapping):
+        return {str(key): str(item) for key, item in value.items()}
+    msg = f"expected {column!r} to be text or an object, got {type(value).__name__}."
+    raise DataError(msg, path=row.path, line=row.line)

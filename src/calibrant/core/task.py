@@ -1,0 +1,295 @@
+"""A classification task: its labels, its prompt and its labelled rows."""
+
+from __future__ import annotations
+
+import logging
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pydantic
+
+from calibrant.core.errors import ConfigurationError, DataError
+from calibrant.core.labels import LabelSet, normalise_label
+from calibrant.core.rows import Columns, Example, read_examples
+
+__all__ = ["ModelSettings", "ScoringSettings", "Split", "Task"]
+
+Split = Literal["train", "validation", "test"]
+
+_LOG = logging.getLogger("calibrant")
+_SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+_SPLIT_VALUES = {"train": ("train",), "validation": ("validation", "val", "dev"), "test": ("test",)}
+DEFAULT_MODEL = "local/smollm2-135m"
+
+
+class _Section(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelSettings(_Section):
+    """The ``[model]`` section: which model answers, and how it is called.
+
+    Attributes
+    ----------
+    name : str
+        ``local/smollm2-135m``, ``llamacpp:PATH.gguf`` or any litellm model name.
+    api_base : str or None
+        Endpoint of an OpenAI-compatible server.
+    space : str or None
+        ``masked`` or ``raw``, where the model's own default is wrong.
+    concurrency : int or None
+        Calls in flight; None takes the model's own default.
+    options : mapping
+        Handed to the provider as they are (``temperature``, ``max_tokens``, ...).
+    """
+
+    name: str = DEFAULT_MODEL
+    api_base: str | None = None
+    space: Literal["masked", "raw"] | None = None
+    concurrency: int | None = pydantic.Field(default=None, ge=1)
+    options: dict[str, Any] = pydantic.Field(default_factory=dict)
+
+
+class ScoringSettings(_Section):
+    """The ``[scoring]`` section: how a prediction becomes GEPA's score and feedback.
+
+    Attributes
+    ----------
+    strategy : str
+        ``linear``, ``threshold``, ``sigmoid``, ``brier`` or ``log``.
+    high, low : float
+        Confidence thresholds of feedback, in (0, 1].
+    parameters : mapping
+        The strategy's own parameters; ``linear`` takes `high` as its threshold by default.
+    """
+
+    strategy: Literal["linear", "threshold", "sigmoid", "brier", "log"] = "linear"
+    high: float = pydantic.Field(default=0.99, gt=0, le=1)
+    low: float = pydantic.Field(default=0.90, gt=0, le=1)
+    parameters: dict[str, float] = pydantic.Field(default_factory=dict)
+
+
+class _DataSection(_Section):
+    file: str | None = None
+    train: str | None = None
+    validation: str | None = None
+    test: str | None = None
+    input_column: str = "input"
+    answer_column: str = "answer"
+    split_column: str = "split"
+
+    @property
+    def columns(self) -> Columns:
+        return Columns(input=self.input_column, answer=self.answer_column, split=self.split_column)
+
+
+class _TaskFile(_Section):
+    name: str
+    labels: list[Any]
+    prompt: str
+    field: str = "label"
+    user_template: str | None = None
+    data: _DataSection = _DataSection()
+    model: ModelSettings = ModelSettings()
+    scoring: ScoringSettings = ScoringSettings()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A classification task.
+
+    Attributes
+    ----------
+    name : str
+        Short name, used in reports.
+    labels : LabelSet
+        The closed set of labels; a plain sequence is converted.
+    prompt : str
+        The system prompt the search starts from.
+    field : str
+        JSON path of the label in the answer (``category``, ``classification.name``).
+    user_template : str or None
+        Shapes the user message; holds ``{input}``. None sends the text alone.
+    train, validation, test : tuple of Example
+        Rows to learn from, to choose by, and to report on.
+    model : ModelSettings
+        Which model answers by default.
+    scoring : ScoringSettings
+        How predictions are scored during the search.
+    """
+
+    name: str
+    labels: LabelSet
+    prompt: str
+    field: str = "label"
+    user_template: str | None = None
+    train: tuple[Example, ...] = ()
+    validation: tuple[Example, ...] = ()
+    test: tuple[Example, ...] = ()
+    model: ModelSettings = ModelSettings()
+    scoring: ScoringSettings = ScoringSettings()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "labels", LabelSet.of(self.labels))
+        for split in _SPLITS:
+            rows = tuple(getattr(self, split))
+            object.__setattr__(self, split, rows)
+            for number, example in enumerate(rows, 1):
+                if self.labels.canonical(example.answer) is None:
+                    msg = f"task {self.name!r}, {split} row {number}: {_unknown_answer(example.answer, self.labels)}"
+                    raise DataError(msg)
+        if self.user_template is not None and "{input}" not in self.user_template:
+            msg = f"Expected user_template to hold {{input}}, got {self.user_template!r:.200}: say where the text goes."
+            raise ConfigurationError(msg)
+
+    def rows(self, split: Split) -> tuple[Example, ...]:
+        """Return the rows of one split.
+
+        Raises
+        ------
+        ConfigurationError
+            The task has no such split, or it is empty.
+        """
+        found: tuple[Example, ...] = getattr(self, split) if split in _SPLITS else ()
+        if not found:
+            msg = f"Task {self.name!r} has no {split!r} rows: name a file for it under [data]."
+            raise ConfigurationError(msg)
+        return found
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Task:
+        """Read a task from a TOML file; data paths are relative to it.
+
+        Parameters
+        ----------
+        path : str or Path
+            The task file.
+
+        Raises
+        ------
+        ConfigurationError
+            The file is not valid TOML or has an unknown or wrong key.
+        DataError
+            A data file or row is wrong; names file and line.
+        """
+        path = Path(path)
+        text = _read_text(path)
+        settings = _parse(text, path)
+        try:
+            labels = LabelSet(settings.labels)
+        except ConfigurationError as error:
+            msg = f"{path}:{_line_of(text, ('labels',))}: {error}"
+            raise ConfigurationError(msg) from error
+        splits = {split: _load_split(settings.data, split, path, labels) for split in _SPLITS}
+        _warn_about_leaks(splits, path)
+        return cls(
+            name=settings.name,
+            labels=labels,
+            prompt=settings.prompt,
+            field=settings.field,
+            user_template=settings.user_template,
+            train=splits["train"],
+            validation=splits["validation"],
+            test=splits["test"],
+            model=settings.model,
+            scoring=settings.scoring,
+        )
+
+
+def _read_text(path: Path) -> str:
+    if not path.is_file():
+        msg = f"{path}: no such task file: expected a TOML file with name, labels, prompt and [data]."
+        raise ConfigurationError(msg)
+    data = path.read_bytes()
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        msg = f"{path}:{line}: expected UTF-8 text, got the byte 0x{data[error.start]:02x}: save the file as UTF-8."
+        raise ConfigurationError(msg) from error
+
+
+def _parse(text: str, path: Path) -> _TaskFile:
+    try:
+        return _TaskFile.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        msg = f"{path}: not valid TOML: {error}."
+        raise ConfigurationError(msg) from error
+    except pydantic.ValidationError as error:
+        problems = [
+            f"{path}:{_line_of(text, item['loc'])}: {_describe(dict(item))}" for item in error.errors()
+        ]
+        raise ConfigurationError("\n".join(problems)) from error
+
+
+def _describe(problem: Mapping[str, Any]) -> str:
+    location = tuple(map(str, problem["loc"]))
+    where = ".".join(location)
+    if problem["type"] == "extra_forbidden":
+        section: Any = _TaskFile
+        for name in location[:-1]:
+            section = section.model_fields[name].annotation
+        return f"unknown key {where!r}: expected one of {', '.join(section.model_fields)}."
+    if problem["type"] == "missing":
+        return f"missing key {where!r}: add it."
+    return f"{where}: {problem['msg']}, got {problem['input']!r:.80}."
+
+
+def _line_of(text: str, location: Sequence[Any]) -> int:
+    """Return the line that sets the key at `location`, or 1: tomllib keeps no positions."""
+    start = 0
+    for section in map(str, location[:-1]):
+        found = re.search(rf"^\s*\[\s*{re.escape(section)}\s*\]", text[start:], re.MULTILINE)
+        start += found.end() if found else 0
+    key = re.escape(str(location[-1])) if location else ""
+    found = re.search(rf"""^[ \t]*(?:\[\s*)?["']?{key}["']?\s*[=\]]""", text[start:], re.MULTILINE)
+    return text.count("\n", 0, start + found.start()) + 1 if found else 1
+
+
+def _load_split(data: _DataSection, split: Split, task_path: Path, labels: LabelSet) -> tuple[Example, ...]:
+    name: str | None = getattr(data, split)
+    if name is not None:
+        rows = read_examples(task_path.parent / name, columns=data.columns)
+        path = task_path.parent / name
+    elif data.file is not None:
+        path = task_path.parent / data.file
+        rows = [
+            row
+            for value in _SPLIT_VALUES[split]
+            for row in read_examples(path, columns=data.columns, split=value)
+        ]
+    else:
+        return ()
+    for example, line in rows:
+        if labels.canonical(example.answer) is None:
+            raise DataError(_unknown_answer(example.answer, labels), path=path, line=line)
+    return tuple(example for example, _ in rows)
+
+
+def _unknown_answer(answer: str, labels: LabelSet) -> str:
+    known = ", ".join(labels.labels[:8]) + (", ..." if len(labels) > 8 else "")
+    return f"answer {answer!r:.80} is not one of the {len(labels)} labels ({known}): correct the row or add the label."
+
+
+def _warn_about_leaks(splits: Mapping[Split, tuple[Example, ...]], path: Path) -> None:
+    """Say which rows of one split stand in another one too: their numbers would flatter."""
+    seen = {
+        split: Counter(normalise_label(example.input) for example in rows) for split, rows in splits.items()
+    }
+    for first, second in (("train", "test"), ("validation", "test"), ("train", "validation")):
+        shared = seen[first].keys() & seen[second].keys()  # type: ignore[index]
+        if shared:
+            example = min(shared)
+            _LOG.warning(
+                "%s: %d %s row(s) are also %s rows, for example %.60r: remove them from one of the two.",
+                path,
+                len(shared),
+                first,
+                second,
+                example,
+            )

@@ -1,0 +1,182 @@
+"""A prompt, a label set and a model: text in, prediction out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from calibrant.clients import RetryPolicy
+from calibrant.core import Client, Journal, LabelSet, LogprobSpace, Prediction, Task
+from calibrant.inference._engine import Engine, Query
+from calibrant.inference._models import ModelLike, open_client
+from calibrant.inference._loop import run_sync
+from calibrant.inference._reader import AnswerReader
+from calibrant.logprobs import enum_schema
+
+__all__ = ["Classifier"]
+
+DEFAULT_CONCURRENCY = 10
+
+
+class Classifier:
+    """Classifies texts with one model under one prompt.
+
+    Parameters
+    ----------
+    model : str, Client or callable
+        See `calibrant.inference.open_client`.
+    labels : sequence of str or LabelSet
+        The closed set of labels.
+    field : str, default "label"
+        JSON path of the label in the answer.
+    prompt : str, default ""
+        The system prompt.
+    user_template : str, optional
+        Shapes the user message; holds ``{input}``.
+    response_format : mapping, optional
+        Sent instead of the schema built from `labels` and `field`.
+    answer_field : str, optional
+        JSON path the label is read from, where it is not `field`.
+    top_logprobs : int, default 5
+        Alternatives asked for per token.
+    concurrency : int, optional
+        Calls in flight at most; by default 10, or the number of slots of an embedded engine.
+    space : str, optional
+        What the log-probabilities are probabilities of, where the client's own is wrong.
+    options : mapping, optional
+        Handed to the provider with every call.
+    journal : Journal, optional
+        Finished predictions; what it holds is not asked again.
+    retry : RetryPolicy, optional
+        How passing faults are retried.
+
+    Examples
+    --------
+    >>> from calibrant.testing import FakeClient
+    >>> fake = FakeClient(labels=["cat", "dog"], answers={"purrs": "cat"})
+    >>> classifier = Classifier(model=fake, labels=["cat", "dog"], prompt="Which animal?")
+    >>> classifier.classify("purrs").label
+    'cat'
+    """
+
+    def __init__(  # noqa: PLR0913  (keyword-only options)
+        self,
+        *,
+        model: ModelLike,
+        labels: LabelSet | Sequence[str],
+        field: str = "label",
+        prompt: str = "",
+        user_template: str | None = None,
+        response_format: Mapping[str, Any] | None = None,
+        answer_field: str | None = None,
+        top_logprobs: int = 5,
+        concurrency: int | None = None,
+        space: LogprobSpace | str | None = None,
+        options: Mapping[str, Any] | None = None,
+        journal: Journal | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        self.labels = LabelSet.of(labels)
+        self.field = field
+        self.prompt = prompt
+        self.user_template = user_template
+        client = open_client(model, space=space, concurrency=concurrency, options=options)
+        self.engine = Engine(
+            client=client,
+            reader=AnswerReader(
+                labels=self.labels,
+                field=field,
+                answer_field=answer_field or field,
+                space=LogprobSpace(space) if space is not None else client.space,
+            ),
+            response_format=response_format or enum_schema(self.labels, field),
+            top_logprobs=top_logprobs,
+            concurrency=concurrency or getattr(client, "concurrency", DEFAULT_CONCURRENCY),
+            journal=journal,
+            retry=retry or RetryPolicy(),
+        )
+
+    @classmethod
+    def from_task(cls, task: Task, *, model: ModelLike | None = None, journal: Journal | None = None) -> Classifier:
+        """Return the classifier a task describes, under its own prompt.
+
+        Parameters
+        ----------
+        task : Task
+            The task.
+        model : str, Client or callable, optional
+            Used instead of the task's own model; the task's options then do not apply.
+        journal : Journal, optional
+            Finished predictions.
+        """
+        own = task.model
+        options = dict(own.options) if model is None else {}
+        if model is None and own.api_base is not None:
+            options["api_base"] = own.api_base
+        return cls(
+            model=own.name if model is None else model,
+            labels=task.labels,
+            field=task.field,
+            prompt=task.prompt,
+            user_template=task.user_template,
+            concurrency=own.concurrency if model is None else None,
+            space=own.space if model is None else None,
+            options=options,
+            journal=journal,
+        )
+
+    @property
+    def client(self) -> Client:
+        """The client the calls go to."""
+        return self.engine.client
+
+    def with_prompt(self, prompt: str, *, user_template: str | None = None) -> Classifier:
+        """Return a copy under another prompt that shares this one's client and journal."""
+        copy = object.__new__(Classifier)
+        copy.__dict__.update(self.__dict__)
+        copy.prompt, copy.user_template = prompt, user_template
+        return copy
+
+    def classify(self, text: str) -> Prediction:
+        """Classify one text."""
+        return self.classify_many([text])[0]
+
+    def classify_many(
+        self, texts: Sequence[str], *, on_prediction: Callable[[int, Prediction], None] | None = None
+    ) -> list[Prediction]:
+        """Classify texts concurrently.
+
+        Parameters
+        ----------
+        texts : sequence of str
+            What to classify.
+        on_prediction : callable, optional
+            Called with the index and the prediction of each text as it is answered.
+
+        Returns
+        -------
+        list of Prediction
+            One per text, in order. A row that failed says so in its ``outcome``.
+
+        Raises
+        ------
+        ProviderError
+            A fault that every call would meet, such as a bad key.
+        """
+        return run_sync(self.aclassify_many(texts, on_prediction=on_prediction))
+
+    async def aclassify(self, text: str) -> Prediction:
+        """Classify one text, for use inside an event loop."""
+        return (await self.aclassify_many([text]))[0]
+
+    async def aclassify_many(
+        self, texts: Sequence[str], *, on_prediction: Callable[[int, Prediction], None] | None = None
+    ) -> list[Prediction]:
+        """Classify texts concurrently, for use inside an event loop; see `classify_many`."""
+        queries = [Query(prompt=self.prompt, text=text, user_template=self.user_template) for text in texts]
+        return await self.engine.arun(queries, on_prediction=on_prediction)
+
+    def close(self) -> None:
+        """Free what the client holds."""
+        self.engine.client.close()

@@ -1,0 +1,61 @@
+"""The one function that turns a model's name into a client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from calibrant.clients import CallableClient, LiteLLMClient, LlamaCppClient
+from calibrant.core import Client, ConfigurationError, LogprobSpace
+
+__all__ = ["ModelLike", "open_client"]
+
+ModelLike: TypeAlias = str | Client | Callable[[list[dict[str, str]]], object]
+"""A model's name, a client, or a callable ``messages -> response``."""
+
+_LOCAL = "local/"
+_GGUF = "llamacpp:"
+
+
+def open_client(
+    model: ModelLike,
+    *,
+    space: LogprobSpace | str | None = None,
+    concurrency: int | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Client:
+    """Return a client for `model`.
+
+    Parameters
+    ----------
+    model : str, Client or callable
+        ``local/smollm2-135m`` (embedded), ``llamacpp:PATH.gguf``, any litellm model name,
+        a callable ``messages -> response``, or a client, which is returned unchanged.
+    space : str, optional
+        What the log-probabilities are probabilities of, where the default is wrong:
+        ``raw`` for embedded engines, ``masked`` for everything else.
+    concurrency : int, optional
+        Calls in flight at most; engines that own threads or slots size them by it.
+    options : mapping, optional
+        Handed to the provider with every call (``api_base``, ``temperature``, ...).
+
+    Raises
+    ------
+    ConfigurationError
+        The name is empty, or an engine it needs is not installed.
+    """
+    options = dict(options or {})
+    if isinstance(model, Client):
+        return model
+    if callable(model):
+        return CallableClient(
+            model, space=LogprobSpace(space or LogprobSpace.MASKED), max_workers=concurrency or 10
+        )
+    if not isinstance(model, str) or not model.strip():
+        raise ConfigurationError(f"Expected a model's name, a client or a callable, got {model!r}.")
+    if model.startswith((_LOCAL, _GGUF)):
+        settings = {} if concurrency is None else {"n_parallel": concurrency}
+        if model.startswith(_GGUF):
+            return LlamaCppClient(model.removeprefix(_GGUF), name=model, **settings)
+        return LlamaCppClient.local(model, **settings)
+    return LiteLLMClient(model, space=LogprobSpace(space or LogprobSpace.MASKED), **options)

@@ -1,0 +1,228 @@
+"""Where a field sits in a JSON answer: its value, and the bytes that spell it."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import lru_cache
+from typing import Any, Literal
+
+from calibrant.core import CalibrantError, Completion, ConfigurationError
+
+__all__ = ["FieldPath", "UnparsedError", "answer_value", "field_value", "json_body", "parse_path", "value_span"]
+
+FieldPath = tuple[str | int, ...]
+
+_PATH_PART = re.compile(r"([^.\[\]]*)((?:\[\d*\])*)")
+_INDEX = re.compile(r"\[(\d*)\]")
+_FENCE = re.compile(r"```[\w-]*\s*(.*?)\s*(?:```)?", re.DOTALL)
+_SPACE = re.compile(rb"[ \t\r\n]*")
+_STRING_PATTERN = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
+_STRING = re.compile(_STRING_PATTERN, re.DOTALL)
+_STRUCTURE = re.compile(_STRING_PATTERN + rb"|[\[\]{}]", re.DOTALL)
+_SCALAR = re.compile(rb"[^\s,\]}]+")
+_COLON = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*")
+_COMMA = re.compile(rb"[ \t\r\n]*,?[ \t\r\n]*")
+
+
+class UnparsedError(CalibrantError):
+    """The answer cannot be read; the model's fault, not the server's.
+
+    Parameters
+    ----------
+    message : str
+        What was expected and what arrived.
+    kind : {"not_json", "missing"}
+        ``not_json``: the text is no JSON document. ``missing``: it is one, without the field.
+    """
+
+    def __init__(self, message: str, *, kind: Literal["not_json", "missing"]) -> None:
+        self.kind = kind
+        super().__init__(message)
+
+
+@lru_cache(maxsize=512)
+def parse_path(field_path: str) -> FieldPath:
+    """Split `field_path` into keys and array positions; ``[]`` is the first element.
+
+    Raises
+    ------
+    ConfigurationError
+        The path is empty or malformed.
+    """
+    parts: list[str | int] = []
+    for number, part in enumerate(field_path.split(".")):
+        match = _PATH_PART.fullmatch(part)
+        # Only the root may be an array without a name: `[].category`, never `results.[]`.
+        if match is None or not part or (not match[1] and number):
+            msg = (
+                f"Expected a field path such as 'category', 'result.category' or 'results[].category', "
+                f"got {field_path!r}: name the keys, separated by dots."
+            )
+            raise ConfigurationError(msg)
+        if match[1]:
+            parts.append(match[1])
+        parts.extend(int(index or 0) for index in _INDEX.findall(match[2]))
+    return tuple(parts)
+
+
+def json_body(text: str) -> str:
+    """Return `text` without surrounding space and without a Markdown code fence."""
+    body = text.strip().removeprefix("\ufeff")
+    if body.startswith("```"):
+        match = _FENCE.fullmatch(body)
+        if match is not None:
+            return match[1]
+    return body
+
+
+def field_value(answer: Completion | str, field_path: str) -> Any:  # noqa: ANN401 - any JSON value
+    """Return the value of a field of a JSON answer, with every escape undone.
+
+    Parameters
+    ----------
+    answer : Completion or str
+        The answer, or its text. Surrounding space and a Markdown code fence are tolerated.
+    field_path : str
+        ``category``, ``result.category``, ``results[].category`` (the first element),
+        ``results[1].category`` or ``[].category``.
+
+    Returns
+    -------
+    object
+        Whatever `json.loads` makes of the field. A repeated key counts as its last value.
+
+    Raises
+    ------
+    UnparsedError
+        The text is not JSON (``kind="not_json"``) or lacks the field (``kind="missing"``).
+    ConfigurationError
+        `field_path` is malformed.
+    """
+    path = parse_path(field_path)
+    if isinstance(answer, str):
+        return answer_value(json_body(answer), path, field_path)
+    cut_off = answer.finish_reason == "length"
+    return answer_value(json_body(answer.text), path, field_path, cut_off=cut_off)
+
+
+def answer_value(body: str, path: FieldPath, name: str, *, cut_off: bool = False) -> Any:  # noqa: ANN401
+    """Parse `body` and return the value at `path`; errors as `field_value`."""
+    try:
+        node = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        shown = body if len(body) <= 80 else body[:77] + "..."
+        why = " It was cut off by the token limit: raise max_tokens." if cut_off else ""
+        msg = f"Expected a JSON document with the field {name!r}, got {shown!r} ({error}).{why}"
+        raise UnparsedError(msg, kind="not_json") from error
+    for part in path:
+        try:
+            node = _child(node, part)
+        except LookupError:
+            msg = f"Expected the field {name!r}; the answer has no {part!r} in {_describe(node)}."
+            raise UnparsedError(msg, kind="missing") from None
+    return node
+
+
+def _child(node: object, part: str | int) -> object:
+    if isinstance(part, str) and isinstance(node, dict):
+        return node[part]
+    if isinstance(part, int) and isinstance(node, list):
+        return node[part]
+    raise LookupError
+
+
+def _describe(node: object) -> str:
+    if isinstance(node, dict):
+        return f"the object with keys {list(node)[:10]}"
+    if isinstance(node, list):
+        return f"the array of length {len(node)}"
+    return f"the value {str(node)[:60]!r}"
+
+
+def value_span(data: bytes, start: int, path: FieldPath) -> tuple[int, int]:
+    """Return where the value at `path` begins and ends, quotes included.
+
+    Parameters
+    ----------
+    data : bytes
+        Holds one valid JSON document from `start` on; what follows it does not matter.
+    start : int
+        Byte offset of the document.
+    path : tuple
+        Keys and array positions; they must exist.
+
+    Raises
+    ------
+    LookupError
+        The path does not exist, or `data` is not JSON where it was read.
+    """
+    begin = _skip_space(data, start)
+    end = _skip_value(data, begin)
+    for part in path:
+        find = _in_object if isinstance(part, str) else _in_array
+        begin, end = find(data, begin, part)  # type: ignore[operator]
+    return begin, end
+
+
+def _skip_space(data: bytes, position: int) -> int:
+    match = _SPACE.match(data, position)
+    return position if match is None else match.end()
+
+
+def _skip_value(data: bytes, position: int) -> int:
+    """Return the offset behind the value at `position`, without recursion."""
+    first = data[position : position + 1]
+    if first not in (b"{", b"["):
+        match = (_STRING if first == b'"' else _SCALAR).match(data, position)
+        if match is None:
+            raise LookupError
+        return match.end()
+    depth = 0
+    for match in _STRUCTURE.finditer(data, position):
+        mark = match[0]
+        if mark in (b"{", b"["):
+            depth += 1
+        elif mark in (b"}", b"]"):
+            depth -= 1
+            if not depth:
+                return match.end()
+    raise LookupError
+
+
+def _in_object(data: bytes, position: int, key: str) -> tuple[int, int]:
+    if data[position : position + 1] != b"{":
+        raise LookupError
+    found: tuple[int, int] | None = None
+    position = _skip_space(data, position + 1)
+    while data[position : position + 1] == b'"':
+        name_end = _skip_value(data, position)
+        colon = _COLON.match(data, name_end)
+        if colon is None:
+            raise LookupError
+        value_end = _skip_value(data, colon.end())
+        if json.loads(data[position:name_end]) == key:
+            # No early exit: JSON parsers keep the last of repeated keys, and so must we.
+            found = colon.end(), value_end
+        position = _behind_comma(data, value_end)
+    if found is None:
+        raise LookupError
+    return found
+
+
+def _in_array(data: bytes, position: int, index: int) -> tuple[int, int]:
+    if data[position : position + 1] != b"[":
+        raise LookupError
+    position = _skip_space(data, position + 1)
+    while data[position : position + 1] not in (b"]", b""):
+        end = _skip_value(data, position)
+        if not index:
+            return position, end
+        index -= 1
+        position = _behind_comma(data, end)
+    raise LookupError
+
+
+def _behind_comma(data: bytes, position: int) -> int:
+    match = _COMMA.match(data, position)
+    return position if match is None else match.end()

@@ -1,0 +1,245 @@
+"""Scores of the predicted label's probability: nothing for a wrong answer, less for a guess."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calibrant.core import LabelDistribution
+from calibrant.scoring._validation import (
+    LogprobBatch,
+    check_correct,
+    check_logprob,
+    check_logprobs,
+    check_parameter,
+    format_number,
+)
+
+__all__ = ["LinearBlendScoring", "SigmoidScoring", "ThresholdScoring"]
+
+_Values = TypeVar("_Values", float, NDArray[np.float64])
+
+# Probabilities are compared with a threshold as logarithms, with this much slack: the sum of a
+# few hundred rounded token log-probabilities is off by less, and no provider reports as finely.
+# It is a relative slack of 1e-12 on the probability, so exp(log(0.99)) counts as 0.99.
+_LOG_SLACK = 1e-12
+
+
+class _ProbabilityScoring(ABC):
+    """The contract of the three: incorrect 0, correct without evidence 1, else a rising curve."""
+
+    @abstractmethod
+    def _curve(self, logprob: _Values, exp: Callable[[_Values], _Values]) -> _Values:
+        """Return the score of correct answers, for a number or an array of log-probabilities.
+
+        Written with operators alone, so that one formula serves both; `exp` is the matching
+        exponential (``math.exp`` costs a tenth of ``numpy.exp`` on one number).
+        """
+
+    def score(
+        self,
+        is_correct: bool,
+        logprob_score: float | None,
+        *,
+        distribution: LabelDistribution | None = None,
+        answer: str | None = None,
+    ) -> float:
+        """Return the score of one answer, in [0, 1].
+
+        Parameters
+        ----------
+        is_correct : bool
+            Whether the predicted label is the true one; if not, the score is 0.
+        logprob_score : float or None
+            Natural logarithm of the confidence, in [-inf, 0] (up to 1e-6 above 0 counts as 0).
+            None, no log-probabilities, gives a correct answer 1.
+        distribution, answer
+            Not used; accepted so that strategies can replace each other.
+
+        Raises
+        ------
+        ConfigurationError
+            The log-probability is NaN or more than 1e-6 above 0.
+        """
+        del distribution, answer
+        if logprob_score is None:
+            return 1.0 if is_correct else 0.0
+        logprob = check_logprob(logprob_score)
+        return self._curve(logprob, math.exp) if is_correct else 0.0
+
+    def score_many(
+        self,
+        is_correct: ArrayLike,
+        logprob_score: LogprobBatch,
+        *,
+        label_probabilities: object = None,
+        answer_index: object = None,
+    ) -> NDArray[np.float64]:
+        """Return the scores of n answers, shape (n,), in [0, 1].
+
+        Parameters
+        ----------
+        is_correct : array-like of shape (n,)
+            True or 1 where the predicted label is the true one.
+        logprob_score : array of float or sequence of (float or None), shape (n,)
+            Natural logarithm of each confidence; None (never NaN) marks a row without
+            log-probabilities.
+        label_probabilities, answer_index
+            Not used; accepted so that strategies can replace each other.
+
+        Raises
+        ------
+        ConfigurationError
+            Shapes differ, or a log-probability is NaN or more than 1e-6 above 0.
+        """
+        del label_probabilities, answer_index
+        logprob, missing = check_logprobs(logprob_score)
+        correct = check_correct(is_correct, n=len(logprob))
+        curve = np.where(missing, 1.0, self._curve(logprob, np.exp))
+        return np.where(correct, curve, 0.0)
+
+
+@dataclass(frozen=True)
+class LinearBlendScoring(_ProbabilityScoring):
+    """A correct answer earns a floor plus a share that grows with its probability.
+
+    With p the probability: 1 where p >= `low_confidence_threshold`, else
+    ``min_score + (1 - min_score) * p / threshold``. Continuous. Incorrect 0, correct without
+    log-probability 1.
+
+    Parameters
+    ----------
+    low_confidence_threshold : float in (0, 1], default 0.5
+        The probability from which a correct answer earns 1; a relative 1e-12 below it still
+        counts as reaching it.
+    min_score_on_correct : float in [0, 1), default 0.3
+        What a correct answer of probability 0 earns.
+
+    Raises
+    ------
+    ConfigurationError
+        A parameter is not a number or outside its range.
+
+    Examples
+    --------
+    >>> round(LinearBlendScoring(0.99).score(True, math.log(0.95)), 3)
+    0.972
+    """
+
+    low_confidence_threshold: float = 0.5
+    min_score_on_correct: float = 0.3
+
+    def __post_init__(self) -> None:
+        _check_field(self, "low_confidence_threshold", "(0, 1]")
+        _check_field(self, "min_score_on_correct", "[0, 1)")
+
+    def _curve(self, logprob: _Values, exp: Callable[[_Values], _Values]) -> _Values:
+        log_threshold = math.log(self.low_confidence_threshold)
+        # Zero from the threshold on; -inf is always below, so no -inf * 0.
+        shortfall = (logprob - log_threshold) * (logprob < log_threshold - _LOG_SLACK)
+        return self.min_score_on_correct + (1.0 - self.min_score_on_correct) * exp(shortfall)
+
+    def describe(self) -> str:
+        """Return one line for a log: the rule and its parameters."""
+        return (
+            f"linear blend: a correct answer scores 1 from probability "
+            f"{format_number(self.low_confidence_threshold)} on, below it falls linearly to "
+            f"{format_number(self.min_score_on_correct)}"
+        )
+
+
+@dataclass(frozen=True)
+class ThresholdScoring(_ProbabilityScoring):
+    """A correct answer earns 1 if its probability reaches the threshold, else 0.
+
+    Incorrect 0, correct without log-probability 1.
+
+    Parameters
+    ----------
+    threshold : float in (0, 1], default 0.7
+        The probability an answer must reach; a relative 1e-12 below it still counts.
+
+    Raises
+    ------
+    ConfigurationError
+        The threshold is not a number or outside its range.
+
+    Examples
+    --------
+    >>> ThresholdScoring(0.99).score(True, math.log(0.95))
+    0.0
+    """
+
+    threshold: float = 0.7
+
+    def __post_init__(self) -> None:
+        _check_field(self, "threshold", "(0, 1]")
+
+    def _curve(self, logprob: _Values, exp: Callable[[_Values], _Values]) -> _Values:
+        del exp
+        return (logprob >= math.log(self.threshold) - _LOG_SLACK) * 1.0
+
+    def describe(self) -> str:
+        """Return one line for a log: the rule and its parameters."""
+        return (
+            f"threshold: a correct answer scores 1 from probability "
+            f"{format_number(self.threshold)} on, 0 below"
+        )
+
+
+@dataclass(frozen=True)
+class SigmoidScoring(_ProbabilityScoring):
+    """A correct answer earns ``1 / (1 + exp(-steepness * (p - midpoint)))``, p its probability.
+
+    Incorrect 0, correct without log-probability 1. Note that a probability of 1 earns less than
+    1: 0.993 with the defaults.
+
+    Parameters
+    ----------
+    midpoint : float in (0, 1), default 0.5
+        The probability that earns 0.5.
+    steepness : float in (0, inf), default 10
+        Four times the slope at the midpoint, per unit of probability.
+
+    Raises
+    ------
+    ConfigurationError
+        A parameter is not a number or outside its range.
+
+    Examples
+    --------
+    >>> round(SigmoidScoring(0.95, 50).score(True, math.log(0.97)), 2)
+    0.73
+    """
+
+    midpoint: float = 0.5
+    steepness: float = 10.0
+
+    def __post_init__(self) -> None:
+        _check_field(self, "midpoint", "(0, 1)")
+        _check_field(self, "steepness", "(0, inf)")
+
+    def _curve(self, logprob: _Values, exp: Callable[[_Values], _Values]) -> _Values:
+        z = self.steepness * (exp(logprob) - self.midpoint)
+        # The exponent is never positive, so nothing overflows: sigmoid(z) = 1 / (1 + exp(-z)) for
+        # z >= 0 and exp(z) / (1 + exp(z)) for z < 0.
+        tail = exp(-abs(z))
+        return ((z >= 0) + (z < 0) * tail) / (1.0 + tail)
+
+    def describe(self) -> str:
+        """Return one line for a log: the rule and its parameters."""
+        return (
+            f"sigmoid: a correct answer scores 0.5 at probability {format_number(self.midpoint)}, "
+            f"rising with steepness {format_number(self.steepness)}"
+        )
+
+
+def _check_field(strategy: _ProbabilityScoring, name: str, interval: str) -> None:
+    value = check_parameter(name, getattr(strategy, name), interval=interval)
+    object.__setattr__(strategy, name, value)

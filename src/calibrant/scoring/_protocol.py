@@ -1,0 +1,46 @@
+"""What the adapter asks of a scoring strategy."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from calibrant.core import LabelDistribution
+
+__all__ = ["ScoringStrategy"]
+
+
+@runtime_checkable
+class ScoringStrategy(Protocol):
+    """Turns one graded answer and its log-probability into a score.
+
+    The strategies of this package also have ``score_many``, the same formula over arrays; a
+    strategy of your own needs only the two methods below.
+    """
+
+    def score(
+        self,
+        is_correct: bool,
+        logprob_score: float | None,
+        *,
+        distribution: LabelDistribution | None = None,
+        answer: str | None = None,
+    ) -> float:
+        """Return the score of one answer, in [0, 1], higher is better.
+
+        Parameters
+        ----------
+        is_correct : bool
+            Whether the predicted label is the true one.
+        logprob_score : float or None
+            Natural logarithm of the confidence in the predicted label, in [-inf, 0]; None where
+            the answer came without log-probabilities.
+        distribution : LabelDistribution, optional
+            The distribution over all labels, where there is one.
+        answer : str, optional
+            The true label.
+        """
+        ...
+
+    def describe(self) -> str:
+        """Return one line for a log: the rule and its parameters."""
+        ...
