@@ -1,1 +1,42 @@
-"""calibrant."""
+"""Large language models as text classifiers whose confidence can be trusted."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from calibrant.adapters import ConfidenceAdapter
+    from calibrant.core import Example, LabelDistribution, LabelSet, Prediction, Task
+    from calibrant.inference import Classifier
+
+__all__ = [
+    "Classifier",
+    "ConfidenceAdapter",
+    "Example",
+    "LabelDistribution",
+    "LabelSet",
+    "Prediction",
+    "Task",
+]
+
+_HOMES = {
+    "Classifier": "calibrant.inference",
+    "ConfidenceAdapter": "calibrant.adapters",
+    "Example": "calibrant.core",
+    "LabelDistribution": "calibrant.core",
+    "LabelSet": "calibrant.core",
+    "Prediction": "calibrant.core",
+    "Task": "calibrant.core",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when it is first used, so that ``import calibrant`` stays light."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

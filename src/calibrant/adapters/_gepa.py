@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NotRequired, Protocol, TypeAlias, TypedDict
+from typing import Any, NotRequired, Protocol, Self, TypeAlias, TypedDict
 
 from gepa.core.adapter import EvaluationBatch, ProposalFn
 
@@ -14,12 +14,12 @@ from calibrant.clients import RetryPolicy
 from calibrant.core import (
     Client,
     ConfigurationError,
+    DataError,
     Journal,
     LabelSet,
     LogprobSpace,
     Outcome,
     Prediction,
-    normalise_label,
 )
 from calibrant.feedback import build_feedback
 from calibrant.inference import Classifier, Query
@@ -98,7 +98,10 @@ class EvaluationObserver(Protocol):
     """Something that wants to hear of every evaluation, such as a proposer."""
 
     def observe(
-        self, candidate: Mapping[str, str], rows: Sequence[ConfidenceDataInst], predictions: Sequence[Prediction]
+        self,
+        candidate: Mapping[str, str],
+        rows: Sequence[ConfidenceDataInst],
+        predictions: Sequence[Prediction],
     ) -> None:
         """Take note of one candidate's predictions on some rows."""
         ...
@@ -194,15 +197,7 @@ class ConfidenceAdapter:
         retry: RetryPolicy | None = None,
         on_prediction: Callable[[Prediction], None] | None = None,
     ) -> None:
-        _check_parameters(high_confidence_threshold, low_confidence_threshold, failure_score)
-        self.field_path = field_path
-        self.high_confidence_threshold = high_confidence_threshold
-        self.low_confidence_threshold = low_confidence_threshold
-        self.failure_score = failure_score
-        self.scoring_strategy = scoring_strategy or LinearBlendScoring(high_confidence_threshold)
-        self.objectives = resolve_objectives(objectives)
-        self.propose_new_texts = proposer
-        self.classifier = Classifier(
+        classifier = Classifier(
             model=model,
             labels=_labels(model, field_path, response_format, response_schema),
             field=field_path,
@@ -215,6 +210,53 @@ class ConfidenceAdapter:
             journal=journal,
             retry=retry,
         )
+        self._set_up(
+            classifier,
+            scoring_strategy=scoring_strategy,
+            high_confidence_threshold=high_confidence_threshold,
+            low_confidence_threshold=low_confidence_threshold,
+            failure_score=failure_score,
+            objectives=objectives,
+            proposer=proposer,
+            on_prediction=on_prediction,
+        )
+
+    @classmethod
+    def from_classifier(cls, classifier: Classifier, **options: Any) -> Self:  # noqa: ANN401
+        """Return an adapter around a classifier that exists already.
+
+        Parameters
+        ----------
+        classifier : Classifier
+            Asked with the candidate's prompt instead of its own.
+        **options
+            ``scoring_strategy``, ``high_confidence_threshold``, ``low_confidence_threshold``,
+            ``failure_score``, ``objectives``, ``proposer`` and ``on_prediction``, as above.
+        """
+        adapter = cls.__new__(cls)
+        adapter._set_up(classifier, **options)  # noqa: SLF001  (its own class)
+        return adapter
+
+    def _set_up(  # noqa: PLR0913
+        self,
+        classifier: Classifier,
+        *,
+        scoring_strategy: ScoringStrategy | None = None,
+        high_confidence_threshold: float = 0.99,
+        low_confidence_threshold: float = 0.90,
+        failure_score: float = 0.0,
+        objectives: Iterable[str] | Mapping[str, Objective] | None = None,
+        proposer: ProposalFn | None = None,
+        on_prediction: Callable[[Prediction], None] | None = None,
+    ) -> None:
+        _check_parameters(high_confidence_threshold, low_confidence_threshold, failure_score)
+        self.classifier = classifier
+        self.scoring_strategy = scoring_strategy or LinearBlendScoring(high_confidence_threshold)
+        self.high_confidence_threshold = high_confidence_threshold
+        self.low_confidence_threshold = low_confidence_threshold
+        self.failure_score = failure_score
+        self.objectives = resolve_objectives(objectives)
+        self.propose_new_texts = proposer
         self.answers = 0
         self.answers_without_logprobs = 0
         self._on_prediction = on_prediction
@@ -227,7 +269,10 @@ class ConfidenceAdapter:
         return self.classifier.labels
 
     def evaluate(
-        self, batch: list[ConfidenceDataInst], candidate: Candidate, capture_traces: bool = False
+        self,
+        batch: list[ConfidenceDataInst],
+        candidate: Candidate,
+        capture_traces: bool = False,  # noqa: FBT002  (GEPA's signature)
     ) -> EvaluationBatch[ConfidenceTrajectory, ConfidenceRolloutOutput]:
         """Classify `batch` under `candidate`.
 
@@ -276,7 +321,9 @@ class ConfidenceAdapter:
             The batch was evaluated without trajectories, or a component is unknown.
         """
         if eval_batch.trajectories is None:
-            raise ConfigurationError("Expected an evaluation with trajectories: pass capture_traces=True to evaluate.")
+            raise ConfigurationError(
+                "Expected an evaluation with trajectories: pass capture_traces=True to evaluate."
+            )
         unknown = [name for name in components_to_update if name not in candidate]
         if unknown:
             raise ConfigurationError(f"Expected components among {list(candidate)}, got {unknown}.")
@@ -315,7 +362,12 @@ class ConfidenceAdapter:
         trajectories: list[ConfidenceTrajectory] | None = None
         if capture_traces:
             trajectories = [
-                {"data": row, "prediction": prediction, "score": score, "feedback": self._feedback(row, prediction, answer)}
+                {
+                    "data": row,
+                    "prediction": prediction,
+                    "score": score,
+                    "feedback": self._feedback(row, prediction, answer),
+                }
                 for row, prediction, score, answer in zip(rows, predictions, scores, answers, strict=True)
             ]
         return EvaluationBatch(
@@ -354,7 +406,14 @@ class ConfidenceAdapter:
 
     def _answer(self, row: ConfidenceDataInst) -> str:
         """Return the row's true label as the label set spells it."""
-        return self.labels.canonical(row["answer"]) or normalise_label(row["answer"])
+        answer = self.labels.canonical(row["answer"])
+        if answer is None:
+            known = ", ".join(self.labels.labels[:8])
+            raise DataError(
+                f"Expected an answer among the {len(self.labels)} labels ({known}), got {row['answer']!r:.80} "
+                f"for the input {row['input']!r:.80}: correct the row or add the label to the schema."
+            )
+        return answer
 
     def _notify(self, index: int, prediction: Prediction) -> None:  # noqa: ARG002
         if self._on_prediction is not None:
@@ -368,7 +427,9 @@ class ConfidenceAdapter:
         if first and self.answers_without_logprobs:
             _LOG.warning(
                 "%s: %d of %d answers came without usable log-probabilities; these are scored by correctness alone.",
-                self.classifier.client.name, self.answers_without_logprobs, self.answers,
+                self.classifier.client.name,
+                self.answers_without_logprobs,
+                self.answers,
             )
         self._failures.record(predictions, provider=self.classifier.client.name)
 
@@ -404,7 +465,9 @@ def _labels(
 def _query(candidate: Candidate, row: ConfidenceDataInst) -> Query:
     if not candidate:
         raise ConfigurationError("Expected a candidate with at least one component, got none.")
-    return Query(prompt=next(iter(candidate.values())), text=row["input"], user_template=candidate.get(USER_TEMPLATE))
+    return Query(
+        prompt=next(iter(candidate.values())), text=row["input"], user_template=candidate.get(USER_TEMPLATE)
+    )
 
 
 def _output(prediction: Prediction) -> ConfidenceRolloutOutput:

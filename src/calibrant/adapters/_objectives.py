@@ -42,7 +42,7 @@ def brier(prediction: Prediction, answer: str) -> float:
 
 
 def label_mass(prediction: Prediction, answer: str) -> float:  # noqa: ARG001
-    """Reported probability on legal labels; low values say the model would rather answer otherwise."""
+    """Return the reported probability on legal labels; low values say the model would rather answer otherwise."""
     return 0.0 if prediction.distribution is None else prediction.distribution.label_mass
 
 

@@ -13,6 +13,7 @@ from calibrant.core.errors import (
     RateLimitError,
     StateError,
 )
+from calibrant.core.files import write_atomically
 from calibrant.core.interval import Interval
 from calibrant.core.labels import LabelSet, normalise_label
 from calibrant.core.prediction import Outcome, Prediction, Usage
@@ -55,4 +56,5 @@ __all__ = [
     "prediction_to_record",
     "read_examples",
     "read_rows",
+    "write_atomically",
 ]

@@ -7,7 +7,7 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -116,7 +116,7 @@ class Task:
     user_template : str or None
         Shapes the user message; holds ``{input}``. None sends the text alone.
     train, validation, test : tuple of Example
-        Rows to learn from, to choose by, and to report on.
+        Rows to learn from, to choose by, and to report on; answers are spelled as in `labels`.
     model : ModelSettings
         Which model answers by default.
     scoring : ScoringSettings
@@ -137,12 +137,14 @@ class Task:
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", LabelSet.of(self.labels))
         for split in _SPLITS:
-            rows = tuple(getattr(self, split))
-            object.__setattr__(self, split, rows)
-            for number, example in enumerate(rows, 1):
-                if self.labels.canonical(example.answer) is None:
+            rows = []
+            for number, example in enumerate(getattr(self, split), 1):
+                answer = self.labels.canonical(example.answer)
+                if answer is None:
                     msg = f"task {self.name!r}, {split} row {number}: {_unknown_answer(example.answer, self.labels)}"
                     raise DataError(msg)
+                rows.append(replace(example, answer=answer))
+            object.__setattr__(self, split, tuple(rows))
         if self.user_template is not None and "{input}" not in self.user_template:
             msg = f"Expected user_template to hold {{input}}, got {self.user_template!r:.200}: say where the text goes."
             raise ConfigurationError(msg)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from calibrant.clients import RetryPolicy
 from calibrant.core import Client, Journal, LabelSet, LogprobSpace, Prediction, Task
 from calibrant.inference._engine import Engine, Query
-from calibrant.inference._models import ModelLike, open_client
 from calibrant.inference._loop import run_sync
+from calibrant.inference._models import ModelLike, call_options, open_client
 from calibrant.inference._reader import AnswerReader
 from calibrant.logprobs import enum_schema
 
@@ -41,7 +40,7 @@ class Classifier:
     top_logprobs : int, default 5
         Alternatives asked for per token.
     concurrency : int, optional
-        Calls in flight at most; by default 10, or the number of slots of an embedded engine.
+        Calls in flight at most, 10 by default; an embedded engine computes as many as it has slots.
     space : str, optional
         What the log-probabilities are probabilities of, where the client's own is wrong.
     options : mapping, optional
@@ -92,13 +91,16 @@ class Classifier:
             ),
             response_format=response_format or enum_schema(self.labels, field),
             top_logprobs=top_logprobs,
-            concurrency=concurrency or getattr(client, "concurrency", DEFAULT_CONCURRENCY),
+            concurrency=concurrency or DEFAULT_CONCURRENCY,
+            options=call_options(options),
             journal=journal,
             retry=retry or RetryPolicy(),
         )
 
     @classmethod
-    def from_task(cls, task: Task, *, model: ModelLike | None = None, journal: Journal | None = None) -> Classifier:
+    def from_task(
+        cls, task: Task, *, model: ModelLike | None = None, journal: Journal | None = None
+    ) -> Classifier:
         """Return the classifier a task describes, under its own prompt.
 
         Parameters

@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from calibrant.clients import RetryPolicy, complete_with_retries
 from calibrant.core import (
@@ -154,15 +154,17 @@ class Engine:
     async def _ask(self, request: CompletionRequest) -> Prediction:
         start = time.perf_counter()
         try:
-            response, attempts = await complete_with_retries(self.client, request, policy=self.retry)
+            found, attempts = await complete_with_retries(
+                _Reading(self.client, self.reader), request, policy=self.retry
+            )
         except ProviderError as error:
             if error.systemic and not self._answered:
                 raise
             prediction = Prediction(label=None, outcome=Outcome.ERROR, reason=str(error))
             attempts = error.attempts
         else:
-            prediction = self.reader.read(response)
-            self._answered = self._answered or prediction.outcome is not Outcome.ERROR
+            prediction = cast("Prediction", found)
+            self._answered = True
         return replace(prediction, attempts=attempts, latency_seconds=time.perf_counter() - start)
 
     def _key(self, request: CompletionRequest) -> str:
@@ -179,3 +181,23 @@ class Engine:
             self.reader.answer_field,
         ]
         return hashlib.sha256(json.dumps(parts, sort_keys=True, default=repr).encode()).hexdigest()
+
+
+class _Reading:
+    """A client that reads what it is answered, so that broken responses are retried like failed calls."""
+
+    def __init__(self, client: Client, reader: AnswerReader) -> None:
+        self.name = client.name
+        self.space = client.space
+        self._client = client
+        self._reader = reader
+
+    async def complete(self, request: CompletionRequest) -> object:
+        """Return the prediction in the client's response."""
+        prediction = self._reader.read(await self._client.complete(request))
+        if prediction.outcome is Outcome.ERROR:
+            raise ProviderError(prediction.reason, provider=self.name, retryable=True)
+        return prediction
+
+    def close(self) -> None:
+        """Do nothing: the client belongs to the engine."""

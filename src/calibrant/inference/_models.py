@@ -8,11 +8,12 @@ from typing import Any, TypeAlias
 from calibrant.clients import CallableClient, LiteLLMClient, LlamaCppClient
 from calibrant.core import Client, ConfigurationError, LogprobSpace
 
-__all__ = ["ModelLike", "open_client"]
+__all__ = ["ModelLike", "call_options", "open_client"]
 
 ModelLike: TypeAlias = str | Client | Callable[[list[dict[str, str]]], object]
 """A model's name, a client, or a callable ``messages -> response``."""
 
+ENGINE_SETTINGS = ("n_ctx", "n_parallel", "n_threads")
 _LOCAL = "local/"
 _GGUF = "llamacpp:"
 
@@ -35,9 +36,10 @@ def open_client(
         What the log-probabilities are probabilities of, where the default is wrong:
         ``raw`` for embedded engines, ``masked`` for everything else.
     concurrency : int, optional
-        Calls in flight at most; engines that own threads or slots size them by it.
+        Calls of a callable that run at the same time.
     options : mapping, optional
-        Handed to the provider with every call (``api_base``, ``temperature``, ...).
+        Handed to the provider (``api_base``, ``timeout``, ``temperature``, ...); for embedded engines
+        ``n_ctx``, ``n_parallel`` and ``n_threads`` too.
 
     Raises
     ------
@@ -53,9 +55,14 @@ def open_client(
         )
     if not isinstance(model, str) or not model.strip():
         raise ConfigurationError(f"Expected a model's name, a client or a callable, got {model!r}.")
-    if model.startswith((_LOCAL, _GGUF)):
-        settings = {} if concurrency is None else {"n_parallel": concurrency}
-        if model.startswith(_GGUF):
-            return LlamaCppClient(model.removeprefix(_GGUF), name=model, **settings)
+    settings = {name: options.pop(name) for name in ENGINE_SETTINGS if name in options}
+    if model.startswith(_GGUF):
+        return LlamaCppClient(model.removeprefix(_GGUF), name=model, **settings)
+    if model.startswith(_LOCAL):
         return LlamaCppClient.local(model, **settings)
     return LiteLLMClient(model, space=LogprobSpace(space or LogprobSpace.MASKED), **options)
+
+
+def call_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the options that go with every call: all but the embedded engine's settings."""
+    return {name: value for name, value in (options or {}).items() if name not in ENGINE_SETTINGS}

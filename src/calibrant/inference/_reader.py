@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from calibrant.core import (
@@ -15,7 +14,7 @@ from calibrant.core import (
     Outcome,
     Prediction,
 )
-from calibrant.logprobs import FieldError, extract_distribution, field_value, read_completion
+from calibrant.logprobs import UnparsedError, extract_distribution, field_value, read_completion
 
 __all__ = ["AnswerReader"]
 
@@ -56,7 +55,7 @@ class AnswerReader:
             return self._prediction(completion, outcome=outcome, reason=reason)
         try:
             value = field_value(completion.text, self.answer_field)
-        except FieldError as error:
+        except UnparsedError as error:
             cut = "cut off by the length limit: " if completion.finish_reason in _CUT_OFF else ""
             return self._prediction(completion, outcome=Outcome.UNPARSED, reason=f"{cut}{error}")
         label = self.labels.canonical(value) if isinstance(value, str) else None
@@ -100,5 +99,3 @@ class AnswerReader:
             usage=completion.usage,
             model=completion.model,
         )
-
-

@@ -1,1 +1,18 @@
-"""TBD."""
+"""Token log-probabilities of one answer become a distribution over the labels."""
+
+from calibrant.logprobs._align import joint_logprob
+from calibrant.logprobs._completion import read_completion
+from calibrant.logprobs._distribution import extract_distribution
+from calibrant.logprobs._fields import UnparsedError, field_value
+from calibrant.logprobs._schema import as_response_format, enum_schema, labels_from_schema
+
+__all__ = [
+    "UnparsedError",
+    "as_response_format",
+    "enum_schema",
+    "extract_distribution",
+    "field_value",
+    "joint_logprob",
+    "labels_from_schema",
+    "read_completion",
+]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Final
 
@@ -91,6 +92,9 @@ def _unwrap(response: object) -> object:
 
 
 def _get(node: object, key: str) -> Any:  # noqa: ANN401 - foreign data
+    # The exact type first: asking the abstract Mapping is slow, and this runs for every token.
+    if type(node) is dict:
+        return node.get(key)
     if isinstance(node, Mapping):
         return node.get(key)
     return getattr(node, key, None)
@@ -185,17 +189,40 @@ def _usable(content: object, read: Any) -> tuple[Token, ...] | None:  # noqa: AN
         return None
 
 
-def _openai_tokens(items: Iterable[object]) -> Iterable[Token]:
-    for item in items:
-        data, logprob = _openai_pair(item)
-        top = _get(item, "top_logprobs")
-        yield Token(data, logprob, tuple([_openai_pair(other) for other in top]) if top else ())
+def _openai_tokens(items: Sequence[object]) -> Iterable[Token]:
+    for item, (data, logprob) in zip(items, _openai_pairs(items), strict=True):
+        yield Token(data, logprob, _openai_pairs(_get(item, "top_logprobs") or ()))
 
 
-def _openai_pair(item: Any) -> tuple[bytes, float]:  # noqa: ANN401 - foreign data
-    # The hot loop of reading: a plain dict takes the short way.
-    if type(item) is dict:
-        return _data(item.get("token"), item.get("bytes")), _logprob(item.get("logprob"))
+def _openai_pairs(items: Sequence[Any]) -> tuple[tuple[bytes, float], ...]:
+    """Return bytes and log-probability of each item.
+
+    This is the hot loop of reading (20 alternatives a token are common), so the usual case, bytes
+    and in-range floats throughout, is read in bulk; anything else goes item by item.
+    """
+    if not items:
+        return ()
+    try:
+        if type(items[0]) is dict:
+            data = [bytes([*item["bytes"]]) for item in items]
+            values = [item["logprob"] for item in items]
+        else:
+            data = [bytes([*item.bytes]) for item in items]
+            values = [item.logprob for item in items]
+    except (TypeError, ValueError, LookupError, AttributeError):
+        return tuple([_openai_pair(item) for item in items])
+    if (
+        {*map(type, values)} == {float}
+        and b"" not in data
+        and min(values) >= IMPOSSIBLE
+        and max(values) <= 0.0
+        and not math.isnan(sum(values))  # a NaN can hide from min and max
+    ):
+        return tuple(zip(data, values, strict=True))
+    return tuple([_openai_pair(item) for item in items])
+
+
+def _openai_pair(item: object) -> tuple[bytes, float]:
     return _data(_get(item, "token"), _get(item, "bytes")), _logprob(_get(item, "logprob"))
 
 

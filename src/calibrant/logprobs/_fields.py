@@ -9,7 +9,15 @@ from typing import Any, Literal
 
 from calibrant.core import CalibrantError, Completion, ConfigurationError
 
-__all__ = ["FieldPath", "UnparsedError", "answer_value", "field_value", "json_body", "parse_path", "value_span"]
+__all__ = [
+    "FieldPath",
+    "UnparsedError",
+    "answer_value",
+    "field_value",
+    "json_body",
+    "parse_path",
+    "value_span",
+]
 
 FieldPath = tuple[str | int, ...]
 
@@ -158,10 +166,11 @@ def value_span(data: bytes, start: int, path: FieldPath) -> tuple[int, int]:
         The path does not exist, or `data` is not JSON where it was read.
     """
     begin = _skip_space(data, start)
-    end = _skip_value(data, begin)
+    if not path:
+        return begin, _skip_value(data, begin)
+    end = begin
     for part in path:
-        find = _in_object if isinstance(part, str) else _in_array
-        begin, end = find(data, begin, part)  # type: ignore[operator]
+        begin, end = _in_object(data, begin, part) if isinstance(part, str) else _in_array(data, begin, part)
     return begin, end
 
 

@@ -1,1 +1,24 @@
-"""TBD."""
+"""How good, how well calibrated, and how sure we are of either."""
+
+from calibrant.metrics._bootstrap import bootstrap_interval
+from calibrant.metrics._calibration_error import brier_score, expected_calibration_error
+from calibrant.metrics._classification import ClassificationSummary, LabelMetrics, classification_summary
+from calibrant.metrics._intervals import paired_mean_interval, wilson_interval
+from calibrant.metrics._paired import PairedComparison, paired_comparison
+from calibrant.metrics._selective import aurc, auroc, selective_accuracy
+
+__all__ = [
+    "ClassificationSummary",
+    "LabelMetrics",
+    "PairedComparison",
+    "aurc",
+    "auroc",
+    "bootstrap_interval",
+    "brier_score",
+    "classification_summary",
+    "expected_calibration_error",
+    "paired_comparison",
+    "paired_mean_interval",
+    "selective_accuracy",
+    "wilson_interval",
+]

@@ -1,1 +1,15 @@
-"""TBD."""
+"""The search for a better prompt: runs GEPA on a task, keeps and resumes its run directory."""
+
+from calibrant.optimization._exemplar import ExemplarProposer
+from calibrant.optimization._progress import Progress, ProgressListener
+from calibrant.optimization._result import OptimizationResult, PromptScore
+from calibrant.optimization._run import optimize
+
+__all__ = [
+    "ExemplarProposer",
+    "OptimizationResult",
+    "Progress",
+    "ProgressListener",
+    "PromptScore",
+    "optimize",
+]

@@ -183,7 +183,8 @@ class ThresholdScoring(_ProbabilityScoring):
 
     def _curve(self, logprob: _Values, exp: Callable[[_Values], _Values]) -> _Values:
         del exp
-        return (logprob >= math.log(self.threshold) - _LOG_SLACK) * 1.0
+        reached: _Values = (logprob >= math.log(self.threshold) - _LOG_SLACK) * 1.0  # type: ignore[assignment]
+        return reached
 
     def describe(self) -> str:
         """Return one line for a log: the rule and its parameters."""

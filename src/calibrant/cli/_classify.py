@@ -1,0 +1,102 @@
+"""``calibrant classify``: texts in, labels and confidence out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from calibrant.core import ConfigurationError, DataError, Outcome, Task, read_rows
+from calibrant.inference import Classifier
+
+if TYPE_CHECKING:
+    from calibrant.core import Prediction
+
+__all__ = ["run_classify"]
+
+
+def run_classify(
+    task_file: Path,
+    *,
+    texts: list[str],
+    file: Path | None,
+    prompt: Path | None,
+    model: str | None,
+    as_json: bool,
+) -> None:
+    """Classify and print one line per text."""
+    if not texts and file is None:
+        raise ConfigurationError("Expected --text or --file, got neither.")
+    task = Task.from_file(task_file)
+    texts = [*texts, *([] if file is None else _read_texts(file))]
+    classifier = Classifier.from_task(task, model=model)
+    if prompt is not None:
+        classifier = classifier.with_prompt(_read_prompt(prompt), user_template=task.user_template)
+    try:
+        predictions = classifier.classify_many(texts)
+    finally:
+        classifier.close()
+    for text, prediction in zip(texts, predictions, strict=True):
+        sys.stdout.write(_line(text, prediction, as_json=as_json) + "\n")
+    if all(prediction.outcome is Outcome.ERROR for prediction in predictions):
+        sys.stdout.flush()
+        raise SystemExit(1)
+
+
+def _read_texts(path: Path) -> list[str]:
+    if path.suffix.lower() == ".txt":
+        if not path.is_file():
+            raise DataError("no such file.", path=path)
+        try:
+            lines = path.read_text(encoding="utf-8").split("\n")
+        except UnicodeDecodeError as error:
+            raise DataError(f"expected UTF-8 text ({error}): save the file as UTF-8.", path=path) from error
+        return [line for line in lines if line.strip()]
+    texts = []
+    for row in read_rows(path):
+        value = row.values.get("input")
+        if not isinstance(value, str) or not value.strip():
+            raise DataError("expected text in 'input'.", path=path, line=row.line)
+        texts.append(value)
+    return texts
+
+
+def _read_prompt(path: Path) -> str:
+    if not path.is_file():
+        raise DataError("no such prompt file.", path=path)
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"expected UTF-8 text ({error}).", path=path) from error
+
+
+def _line(text: str, prediction: Prediction, *, as_json: bool) -> str:
+    if as_json:
+        return json.dumps(_record(text, prediction), ensure_ascii=False)
+    if prediction.outcome is not Outcome.OK:
+        return f"{prediction.outcome.value}\t-\t{_shorten(text)}\t({prediction.reason})"
+    confidence = "-" if prediction.confidence is None else f"{prediction.confidence:.3f}"
+    return f"{prediction.label}\t{confidence}\t{_shorten(text)}"
+
+
+def _record(text: str, prediction: Prediction) -> dict[str, Any]:
+    distribution = prediction.distribution
+    return {
+        "input": text,
+        "label": prediction.label,
+        "confidence": prediction.confidence,
+        "outcome": prediction.outcome.value,
+        "reason": prediction.reason,
+        "probabilities": None
+        if distribution is None
+        else dict(zip(distribution.labels, distribution.probabilities.tolist(), strict=True)),
+        "label_mass": None if distribution is None else distribution.label_mass,
+        "space": None if distribution is None else distribution.space.value,
+        "model": prediction.model,
+    }
+
+
+def _shorten(text: str, limit: int = 80) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= limit else flat[: limit - 1] + "…"

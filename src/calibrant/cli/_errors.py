@@ -1,0 +1,43 @@
+"""From errors to exit codes: 0 done, 1 failed, 2 bad usage or input, 3 a gate did not hold."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import ParamSpec
+
+import typer
+
+__all__ = ["reports_errors"]
+
+_P = ParamSpec("_P")
+
+FAILED = 1
+BAD_INPUT = 2
+INTERRUPTED = 130
+
+
+def reports_errors(command: Callable[_P, None]) -> Callable[_P, None]:
+    """Print calibrant's own errors on one line and exit with their code; others keep their trace."""
+
+    @functools.wraps(command)
+    def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> None:
+        from calibrant.core import CalibrantError, ConfigurationError, DataError, StateError
+
+        logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
+        try:
+            command(*args, **kwargs)
+        except (ConfigurationError, DataError, StateError) as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(BAD_INPUT) from error
+        except CalibrantError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(FAILED) from error
+        except KeyboardInterrupt:
+            typer.echo(
+                "interrupted: what was finished is kept; run the same command with --out again.", err=True
+            )
+            raise typer.Exit(INTERRUPTED) from None
+
+    return wrapped

@@ -1,0 +1,88 @@
+"""``calibrant optimize``: the search, its table and its files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from calibrant.cli._progress import ProgressDisplay
+from calibrant.optimization import optimize
+from calibrant.reports import write_report
+
+if TYPE_CHECKING:
+    from calibrant.optimization import OptimizationResult, PromptScore
+
+__all__ = ["run_optimize"]
+
+
+def run_optimize(task: Path, *, out: Path | None, as_json: bool, **options: Any) -> None:  # noqa: ANN401
+    """Run the search and print what it found."""
+    with ProgressDisplay() as display:
+        result = optimize(task, out=out, progress=display, **options)
+    if out is not None:
+        write_report(out)
+    if as_json:
+        print(json.dumps(result.to_record(), ensure_ascii=False))  # noqa: T201
+        return
+    console = Console(soft_wrap=False)
+    console.print(_table(result))
+    for line in _remarks(result, out):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _table(result: OptimizationResult) -> Table:
+    table = Table(title=f"{result.task}: {result.seed_prompt.rows} test rows, {result.model}")
+    table.add_column("prompt")
+    table.add_column("accuracy", justify="right")
+    table.add_column("95 % interval", justify="right")
+    table.add_column("mean probability", justify="right")
+    table.add_column("validation score", justify="right")
+    for name, score in (("seed", result.seed_prompt), ("best", result.best_prompt)):
+        table.add_row(name, *_cells(score))
+    return table
+
+
+def _cells(score: PromptScore) -> tuple[str, str, str, str]:
+    accuracy = score.accuracy
+    return (
+        "-" if accuracy is None else f"{accuracy.estimate:.3f}",
+        "-" if accuracy is None else f"{accuracy.lower:.3f} to {accuracy.upper:.3f}",
+        "-" if score.mean_probability is None else f"{score.mean_probability:.3f}",
+        f"{score.validation_score:.3f}",
+    )
+
+
+def _remarks(result: OptimizationResult, out: Path | None) -> list[str]:
+    lines = []
+    comparison = result.comparison
+    if not result.improved:
+        lines.append(
+            f"No prompt was better than the seed prompt on the validation rows ({result.accepted} of "
+            f"{result.proposals} proposals accepted): the best prompt is the seed prompt."
+        )
+    elif comparison is not None:
+        interval = comparison.interval
+        lines.append(
+            f"Best minus seed: {comparison.difference:+.3f} accuracy, 95 % interval {interval.lower:+.3f} to "
+            f"{interval.upper:+.3f}, exact McNemar p = {comparison.p_value:.3g}, {comparison.n} paired rows."
+        )
+    errors = result.best_prompt.outcomes.get("error", 0) + result.seed_prompt.outcomes.get("error", 0)
+    if errors:
+        lines.append(f"{errors} test answers failed for the server's reasons and count neither way.")
+    if result.answers_without_logprobs:
+        lines.append(
+            f"{result.answers_without_logprobs} of {result.answers} answers of the search came without usable "
+            "log-probabilities and were scored by correctness alone."
+        )
+    cost = "" if result.cost is None else f", ${result.cost:.4f}"
+    lines.append(
+        f"{result.metric_calls} calls in the search, {result.accepted} of {result.proposals} proposals accepted, "
+        f"{result.seconds:.0f} s{cost}."
+    )
+    if out is not None:
+        lines.append(f"Files: {out}/result.json, best_prompt.txt, predictions.jsonl, report.html")
+    return lines

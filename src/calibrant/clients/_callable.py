@@ -1,0 +1,136 @@
+"""A function `messages -> response` as a client."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from calibrant.clients._translate import translate
+from calibrant.core import CalibrantError, CompletionRequest, ConfigurationError, LogprobSpace
+
+__all__ = ["CallableClient"]
+
+
+class CallableClient:
+    """A client around the user's own function.
+
+    Parameters
+    ----------
+    function : callable
+        Takes a list of message dicts, returns the provider's response (dict or SDK object).
+        Coroutine functions are awaited; ordinary ones run side by side in threads, so they
+        must be thread-safe.
+    name : str, optional
+        Shown in messages and results; by default the function's name.
+    space : LogprobSpace or str, default "masked"
+        What the log-probabilities in the responses are probabilities of.
+    max_workers : int, default 10
+        Calls of an ordinary function that run at the same time.
+
+    Raises
+    ------
+    ConfigurationError
+        `function` cannot be called, `space` is unknown or `max_workers` is below 1.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[list[dict[str, str]]], object],
+        *,
+        name: str | None = None,
+        space: LogprobSpace | str = LogprobSpace.MASKED,
+        max_workers: int = 10,
+    ) -> None:
+        if not callable(function):
+            msg = f"Expected a function from messages to a response, got {function!r}."
+            raise ConfigurationError(msg)
+        if max_workers < 1:
+            msg = f"max_workers must be at least 1, got {max_workers}."
+            raise ConfigurationError(msg)
+        self.name = name or getattr(function, "__name__", type(function).__name__)
+        self.space = parse_space(space)
+        self._function = function
+        self._pool = (
+            None
+            if _is_async(function)
+            else ThreadPoolExecutor(max_workers, thread_name_prefix="calibrant-call")
+        )
+
+    async def complete(self, request: CompletionRequest) -> object:
+        """Return what the function returns for the request's messages.
+
+        Raises
+        ------
+        ProviderError
+            The function raised; ``retryable`` only for timeouts, connection errors and
+            exceptions that carry HTTP status 408, 409, 425, 429 or 5xx.
+        """
+        messages = [dict(message) for message in request.messages]
+        result: Any = await self._call(messages)
+        if inspect.isawaitable(result):
+            try:
+                result = await result
+            except Exception as error:  # noqa: BLE001 (the seam: anything may come)
+                result = _Raised(error)
+        if isinstance(result, _Raised):
+            _raise(result.error, self.name)
+        return result
+
+    def close(self) -> None:
+        """Let running calls end and start no others."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    async def _call(self, messages: list[dict[str, str]]) -> object:
+        if self._pool is None:
+            return _guarded(self._function, messages)
+        context = contextvars.copy_context()
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, context.run, _guarded, self._function, messages)
+
+
+def parse_space(space: LogprobSpace | str) -> LogprobSpace:
+    """Return `space` as a `LogprobSpace`.
+
+    Raises
+    ------
+    ConfigurationError
+        No such space.
+    """
+    try:
+        return LogprobSpace(space)
+    except ValueError:
+        known = ", ".join(LogprobSpace)
+        msg = f"Unknown log-probability space {space!r}: expected one of {known}."
+        raise ConfigurationError(msg) from None
+
+
+@dataclass(frozen=True)
+class _Raised:
+    """An exception on its way out of a thread: a future cannot carry StopIteration."""
+
+    error: Exception
+
+
+def _guarded(function: Callable[[list[dict[str, str]]], object], messages: list[dict[str, str]]) -> object:
+    try:
+        return function(messages)
+    except Exception as error:  # noqa: BLE001 (the seam: anything may come)
+        return _Raised(error)
+
+
+def _raise(error: Exception, name: str) -> None:
+    if isinstance(error, CalibrantError):
+        raise error
+    raise translate(error, provider=name) from error
+
+
+def _is_async(function: object) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004 (asking what it is, not whether it exists)
+    )

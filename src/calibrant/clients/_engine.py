@@ -1,0 +1,119 @@
+"""llama.cpp's server inside this process, shared by the clients that ask for the same one."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from weakref import WeakValueDictionary
+
+from calibrant.clients._weights import ENGINE_COMMAND
+from calibrant.core import ConfigurationError
+
+__all__ = ["Engine", "EngineSettings", "default_threads", "engine_module", "open_engine"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineSettings:
+    """What distinguishes one engine from another.
+
+    Attributes
+    ----------
+    path : Path
+        The weights file.
+    n_ctx : int
+        Context of one slot, in tokens.
+    n_parallel : int
+        Slots.
+    n_threads : int
+        Threads that compute.
+    """
+
+    path: Path
+    n_ctx: int
+    n_parallel: int
+    n_threads: int
+
+
+class Engine:
+    """A loaded model.
+
+    Parameters
+    ----------
+    settings : EngineSettings
+        What to load, and how.
+
+    Raises
+    ------
+    ConfigurationError
+        The engine is not installed or cannot load the file.
+    """
+
+    def __init__(self, settings: EngineSettings) -> None:
+        module = engine_module()
+        params = module.CommonParams()
+        params.model.path = str(settings.path)
+        # llama.cpp divides the context among the slots.
+        params.n_ctx = settings.n_ctx * settings.n_parallel
+        params.n_parallel = settings.n_parallel
+        for pool in (params.cpuparams, params.cpuparams_batch):
+            pool.n_threads = settings.n_threads
+        params.port = 0  # the system picks a free one on the loopback interface
+        params.verbosity = -1
+        params.cache_ram_mib = 0  # finished prompts are not kept: 8 GiB by default
+        try:
+            self._server = module.Server(params)
+        except (RuntimeError, ValueError) as error:
+            msg = (
+                f"{settings.path}: llama.cpp cannot load this model ({error}). The file may be damaged or "
+                f"too new, or memory too small for n_ctx={settings.n_ctx} x n_parallel={settings.n_parallel}."
+            )
+            raise ConfigurationError(msg) from error
+        self.llguidance = module.json_schema_to_grammar({"type": "object"}).startswith("%llguidance")
+
+    def chat(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Answer one chat request; safe to call from several threads."""
+        answer: dict[str, Any] = self._server.handle_chat_completions(body)
+        return answer
+
+
+def engine_module() -> ModuleType:
+    """Import the engine.
+
+    Raises
+    ------
+    ConfigurationError
+        It is not installed.
+    """
+    try:
+        import xllamacpp  # noqa: PLC0415 (an extra)
+    except ImportError as error:
+        msg = f"The embedded engine is not installed ({error}). Run: {ENGINE_COMMAND}"
+        raise ConfigurationError(msg) from error
+    module: ModuleType = xllamacpp
+    return module
+
+
+# An engine lives as long as a client holds it.
+_open: WeakValueDictionary[EngineSettings, Engine] = WeakValueDictionary()
+_lock = threading.Lock()
+
+
+def open_engine(settings: EngineSettings) -> Engine:
+    """Return the process's engine with these settings, loading it if no client holds one."""
+    with _lock:
+        engine = _open.get(settings)
+        if engine is None:
+            engine = Engine(settings)
+            _open[settings] = engine
+        return engine
+
+
+def default_threads() -> int:
+    """Return the number of cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,165 @@
+"""Any provider litellm knows, behind the client seam."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from calibrant.clients._callable import parse_space
+from calibrant.clients._translate import translate
+from calibrant.core import CompletionRequest, ConfigurationError, LogprobSpace, ProviderError
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+__all__ = ["LiteLLMClient"]
+
+_REFUSALS = frozenset(
+    {
+        "ContentPolicyViolationError",
+        "RejectedRequestError",
+        "GuardrailRaisedException",
+        "BlockedPiiEntityError",
+    }
+)
+_NO_LOGPROBS = (
+    "This model gives no token log-probabilities through this provider: set top_logprobs to 0 to "
+    "classify without confidence, or choose a model that reports them (`calibrant doctor` tells)."
+)
+_NO_PARAMETER = "Leave out what the model does not accept: options={'temperature': None} sends none."
+
+
+class LiteLLMClient:
+    """A client for every model name litellm understands.
+
+    Parameters
+    ----------
+    model : str
+        A litellm model name (``gpt-4.1-mini``, ``anthropic/...``, ``openai/...`` with ``api_base``).
+    timeout : float, default 60
+        Seconds one call may take.
+    max_concurrency : int, optional
+        Calls in flight at the same time, per event loop; by default no limit of its own.
+    space : LogprobSpace or str, default "masked"
+        What this provider's log-probabilities are probabilities of.
+    **options
+        Handed to ``litellm.acompletion`` (``api_base``, ``api_key``, ``seed``, ...). Temperature is 0
+        unless it is named here; None leaves it out.
+
+    Raises
+    ------
+    ConfigurationError
+        A parameter is out of range.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        timeout: float = 60.0,
+        max_concurrency: int | None = None,
+        space: LogprobSpace | str = LogprobSpace.MASKED,
+        **options: Any,  # noqa: ANN401 (litellm's own parameters)
+    ) -> None:
+        if not timeout > 0:
+            msg = f"timeout must be above 0 seconds, got {timeout}."
+            raise ConfigurationError(msg)
+        if max_concurrency is not None and max_concurrency < 1:
+            msg = f"max_concurrency must be at least 1, got {max_concurrency}."
+            raise ConfigurationError(msg)
+        self.name = model
+        self.space = parse_space(space)
+        self._timeout = timeout
+        self._options = options
+        self._limit = max_concurrency
+        self._gates: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+
+    async def complete(self, request: CompletionRequest) -> object:
+        """Return litellm's response; a content-policy block comes back as a refusal.
+
+        Raises
+        ------
+        ProviderError
+            The call failed. Nothing is retried here, and no parameter is dropped silently.
+        """
+        litellm = _litellm()
+        arguments = self._arguments(request)
+        async with self._gate():
+            try:
+                return await litellm.acompletion(**arguments)
+            except Exception as error:  # noqa: BLE001 (the seam: anything may come)
+                failure = error
+        if type(failure).__name__ in _REFUSALS:
+            return _refusal(self._translate(failure), self.name)
+        raise self._translate(failure) from None
+
+    def close(self) -> None:
+        """Nothing to free: litellm keeps its connections for the process."""
+
+    def _arguments(self, request: CompletionRequest) -> dict[str, Any]:
+        arguments: dict[str, Any] = {
+            "temperature": 0,
+            "timeout": self._timeout,
+            **self._options,
+            **request.options,
+            "model": self.name,
+            "messages": [dict(message) for message in request.messages],
+            "num_retries": 0,
+            "max_retries": 0,
+            "drop_params": False,
+        }
+        if request.response_format is not None:
+            arguments["response_format"] = dict(request.response_format)
+        if request.top_logprobs > 0:
+            arguments |= {"logprobs": True, "top_logprobs": request.top_logprobs}
+        return {name: value for name, value in arguments.items() if value is not None}
+
+    def _gate(self) -> AbstractAsyncContextManager[object]:
+        if self._limit is None:
+            return contextlib.nullcontext()
+        loop = asyncio.get_running_loop()
+        return self._gates.setdefault(loop, asyncio.Semaphore(self._limit))
+
+    def _translate(self, error: Exception) -> ProviderError:
+        secrets = [value for name, value in self._options.items() if "key" in name or "token" in name]
+        found = translate(error, provider=self.name, secrets=secrets)
+        hint = _hint(error, str(found))
+        if hint is None:
+            return found
+        return type(found)(
+            str(found).removeprefix(f"{self.name}: "),
+            provider=found.provider,
+            status=found.status,
+            retryable=found.retryable,
+            retry_after=found.retry_after,
+            hint=hint,
+        )
+
+
+def _litellm() -> ModuleType:
+    # Importing litellm downloads a price list unless told not to.
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    try:
+        import litellm  # noqa: PLC0415 (two seconds to import)
+    except ImportError as error:
+        msg = f"litellm is needed for this model name: pip install calibrant ({error})."
+        raise ConfigurationError(msg) from error
+    litellm.suppress_debug_info = True
+    return litellm
+
+
+def _hint(error: Exception, message: str) -> str | None:
+    unsupported = type(error).__name__ == "UnsupportedParamsError" or "nsupported" in message
+    if "logprobs" in message:
+        return _NO_LOGPROBS
+    return _NO_PARAMETER if unsupported else None
+
+
+def _refusal(error: ProviderError, model: str) -> dict[str, Any]:
+    message = {"role": "assistant", "content": None, "refusal": str(error)}
+    choice = {"index": 0, "finish_reason": "content_filter", "message": message, "logprobs": None}
+    return {"object": "chat.completion", "model": model, "choices": [choice]}

@@ -1,0 +1,227 @@
+"""A model that runs inside this process: llama.cpp, without a server or a key."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Self
+
+from calibrant.clients._constraint import Constraint, compact_format, constraint_for
+from calibrant.clients._engine import Engine, EngineSettings, default_threads, engine_module, open_engine
+from calibrant.clients._weights import check_weights, locate_weights
+from calibrant.core import CompletionRequest, ConfigurationError, LogprobSpace, ProviderError
+
+__all__ = ["LlamaCppClient"]
+
+_MAX_TOKENS = 512
+
+
+class LlamaCppClient:
+    """A client for a GGUF file, run by llama.cpp inside this process.
+
+    A schema that leaves one choice (an enum, however deep in objects of one field) is decoded from
+    the choice on: the JSON before it is given to the model as the beginning of its answer, so a label
+    costs two to six tokens. The response looks like OpenAI's all the same; the JSON the model did not
+    write is one token with log-probability 0 and no alternatives at either end, so that the joined
+    bytes of the tokens are the content. Answers are greedy (temperature 0) unless the request's
+    options say otherwise.
+
+    Parameters
+    ----------
+    path : str or Path
+        The GGUF file.
+    name : str, optional
+        Shown in messages and results; by default ``llamacpp:PATH``.
+    n_ctx : int, default 4096
+        Longest prompt with its answer, in tokens. Memory grows with ``n_ctx * n_parallel``.
+    n_parallel : int, default 1
+        Calls computed at the same time. Answers are reproducible to the last bit only with 1.
+    n_threads : int, optional
+        Threads that compute; by default one per available core.
+
+    Raises
+    ------
+    ConfigurationError
+        A parameter is out of range, the engine is not installed, or the file is missing or not GGUF.
+    """
+
+    space = LogprobSpace.RAW
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        name: str | None = None,
+        n_ctx: int = 4096,
+        n_parallel: int = 1,
+        n_threads: int | None = None,
+    ) -> None:
+        threads = default_threads() if n_threads is None else n_threads
+        for key, value in (("n_ctx", n_ctx), ("n_parallel", n_parallel), ("n_threads", threads)):
+            if value < 1:
+                msg = f"{key} must be at least 1, got {value}."
+                raise ConfigurationError(msg)
+        engine_module()
+        file = Path(path).expanduser()
+        check_weights(file)
+        self.name = name or f"llamacpp:{path}"
+        self._settings = EngineSettings(
+            path=file.resolve(), n_ctx=n_ctx, n_parallel=n_parallel, n_threads=threads
+        )
+        self._pool = ThreadPoolExecutor(n_parallel, thread_name_prefix="calibrant-llamacpp")
+        self._lock = threading.Lock()
+        self._engine: Engine | None = None
+
+    @classmethod
+    def local(cls, model: str = "local/smollm2-135m", **settings: int | None) -> Self:
+        """Return a client for an embedded model, its weights located and verified.
+
+        Parameters
+        ----------
+        model : str, default "local/smollm2-135m"
+            A name `local_models` lists.
+        **settings
+            ``n_ctx``, ``n_parallel``, ``n_threads``.
+
+        Raises
+        ------
+        ConfigurationError
+            Engine or weights are not installed (the message holds the command), or damaged.
+        """
+        engine_module()
+        return cls(locate_weights(model), name=model, **settings)  # type: ignore[arg-type]
+
+    async def complete(self, request: CompletionRequest) -> object:
+        """Return an OpenAI-shaped response.
+
+        The model is loaded by the first call (about a second).
+
+        Raises
+        ------
+        ProviderError
+            The engine refused this request, for instance because the text is longer than the context.
+        ConfigurationError
+            The schema cannot be enforced, or the engine cannot load the file.
+        """
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, self._answer, request)
+
+    def check_schema(self, response_format: Mapping[str, Any]) -> None:
+        """Refuse a schema the engine would not enforce.
+
+        Raises
+        ------
+        ConfigurationError
+            The label set is larger than the engine was seen to obey.
+        """
+        constraint_for(response_format)
+
+    def close(self) -> None:
+        """Wait for running calls, then free the model unless another client uses it."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._engine = None
+
+    def _loaded(self) -> Engine:
+        with self._lock:
+            if self._engine is None:
+                self._engine = open_engine(self._settings)
+            return self._engine
+
+    def _answer(self, request: CompletionRequest) -> dict[str, Any]:
+        engine = self._loaded()
+        choice = None if _continues(request) else constraint_for(request.response_format)
+        body = _body(request, choice, llguidance=engine.llguidance)
+        answer = self._call(engine, body)
+        if request.top_logprobs > 0 and not _has_logprobs(answer):
+            # About one call in 300 comes back without them.
+            answer = self._call(engine, body)
+        if choice is not None:
+            self._check(choice, answer)
+            _complete_json(choice, answer)
+        return answer
+
+    def _call(self, engine: Engine, body: dict[str, Any]) -> dict[str, Any]:
+        try:
+            answer = engine.chat(body)
+        except (RuntimeError, ValueError) as error:
+            raise ProviderError(f"llama.cpp refused the request: {error}", provider=self.name) from error
+        error = answer.get("error")
+        if error:
+            raise self._failure(error if isinstance(error, Mapping) else {"message": str(error)})
+        return answer
+
+    def _failure(self, error: Mapping[str, Any]) -> Exception:
+        message, status = str(error.get("message", error)), error.get("code")
+        if error.get("type") == "exceed_context_size_error":
+            hint = (
+                f"The prompt has {error.get('n_prompt_tokens')} tokens, the context {error.get('n_ctx')}: "
+                "shorten the text or the prompt, or raise n_ctx."
+            )
+            return ProviderError("The text is too long.", provider=self.name, status=400, hint=hint)
+        if "grammar" in message:
+            msg = f"{self.name}: llama.cpp cannot enforce this schema ({message}). Simplify it."
+            return ConfigurationError(msg)
+        retryable = isinstance(status, int) and status >= 500
+        return ProviderError(message, provider=self.name, status=status, retryable=retryable)
+
+    def _check(self, choice: Constraint, answer: Mapping[str, Any]) -> None:
+        """Notice a grammar that was ignored: llama.cpp answers with HTTP 200 all the same."""
+        first = answer["choices"][0]
+        text = first["message"].get("content") or ""
+        cut_off = first.get("finish_reason") == "length"
+        shortened = Constraint(prefix=choice.prefix, values=choice.values, suffix='"')
+        if not shortened.allows(text, partial=cut_off):
+            msg = (
+                f"{self.name}: llama.cpp ignored the grammar of {len(choice.values):,} labels and answered "
+                f"{text[-80:]!r}. Use fewer or shorter labels."
+            )
+            raise ConfigurationError(msg)
+
+
+def _continues(request: CompletionRequest) -> bool:
+    """Return whether the caller began the answer, or brings a grammar of its own."""
+    last = request.messages[-1].get("role") if request.messages else None
+    return last == "assistant" or "grammar" in request.options
+
+
+def _body(request: CompletionRequest, choice: Constraint | None, *, llguidance: bool) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "messages": [dict(message) for message in request.messages],
+        "temperature": 0,
+        "max_tokens": _MAX_TOKENS,
+    }
+    if request.top_logprobs > 0:
+        body |= {"logprobs": True, "top_logprobs": request.top_logprobs}
+    if choice is not None:
+        body["messages"].append({"role": "assistant", "content": choice.prefix})
+        body["grammar"] = choice.grammar(llguidance=llguidance)
+    elif request.response_format is not None:
+        body["response_format"] = compact_format(request.response_format)
+    return body | {name: value for name, value in request.options.items() if value is not None}
+
+
+def _has_logprobs(answer: Mapping[str, Any]) -> bool:
+    reported = answer["choices"][0].get("logprobs")
+    return bool(reported and reported.get("content"))
+
+
+def _complete_json(choice: Constraint, answer: dict[str, Any]) -> None:
+    """Put the JSON the model did not write around what it wrote."""
+    first = answer["choices"][0]
+    ended = first.get("finish_reason") != "length"
+    tail = choice.suffix[1:] if ended else ""
+    first["message"]["content"] += tail
+    reported = first.get("logprobs")
+    if reported and reported.get("content"):
+        reported["content"] = [
+            _given(choice.prefix),
+            *(token for token in reported["content"] if token["bytes"]),
+            *([_given(tail)] if tail else []),
+        ]
+
+
+def _given(text: str) -> dict[str, Any]:
+    return {"token": text, "bytes": list(text.encode()), "logprob": 0.0, "top_logprobs": []}

@@ -1,0 +1,127 @@
+"""Trying again, where that can help."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from calibrant.core import Client, CompletionRequest, ConfigurationError, ProviderError
+
+if TYPE_CHECKING:
+    import tenacity
+
+__all__ = ["RetryPolicy", "complete_with_retries"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryPolicy:
+    """When to try a failed call again, and how long to wait before.
+
+    The wait before attempt k + 1 is drawn evenly from the upper half of
+    ``min(maximum_seconds, initial_seconds * 2 ** (k - 1))``; where the server names a time
+    (``Retry-After``), it is at least that.
+
+    Attributes
+    ----------
+    attempts : int, default 4
+        Calls in all, the first included.
+    initial_seconds : float, default 0.5
+        Longest wait after the first failure.
+    maximum_seconds : float, default 20
+        Longest wait of our own choosing.
+    maximum_retry_after_seconds : float, default 60
+        A server that asks for more patience than this has failed.
+    sleep : coroutine function, default asyncio.sleep
+        Takes seconds; tests replace it.
+    jitter : function, default random.random
+        Returns a number in [0, 1); tests replace it.
+
+    Raises
+    ------
+    ConfigurationError
+        `attempts` below 1 or a negative time.
+    """
+
+    attempts: int = 4
+    initial_seconds: float = 0.5
+    maximum_seconds: float = 20.0
+    maximum_retry_after_seconds: float = 60.0
+    sleep: Callable[[float], Awaitable[None]] = field(default=asyncio.sleep, repr=False)
+    jitter: Callable[[], float] = field(default=random.random, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            msg = f"attempts must be at least 1, got {self.attempts}."
+            raise ConfigurationError(msg)
+        for name in ("initial_seconds", "maximum_seconds", "maximum_retry_after_seconds"):
+            if not getattr(self, name) >= 0:
+                msg = f"{name} must be 0 or more, got {getattr(self, name)}."
+                raise ConfigurationError(msg)
+
+    def wait_seconds(self, failures: int, error: BaseException | None = None) -> float:
+        """Return how many seconds to wait after the given number of failures."""
+        ceiling = min(self.maximum_seconds, self.initial_seconds * 2.0 ** (failures - 1))
+        wait = ceiling * (0.5 + 0.5 * self.jitter())
+        asked = error.retry_after if isinstance(error, ProviderError) else None
+        return wait if asked is None else max(wait, asked)
+
+    def worth_retrying(self, error: BaseException) -> bool:
+        """Return whether the same call may succeed soon."""
+        if not (isinstance(error, ProviderError) and error.retryable):
+            return False
+        return error.retry_after is None or error.retry_after <= self.maximum_retry_after_seconds
+
+
+async def complete_with_retries(
+    client: Client, request: CompletionRequest, *, policy: RetryPolicy | None = None
+) -> tuple[object, int]:
+    """Call `client` until it answers, or until trying again makes no sense.
+
+    Parameters
+    ----------
+    client : Client
+        Whom to ask.
+    request : CompletionRequest
+        What to ask.
+    policy : RetryPolicy, optional
+        By default ``RetryPolicy()``.
+
+    Returns
+    -------
+    response : object
+        The provider's response, unread.
+    attempts : int
+        Calls made.
+
+    Raises
+    ------
+    ProviderError
+        The last failure; its attribute ``attempts`` holds the number of calls made.
+    """
+    import tenacity  # noqa: PLC0415 (keeps `import calibrant` light)
+
+    policy = policy or RetryPolicy()
+    retrying = tenacity.AsyncRetrying(
+        stop=tenacity.stop_after_attempt(policy.attempts),
+        retry=tenacity.retry_if_exception(policy.worth_retrying),
+        wait=lambda state: policy.wait_seconds(state.attempt_number, _failure(state)),
+        sleep=policy.sleep,
+        reraise=True,
+    )
+    made = 0
+    try:
+        async for attempt in retrying:
+            with attempt:
+                made = attempt.retry_state.attempt_number
+                return await client.complete(request), made
+    except ProviderError as error:
+        vars(error)["attempts"] = made
+        raise
+    raise AssertionError  # pragma: no cover (tenacity returns or raises)
+
+
+def _failure(state: tenacity.RetryCallState) -> BaseException | None:
+    return None if state.outcome is None else state.outcome.exception()

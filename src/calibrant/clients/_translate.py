@@ -1,0 +1,133 @@
+"""Turns any library's exception into a `ProviderError`, by what it carries rather than by its class."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Iterable, Mapping
+from email.utils import parsedate_to_datetime
+
+from calibrant.clients._redact import redact
+from calibrant.core import ProviderError, ProviderTimeoutError, RateLimitError
+
+__all__ = ["retry_after_seconds", "status_of", "translate"]
+
+_RETRYABLE_STATUS = frozenset({408, 409, 425, 429})
+_MESSAGE_LIMIT = 500
+_OUT_OF_CREDIT = ("insufficient_quota", "exceeded your current quota", "credit balance is too low")
+_HINTS = {
+    401: "Check the API key.",
+    402: "Check the account's credit.",
+    403: "Check what the API key may use.",
+    404: "Check the model's name and the address.",
+}
+
+
+def translate(error: BaseException, *, provider: str, secrets: Iterable[object] = ()) -> ProviderError:
+    """Return the `ProviderError` that says what `error` says.
+
+    HTTP status, ``Retry-After`` and the kind of failure (timeout, connection) are read from the
+    attributes and class names that openai, httpx, aiohttp, requests and litellm share, so a
+    callable may raise any of them.
+
+    Parameters
+    ----------
+    error : exception
+        What the library raised.
+    provider : str
+        Model or endpoint, as the user named it.
+    secrets : iterable, default ()
+        Values to hide in the message.
+    """
+    if isinstance(error, ProviderError):
+        return error
+    message = _message(error, secrets)
+    status = status_of(error)
+    names = {cls.__name__.lower() for cls in type(error).__mro__}
+    if status == 429 or any("ratelimit" in name for name in names):
+        return _rate_limit(error, message, provider)
+    if status in {408, 504} or isinstance(error, asyncio.TimeoutError) or any("timeout" in n for n in names):
+        return ProviderTimeoutError(message, provider=provider, status=status, retryable=True)
+    return ProviderError(
+        message,
+        provider=provider,
+        status=status,
+        retryable=_retryable(status, names),
+        retry_after=retry_after_seconds(error),
+        hint=_HINTS.get(status) if status else None,
+    )
+
+
+def status_of(error: BaseException) -> int | None:
+    """Return the HTTP status `error` carries, or None."""
+    response = getattr(error, "response", None)
+    for holder in (error, response):
+        for attribute in ("status_code", "status", "http_status", "code"):
+            value = _as_status(getattr(holder, attribute, None))
+            if value is not None:
+                return value
+    return None
+
+
+def retry_after_seconds(error: BaseException) -> float | None:
+    """Return how many seconds the server asked to wait, or None where it did not say."""
+    for holder in (getattr(error, "response", None), error):
+        for attribute in ("headers", "litellm_response_headers"):
+            headers = getattr(holder, attribute, None)
+            seconds = _from_headers(headers) if isinstance(headers, Mapping) else None
+            if seconds is not None:
+                return seconds
+    return None
+
+
+def _as_status(value: object) -> int | None:
+    if isinstance(value, str) and value.isdigit():
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and 400 <= value < 600:
+        return int(value)
+    return None
+
+
+def _from_headers(headers: Mapping[str, object]) -> float | None:
+    found = {str(name).lower(): str(value) for name, value in headers.items()}
+    if "retry-after-ms" in found:
+        return _seconds(found["retry-after-ms"], scale=1e-3)
+    return _seconds(found["retry-after"]) if "retry-after" in found else None
+
+
+def _seconds(text: str, *, scale: float = 1.0) -> float | None:
+    try:
+        value = float(text) * scale
+    except ValueError:
+        try:
+            value = parsedate_to_datetime(text).timestamp() - time.time()
+        except ValueError:
+            return None
+    return max(0.0, value) if math.isfinite(value) else None
+
+
+def _rate_limit(error: BaseException, message: str, provider: str) -> RateLimitError:
+    spent = any(word in message.lower() for word in _OUT_OF_CREDIT)
+    return RateLimitError(
+        message,
+        provider=provider,
+        status=429,
+        retryable=not spent,
+        retry_after=retry_after_seconds(error),
+        hint="Check the account's credit." if spent else None,
+    )
+
+
+def _retryable(status: int | None, names: set[str]) -> bool:
+    if status is not None:
+        return status in _RETRYABLE_STATUS or status >= 500
+    return any("connect" in name or name in {"transporterror", "clientoserror"} for name in names)
+
+
+def _message(error: BaseException, secrets: Iterable[object]) -> str:
+    text = " ".join(redact(str(error), secrets=secrets).split())
+    if len(text) > _MESSAGE_LIMIT:
+        text = text[:_MESSAGE_LIMIT] + "..."
+    name = type(error).__name__
+    return f"{name}: {text}" if text else name

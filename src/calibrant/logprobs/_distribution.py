@@ -1,0 +1,289 @@
+"""Token log-probabilities of one answer -> distribution over the labels.
+
+The walk
+--------
+The emitted tokens of the value are followed from left to right. At each of them stands a node: the
+set of labels that are still possible there. Every reported alternative is decoded from the same
+byte and names the labels it would leave possible.
+
+- *one label*: the alternative's mass (path so far times its own probability) is that label's
+  measured mass. What the alternative's subtree may hold besides is not known and not subtracted.
+- *several*: ambiguous mass, spread evenly over them and counted as unresolved.
+- *none*: mass elsewhere. In raw space the head of the list is usually of this kind.
+
+The emitted branch is descended into until one label is left; there its mass is fixed, by the same
+rule as an alternative's. In raw space that is what makes them comparable: multiplying the emitted
+label's forced tokens (1e-5 is normal) down to its closing quote, but an alternative's first token
+only, would favour every label that was not chosen. In masked space forced tokens have probability
+1 and nothing changes.
+
+Only where the emitted value is no label does the walk go on below a single label: there the tokens
+that follow show how much of the branch left that label.
+
+Labels of a node that no reported token leads to are bounded: each by the least reported probability
+(the emitted token not counted, since servers append it to the list whatever its rank), all together
+by the part of 1 that was not reported.
+
+The opening quote
+-----------------
+A token may hold structure, the opening quote and the first bytes of the value. Its alternatives are
+read from its first byte on: the structure must match, white space before the quote may differ.
+Where the quote ends its token, alternatives at that token may still reach into the value (``"Bus``
+beside ``"``). If any does and leads to a label, that token becomes the first node, with masses
+relative to "the string opens here", so that formatting choices stay out of the label mass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.core import (
+    ConfigurationError,
+    LabelDistribution,
+    LabelSet,
+    LogprobSpace,
+    LogprobsUnavailableError,
+    Token,
+)
+from calibrant.logprobs._align import AlignedField, align, checked
+from calibrant.logprobs._completion import IMPOSSIBLE, read_completion
+from calibrant.logprobs._trie import SPACES, START, Branch, LabelTrie, State, trie_for
+
+__all__ = ["FLOOR", "extract_distribution"]
+
+FLOOR: Final = 1e-12
+"""No label's probability is reported below this, so that logarithms stay finite."""
+
+_Follow = Callable[[bytes], Branch]
+
+
+def extract_distribution(
+    response: object,
+    labels: Sequence[str] | LabelSet,
+    field_path: str,
+    space: LogprobSpace | str = LogprobSpace.MASKED,
+) -> LabelDistribution:
+    """Read a distribution over the labels from one answer's token log-probabilities.
+
+    Parameters
+    ----------
+    response : object
+        Anything `read_completion` takes.
+    labels : sequence of str, length L, or LabelSet
+        The label set.
+    field_path : str
+        Where the answer holds its label: ``category``, ``result.category``,
+        ``results[].category`` (the first element), ``results[1].category`` or ``[].category``.
+    space : {"masked", "raw"}, default "masked"
+        What the log-probabilities are probabilities of. It does not change how they are read,
+        only what `LabelDistribution.confidence` makes of them.
+
+    Returns
+    -------
+    LabelDistribution
+        ``logprobs`` of shape (L,): normalised, none below ``log(1e-12)``. ``label_mass``: the
+        measured mass. ``unresolved_mass``: what fits several labels, plus the bounds of the labels
+        that no reported token leads to. An answer outside the label set is no error: its mass is
+        simply on no label.
+
+    Raises
+    ------
+    LogprobsUnavailableError
+        There are no usable log-probabilities, or the field is missing, no text, or cannot be
+        aligned with the tokens.
+    DataError
+        The response has an unknown shape.
+    ConfigurationError
+        `labels`, `field_path` or `space` is wrong.
+    """
+    checked_space = _checked_space(space)
+    names = _label_tuple(labels)
+    aligned = align(read_completion(response), field_path)
+    value = aligned.value
+    if not isinstance(value, str):
+        trie_for(names, "")  # a wrong label set is reported first
+        msg = f"Expected text in the field {field_path!r}, got {value!r:.100}: labels are text."
+        raise LogprobsUnavailableError(msg)
+    trie = trie_for(names, value)
+    masses = _walk(aligned, trie)
+    logprobs, measured = masses.normalised(len(names))
+    return LabelDistribution(
+        labels=names,
+        logprobs=logprobs,
+        measured=measured,
+        joint_logprob=aligned.joint_logprob(),
+        label_mass=min(1.0, math.fsum(math.exp(mass) for _, mass in masses.measured)),
+        unresolved_mass=masses.unresolved(),
+        space=checked_space,
+    )
+
+
+def _checked_space(space: LogprobSpace | str) -> LogprobSpace:
+    if space in (LogprobSpace.MASKED, LogprobSpace.RAW):
+        return LogprobSpace(space)
+    msg = f"Expected space 'masked' or 'raw', got {space!r}: others are not read from an answer's tokens."
+    raise ConfigurationError(msg)
+
+
+def _label_tuple(labels: Sequence[str] | LabelSet) -> tuple[str, ...]:
+    if isinstance(labels, LabelSet):
+        return labels.labels
+    names = LabelSet(labels).labels if isinstance(labels, str) else tuple(labels)
+    if not {*map(type, names)} <= {str}:
+        return LabelSet(names).labels  # says which one is no text, before they serve as a cache key
+    return names
+
+
+@dataclass(slots=True)
+class _Masses:
+    """What the walk found; masses are natural logarithms.
+
+    Attributes
+    ----------
+    measured : list of (label, mass)
+        Branches that leave one label.
+    shared : list of (labels, mass)
+        Branches that leave several; the mass of all of them together.
+    bounds : list of (labels, mass)
+        Labels no reported token leads to; the most that each of them can hold.
+    """
+
+    measured: list[tuple[int, float]] = field(default_factory=list)
+    shared: list[tuple[Sequence[int], float]] = field(default_factory=list)
+    bounds: list[tuple[Sequence[int], float]] = field(default_factory=list)
+
+    def add(self, fit: Sequence[int], mass: float) -> None:
+        """Record a branch that leaves the labels `fit` possible."""
+        if len(fit) == 1:
+            self.measured.append((fit[0], mass))
+        elif fit:
+            self.shared.append((fit, mass))
+
+    def unresolved(self) -> float:
+        """Return the mass that may belong to labels but could not be told apart, in [0, 1]."""
+        shared = math.fsum(math.exp(mass) for _, mass in self.shared)
+        bounded = math.fsum(len(fit) * math.exp(mass) for fit, mass in self.bounds)
+        return min(1.0, shared + bounded)
+
+    def normalised(self, n_labels: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Return log-probabilities and which of them were measured, both of shape (L,)."""
+        # Forced tokens make raw masses tiny: relative to the largest nothing underflows that counts.
+        peak = max((mass for _, mass in (*self.measured, *self.shared, *self.bounds)), default=0.0)
+        weights = [0.0] * n_labels
+        measured = [False] * n_labels
+        for label, mass in self.measured:
+            weights[label] += math.exp(mass - peak)
+            measured[label] = True
+        for fit, mass in self.shared:
+            share = math.exp(mass - peak) / len(fit)
+            for label in fit:
+                weights[label] += share
+        for fit, mass in self.bounds:
+            bound = math.exp(mass - peak)
+            for label in fit:
+                # Evidence at the opening quote may be less than what a later node left open.
+                measured[label] = measured[label] and weights[label] >= bound
+                weights[label] += bound
+        return _log_normalise(weights), np.array(measured, dtype=np.bool_)
+
+
+def _log_normalise(weights: list[float]) -> NDArray[np.float64]:
+    total = math.fsum(weights)
+    if total <= 0:
+        return np.full(len(weights), -math.log(len(weights)))
+    probabilities = np.array(weights, dtype=np.float64) / total
+    if min(weights) < FLOOR * total:
+        low = probabilities < FLOOR
+        # The floor is taken from the others, so that the sum stays 1.
+        probabilities *= (1.0 - FLOOR * np.count_nonzero(low)) / probabilities[~low].sum()
+        probabilities[low] = FLOOR
+    logprobs: NDArray[np.float64] = np.log(probabilities)
+    return logprobs
+
+
+def _walk(aligned: AlignedField, trie: LabelTrie) -> _Masses:
+    """Follow the emitted tokens of the value and collect the masses of all reported branches."""
+    masses = _Masses()
+    quote = aligned.begin - 1
+    index = aligned.holder(quote)
+    follow: _Follow = partial(trie.enter, aligned.stream[aligned.start(index) : quote].rstrip(SPACES))
+    path = 0.0
+    fit: Sequence[int] = range(len(trie.labels))
+    if aligned.ends[index] == aligned.begin:
+        path = _read_opening(aligned.tokens[index], follow, masses)
+        index += 1
+        follow = partial(trie.step, START)
+    legal = trie.holds(str(aligned.value))
+    for token in aligned.tokens[index : aligned.holder(aligned.end) + 1]:
+        state, left, own = _read_node(token, follow, fit, path, masses)
+        path += own
+        if len(left) == 1 and legal:
+            masses.add(left, path)
+            break
+        if state is None or not left:
+            break
+        fit, follow = left, partial(trie.step, state)
+    return masses
+
+
+def _read_opening(token: Token, follow: _Follow, masses: _Masses) -> float:
+    """Read the token that ends with the opening quote; return the path's logarithm behind it."""
+    listed = _listed(token)
+    own = listed.pop(token.data)
+    branches = [(follow(data), logprob) for data, logprob in listed.items()]
+    reaching = [(fit, logprob) for (state, fit), logprob in branches if state not in (None, START)]
+    if not any(fit for fit, _ in reaching):
+        return 0.0
+    peak = max(own, *(logprob for _, logprob in reaching))
+    opens = [math.exp(logprob - peak) for logprob in (own, *(logprob for _, logprob in reaching))]
+    opened = peak + math.log(math.fsum(opens))
+    for fit, logprob in reaching:
+        masses.add(fit, logprob - opened)
+    return own - opened
+
+
+def _read_node(
+    token: Token, follow: _Follow, fit: Sequence[int], path: float, masses: _Masses
+) -> tuple[State | None, Sequence[int], float]:
+    """Collect a node's alternatives; return the emitted branch: its state, labels, log-probability."""
+    listed = _listed(token)
+    state, left = follow(token.data)
+    seen = set(left)
+    for data, logprob in listed.items():
+        # A token without bytes is a special one (end of turn): it leads to no label.
+        if data and data != token.data:
+            found = follow(data)[1]
+            if found:
+                seen.update(found)
+                masses.add(found, path + logprob)
+    if len(seen) < len(fit):
+        unseen = [label for label in fit if label not in seen]
+        masses.bounds.append((unseen, path + _bound(token, listed, len(unseen))))
+    return state, left, listed[token.data]
+
+
+def _listed(token: Token) -> dict[bytes, float]:
+    """Return the reported tokens, the emitted one among them, each spelling once with its maximum."""
+    listed = {token.data: checked(token.logprob)}
+    for data, logprob in token.top:
+        if not IMPOSSIBLE <= logprob <= 0.0:
+            logprob = checked(logprob)  # noqa: PLW2901 - the same number, clipped
+        if data not in listed or logprob > listed[data]:
+            listed[data] = logprob
+    return listed
+
+
+def _bound(token: Token, listed: dict[bytes, float], n_unseen: int) -> float:
+    """Return the logarithm of the most that each of `n_unseen` labels can hold at this node."""
+    others = [logprob for data, logprob in listed.items() if data != token.data]
+    least = min(others) if others else listed[token.data] if token.top else 0.0
+    rest = 1.0 - math.fsum(math.exp(logprob) for logprob in listed.values())
+    bound = min(math.exp(least), rest / n_unseen)
+    return math.log(bound) if bound > 0 else IMPOSSIBLE

@@ -1,0 +1,187 @@
+"""Which labels stay possible after some bytes of a JSON string.
+
+The labels' UTF-8 bytes, sorted, serve as the prefix trie: the labels below a node are one run of
+the sorted list, found by bisection. The closing quote is a step of its own, so that ``Bills`` and
+``Bills/Gas`` part there. Bytes are decoded on the way down (`advance`), which makes every spelling
+of a label meet at the same node: escaped or not, cut inside a character or inside an escape.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_left
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from calibrant.core import LabelSet
+
+__all__ = ["SPACES", "START", "Branch", "LabelTrie", "State", "advance", "trie_for"]
+
+_HEX = rb"[0-9a-fA-F]"
+_HIGH = rb"u[dD][89abAB]" + _HEX + rb"{2}"
+# What a fast look must find before a piece of a string needs decoding or checking.
+_SPECIAL = re.compile(rb'["\\\x00-\x1f]')
+_PLAIN = re.compile(rb'[^"\\\x00-\x1f]+')
+# One escape; a high surrogate only together with its low half.
+_ESCAPE = re.compile(
+    rb'\\(?:["\\/bfnrt]|'
+    + _HIGH
+    + rb"\\u[dD][c-fC-F]"
+    + _HEX
+    + rb"{2}|(?!"
+    + _HIGH
+    + rb")u"
+    + _HEX
+    + rb"{4})"
+)
+_CUT_ESCAPE = re.compile(
+    rb"\\(?:u" + _HEX + rb"{0,3}|" + _HIGH + rb"(?:\\(?:u(?:[dD](?:[c-fC-F]" + _HEX + rb"?)?)?)?)?)?"
+)
+SPACES: Final = b" \t\r\n"
+_AFTER_STRING = SPACES + b",}]"
+_MEMORY: Final = 2048
+_QUOTE: Final = ord('"')
+_BACKSLASH: Final = ord("\\")
+
+
+class State(NamedTuple):
+    """How far a JSON string has been read.
+
+    Attributes
+    ----------
+    prefix : bytes
+        The decoded UTF-8 bytes so far; may end inside a character.
+    pending : bytes
+        An escape that is not complete yet, as it was written.
+    closed : bool
+        Whether the closing quote has been read.
+    """
+
+    prefix: bytes
+    pending: bytes = b""
+    closed: bool = False
+
+
+START: Final = State(b"")
+
+Branch = tuple[State | None, tuple[int, ...]]
+"""Where some bytes lead, None for nowhere, and the positions of the labels still possible there."""
+
+
+def advance(state: State, data: bytes) -> State | None:
+    """Return the state after `data`, or None where no JSON string continues that way."""
+    source = state.pending + data if state.pending else data
+    if _SPECIAL.search(source) is None:
+        return State(state.prefix + source)
+    return _advance_slowly(state.prefix, source)
+
+
+def _advance_slowly(prefix: bytes, source: bytes) -> State | None:
+    position = 0
+    while position < len(source):
+        if source[position] == _QUOTE:
+            # Behind the string only structure may follow: `"}`, never `"s`.
+            legal = position + 1 == len(source) or source[position + 1] in _AFTER_STRING
+            return State(prefix, closed=True) if legal else None
+        match = (_ESCAPE if source[position] == _BACKSLASH else _PLAIN).match(source, position)
+        if match is None:
+            cut = _CUT_ESCAPE.fullmatch(source, position)
+            return State(prefix, source[position:]) if cut else None
+        piece = match[0]
+        if piece[0] == _BACKSLASH:
+            piece = json.loads(b'"%b"' % piece).encode("utf-8", "surrogatepass")
+        prefix += piece
+        position = match.end()
+    return State(prefix)
+
+
+class LabelTrie:
+    """The labels of a task, ready for prefix look-ups.
+
+    Parameters
+    ----------
+    labels : tuple of str, length L
+        The labels; their positions are what look-ups return.
+    aliases : tuple of (str, int)
+        Other spellings of a label, with its position.
+    """
+
+    def __init__(self, labels: tuple[str, ...], aliases: tuple[tuple[str, int], ...] = ()) -> None:
+        self.labels = labels
+        self._repeats = bool(aliases)
+        spellings = sorted(
+            (label.encode("utf-8", "surrogatepass"), position)
+            for label, position in (*zip(labels, range(len(labels)), strict=True), *aliases)
+        )
+        self._keys = [key for key, _ in spellings]
+        self._positions = tuple(position for _, position in spellings)
+        # Rows of one task show the same alternatives again and again.
+        self.step = lru_cache(maxsize=_MEMORY)(self._step)
+        self.enter = lru_cache(maxsize=_MEMORY)(self._enter)
+
+    def _step(self, state: State, data: bytes) -> Branch:
+        """Return what is left after `data` at `state`, inside the string."""
+        after = advance(state, data)
+        return after, self.fitting(after)
+
+    def _enter(self, structure: bytes, data: bytes) -> Branch:
+        """Return what is left after `data`, which must hold `structure` and the opening quote.
+
+        White space before the quote may differ from what the model wrote.
+        """
+        if not data.startswith(structure):
+            return None, ()
+        rest = data[len(structure) :].lstrip(SPACES)
+        return self._step(START, rest[1:]) if rest[:1] == b'"' else (None, ())
+
+    def holds(self, text: str) -> bool:
+        """Return whether `text` is one of the spellings."""
+        return bool(self.fitting(State(text.encode("utf-8", "surrogatepass"), closed=True)))
+
+    def fitting(self, state: State | None) -> tuple[int, ...]:
+        """Return the positions of the labels that `state` may still become, each once."""
+        if state is None:
+            return ()
+        low = bisect_left(self._keys, state.prefix)
+        if state.closed:
+            exact = low < len(self._keys) and self._keys[low] == state.prefix
+            return self._positions[low : low + 1] if exact else ()
+        # UTF-8 never holds the byte 0xff: it sorts behind every continuation of the prefix.
+        high = bisect_left(self._keys, state.prefix + b"\xff", low)
+        found = self._positions[low:high]
+        if state.pending:
+            done = len(state.prefix)
+            found = tuple(
+                position
+                for key, position in zip(self._keys[low:high], found, strict=True)
+                if _may_continue(key[done:], state.pending)
+            )
+        return tuple(dict.fromkeys(found)) if self._repeats else found
+
+
+def _may_continue(rest: bytes, pending: bytes) -> bool:
+    """Return whether an escape that begins with `pending` can spell the first character of `rest`."""
+    try:
+        character = rest.decode("utf-8", "surrogatepass")[:1]
+    except UnicodeDecodeError:
+        return False  # inside a character, where no escape can begin
+    units = character.encode("utf-16-be", "surrogatepass").hex()
+    spelled = "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4))
+    return spelled.startswith(pending.decode("ascii").lower())
+
+
+@lru_cache(maxsize=256)
+def trie_for(labels: tuple[str, ...], emitted: str) -> LabelTrie:
+    """Return the trie of `labels`, which also knows `emitted` where it is a label in other case."""
+    trie, label_set = _plain_trie(labels)
+    same = label_set.canonical(emitted)
+    if same is None or same == emitted:
+        return trie
+    return LabelTrie(labels, ((emitted, labels.index(same)),))
+
+
+@lru_cache(maxsize=64)
+def _plain_trie(labels: tuple[str, ...]) -> tuple[LabelTrie, LabelSet]:
+    label_set = LabelSet(labels)
+    return LabelTrie(labels), label_set

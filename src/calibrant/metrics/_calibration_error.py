@@ -1,0 +1,93 @@
+"""Calibration: whether a confidence of 0.9 means right nine times out of ten."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calibrant.core import ConfigurationError
+from calibrant.metrics._validation import check_confidence_correct, check_count
+
+__all__ = ["brier_score", "expected_calibration_error"]
+
+
+def expected_calibration_error(
+    *,
+    confidence: ArrayLike,
+    correct: ArrayLike,
+    n_bins: int = 15,
+    strategy: Literal["uniform", "quantile"] = "uniform",
+) -> float:
+    """Return the mean gap between confidence and accuracy over bins.
+
+    ``sum_b (n_b / n) |mean confidence in b - accuracy in b|`` (Naeini, Cooper and Hauskrecht
+    2015; Guo et al. 2017). Bins are closed on the right, the first on both sides. The value
+    depends on the bins and is above 0 even for perfect confidence, more so for small n.
+
+    Parameters
+    ----------
+    confidence : array-like of shape (n,)
+        In [0, 1]; up to 1e-6 outside is clipped.
+    correct : array-like of 0/1, shape (n,)
+        Whether each row is right.
+    n_bins : int, at least 1, default 15
+        Bins.
+    strategy : {"uniform", "quantile"}, default "uniform"
+        ``uniform``: bins of equal width over [0, 1]. ``quantile``: bins of about equal count
+        (quantiles by linear interpolation); equal confidences always share a bin, so ties leave
+        fewer bins.
+
+    Returns
+    -------
+    float
+        In [0, 1], 0 is best.
+
+    Raises
+    ------
+    ConfigurationError
+        No rows, NaN, values out of range, different lengths, or an unknown strategy.
+    """
+    p, y = check_confidence_correct(confidence, correct)
+    edges = _edges(p, check_count("n_bins", n_bins, low=1), strategy)
+    # edges[i] < p <= edges[i + 1] is bin i; the lowest edge belongs to the first bin.
+    bins = np.clip(np.searchsorted(edges, p, side="left") - 1, 0, max(len(edges) - 2, 0))
+    gap = np.bincount(bins, weights=p - y)
+    return float(np.abs(gap).sum() / len(p))
+
+
+def _edges(p: NDArray[np.float64], n_bins: int, strategy: str) -> NDArray[np.float64]:
+    if strategy == "uniform":
+        return np.linspace(0.0, 1.0, n_bins + 1)
+    if strategy == "quantile":
+        return np.unique(np.quantile(p, np.linspace(0.0, 1.0, n_bins + 1)))
+    msg = f"Expected strategy 'uniform' or 'quantile', got {strategy!r}."
+    raise ConfigurationError(msg)
+
+
+def brier_score(*, confidence: ArrayLike, correct: ArrayLike) -> float:
+    """Return the mean squared gap between confidence and correctness.
+
+    ``mean((p - y)^2)`` (Brier 1950), of the predicted label's confidence alone; for the whole
+    distribution see `calibrant.scoring.BrierScoring`.
+
+    Parameters
+    ----------
+    confidence : array-like of shape (n,)
+        In [0, 1]; up to 1e-6 outside is clipped.
+    correct : array-like of 0/1, shape (n,)
+        Whether each row is right.
+
+    Returns
+    -------
+    float
+        In [0, 1], 0 is best.
+
+    Raises
+    ------
+    ConfigurationError
+        No rows, NaN, values out of range, or different lengths.
+    """
+    p, y = check_confidence_correct(confidence, correct)
+    return float(np.mean((p - y) ** 2))

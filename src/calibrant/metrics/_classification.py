@@ -1,0 +1,165 @@
+"""Accuracy, per-label precision and recall, and who is taken for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.core import ConfigurationError, LabelSet, normalise_label
+
+__all__ = ["ClassificationSummary", "LabelMetrics", "classification_summary"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelMetrics:
+    """How one label fared.
+
+    Attributes
+    ----------
+    precision : float
+        Share of right rows among those predicted as this label, in [0, 1]; 0 if never predicted.
+    recall : float
+        Share of right rows among those that truly have this label, in [0, 1]; 0 if none has.
+    f1 : float
+        ``2 tp / (2 tp + fp + fn)``, in [0, 1]; 0 if the label occurs nowhere.
+    support : int
+        Rows that truly have this label.
+    """
+
+    precision: float
+    recall: float
+    f1: float
+    support: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClassificationSummary:
+    """How a classifier fared on rows of known labels.
+
+    Attributes
+    ----------
+    labels : tuple of str, length L
+        The labels, in the order of every array here.
+    accuracy : float
+        Share of right rows, in [0, 1]; a row without a legal prediction is wrong.
+    macro_f1 : float
+        Mean of the F1 of all L labels, in [0, 1].
+    per_class : mapping of str to LabelMetrics
+        By label, in the order of `labels`.
+    confusion : ndarray of int, shape (L, L)
+        Rows are true labels, columns predicted ones.
+    other : ndarray of int, shape (L,)
+        By true label: rows predicted as None or as something outside `labels`; with `confusion`
+        it sums to n.
+    n : int
+        Rows.
+    """
+
+    labels: tuple[str, ...]
+    accuracy: float
+    macro_f1: float
+    per_class: Mapping[str, LabelMetrics]
+    confusion: NDArray[np.int64]
+    other: NDArray[np.int64]
+    n: int
+
+    def __post_init__(self) -> None:
+        for array in (self.confusion, self.other):
+            array.setflags(write=False)
+
+
+def classification_summary(
+    y_true: Sequence[str], y_pred: Sequence[str | None], *, labels: LabelSet | Sequence[str] | None = None
+) -> ClassificationSummary:
+    """Summarise predicted against true labels.
+
+    Labels compare without regard to case and surrounding space, as everywhere.
+
+    Parameters
+    ----------
+    y_true : sequence of str, length n
+        True labels.
+    y_pred : sequence of (str or None), length n
+        Predicted labels; None, or text that is no label, is a wrong answer.
+    labels : LabelSet or sequence of str, optional
+        The label set; macro F1 averages over all of it. Default: the labels that occur in
+        `y_true` or `y_pred`, sorted.
+
+    Raises
+    ------
+    ConfigurationError
+        No rows, different lengths, a true label outside the label set, or duplicate labels.
+
+    Examples
+    --------
+    >>> summary = classification_summary(["a", "a", "b"], ["a", None, "b"], labels=["a", "b"])
+    >>> round(summary.macro_f1, 4), summary.other.tolist()
+    (0.8333, [1, 0])
+    """
+    if len(y_true) != len(y_pred):
+        msg = f"Expected as many predictions as true labels, got {len(y_pred)} for {len(y_true)}."
+        raise ConfigurationError(msg)
+    if len(y_true) == 0:
+        raise ConfigurationError("Expected at least one row, got none: nothing can be said about no data.")
+    names = _occurring(y_true, y_pred) if labels is None else LabelSet.of(labels).labels
+    table = _confusion(y_true, y_pred, names)
+    confusion, other = table[:, :-1].copy(), table[:, -1].copy()
+    per_class = _per_class(confusion, other, names)
+    return ClassificationSummary(
+        labels=names,
+        accuracy=float(np.trace(confusion) / len(y_true)),
+        macro_f1=float(np.mean([metrics.f1 for metrics in per_class.values()])),
+        per_class=per_class,
+        confusion=confusion,
+        other=other,
+        n=len(y_true),
+    )
+
+
+def _occurring(y_true: Sequence[str], y_pred: Sequence[str | None]) -> tuple[str, ...]:
+    spelling: dict[str, str] = {}
+    for label in (*y_true, *y_pred):
+        if isinstance(label, str) and label.strip():
+            spelling.setdefault(normalise_label(label), label)
+    return tuple(sorted(spelling.values()))
+
+
+def _confusion(
+    y_true: Sequence[str], y_pred: Sequence[str | None], names: tuple[str, ...]
+) -> NDArray[np.int64]:
+    """Return counts of shape (L, L + 1); the last column holds predictions outside the label set."""
+    column = {normalise_label(name): i for i, name in enumerate(names)}
+    outside = len(names)
+    table = np.zeros((outside, outside + 1), dtype=np.int64)
+    for row, (truth, predicted) in enumerate(zip(y_true, y_pred, strict=True)):
+        i = column.get(normalise_label(truth)) if isinstance(truth, str) else None
+        if i is None:
+            msg = f"Expected every true label to be in the label set, got {truth!r} in row {row}."
+            raise ConfigurationError(msg)
+        j = column.get(normalise_label(predicted), outside) if isinstance(predicted, str) else outside
+        table[i, j] += 1
+    return table
+
+
+def _per_class(
+    confusion: NDArray[np.int64], other: NDArray[np.int64], names: tuple[str, ...]
+) -> dict[str, LabelMetrics]:
+    hits = np.diag(confusion)
+    predicted = confusion.sum(axis=0)
+    support = confusion.sum(axis=1) + other
+    precision, recall = _ratio(hits, predicted), _ratio(hits, support)
+    f1 = _ratio(2 * hits, predicted + support)
+    return {
+        name: LabelMetrics(
+            precision=float(precision[i]), recall=float(recall[i]), f1=float(f1[i]), support=int(support[i])
+        )
+        for i, name in enumerate(names)
+    }
+
+
+def _ratio(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return part / whole, 0 where whole is 0."""
+    return part / np.maximum(whole, 1)

@@ -1,0 +1,146 @@
+"""Intervals with a closed form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calibrant.core import ConfigurationError, Interval
+from calibrant.metrics._validation import check_count, check_level, check_values, normal_quantile
+
+__all__ = ["paired_mean_interval", "wilson_interval", "wilson_limits"]
+
+
+def wilson_interval(successes: int, n: int, level: float = 0.95) -> Interval:
+    """Return the score interval of a proportion.
+
+    Solves ``|p - s/n| = z sqrt(p (1 - p) / n)`` for p (Wilson 1927, JASA 22:209-212). Unlike the
+    textbook interval it keeps its promise near 0 and 1 and in small samples.
+
+    Parameters
+    ----------
+    successes : int in [0, n]
+        For instance correct answers.
+    n : int, at least 1
+        Rows.
+    level : float in (0, 1), default 0.95
+        Confidence level.
+
+    Returns
+    -------
+    Interval
+        ``lower``, ``upper`` in [0, 1]; ``estimate`` is successes / n.
+
+    Raises
+    ------
+    ConfigurationError
+        n is 0, a count is not whole or out of range, or the level is not in (0, 1).
+
+    Examples
+    --------
+    >>> interval = wilson_interval(81, 263)
+    >>> round(interval.lower, 4), round(interval.upper, 4)
+    (0.2553, 0.3662)
+    """
+    if n == 0:
+        raise ConfigurationError(
+            "Expected at least one row, got n=0: no data says nothing about a proportion."
+        )
+    rows = check_count("n", n, low=1)
+    hits = check_count("successes", successes, low=0, high=rows)
+    lower, upper = wilson_limits(hits, rows, z=normal_quantile(level))
+    return Interval(lower=lower, upper=upper, level=level, estimate=hits / rows)
+
+
+def wilson_limits(successes: int, n: int, *, z: float) -> tuple[float, float]:
+    """Return Wilson's lower and upper limit for a standard normal quantile z."""
+    p = successes / n
+    scale = 1.0 + z * z / n
+    centre = (p + z * z / (2 * n)) / scale
+    half = z / scale * math.sqrt(p * (1.0 - p) / n + z * z / (4 * n * n))
+    # Exactly 0 and 1 at the ends, where the formula is right only up to rounding.
+    lower = 0.0 if successes == 0 else max(0.0, centre - half)
+    upper = 1.0 if successes == n else min(1.0, centre + half)
+    return lower, upper
+
+
+def paired_mean_interval(
+    differences: ArrayLike, groups: Sequence[object] | NDArray[np.generic] | None = None, level: float = 0.95
+) -> Interval:
+    """Return the t interval for the mean of paired differences, pooled over strata if given.
+
+    Use it to pool several tasks: each task is a stratum, so differences between tasks, which are
+    no sampling error, do not widen the interval.
+
+    The strata h = 1..H hold n_h of the n rows, with mean d_h and sample variance s_h^2 (divisor
+    n_h - 1). The estimate is ``sum_h (n_h / n) d_h``, that is the mean of all rows; its variance
+    ``sum_h v_h`` with ``v_h = (n_h / n)^2 s_h^2 / n_h`` (Cochran 1977, section 5.4, without finite
+    population correction). The interval is ``estimate ± t sqrt(sum v_h)``, with
+    ``(sum v_h)^2 / sum(v_h^2 / (n_h - 1))`` degrees of freedom (Satterthwaite 1946). Without strata
+    this is the ordinary paired t interval.
+
+    Parameters
+    ----------
+    differences : array-like of shape (n,)
+        One finite difference per row, such as correctness after minus before.
+    groups : sequence of shape (n,), optional
+        The stratum of each row; every stratum needs two rows or more.
+    level : float in (0, 1), default 0.95
+        Confidence level.
+
+    Returns
+    -------
+    Interval
+        In the unit of the differences. If the differences vary in no stratum, the data hold no
+        information about the error and both ends equal the estimate.
+
+    Raises
+    ------
+    ConfigurationError
+        A stratum of fewer than two rows, different lengths, NaN, or a level outside (0, 1).
+    """
+    values = check_values("differences", differences)
+    confidence = check_level(level)
+    n, mean, variance = _strata(values, groups)
+    if (n < 2).any():
+        what = "differences" if groups is None else "every group of differences"
+        msg = f"Expected {what} to hold two rows or more, got {int(n.min())}: one row shows no variation."
+        raise ConfigurationError(msg)
+    weight = n / n.sum()
+    estimate = float(weight @ mean)
+    parts = weight**2 * variance / n
+    total = float(parts.sum())
+    if total == 0.0:
+        return Interval(lower=estimate, upper=estimate, level=confidence, estimate=estimate)
+    from scipy.special import stdtrit  # noqa: PLC0415 - `import calibrant` must not load scipy
+
+    # Shares, so that tiny variances do not underflow when squared.
+    degrees = 1.0 / float(((parts / total) ** 2 / (n - 1)).sum())
+    half = float(stdtrit(degrees, (1.0 + confidence) / 2.0)) * math.sqrt(total)
+    return Interval(lower=estimate - half, upper=estimate + half, level=confidence, estimate=estimate)
+
+
+def _strata(
+    values: NDArray[np.float64], groups: Sequence[object] | NDArray[np.generic] | None
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Return size, mean and sample variance of each stratum, each of shape (H,)."""
+    if groups is None:
+        members = [values]
+    else:
+        if len(groups) != len(values):
+            msg = f"Expected one group per difference, got {len(groups)} groups for {len(values)} rows."
+            raise ConfigurationError(msg)
+        by_group: dict[object, list[float]] = {}
+        for value, group in zip(values.tolist(), groups, strict=True):
+            by_group.setdefault(group, []).append(value)
+        members = [np.array(rows) for rows in by_group.values()]
+    n = np.array([len(rows) for rows in members], dtype=np.float64)
+    mean = np.array([rows.mean() for rows in members])
+    # Rounding in the mean must not make equal differences vary.
+    variance = np.array(
+        [rows.var(ddof=1) if len(rows) > 1 and np.ptp(rows) > 0.0 else 0.0 for rows in members]
+    )
+    return n, mean, variance

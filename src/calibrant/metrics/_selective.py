@@ -1,0 +1,128 @@
+"""Ranking: whether confidence puts right answers above wrong ones.
+
+Language models report exactly 1.0 on most rows, so ties decide these metrics. Throughout, rows of
+equal confidence are taken in random order and the expectation over that order is reported.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calibrant.core import ConfigurationError
+from calibrant.metrics._validation import check_confidence_correct
+
+__all__ = ["aurc", "auroc", "selective_accuracy"]
+
+
+def auroc(*, confidence: ArrayLike, correct: ArrayLike) -> float:
+    """Return the probability that a right row is more confident than a wrong one.
+
+    Ties count one half: the Mann-Whitney statistic over the number of pairs (Hanley and McNeil
+    1982).
+
+    Parameters
+    ----------
+    confidence : array-like of shape (n,)
+        In [0, 1]; up to 1e-6 outside is clipped.
+    correct : array-like of 0/1, shape (n,)
+        Whether each row is right; both kinds must occur.
+
+    Returns
+    -------
+    float
+        In [0, 1]; 0.5 is what chance gives, 1 is best.
+
+    Raises
+    ------
+    ConfigurationError
+        All rows right or all wrong (the value is undefined), no rows, NaN, values out of range,
+        or different lengths.
+    """
+    p, y = check_confidence_correct(confidence, correct)
+    right = y.sum()
+    wrong = len(y) - right
+    if right == 0 or wrong == 0:
+        what = "right" if wrong == 0 else "wrong"
+        msg = f"AUROC is undefined: all {len(y)} rows are {what}, and it compares right rows with wrong ones."
+        raise ConfigurationError(msg)
+    _, group, count = np.unique(p, return_inverse=True, return_counts=True)
+    middle_rank = np.cumsum(count) - (count - 1) / 2.0
+    statistic = (middle_rank[group] * y).sum() - right * (right + 1) / 2.0
+    return float(statistic / (right * wrong))
+
+
+def aurc(*, confidence: ArrayLike, correct: ArrayLike) -> float:
+    """Return the area under the risk-coverage curve.
+
+    The mean, over k = 1..n, of the share of errors among the k most confident rows (El-Yaniv and
+    Wiener 2010; Geifman, Uziel and El-Yaniv 2019), in expectation over the order of ties.
+
+    Parameters
+    ----------
+    confidence : array-like of shape (n,)
+        In [0, 1]; up to 1e-6 outside is clipped.
+    correct : array-like of 0/1, shape (n,)
+        Whether each row is right.
+
+    Returns
+    -------
+    float
+        In [0, 1], 0 is best. A constant confidence gives the error rate.
+
+    Raises
+    ------
+    ConfigurationError
+        No rows, NaN, values out of range, or different lengths.
+    """
+    p, y = check_confidence_correct(confidence, correct)
+    return float(np.mean(_errors_among_top(p, y) / np.arange(1, len(p) + 1)))
+
+
+def selective_accuracy(*, confidence: ArrayLike, correct: ArrayLike, coverage: float) -> float:
+    """Return the accuracy on the most confident rows.
+
+    Keeps k = ceil(coverage * n) rows (a product within 1e-9 above a whole number counts as that
+    number), in expectation over the order of ties.
+
+    Parameters
+    ----------
+    confidence : array-like of shape (n,)
+        In [0, 1]; up to 1e-6 outside is clipped.
+    correct : array-like of 0/1, shape (n,)
+        Whether each row is right.
+    coverage : float in (0, 1]
+        Share of rows to keep.
+
+    Returns
+    -------
+    float
+        In [0, 1].
+
+    Raises
+    ------
+    ConfigurationError
+        Coverage outside (0, 1], no rows, NaN, values out of range, or different lengths.
+    """
+    p, y = check_confidence_correct(confidence, correct)
+    if not 0.0 < coverage <= 1.0:
+        msg = f"Expected coverage in (0, 1], got {coverage!r}: it is the share of rows to keep."
+        raise ConfigurationError(msg)
+    k = max(1, math.ceil(coverage * len(p) - 1e-9))
+    return float(1.0 - _errors_among_top(p, y)[k - 1] / k)
+
+
+def _errors_among_top(p: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the expected errors among the k most confident rows, k = 1..n, shape (n,).
+
+    Within a group of ties the expectation grows linearly.
+    """
+    _, group, size = np.unique(-p, return_inverse=True, return_counts=True)
+    errors = np.bincount(group, weights=1.0 - y)
+    rows_before = np.cumsum(size) - size
+    errors_before = np.cumsum(errors) - errors
+    into_group = np.arange(1, len(p) + 1) - np.repeat(rows_before, size)
+    result: NDArray[np.float64] = np.repeat(errors_before, size) + into_group * np.repeat(errors / size, size)
+    return result

@@ -1,0 +1,130 @@
+"""Checks shared by the metrics: every array that enters is finite, in range and of one length."""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calibrant.core import ConfigurationError
+
+__all__ = [
+    "check_binary",
+    "check_confidence_correct",
+    "check_count",
+    "check_level",
+    "check_same_length",
+    "check_values",
+    "normal_quantile",
+]
+
+# Probabilities computed as exp of a sum may leave [0, 1] by this much; they are clipped.
+_ROUNDING = 1e-6
+
+
+def check_values(name: str, values: ArrayLike) -> NDArray[np.float64]:
+    """Return `values` as finite floats of shape (n,), n >= 1.
+
+    Raises
+    ------
+    ConfigurationError
+        Not numbers, not one-dimensional, empty, NaN or infinite.
+    """
+    try:
+        array = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        msg = f"Expected {name} to hold numbers: {error}. Leave out rows without a value."
+        raise ConfigurationError(msg) from error
+    if array.ndim != 1:
+        msg = f"Expected {name} of shape (n,), got {array.shape}."
+        raise ConfigurationError(msg)
+    if array.size == 0:
+        msg = f"Expected {name} to hold at least one row, got none: nothing can be said about no data."
+        raise ConfigurationError(msg)
+    finite = np.isfinite(array)
+    if not finite.all():
+        row = int(np.argmin(finite))
+        msg = f"Expected {name} to be finite, got {array[row]} in row {row}: leave out rows without a value."
+        raise ConfigurationError(msg)
+    return array
+
+
+def check_binary(name: str, values: ArrayLike) -> NDArray[np.float64]:
+    """Return `values` as 0.0 and 1.0, shape (n,), n >= 1.
+
+    Raises
+    ------
+    ConfigurationError
+        As `check_values`, or an entry other than 0 and 1.
+    """
+    array = check_values(name, values)
+    legal = (array == 0.0) | (array == 1.0)
+    if not legal.all():
+        row = int(np.argmin(legal))
+        msg = f"Expected {name} to hold only 0 and 1, got {array[row]} in row {row}."
+        raise ConfigurationError(msg)
+    return array
+
+
+def check_confidence_correct(
+    confidence: ArrayLike, correct: ArrayLike
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return confidence clipped to [0, 1] and correctness as 0.0 and 1.0, both of shape (n,).
+
+    Raises
+    ------
+    ConfigurationError
+        As `check_values` and `check_binary`, a confidence more than 1e-6 outside [0, 1], or
+        different lengths.
+    """
+    p = check_values("confidence", confidence)
+    y = check_binary("correct", correct)
+    check_same_length(confidence=p, correct=y)
+    legal = (p >= -_ROUNDING) & (p <= 1.0 + _ROUNDING)
+    if not legal.all():
+        row = int(np.argmin(legal))
+        msg = f"Expected confidence in [0, 1], got {p[row]} in row {row}: pass probabilities, not logarithms."
+        raise ConfigurationError(msg)
+    return np.clip(p, 0.0, 1.0), y
+
+
+def check_same_length(**arrays: NDArray[np.float64]) -> None:
+    """Raise ConfigurationError unless all named arrays have the same number of rows."""
+    if len({len(array) for array in arrays.values()}) > 1:
+        lengths = ", ".join(f"{name} has {len(array)}" for name, array in arrays.items())
+        msg = f"Expected arrays of the same length, but {lengths} rows."
+        raise ConfigurationError(msg)
+
+
+def check_count(name: str, value: object, *, low: int, high: int | None = None) -> int:
+    """Return `value` as an int in [low, high]; integral floats such as 3.0 are accepted.
+
+    Raises
+    ------
+    ConfigurationError
+        Not a whole number, or out of range.
+    """
+    allowed = f"at least {low}" if high is None else f"in [{low}, {high}]"
+    whole = isinstance(value, (int, float, np.integer, np.floating)) and float(value).is_integer()
+    if not whole or isinstance(value, bool):
+        msg = f"Expected {name} to be a whole number {allowed}, got {value!r}."
+        raise ConfigurationError(msg)
+    number = int(value)  # type: ignore[call-overload]
+    if number < low or (high is not None and number > high):
+        msg = f"Expected {name} {allowed}, got {number}."
+        raise ConfigurationError(msg)
+    return int(number)
+
+
+def check_level(level: float) -> float:
+    """Return a confidence level strictly between 0 and 1; ConfigurationError otherwise."""
+    if isinstance(level, bool) or not isinstance(level, (int, float)) or not 0.0 < level < 1.0:
+        msg = f"Expected level in (0, 1), got {level!r}: 0.95 is usual."
+        raise ConfigurationError(msg)
+    return float(level)
+
+
+def normal_quantile(level: float) -> float:
+    """Return z with P(|Z| <= z) = level for a standard normal Z; 1.959963984540054 at 0.95."""
+    return NormalDist().inv_cdf((1.0 + check_level(level)) / 2.0)

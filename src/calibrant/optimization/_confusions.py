@@ -1,0 +1,72 @@
+"""What the evaluations of a search have shown about each prompt: which labels are taken for which."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from calibrant.core import Outcome, Prediction
+
+__all__ = ["ConfusionLog", "PromptRecord"]
+
+UNKNOWN_CONFIDENCE = 0.5
+
+
+@dataclass
+class PromptRecord:
+    """What is known of one prompt.
+
+    Attributes
+    ----------
+    cost : Counter of (true label, predicted label)
+        Summed confidence of the wrong answers, by pair.
+    given : Counter of str
+        How often each label was answered.
+    true : Counter of str
+        How often each label was the truth.
+    got : mapping of str to str
+        The label answered to each text seen.
+    """
+
+    cost: Counter[tuple[str, str]] = field(default_factory=Counter)
+    given: Counter[str] = field(default_factory=Counter)
+    true: Counter[str] = field(default_factory=Counter)
+    got: dict[str, str] = field(default_factory=dict)
+
+    def add(self, text: str, answer: str, prediction: Prediction) -> None:
+        """Take note of one prediction; the last one for a text counts."""
+        if prediction.outcome is not Outcome.OK or prediction.label is None or text in self.got:
+            return
+        self.got[text] = prediction.label
+        self.true[answer] += 1
+        self.given[prediction.label] += 1
+        if prediction.label != answer:
+            confidence = UNKNOWN_CONFIDENCE if prediction.confidence is None else prediction.confidence
+            self.cost[answer, prediction.label] += confidence  # type: ignore[assignment]
+
+    def excess(self, label: str) -> int:
+        """Return how much oftener `label` was answered than true."""
+        return self.given[label] - self.true[label]
+
+
+class ConfusionLog:
+    """Predictions of every prompt of a search."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, PromptRecord] = defaultdict(PromptRecord)
+
+    def add(self, prompt: str, rows: Sequence[tuple[str, str]], predictions: Iterable[Prediction]) -> None:
+        """Take note of predictions on rows of (text, true label)."""
+        record = self._records[prompt]
+        for (text, answer), prediction in zip(rows, predictions, strict=True):
+            record.add(text, answer, prediction)
+
+    def of(self, prompt: str) -> PromptRecord:
+        """Return what is known of `prompt`; an empty record when nothing is."""
+        return self._records[prompt] if prompt in self._records else PromptRecord()
+
+    @property
+    def prompts(self) -> Mapping[str, PromptRecord]:
+        """Every prompt seen."""
+        return self._records

@@ -1,0 +1,36 @@
+"""The run directory: whose run it holds, and whether it may go on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from calibrant.core import StateError, write_atomically
+
+__all__ = ["open_directory"]
+
+
+def open_directory(path: Path, fingerprint: dict[str, Any]) -> Path:
+    """Make the run directory, or check that what it holds is an earlier part of this run."""
+    if path.exists() and not path.is_dir():
+        raise StateError(f"{path}: expected a directory for the run, got a file: choose another name.")
+    state = path / "run.json"
+    if state.exists():
+        try:
+            stored = json.loads(state.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise StateError(f"{state}: not readable ({error}): choose a new directory.") from error
+        changed = sorted(key for key in fingerprint if stored.get(key) != fingerprint[key])
+        if changed:
+            raise StateError(
+                f"{path}: holds a run that differs in {', '.join(changed)}: choose a new one, or run it unchanged."
+            )
+        return path
+    if path.exists() and any(path.iterdir()):
+        raise StateError(
+            f"{path}: expected an empty directory or an earlier run, got other files: choose a new one."
+        )
+    path.mkdir(parents=True, exist_ok=True)
+    write_atomically(state, json.dumps(fingerprint, indent=2))
+    return path

@@ -1,0 +1,262 @@
+"""A proposer that needs no reflection model: it edits demonstrations and notes."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from calibrant.core import ConfigurationError, Example, Prediction, normalise_label
+from calibrant.optimization._confusions import ConfusionLog, PromptRecord
+from calibrant.optimization._prompt_parts import (
+    Demonstration,
+    PromptFormat,
+    PromptParts,
+    estimate_tokens,
+    one_line,
+)
+
+__all__ = ["ExemplarProposer"]
+
+MAX_DEMONSTRATION_SHARE = 0.2
+TRIES = 25
+
+_WORD = re.compile(r"[^\W\d_]{3,}")
+
+
+class ExemplarProposer:
+    """Proposes prompts by editing short demonstrations and "A, not B" notes.
+
+    The instruction itself is never touched. What is added is chosen by what the search
+    has cost so far: pairs of labels that were confused often and confidently get a
+    demonstration or a note, labels that are answered too often lose demonstrations.
+
+    Texts come from `train` alone. Evaluations on other rows (the validation set) are
+    used for counts of confusions between labels, never for their texts.
+
+    Parameters
+    ----------
+    train : sequence of Example or of mappings with ``input`` and ``answer``
+        The rows demonstrations are taken from.
+    token_budget : int, default 600
+        Most tokens that may be added to the instruction, by a cautious estimate.
+    seed : int, default 0
+        Fixes every choice: same seed and same evaluations, same proposals.
+    field : str, default "label"
+        JSON path of the label, so that demonstrations show answers as the model must write them.
+
+    Raises
+    ------
+    ConfigurationError
+        No training rows, or a budget that is not positive.
+    """
+
+    def __init__(
+        self,
+        *,
+        train: Sequence[Example | Mapping[str, Any]],
+        token_budget: int = 600,
+        seed: int = 0,
+        field: str = "label",
+    ) -> None:
+        if not train:
+            raise ConfigurationError("Expected training rows to take demonstrations from, got none.")
+        if token_budget <= 0:
+            raise ConfigurationError(f"Expected token_budget > 0, got {token_budget}.")
+        self._spelling: dict[str, str] = {}
+        rows = dict.fromkeys(self._pair(row) for row in train)
+        self.token_budget = token_budget
+        self.seed = seed
+        self._labels = tuple(sorted({label for _, label in rows}))
+        self._known = frozenset(self._labels)
+        self._format = PromptFormat(self._labels, field=field)
+        self._pool = _pool(rows, limit=max(20, int(token_budget * MAX_DEMONSTRATION_SHARE)))
+        self._words = {label: _word_counts(t for t, own in rows if own == label) for label in self._labels}
+        self._log = ConfusionLog()
+        self._proposed: set[str] = set()
+        self._rng = random.Random(seed)  # noqa: S311  (choices, not secrets)
+
+    def observe(
+        self,
+        candidate: Mapping[str, str],
+        rows: Sequence[Mapping[str, Any]],
+        predictions: Sequence[Prediction],
+    ) -> None:
+        """Take note of one candidate's predictions on some rows, training or not."""
+        self._log.add(_prompt(candidate), [self._pair(row) for row in rows], predictions)
+
+    def __call__(
+        self,
+        candidate: Mapping[str, str],
+        reflective_dataset: Mapping[str, Sequence[Mapping[str, Any]]],  # noqa: ARG002  (GEPA's signature)
+        components_to_update: Sequence[str],
+    ) -> dict[str, str]:
+        """Return a new system prompt, or nothing when another component is asked for.
+
+        Parameters
+        ----------
+        candidate : mapping of str to str
+            Component texts; the first one is the system prompt.
+        reflective_dataset : mapping
+            Not used: three records are too few to choose from; see `observe`.
+        components_to_update : sequence of str
+            What GEPA wants edited.
+        """
+        component = next(iter(candidate))
+        if component not in components_to_update:
+            return {}
+        prompt = candidate[component]
+        parts = self._format.parse(prompt)
+        record = self._log.of(prompt)
+        for _ in range(TRIES):
+            edited = self._edit(parts, record)
+            text = self._format.render(edited)
+            if text != prompt and text not in self._proposed and self._fits(edited):
+                self._proposed.add(text)
+                return {component: text}
+        return {}
+
+    def _fits(self, parts: PromptParts) -> bool:
+        return estimate_tokens(self._format.added(parts)) <= self.token_budget
+
+    def _edit(self, parts: PromptParts, record: PromptRecord) -> PromptParts:
+        if not parts.demonstrations:
+            return self._start(parts)
+        edits: list[tuple[Callable[[PromptParts, PromptRecord], PromptParts], float]] = [
+            (self._add, 3.0),
+            (self._swap, 3.0),
+            (self._note, 2.0),
+            (self._reorder, 1.0),
+            (self._drop, 1.0),
+        ]
+        chosen = self._rng.choices([edit for edit, _ in edits], [weight for _, weight in edits])[0]
+        return chosen(parts, record)
+
+    def _start(self, parts: PromptParts) -> PromptParts:
+        """Show one text of each label, as far as the budget goes."""
+        for label in self._shuffled(self._labels):
+            shown = (*parts.demonstrations, Demonstration(self._rng.choice(self._pool[label]), label))
+            grown = replace(parts, demonstrations=shown)
+            if self._fits(grown):
+                parts = grown
+        return parts
+
+    def _add(self, parts: PromptParts, record: PromptRecord) -> PromptParts:
+        """Show one more text of a label that is taken for another."""
+        truth, given = self._confusion(record)
+        demonstration = self._pick(truth, given, parts, record)
+        if demonstration is None:
+            return parts
+        position = self._rng.randint(0, len(parts.demonstrations))
+        shown = list(parts.demonstrations)
+        shown.insert(position, demonstration)
+        grown = replace(parts, demonstrations=tuple(shown))
+        return grown if self._fits(grown) else self._swap(parts, record)
+
+    def _swap(self, parts: PromptParts, record: PromptRecord) -> PromptParts:
+        """Replace the demonstration that misleads most by one of a label that is missed."""
+        truth, given = self._confusion(record)
+        demonstration = self._pick(truth, given, parts, record)
+        if demonstration is None or not parts.demonstrations:
+            return parts
+        same = [i for i, shown in enumerate(parts.demonstrations) if shown.label == truth]
+        over = [i for i, shown in enumerate(parts.demonstrations) if shown.label == given]
+        place = self._rng.choice(
+            same if same and (not over or self._rng.random() < 0.5) else over or same or [0]
+        )
+        shown = list(parts.demonstrations)
+        shown[place] = demonstration
+        return replace(parts, demonstrations=tuple(shown))
+
+    def _drop(self, parts: PromptParts, record: PromptRecord) -> PromptParts:
+        """Remove a demonstration of the label that is answered too often, or a note."""
+        if parts.notes and self._rng.random() < 0.5:
+            gone = self._rng.randrange(len(parts.notes))
+            return replace(parts, notes=parts.notes[:gone] + parts.notes[gone + 1 :])
+        if len(parts.demonstrations) < 2:
+            return parts
+        order = sorted(
+            range(len(parts.demonstrations)), key=lambda i: -record.excess(parts.demonstrations[i].label)
+        )
+        gone = order[0] if record.got else self._rng.randrange(len(order))
+        return replace(parts, demonstrations=parts.demonstrations[:gone] + parts.demonstrations[gone + 1 :])
+
+    def _reorder(self, parts: PromptParts, record: PromptRecord) -> PromptParts:
+        """Move labels that are missed to the end, where models look most; shuffle without evidence."""
+        shown = self._shuffled(parts.demonstrations)
+        if record.got and self._rng.random() < 0.5:
+            shown.sort(key=lambda demonstration: -record.excess(demonstration.label))
+        return replace(parts, demonstrations=tuple(shown))
+
+    def _note(self, parts: PromptParts, record: PromptRecord) -> PromptParts:
+        """Say which words of the training rows speak for a label and against the one given."""
+        truth, given = self._confusion(record)
+        words = _telling_words(self._words[truth], self._words.get(given, Counter()))
+        if not words:
+            return self._add(parts, record)
+        note = f'"{truth}", not "{given}": {", ".join(words)}'
+        head = note.split(":", 1)[0]
+        others = tuple(other for other in parts.notes if not other.startswith(head))
+        return replace(parts, notes=(*others, note))
+
+    def _confusion(self, record: PromptRecord) -> tuple[str, str]:
+        """Draw a (true label, given label) pair, in proportion to what it has cost."""
+        pairs = sorted(pair for pair in record.cost if self._known.issuperset(pair))
+        if pairs:
+            return self._rng.choices(pairs, [record.cost[pair] for pair in pairs])[0]
+        truth, given = self._rng.sample(self._labels, 2)
+        return truth, given
+
+    def _pick(self, truth: str, given: str, parts: PromptParts, record: PromptRecord) -> Demonstration | None:
+        """Choose a text of `truth` that is not shown yet, first among those taken for `given`."""
+        shown = {demonstration.text for demonstration in parts.demonstrations}
+        free = [text for text in self._pool[truth] if text not in shown]
+        missed = [text for text in free if record.got.get(text) == given]
+        if not free:
+            return None
+        return Demonstration(self._rng.choice(missed if missed and self._rng.random() < 0.7 else free), truth)
+
+    def _pair(self, row: Example | Mapping[str, Any]) -> tuple[str, str]:
+        """Return a row's text, on one line as demonstrations show it, and its label in one spelling."""
+        text, label = (row.input, row.answer) if isinstance(row, Example) else (row["input"], row["answer"])
+        return one_line(text), self._spelling.setdefault(normalise_label(label), label)
+
+    def _shuffled(self, items: Sequence[Any]) -> list[Any]:
+        return self._rng.sample(items, len(items))
+
+
+def _prompt(candidate: Mapping[str, str]) -> str:
+    return next(iter(candidate.values()))
+
+
+def _pool(rows: Mapping[tuple[str, str], None], *, limit: int) -> dict[str, list[str]]:
+    """Return the texts of each label that are short enough to show; its shortest one in any case."""
+    pool: dict[str, list[str]] = {}
+    for text, label in rows:
+        pool.setdefault(label, []).append(text)
+    for label, texts in pool.items():
+        texts.sort(key=lambda text: (estimate_tokens(text), text))
+        short = [text for text in texts if estimate_tokens(text) <= limit]
+        pool[label] = short or texts[:1]
+    return pool
+
+
+def _word_counts(texts: Iterable[str]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(set(_WORD.findall(text.lower())))
+    return counts
+
+
+def _telling_words(own: Counter[str], other: Counter[str], *, limit: int = 4) -> list[str]:
+    """Return words that stand in more texts of one label than of the other, by smoothed log odds."""
+    scores = {
+        word: math.log((count + 0.5) / (other[word] + 0.5)) * math.log1p(count)
+        for word, count in own.items()
+        if count >= 2 and count > 2 * other[word]
+    }
+    return sorted(scores, key=lambda word: (-scores[word], word))[:limit]

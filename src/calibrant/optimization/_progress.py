@@ -1,0 +1,93 @@
+"""How far a search has come."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from gepa.core.callbacks import (
+        CandidateAcceptedEvent,
+        CandidateRejectedEvent,
+        ValsetEvaluatedEvent,
+    )
+
+    from calibrant.core import Prediction
+
+__all__ = ["Progress", "ProgressListener", "ProgressTracker"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """A moment of a run.
+
+    Attributes
+    ----------
+    phase : str
+        ``search`` or ``test``.
+    calls, total : int
+        Rows classified in this phase, and its budget; a search stops at the first
+        opportunity after the budget, so `calls` may pass `total` a little.
+    best_score : float or None
+        Best mean validation score so far, in [0, 1].
+    proposals, accepted : int
+        Prompts proposed and tried on a minibatch, and those that went on to validation.
+    cost : float or None
+        US dollars so far; None where no price is known.
+    """
+
+    phase: Literal["search", "test"] = "search"
+    calls: int = 0
+    total: int = 0
+    best_score: float | None = None
+    proposals: int = 0
+    accepted: int = 0
+    cost: float | None = None
+
+
+ProgressListener: TypeAlias = Callable[[Progress], None]
+"""Called with every change; may be called from another thread."""
+
+
+class ProgressTracker:
+    """Turns predictions and GEPA's events into `Progress`."""
+
+    def __init__(self, listener: ProgressListener | None, *, total: int) -> None:
+        self.now = Progress(total=total)
+        self._listener = listener
+        self._lock = threading.Lock()
+
+    def _update(self, **changes: object) -> None:
+        self.now = replace(self.now, **changes)  # type: ignore[arg-type]
+        if self._listener is not None:
+            self._listener(self.now)
+
+    def start_test(self, total: int) -> None:
+        """Begin the test phase."""
+        with self._lock:
+            self._update(phase="test", calls=0, total=total)
+
+    def on_prediction(self, prediction: Prediction) -> None:
+        """Count one row."""
+        with self._lock:
+            cost = prediction.usage.cost
+            total_cost = self.now.cost if cost is None else (self.now.cost or 0.0) + cost
+            self._update(calls=self.now.calls + 1, cost=total_cost)
+
+    def on_valset_evaluated(self, event: ValsetEvaluatedEvent) -> None:
+        """GEPA has validated a prompt."""
+        with self._lock:
+            best = max(self.now.best_score or 0.0, event["average_score"])
+            self._update(best_score=best)
+
+    def on_candidate_accepted(self, event: CandidateAcceptedEvent) -> None:  # noqa: ARG002
+        """GEPA has taken a proposal into its pool."""
+        with self._lock:
+            self._update(proposals=self.now.proposals + 1, accepted=self.now.accepted + 1)
+
+    def on_candidate_rejected(self, event: CandidateRejectedEvent) -> None:  # noqa: ARG002
+        """GEPA has turned a proposal down."""
+        with self._lock:
+            self._update(proposals=self.now.proposals + 1)

@@ -1,0 +1,181 @@
+"""What a search found, with its uncertainty, and the files it leaves."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from calibrant.core import Example, Interval, Outcome, Prediction, prediction_to_record, write_atomically
+from calibrant.metrics import PairedComparison, paired_comparison, wilson_interval
+
+__all__ = ["SCHEMA_VERSION", "OptimizationResult", "PromptScore", "compare", "score_prompt", "write_run"]
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptScore:
+    """How one prompt did on rows the search never saw.
+
+    Attributes
+    ----------
+    prompt : str
+        The system prompt.
+    validation_score : float
+        Mean score on the validation rows during the search, in [0, 1].
+    rows : int
+        Test rows, whatever their outcome.
+    outcomes : mapping of str to int
+        How many rows ended how.
+    accuracy : Interval or None
+        Share of right labels among the rows the model answered for, rightly or not (all but
+        ``error``), with its Wilson interval; None when there is none.
+    mean_probability : float or None
+        Mean confidence in the predicted label, where known.
+    """
+
+    prompt: str
+    validation_score: float
+    rows: int
+    outcomes: Mapping[str, int]
+    accuracy: Interval | None
+    mean_probability: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizationResult:
+    """The outcome of `optimize`.
+
+    Attributes
+    ----------
+    task, model : str
+        Names.
+    seed : int
+        The seed of the search.
+    proposer : str
+        ``exemplar``, ``reflection`` or the name of the user's own.
+    seed_prompt, best_prompt : PromptScore
+        The prompt the search started from and the best on validation; equal when nothing
+        better was found.
+    best_candidate : mapping of str to str
+        All component texts of the best prompt.
+    comparison : PairedComparison or None
+        Best minus seed on the test rows both were scored on.
+    metric_calls : int
+        Rows classified by the search, as GEPA counts them.
+    proposals, accepted : int
+        Prompts tried on a minibatch, and those that went on to validation.
+    answers, answers_without_logprobs : int
+        Legal answers during the search, and those whose confidence is unknown.
+    cost : float or None
+        US dollars, reflection included; None where no price is known.
+    seconds : float
+        Wall time of this session, in seconds.
+    """
+
+    task: str
+    model: str
+    seed: int
+    proposer: str
+    seed_prompt: PromptScore
+    best_prompt: PromptScore
+    best_candidate: Mapping[str, str]
+    comparison: PairedComparison | None
+    metric_calls: int
+    proposals: int
+    accepted: int
+    answers: int
+    answers_without_logprobs: int
+    cost: float | None
+    seconds: float
+
+    @property
+    def improved(self) -> bool:
+        """Whether a prompt better than the seed was found on validation."""
+        return self.best_prompt.prompt != self.seed_prompt.prompt
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the result as JSON values, as ``result.json`` holds them."""
+        return {"schema_version": SCHEMA_VERSION, "kind": "optimization", **asdict(self)}
+
+
+def score_prompt(
+    prompt: str, validation_score: float, examples: Sequence[Example], predictions: Sequence[Prediction]
+) -> PromptScore:
+    """Summarise predictions on the test rows."""
+    correct = _correct(examples, predictions)
+    answered = [is_correct for is_correct in correct if is_correct is not None]
+    confidences = [p.confidence for p in predictions if p.confidence is not None]
+    return PromptScore(
+        prompt=prompt,
+        validation_score=validation_score,
+        rows=len(predictions),
+        outcomes=dict(Counter(prediction.outcome.value for prediction in predictions)),
+        accuracy=wilson_interval(sum(answered), len(answered)) if answered else None,
+        mean_probability=sum(confidences) / len(confidences) if confidences else None,
+    )
+
+
+def compare(
+    examples: Sequence[Example], seed: Sequence[Prediction], best: Sequence[Prediction]
+) -> PairedComparison | None:
+    """Compare two prompts on the rows neither of which failed for the server's reasons."""
+    pairs = [
+        (a, b)
+        for a, b in zip(_correct(examples, seed), _correct(examples, best), strict=True)
+        if a is not None and b is not None
+    ]
+    if not pairs:
+        return None
+    first, second = zip(*pairs, strict=True)
+    return paired_comparison(first, second)
+
+
+def _correct(examples: Sequence[Example], predictions: Sequence[Prediction]) -> list[bool | None]:
+    return [
+        None if prediction.outcome is Outcome.ERROR else prediction.label == example.answer
+        for example, prediction in zip(examples, predictions, strict=True)
+    ]
+
+
+def write_run(
+    directory: Path,
+    result: OptimizationResult,
+    examples: Sequence[Example],
+    predictions: Mapping[str, Sequence[Prediction]],
+) -> None:
+    """Write ``result.json``, ``best_prompt.txt`` and ``predictions.jsonl``, each whole or not at all.
+
+    Parameters
+    ----------
+    directory : Path
+        The run directory.
+    result : OptimizationResult
+        The result.
+    examples : sequence of Example
+        The test rows.
+    predictions : mapping of str to sequence of Prediction
+        Predictions on the test rows by prompt name (``seed``, ``best``).
+    """
+    lines = [
+        json.dumps(
+            {
+                "row": number,
+                "prompt": name,
+                "input": example.input,
+                "answer": example.answer,
+                "correct": prediction.label == example.answer,
+                **prediction_to_record(prediction),
+            },
+            ensure_ascii=False,
+        )
+        for name, made in predictions.items()
+        for number, (example, prediction) in enumerate(zip(examples, made, strict=True))
+    ]
+    write_atomically(directory / "predictions.jsonl", "\n".join(lines) + "\n")
+    write_atomically(directory / "best_prompt.txt", result.best_prompt.prompt)
+    write_atomically(directory / "result.json", json.dumps(result.to_record(), indent=2, ensure_ascii=False))

@@ -1,0 +1,365 @@
+"""`optimize`: one task, one model, one budget; a better prompt and honest numbers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from calibrant.adapters import ConfidenceAdapter
+from calibrant.adapters import ConfidenceDataInst as Row
+from calibrant.core import (
+    ConfigurationError,
+    Example,
+    Prediction,
+    ScoringSettings,
+    Task,
+)
+from calibrant.inference import Classifier, Query
+from calibrant.optimization._directory import open_directory
+from calibrant.optimization._exemplar import ExemplarProposer
+from calibrant.optimization._journal import JsonlStore, PredictionJournal
+from calibrant.optimization._progress import ProgressListener, ProgressTracker
+from calibrant.optimization._reflection import Reflection, model_name, open_reflection
+from calibrant.optimization._result import (
+    OptimizationResult,
+    compare,
+    score_prompt,
+    write_run,
+)
+from calibrant.scoring import (
+    BrierScoring,
+    LinearBlendScoring,
+    LogScoring,
+    ScoringStrategy,
+    SigmoidScoring,
+    ThresholdScoring,
+)
+
+if TYPE_CHECKING:
+    from gepa import GEPAResult
+
+    from calibrant.inference import ModelLike
+
+__all__ = ["optimize"]
+
+COMPONENT = "system_prompt"
+USER_TEMPLATE = "user_template"
+EXEMPLAR_MINIBATCH = 12
+REFLECTION_MINIBATCH = 3
+
+Proposer = Callable[..., dict[str, str]]
+"""GEPA's proposal function."""
+
+
+def optimize(  # noqa: PLR0913  (keyword-only options)
+    task: Task | str | Path,
+    *,
+    model: ModelLike | None = None,
+    reflection_model: str | Callable[[str], str] | None = None,
+    proposer: Literal["exemplar", "reflection"] | Proposer | None = None,
+    max_metric_calls: int = 600,
+    minibatch_size: int | None = None,
+    seed: int = 0,
+    out: str | Path | None = None,
+    progress: ProgressListener | None = None,
+) -> OptimizationResult:
+    """Search for a better prompt with GEPA and report on rows the search never saw.
+
+    Parameters
+    ----------
+    task : Task or path
+        The task, or its TOML file; needs train, validation and test rows.
+    model : str, Client or callable, optional
+        Answers instead of the task's own model.
+    reflection_model : str or callable, optional
+        Writes new prompts from feedback: a litellm model name or ``prompt -> text``.
+    proposer : {"exemplar", "reflection"} or callable, optional
+        How prompts are proposed; ``reflection`` when a reflection model is given, else
+        ``exemplar``, which needs none. A callable has GEPA's proposal signature.
+    max_metric_calls : int, default 600
+        Rows the search may classify; it stops at the first opportunity after.
+    minibatch_size : int, optional
+        Training rows a proposal is tried on first; 12 for ``exemplar``, else 3.
+    seed : int, default 0
+        Seed of every choice of the search.
+    out : path, optional
+        Run directory. When it holds an interrupted run of the same task, model and seed,
+        the search is repeated from its journal, at no cost, and goes on where it stopped.
+    progress : callable, optional
+        Called with a `Progress` whenever something changed.
+
+    Returns
+    -------
+    OptimizationResult
+        Seed and best prompt with their scores on the test rows.
+
+    Raises
+    ------
+    ConfigurationError
+        Rows are missing, the budget is too small, or a reflection model is needed.
+    StateError
+        `out` holds another run.
+    ProviderError
+        A model cannot be reached, or too many rows failed.
+    """
+    started = time.perf_counter()
+    task = task if isinstance(task, Task) else Task.from_file(task)
+    plan = _plan(task, reflection_model, proposer, minibatch_size, seed)
+    _check_budget(task, plan.minibatch_size, max_metric_calls)
+    with ExitStack() as stack:
+        directory = None if out is None else open_directory(Path(out), _fingerprint(task, model, plan))
+        journal = (
+            None if directory is None else stack.enter_context(PredictionJournal(directory / "journal.jsonl"))
+        )
+        store = (
+            None if directory is None else stack.enter_context(JsonlStore(directory / "reflections.jsonl"))
+        )
+        tracker = ProgressTracker(progress, total=max_metric_calls)
+        classifier = Classifier.from_task(task, model=model, journal=journal)
+        stack.callback(classifier.close)
+        run = _Run(
+            task=task,
+            plan=plan,
+            adapter=_adapter(task, classifier, plan, tracker),
+            reflection=None
+            if plan.reflection_model is None
+            else open_reflection(plan.reflection_model, store),
+            tracker=tracker,
+            log=None if directory is None else directory / "search.log",
+        )
+        found = run.search(max_metric_calls)
+        predictions = run.test(found)
+        result = run.result(found, predictions, seconds=time.perf_counter() - started)
+    if directory is not None:
+        write_run(directory, result, task.test, predictions)
+    return result
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    name: str
+    proposer: Proposer | None
+    reflection_model: str | Callable[[str], str] | None
+    minibatch_size: int
+    seed: int
+
+
+def _plan(
+    task: Task,
+    reflection_model: str | Callable[[str], str] | None,
+    proposer: Literal["exemplar", "reflection"] | Proposer | None,
+    minibatch_size: int | None,
+    seed: int,
+) -> _Plan:
+    for split in ("train", "validation", "test"):
+        task.rows(split)
+    if proposer is None:
+        proposer = "exemplar" if reflection_model is None else "reflection"
+    if proposer == "reflection":
+        if reflection_model is None:
+            raise ConfigurationError(
+                "Expected a reflection model for proposer='reflection': pass reflection_model, or use 'exemplar'."
+            )
+        return _Plan(
+            name="reflection",
+            proposer=None,
+            reflection_model=reflection_model,
+            minibatch_size=minibatch_size or REFLECTION_MINIBATCH,
+            seed=seed,
+        )
+    if proposer == "exemplar":
+        return _Plan(
+            name="exemplar",
+            proposer=ExemplarProposer(train=task.train, seed=seed, field=task.field),
+            reflection_model=None,
+            minibatch_size=minibatch_size or EXEMPLAR_MINIBATCH,
+            seed=seed,
+        )
+    if not callable(proposer):
+        raise ConfigurationError(
+            f"Expected proposer 'exemplar', 'reflection' or a callable, got {proposer!r}."
+        )
+    return _Plan(
+        name=getattr(proposer, "__name__", type(proposer).__name__),
+        proposer=proposer,
+        reflection_model=None,
+        minibatch_size=minibatch_size or REFLECTION_MINIBATCH,
+        seed=seed,
+    )
+
+
+def _check_budget(task: Task, minibatch_size: int, max_metric_calls: int) -> None:
+    floor = 2 * len(task.validation) + 2 * minibatch_size
+    if max_metric_calls < floor:
+        raise ConfigurationError(
+            f"Expected max_metric_calls >= {floor}, got {max_metric_calls}: one accepted proposal takes two passes "
+            f"over {len(task.validation)} validation rows and two minibatches of {minibatch_size}."
+        )
+
+
+def _fingerprint(task: Task, model: ModelLike | None, plan: _Plan) -> dict[str, Any]:
+    content = {
+        "labels": task.labels.labels,
+        "prompt": task.prompt,
+        "user_template": task.user_template,
+        "field": task.field,
+        "scoring": task.scoring.model_dump(),
+        "settings": task.model.model_dump(exclude={"concurrency"}),
+        "rows": [
+            [(e.input, e.answer) for e in task.rows(split)] for split in ("train", "validation", "test")
+        ],
+    }
+    return {
+        "schema_version": 1,
+        "task": hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest(),
+        "model": model_name(task.model.name if model is None else model),
+        "proposer": plan.name,
+        "reflection_model": None if plan.reflection_model is None else model_name(plan.reflection_model),
+        "minibatch_size": plan.minibatch_size,
+        "seed": plan.seed,
+    }
+
+
+def _adapter(task: Task, classifier: Classifier, plan: _Plan, tracker: ProgressTracker) -> ConfidenceAdapter:
+    return ConfidenceAdapter.from_classifier(
+        classifier,
+        scoring_strategy=_scoring(task.scoring),
+        high_confidence_threshold=task.scoring.high,
+        low_confidence_threshold=task.scoring.low,
+        proposer=plan.proposer,
+        on_prediction=tracker.on_prediction,
+    )
+
+
+def _scoring(settings: ScoringSettings) -> ScoringStrategy:
+    strategies: dict[str, Callable[..., ScoringStrategy]] = {
+        "linear": LinearBlendScoring,
+        "threshold": ThresholdScoring,
+        "sigmoid": SigmoidScoring,
+        "brier": BrierScoring,
+        "log": LogScoring,
+    }
+    parameters: dict[str, float] = dict(settings.parameters)
+    if settings.strategy == "linear":
+        parameters.setdefault("low_confidence_threshold", settings.high)
+    try:
+        return strategies[settings.strategy](**parameters)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"[scoring] parameters do not fit strategy {settings.strategy!r}: {error}."
+        ) from error
+
+
+class _FileLogger:
+    """GEPA's log, kept in the run directory or dropped."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+
+    def log(self, message: object) -> None:
+        if self._path is not None:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(f"{message}\n")
+
+
+def _row(example: Example) -> Row:
+    return {
+        "input": example.input,
+        "answer": example.answer,
+        "additional_context": dict(example.additional_context),
+    }
+
+
+@dataclass(kw_only=True)
+class _Run:
+    """One search and what it needs."""
+
+    task: Task
+    plan: _Plan
+    adapter: ConfidenceAdapter
+    reflection: Reflection | None
+    tracker: ProgressTracker
+    log: Path | None
+
+    def search(self, max_metric_calls: int) -> GEPAResult[Any, Any]:
+        """Run GEPA until the budget is used up."""
+        import gepa  # noqa: PLC0415  (heavy)
+
+        candidate = {COMPONENT: self.task.prompt}
+        if self.task.user_template is not None:
+            candidate[USER_TEMPLATE] = self.task.user_template
+        found = gepa.optimize(
+            seed_candidate=candidate,
+            trainset=[_row(example) for example in self.task.train],
+            valset=[_row(example) for example in self.task.validation],
+            adapter=self.adapter,
+            reflection_lm=self.reflection,
+            reflection_minibatch_size=self.plan.minibatch_size,
+            module_selector="all" if self.reflection is None else "round_robin",
+            max_metric_calls=max_metric_calls,
+            stop_callbacks=None if self.reflection is None else [self.reflection.should_stop],
+            callbacks=[self.tracker],
+            logger=_FileLogger(self.log),
+            track_best_outputs=False,
+            seed=self.plan.seed,
+        )
+        if self.reflection is not None and self.reflection.error is not None:
+            raise self.reflection.error
+        return found
+
+    def test(self, found: GEPAResult[Any, Any]) -> dict[str, list[Prediction]]:
+        """Return the predictions of the seed and the best prompt on the test rows."""
+        seed, best = found.candidates[0], found.candidates[found.best_idx]
+        self.tracker.start_test(len(self.task.test) * (1 if seed == best else 2))
+        predictions = {"seed": self._predict(seed)}
+        predictions["best"] = predictions["seed"] if seed == best else self._predict(best)
+        return predictions
+
+    def _predict(self, candidate: Mapping[str, str]) -> list[Prediction]:
+        template = candidate.get(USER_TEMPLATE)
+        return self.adapter.classifier.engine.run(
+            [
+                Query(prompt=candidate[COMPONENT], text=e.input, user_template=template)
+                for e in self.task.test
+            ],
+            on_prediction=lambda _, prediction: self.tracker.on_prediction(prediction),
+        )
+
+    def result(
+        self, found: GEPAResult[Any, Any], predictions: Mapping[str, Sequence[Prediction]], *, seconds: float
+    ) -> OptimizationResult:
+        """Put the numbers together."""
+        seed, best = (
+            score_prompt(
+                found.candidates[index][COMPONENT],
+                found.val_aggregate_scores[index],
+                self.task.test,
+                predictions[name],
+            )
+            for name, index in (("seed", 0), ("best", found.best_idx))
+        )
+        costs = [self.tracker.now.cost, None if self.reflection is None else self.reflection.total_cost]
+        known = [cost for cost in costs if cost is not None]
+        return OptimizationResult(
+            task=self.task.name,
+            model=self.adapter.classifier.client.name,
+            seed=self.plan.seed,
+            proposer=self.plan.name,
+            seed_prompt=seed,
+            best_prompt=best,
+            best_candidate=dict(found.candidates[found.best_idx]),
+            comparison=compare(self.task.test, predictions["seed"], predictions["best"]),
+            metric_calls=found.total_metric_calls or 0,
+            proposals=self.tracker.now.proposals,
+            accepted=self.tracker.now.accepted,
+            answers=self.adapter.answers,
+            answers_without_logprobs=self.adapter.answers_without_logprobs,
+            cost=sum(known) if known else None,
+            seconds=seconds,
+        )

@@ -1,0 +1,256 @@
+"""How severity shows in the text of one row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrant.core import ConfigurationError, LabelDistribution, LogprobSpace, Outcome
+from calibrant.feedback import build_feedback
+
+GAS, POWER, GAMES, WATER, RENT = (
+    "Bills/Gas & Oil",
+    "Bills/Electricity",
+    "Shopping/Games",
+    "Bills/Water",
+    "Rent",
+)
+
+
+def distribution(probabilities: Mapping[str, float], unmeasured: tuple[str, ...] = ()) -> LabelDistribution:
+    """Return a distribution in which all but some labels were measured."""
+    labels = tuple(probabilities)
+    return LabelDistribution(
+        labels=labels,
+        logprobs=np.log(np.array(list(probabilities.values()))),
+        measured=np.array([label not in unmeasured for label in labels]),
+        joint_logprob=None,
+        label_mass=1.0,
+        unresolved_mass=0.0,
+        space=LogprobSpace.EXACT,
+    )
+
+
+def feedback(confidence: float | None, *, correct: bool = False, **changes: Any) -> str:
+    """Return the feedback on a row that confuses gas with electricity, or gets gas right."""
+    arguments: dict[str, Any] = {
+        "is_correct": correct,
+        "expected": GAS,
+        "got": GAS if correct else POWER,
+        "confidence": confidence,
+        "distribution": None,
+        "outcome": Outcome.OK,
+    }
+    return build_feedback(**(arguments | changes))
+
+
+@pytest.mark.parametrize("confidence", [1.0, 0.999, 0.99, math.exp(math.log(0.99)), 0.99 - 1e-14, None])
+def test_a_sure_right_answer_is_only_correct(confidence: float | None) -> None:
+    """At or above high, or with unknown confidence: one word, whatever else is known."""
+    known = distribution({GAS: 0.9, POWER: 0.1})
+    text = feedback(confidence, correct=True, distribution=known, additional_context={"note": "x"})
+    assert text == "Correct."
+
+
+@pytest.mark.parametrize("confidence", [0.90, 0.95, 0.9899, 0.90 - 1e-14])
+def test_a_right_answer_in_between_shows_its_probability_and_close_alternatives(confidence: float) -> None:
+    """[low, high)."""
+    text = feedback(
+        confidence, correct=True, distribution=distribution({GAS: 0.95, POWER: 0.049, RENT: 0.001})
+    )
+    assert text.startswith("Correct (")
+    assert "'Bills/Electricity' (5%)" in text
+    assert GAS not in text
+    assert RENT not in text
+    assert feedback(0.95, correct=True) == "Correct (95% probability)."
+
+
+def test_an_unsure_right_answer_says_what_the_prompt_does_not_separate() -> None:
+    """Below low."""
+    text = feedback(0.73, correct=True, distribution=distribution({GAS: 0.73, POWER: 0.24, RENT: 0.03}))
+    assert text.startswith("Correct but uncertain (73% probability).")
+    assert "'Bills/Electricity' (24%), 'Rent' (3%)" in text
+    assert "does not separate" in text
+    assert feedback(0.899, correct=True).startswith("Correct but uncertain (90% probability).")
+
+
+@pytest.mark.parametrize(
+    ("confidence", "start"),
+    [
+        (0.6, "Wrong (60% probability)."),
+        (0.0, "Wrong (<1% probability)."),
+        (None, "Wrong (unknown confidence)."),
+    ],
+)
+def test_an_unsure_wrong_answer_names_both_labels_and_asks_for_guidance(
+    confidence: float | None, start: str
+) -> None:
+    """Below low or unknown."""
+    text = feedback(confidence)
+    assert text.startswith(start)
+    assert f"Expected '{GAS}', got '{POWER}'" in text
+    assert "guidance" in text
+    assert "WRONG" not in text
+
+
+@pytest.mark.parametrize("confidence", [0.90, 0.95, 0.98])
+def test_a_wrong_answer_in_between_shows_the_alternatives(confidence: float) -> None:
+    """[low, high)."""
+    text = feedback(confidence, distribution=distribution({GAS: 0.04, POWER: 0.95, RENT: 0.01}))
+    assert text.startswith(f"Wrong ({round(confidence * 100)}% probability).")
+    assert f"Expected '{GAS}', got '{POWER}'" in text
+    assert "'Bills/Gas & Oil' (4%), 'Rent' (1%)" in text
+    assert "'Bills/Electricity' (95%)" not in text
+    assert "guidance" not in text
+
+
+@pytest.mark.parametrize("confidence", [0.99, 0.996, 1.0, math.exp(math.log(0.99))])
+def test_a_sure_wrong_answer_demands_a_rule(confidence: float) -> None:
+    """At or above high: the strongest words, with the true label's own probability."""
+    text = feedback(confidence, distribution=distribution({GAS: 0.03, POWER: 0.97}))
+    assert text.startswith("WRONG")
+    assert f"Expected '{GAS}', got '{POWER}'" in text
+    assert "own probability is 3%" in text
+    assert "misleads" in text
+    assert f"explicit rule that separates '{GAS}' from '{POWER}'" in text
+
+
+def test_an_unmeasured_true_label_is_called_an_estimate() -> None:
+    """A bound is not presented as a measurement, and no distribution means no number."""
+    sure = distribution({GAS: 0.003, POWER: 0.997}, unmeasured=(GAS,))
+    text = feedback(0.997, distribution=sure)
+    assert "99.7% certainty" in text
+    assert "estimate of its probability is <1%" in text
+    assert feedback(0.997).count("%") == 1
+
+
+def test_alternatives_are_at_most_three_measured_labels_best_first() -> None:
+    """Unmeasured labels and labels below one percent are left out."""
+    known = distribution(
+        {GAMES: 0.1, GAS: 0.4, POWER: 0.2, WATER: 0.15, RENT: 0.15, "Tax": 0.001}, unmeasured=(POWER,)
+    )
+    text = feedback(0.4, correct=True, distribution=known)
+    assert "'Bills/Water' (15%), 'Rent' (15%), 'Shopping/Games' (10%)" in text
+    assert POWER not in text
+    assert "Tax" not in text
+    wide = distribution({GAS: 0.4, POWER: 0.2, WATER: 0.15, RENT: 0.15, GAMES: 0.1})
+    assert GAMES not in feedback(0.4, correct=True, distribution=wide)
+
+
+def test_the_predicted_label_is_never_its_own_alternative() -> None:
+    """Not even when it is spelled in another case."""
+    text = feedback(
+        0.7, correct=True, got="bills/gas & oil ", distribution=distribution({GAS: 0.7, POWER: 0.3})
+    )
+    assert f"'{GAS}' (70%)" not in text
+    assert "(30%)" in text
+
+
+@pytest.mark.parametrize(
+    ("confidence", "shown"),
+    [
+        (1.0, "100%"),
+        (0.99999, ">99.9%"),
+        (0.9996, ">99.9%"),
+        (0.999, "99.9%"),
+        (0.9988, "99.8%"),
+        (0.996, "99.6%"),
+        (0.995, "99.5%"),
+        (0.99, "99%"),
+        (0.987, "98.7%"),
+        (0.95, "95%"),
+        (0.734, "73%"),
+        (0.29, "29%"),
+        (0.01, "1%"),
+        (0.004, "<1%"),
+        (0.0, "<1%"),
+    ],
+)
+def test_percentages_never_round_to_certainty(confidence: float, shown: str) -> None:
+    """99.6% is not 100%, 0.4% is not 0%; the rest are whole numbers."""
+    text = feedback(confidence, high=1.0) if confidence < 1 else feedback(confidence)
+    assert f" {shown} " in text or f"({shown} " in text
+
+
+@pytest.mark.parametrize(
+    ("context", "tail"),
+    [
+        ({"merchant": "LIGHT", "amount": 12.5}, "\nmerchant: LIGHT\namount: 12.5"),
+        ({"tags": ["a", "ü"]}, '\ntags: ["a", "ü"]'),
+        ("  a note ", "\na note"),
+        ({}, ""),
+        ("  ", ""),
+        (None, ""),
+    ],
+)
+@pytest.mark.parametrize("confidence", [None, 0.5, 0.95, 0.999])
+def test_wrong_rows_append_the_additional_context(context: Any, tail: str, confidence: float | None) -> None:
+    """As ``key: value`` lines, at every severity."""
+    assert feedback(confidence, additional_context=context) == feedback(confidence) + tail
+
+
+@pytest.mark.parametrize(
+    ("outcome", "said"), [(Outcome.UNPARSED, "no answer that can be read"), (Outcome.REFUSAL, "declined")]
+)
+def test_an_answer_without_label_is_the_prompts_business(outcome: Outcome, said: str) -> None:
+    """It says what the model did and why, what was expected, and asks for one label."""
+    text = feedback(
+        None, outcome=outcome, got=None, reason="cut off by length.", additional_context={"merchant": "LIGHT"}
+    )
+    assert said in text
+    assert "cut off by length. Expected" in text
+    assert f"Expected '{GAS}'" in text
+    assert "exactly one label" in text
+    assert text.endswith("\nmerchant: LIGHT")
+    assert not text.startswith(("Wrong", "WRONG", "Correct"))
+
+
+def test_what_the_model_wrote_instead_is_quoted_and_cut() -> None:
+    """Long raw text does not swamp the reflection."""
+    text = feedback(None, outcome=Outcome.UNPARSED, got="I think\n" + "x" * 500)
+    assert "'I think xxx" in text
+    assert len(text) < 400
+
+
+def test_a_missing_label_is_never_graded() -> None:
+    """Even if the caller forgot the outcome."""
+    assert feedback(0.999, got=None).startswith("No label")
+
+
+@pytest.mark.parametrize("correct", [True, False])
+@pytest.mark.parametrize("got", [None, POWER])
+def test_a_failed_call_says_nothing_about_the_prompt(correct: bool, got: str | None) -> None:
+    """Never presented as wrong, whatever else the row holds."""
+    text = feedback(0.999, correct=correct, got=got, outcome=Outcome.ERROR, reason="HTTP 503.")
+    assert "(HTTP 503)" in text
+    assert "nothing about the prompt" in text
+    assert "wrong" not in text.lower()
+    assert GAS not in text
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"low": 0.99, "high": 0.9}, {"high": 1.5}, {"low": -0.1}, {"low": math.nan}, {"low": 0.0, "high": 0.0}],
+)
+def test_disordered_thresholds_are_errors(changes: dict[str, Any]) -> None:
+    """0 <= low <= high <= 1."""
+    with pytest.raises(ConfigurationError, match="thresholds"):
+        feedback(0.5, **changes)
+
+
+@pytest.mark.parametrize("confidence", [math.nan, -0.1, 1.1])
+def test_an_impossible_confidence_is_an_error(confidence: float) -> None:
+    """Not silently graded."""
+    with pytest.raises(ConfigurationError, match="confidence"):
+        feedback(confidence)
+
+
+def test_the_thresholds_are_the_callers() -> None:
+    """The same confidence is graded by the thresholds passed."""
+    assert feedback(0.8, high=0.8, low=0.6).startswith("WRONG")
+    assert feedback(0.7, high=0.8, low=0.6, correct=True) == "Correct (70% probability)."
+    assert feedback(0.5, high=0.8, low=0.6, correct=True).startswith("Correct but uncertain")

@@ -1,0 +1,562 @@
+"""Hand-computed distributions, one behaviour a test."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrant.core import (
+    Completion,
+    ConfigurationError,
+    DataError,
+    LabelSet,
+    LogprobSpace,
+    LogprobsUnavailableError,
+    Token,
+)
+from calibrant.logprobs import extract_distribution, joint_logprob, read_completion
+
+NEWS = ("World", "Sports", "Business", "Sci/Tech")
+Spec = tuple[str | bytes, float, dict[str | bytes, float]]
+
+
+def raw(text: str | bytes) -> bytes:
+    """Return `text` as bytes."""
+    return text.encode() if isinstance(text, str) else text
+
+
+def sure(*texts: str | bytes) -> list[Spec]:
+    """Return tokens the model was certain of."""
+    return [(text, 1.0, {text: 1.0}) for text in texts]
+
+
+def answer(text: str, tokens: list[Spec]) -> Completion:
+    """Return a completion from (token, probability, alternatives) triples."""
+    made = tuple(
+        Token(raw(t), math.log(p), tuple((raw(a), math.log(q)) for a, q in top.items()))
+        for t, p, top in tokens
+    )
+    return Completion(text=text, tokens=made)
+
+
+def category(value: list[Spec], text: str, labels: Any = NEWS, **options: Any) -> Any:
+    """Return the distribution of `{"category": "..."}` whose value is spelled by `value`."""
+    tokens = [*sure('{"', "category", '":', ' "'), *value]
+    return extract_distribution(answer(text, tokens), labels, "category", **options)
+
+
+def probabilities(distribution: Any) -> dict[str, float]:
+    """Return the distribution as a mapping."""
+    return dict(zip(distribution.labels, distribution.probabilities.tolist(), strict=True))
+
+
+def test_distinct_first_tokens_give_their_own_probabilities() -> None:
+    """With one token per label the reported probabilities are the distribution."""
+    top = {"Sports": 0.6, "World": 0.25, "Business": 0.1, "Sci": 0.05}
+    found = category([("Sports", 0.6, top), *sure('"}')], '{"category": "Sports"}')
+    assert probabilities(found) == pytest.approx(
+        {"World": 0.25, "Sports": 0.6, "Business": 0.1, "Sci/Tech": 0.05}
+    )
+    assert found.measured.all()
+    assert found.joint_logprob == pytest.approx(math.log(0.6))
+    assert found.label_mass == pytest.approx(1.0)
+    assert found.unresolved_mass == pytest.approx(0.0)
+    assert found.space is LogprobSpace.MASKED
+    assert found.labels == NEWS
+
+
+def test_s_between_sports_and_sci_tech_is_resolved_by_the_next_token() -> None:
+    """A shared first letter is told apart where the answer goes on."""
+    value = [
+        ("S", 0.8, {"S": 0.8, "World": 0.2}),
+        ("ports", 0.75, {"ports": 0.75, "ci": 0.25}),
+        *sure('"}'),
+    ]
+    found = category(value, '{"category": "Sports"}')
+    got = probabilities(found)
+    assert got["Sports"] == pytest.approx(0.6)
+    assert got["Sci/Tech"] == pytest.approx(0.2)
+    assert got["World"] == pytest.approx(0.2)
+    assert got["Business"] == pytest.approx(1e-12, rel=1e-6)
+    assert found.measured.tolist() == [True, True, False, True]
+
+
+def test_s_as_an_alternative_stays_unresolved_and_is_shared_evenly() -> None:
+    """What fits several labels is ambiguous: spread over them and counted as unresolved."""
+    value = [("World", 0.7, {"World": 0.7, "S": 0.2, "Business": 0.1}), *sure('"}')]
+    found = category(value, '{"category": "World"}')
+    got = probabilities(found)
+    assert got["Sports"] == pytest.approx(0.1)
+    assert got["Sci/Tech"] == pytest.approx(0.1)
+    assert found.unresolved_mass == pytest.approx(0.2)
+    assert found.label_mass == pytest.approx(0.8)
+    assert found.measured.tolist() == [True, False, True, False]
+
+
+def test_labels_with_a_shared_prefix_part_at_the_slash() -> None:
+    """`Bills/...` labels are read where they differ, not at their first token."""
+    labels = ("Bills/Electricity", "Bills/Gas & Oil", "Food & Drinks/Restaurants")
+    value = [
+        ("Bills", 0.9, {"Bills": 0.9, "Food": 0.1}),
+        *sure("/"),
+        ("Gas", 0.3, {"Gas": 0.3, "Elect": 0.7}),
+        *sure(" & Oil", '"}'),
+    ]
+    got = probabilities(category(value, '{"category": "Bills/Gas & Oil"}', labels))
+    expected = dict(zip(labels, (0.63, 0.27, 0.1), strict=True))
+    assert got == pytest.approx(expected)
+
+
+def test_the_closing_quote_tells_a_label_from_its_extension() -> None:
+    """`Bills` ends with a quote; `Bills/Gas` goes on."""
+    value = [*sure("Bills"), ('"}', 0.6, {'"}': 0.6, "/": 0.4})]
+    got = probabilities(category(value, '{"category": "Bills"}', ("Bills", "Bills/Gas")))
+    assert got == pytest.approx({"Bills": 0.6, "Bills/Gas": 0.4})
+    value = [*sure("Bills"), ("/", 0.4, {'"}': 0.6, "/": 0.4}), *sure("Gas", '"}')]
+    got = probabilities(category(value, '{"category": "Bills/Gas"}', ("Bills", "Bills/Gas")))
+    assert got == pytest.approx({"Bills": 0.6, "Bills/Gas": 0.4})
+
+
+def test_a_quote_followed_by_text_is_no_end_of_a_label() -> None:
+    """`"s` cannot close a JSON string."""
+    value = [*sure("Bills"), ('"}', 0.5, {'"}': 0.5, '"s': 0.3, "/": 0.2})]
+    found = category(value, '{"category": "Bills"}', ("Bills", "Bills/Gas"), space="raw")
+    assert probabilities(found) == pytest.approx({"Bills": 5 / 7, "Bills/Gas": 2 / 7})
+    assert found.label_mass == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize(
+    "spelled", ['Food \\u0026 Drinks\\/"', 'Food & Drinks/"', 'F\\u006fod & Drinks\\u002F"']
+)
+def test_escapes_are_one_label_however_spelled(spelled: str) -> None:
+    """Alternatives and answers are compared by what their JSON means."""
+    labels = ("Food & Drinks/", "Food & Drinks\\")
+    value = [(spelled + "}", 0.7, {spelled + "}": 0.7, 'Food & Drinks\\\\"': 0.3})]
+    got = probabilities(category(value, '{"category": "' + spelled + "}", labels))
+    assert got == pytest.approx({"Food & Drinks/": 0.7, "Food & Drinks\\": 0.3})
+
+
+def test_an_escape_cut_between_tokens_is_followed() -> None:
+    """A Unicode escape in two tokens is an ampersand, and narrows the labels before it is complete."""
+    labels = ("A&B", "A'B", "A\u00e9")
+    value = [
+        *sure("A"),
+        ("\\u00", 0.9, {"\\u00": 0.9, "\\u00e": 0.1}),
+        ("26", 0.8, {"26": 0.8, "27": 0.2}),
+        *sure("B", '"}'),
+    ]
+    got = probabilities(category(value, '{"category": "A\\u0026B"}', labels))
+    assert got == pytest.approx({"A&B": 0.72, "A'B": 0.18, "A\u00e9": 0.1})
+
+
+def test_a_surrogate_pair_cut_between_tokens_is_followed() -> None:
+    """Half a surrogate pair fits every character that begins with it."""
+    labels = ("\U0001f600", "\U0001f601", "\U0001f900")
+    value = [
+        ("\\ud83d", 0.9, {"\\ud83d": 0.9, "\\uD83E": 0.1}),
+        ("\\ude0", 1.0, {}),
+        ("0", 0.6, {"0": 0.6, "1": 0.4}),
+        *sure('"}'),
+    ]
+    got = probabilities(category(value, '{"category": "\\ud83d\\ude00"}', labels))
+    assert list(got.values()) == pytest.approx([0.54, 0.36, 0.1])
+
+
+def test_tokens_that_cut_a_character_are_aligned_by_bytes() -> None:
+    """`é` in two tokens neither shifts the field nor hides the label."""
+    cut = "é".encode()
+    tokens = [
+        *sure('{"note": "', cut[:1], cut[1:], '日本", "category": "'),
+        (cut[:1], 0.7, {cut[:1]: 0.7, "x": 0.3}),
+        (cut[1:], 0.9, {cut[1:]: 0.9, "è".encode()[1:]: 0.1}),
+        *sure('t"}'),
+    ]
+    completion = answer('{"note": "é日本", "category": "ét"}', tokens)
+    found = extract_distribution(completion, ("ét", "èt", "xy"), "category")
+    assert list(probabilities(found).values()) == pytest.approx([0.63, 0.07, 0.3])
+    assert found.joint_logprob == pytest.approx(math.log(0.63))
+
+
+def test_numbers_with_exponents_elsewhere_do_not_matter() -> None:
+    """`1e5` is JSON."""
+    tokens = [*sure('{"amount": 1e5, "rate": -2.5E-3, "category": "'), ("World", 0.5, {}), *sure('"}')]
+    completion = answer('{"amount": 1e5, "rate": -2.5E-3, "category": "World"}', tokens)
+    found = extract_distribution(completion, ("World", "Sports"), "category")
+    assert found.joint_logprob == pytest.approx(math.log(0.5))
+    assert probabilities(found)["World"] == pytest.approx(0.5)
+
+
+def test_a_quote_inside_the_first_token_is_stripped_from_every_alternative() -> None:
+    """`":"Wor` is read from its first byte on, and so are its alternatives."""
+    tokens = [
+        *sure('{"category'),
+        ('":"Wor', 0.6, {'":"Wor': 0.6, '": "Sp': 0.2, '":"': 0.1, '": ': 0.06, "Sure": 0.04}),
+        *sure('ld"}'),
+    ]
+    completion = answer('{"category":"World"}', tokens)
+    found = extract_distribution(completion, ("World", "Sports"), "category", space="raw")
+    assert found.label_mass == pytest.approx(0.8)
+    assert found.unresolved_mass == pytest.approx(0.1)
+    assert probabilities(found) == pytest.approx({"World": 0.65 / 0.9, "Sports": 0.25 / 0.9})
+    assert found.joint_logprob == pytest.approx(math.log(0.6))
+
+
+def test_alternatives_beside_the_opening_quote_count_without_double_counting() -> None:
+    """`"Bus` listed beside `"` is Business; white space beside it stays out of the label mass."""
+    tokens = [
+        *sure('{"category":'),
+        (' "', 0.6, {' "': 0.6, ' "Bus': 0.2, " ": 0.15, "\n": 0.05}),
+        ("World", 0.5, {"World": 0.5, "Sports": 0.3, "Business": 0.2}),
+        *sure('"}'),
+    ]
+    completion = answer('{"category": "World"}', tokens)
+    found = extract_distribution(completion, ("World", "Sports", "Business"), "category", "raw")
+    assert list(probabilities(found).values()) == pytest.approx([0.375, 0.225, 0.15 + 0.25])
+    assert found.label_mass == pytest.approx(1.0)
+    assert found.joint_logprob == pytest.approx(math.log(0.5))
+
+
+def test_alternatives_beside_the_opening_quote_on_no_label_change_nothing() -> None:
+    """Without a label beside it, the token of the opening quote is left alone."""
+    value = [("World", 0.5, {"World": 0.5, "Sports": 0.5}), *sure('"}')]
+    tokens = [*sure('{"category":'), (' "', 0.1, {' "': 0.1, ' "Xy': 0.6, " [": 0.3}), *value]
+    found = extract_distribution(answer('{"category": "World"}', tokens), ("World", "Sports"), "category")
+    assert found.label_mass == pytest.approx(1.0)
+
+
+def test_raw_space_counts_emitted_and_alternative_labels_at_the_same_grain() -> None:
+    """Forced tokens behind the deciding one do not shrink the emitted label."""
+    value = [
+        ("Wor", 1e-5, {"Sure": 0.9, "The": 0.05, "Sports": 2e-5, "Business": 1e-5, "Wor": 1e-5}),
+        ("ld", 1e-4, {"k": 0.9, "ld": 1e-4}),
+        ('"}', 1e-3, {" War": 0.9, '"}': 1e-3}),
+    ]
+    found = category(value, '{"category": "World"}', ("World", "Sports", "Business"), space="raw")
+    assert list(probabilities(found).values()) == pytest.approx([0.25, 0.5, 0.25])
+    assert found.label_mass == pytest.approx(4e-5)
+    assert found.joint_logprob == pytest.approx(math.log(1e-9))
+    assert found.confidence("World") == pytest.approx(0.25)
+
+
+def test_raw_space_survives_probabilities_that_underflow() -> None:
+    """Masses are compared in log space: 1e-400 against 1e-400 is one half."""
+    tokens = (
+        *(Token(t, 0.0) for t in (b'{"c": "', b"x")),
+        Token(b"y", -920.0, ((b"!", 0.0),)),
+        Token(b"a", -1.0, ((b"a", -1.0), (b"b", -1.0), (b"?", -0.2))),
+        Token(b'"}', 0.0),
+    )
+    found = extract_distribution(Completion(text='{"c": "xya"}', tokens=tokens), ("xya", "xyb"), "c", "raw")
+    assert found.probabilities == pytest.approx([0.5, 0.5])
+    assert found.label_mass == 0.0
+
+
+def test_unseen_labels_hold_at_most_the_least_listed_probability() -> None:
+    """Truncation: each unseen label gets the least listed probability where the rest allows it."""
+    value = [("World", 0.5, {"World": 0.5, "Xy": 0.2, "Sports": 0.01}), *sure('"}')]
+    found = category(value, '{"category": "World"}', space="raw")
+    total = 0.5 + 0.01 + 2 * 0.01
+    expected = [0.5 / total, 0.01 / total, 0.01 / total, 0.01 / total]
+    assert found.probabilities == pytest.approx(expected)
+    assert found.unresolved_mass == pytest.approx(0.02)
+    assert found.measured.tolist() == [True, True, False, False]
+    assert found.probability("World") == pytest.approx(0.5 / (found.label_mass + found.unresolved_mass))
+
+
+def test_unseen_labels_share_the_unlisted_rest() -> None:
+    """All unseen labels together hold at most what was not listed."""
+    value = [("World", 0.6, {"World": 0.6, "Sports": 0.3}), *sure('"}')]
+    found = category(value, '{"category": "World"}')
+    assert found.probabilities == pytest.approx([0.6, 0.3, 0.05, 0.05])
+    assert found.unresolved_mass == pytest.approx(0.1)
+
+
+def test_an_emitted_token_outside_the_top_list_does_not_lower_the_bound() -> None:
+    """A forced token appended to the list says nothing about the rank of unlisted ones."""
+    top = {"Sure": 0.5, "The": 0.1, "Wor": 1e-6}
+    found = category([("Wor", 1e-6, top), *sure("ld", '"}')], '{"category": "World"}', space="raw")
+    assert found.unresolved_mass == pytest.approx(0.3)
+    assert found.probability("World") < 1e-4
+
+
+def test_without_alternatives_the_rest_is_shared_by_the_other_labels() -> None:
+    """The emitted token alone bounds everything else by one minus its probability."""
+    found = category([("World", 0.7, {}), *sure('"}')], '{"category": "World"}')
+    assert found.probabilities == pytest.approx([0.7, 0.1, 0.1, 0.1])
+    assert found.measured.tolist() == [True, False, False, False]
+
+
+def test_duplicated_alternatives_count_once() -> None:
+    """Two tokens with the same bytes are one alternative, with the larger probability."""
+    log = math.log
+    top = ((b"A", log(0.5)), (b"B", log(0.25)), (b"B", log(0.125)), (b"C", log(0.25)))
+    tokens = (Token(b'{"c": "', 0.0), Token(b"A", log(0.5), top), Token(b'"}', 0.0))
+    found = extract_distribution(Completion(text='{"c": "A"}', tokens=tokens), ("A", "B", "C"), "c")
+    assert found.probabilities == pytest.approx([0.5, 0.25, 0.25])
+
+
+@pytest.mark.parametrize("impossible", [-math.inf, -9999.0, -1e9])
+def test_impossible_alternatives_stay_finite(impossible: float) -> None:
+    """-inf and -9999 mean zero; the logarithm reported is that of the floor."""
+    top = ((b"A", math.log(0.75)), (b"B", math.log(0.25)), (b"C", impossible))
+    tokens = (Token(b'{"c": "', 0.0), Token(b"A", math.log(0.75), top), Token(b'"}', 0.0))
+    found = extract_distribution(Completion(text='{"c": "A"}', tokens=tokens), ("A", "B", "C"), "c")
+    assert found.probabilities == pytest.approx([0.75, 0.25, 1e-12])
+    assert np.isfinite(found.logprobs).all()
+
+
+def test_an_emitted_token_called_impossible_keeps_a_finite_joint() -> None:
+    """A forced token may be -inf in raw space; its joint is -9999, never -inf."""
+    tokens = (Token(b'{"c": "', 0.0), Token(b"A", -math.inf), Token(b'"}', 0.0))
+    found = extract_distribution(Completion(text='{"c": "A"}', tokens=tokens), ("A", "B"), "c", "raw")
+    assert found.joint_logprob == -9999.0
+    assert np.isfinite(found.logprobs).all()
+
+
+def test_special_tokens_without_bytes_are_on_no_label() -> None:
+    """An end-of-turn alternative, reported without bytes, leads nowhere."""
+    value = [("World", 0.5, {"World": 0.5, b"": 0.3, "Sports": 0.2}), *sure('"}')]
+    found = category(value, '{"category": "World"}', ("World", "Sports"), space="raw")
+    assert found.probabilities == pytest.approx([5 / 7, 2 / 7])
+    assert found.label_mass == pytest.approx(0.7)
+
+
+def test_an_empty_token_inside_the_value_counts_towards_the_joint() -> None:
+    """Some servers report a cut character as an empty token first; its probability is real."""
+    value = [(b"", 0.5, {}), ("é", 0.5, {"é": 0.5, "è": 0.5}), *sure('"}')]
+    found = category(value, '{"category": "é"}', ("é", "è"))
+    assert found.joint_logprob == pytest.approx(math.log(0.25))
+
+
+def test_the_joint_takes_every_token_that_holds_content() -> None:
+    """Tokens that share content and a quote count, the quote's own token does not."""
+    tokens = [
+        *sure('{"category":'),
+        (' "', 0.5, {}),
+        ("Wor", 0.5, {}),
+        ('ld"', 0.5, {}),
+        ("}", 0.5, {}),
+    ]
+    found = extract_distribution(answer('{"category": "World"}', tokens), NEWS, "category")
+    assert found.joint_logprob == pytest.approx(math.log(0.25))
+    tokens = [('{"category": "World"}', 0.5, {})]
+    found = extract_distribution(answer('{"category": "World"}', tokens), NEWS, "category")
+    assert found.joint_logprob == pytest.approx(math.log(0.5))
+    assert found.probability("World") == pytest.approx(0.5)
+
+
+def test_rounding_above_zero_becomes_zero() -> None:
+    """Log-probabilities up to 1e-6 are rounding."""
+    tokens = (Token(b'{"c": "', 1e-7), Token(b"A", 9e-7, ((b"A", 9e-7),)), Token(b'"}', 0.0))
+    found = extract_distribution(Completion(text='{"c": "A"}', tokens=tokens), ("A", "B"), "c")
+    assert found.joint_logprob == 0.0
+    assert found.label_mass == 1.0
+
+
+@pytest.mark.parametrize("bad", [math.nan, 0.1])
+@pytest.mark.parametrize("in_top", [False, True])
+def test_numbers_that_are_no_log_probability_are_refused(bad: float, in_top: bool) -> None:
+    """A completion built by hand is checked too."""
+    token = Token(b"A", -0.5, ((b"B", bad),)) if in_top else Token(b"A", bad)
+    tokens = (Token(b'{"c": "', 0.0), token, Token(b'"}', 0.0))
+    with pytest.raises(LogprobsUnavailableError, match="<= 0"):
+        extract_distribution(Completion(text='{"c": "A"}', tokens=tokens), ("A", "B"), "c")
+
+
+def test_a_code_fence_the_server_stripped_is_found_in_the_tokens() -> None:
+    """llama.cpp reports the fence, the answer and the end of turn; its text holds the JSON only."""
+
+    def entry(text: str, logprob: float) -> dict[str, Any]:
+        return {"id": 1, "token": text, "bytes": list(text.encode()), "logprob": logprob}
+
+    def token(text: str, logprob: float, top: dict[str, float]) -> dict[str, Any]:
+        return {**entry(text, logprob), "top_logprobs": [entry(*pair) for pair in top.items()]}
+
+    def forced(text: str) -> dict[str, Any]:
+        return token(text, -2.0, {"Sure": -0.5, text: -2.0})
+
+    content = [
+        *map(forced, ("```", "json", "\n", "{", '"', "category", '":', ' "')),
+        token("S", -1.0, {"S": -1.0, "World": -1.5, "The": -1.2}),
+        token("ports", -0.5, {"ports": -0.5, "ci": -1.0}),
+        *map(forced, ('"', "}", "\n", "```", "<|im_end|>")),
+    ]
+    message = {"role": "assistant", "content": '{"category": "Sports"}'}
+    response = {
+        "choices": [
+            {"finish_reason": "stop", "index": 0, "message": message, "logprobs": {"content": content}}
+        ],
+        "created": 1,
+        "model": "smollm2",
+        "object": "chat.completion",
+        "usage": {"prompt_tokens": 40, "completion_tokens": 15, "total_tokens": 55},
+    }
+    found = extract_distribution(response, NEWS, "category", space="raw")
+    masses = [math.exp(-1.5), math.exp(-1.5), 0.0, math.exp(-2.0)]
+    bound = min(math.exp(-1.5), 1 - math.exp(-1) - math.exp(-1.5) - math.exp(-1.2))
+    masses[2] = bound
+    assert found.probabilities == pytest.approx([mass / sum(masses) for mass in masses])
+    assert found.joint_logprob == pytest.approx(-1.5)
+    assert found.unresolved_mass == pytest.approx(bound)
+
+
+def test_the_last_occurrence_of_the_answer_is_read() -> None:
+    """Reasoning may rehearse the answer; the tokens of the answer itself count."""
+    rehearsal = [('{"c": "', 1.0, {}), ("A", 0.1, {}), ('"} so ', 1.0, {})]
+    tokens = [*rehearsal, ('{"c": "', 1.0, {}), ("A", 0.9, {}), ('"}', 1.0, {})]
+    found = extract_distribution(answer('{"c": "A"}', tokens), ("A", "B"), "c")
+    assert found.joint_logprob == pytest.approx(math.log(0.9))
+
+
+def test_a_document_the_server_rewrote_is_found_by_its_value() -> None:
+    """Other spacing in the text than in the tokens is no obstacle while the value agrees."""
+    tokens = [*sure("so [1] {oops ", '{ "c" :\n "'), ("A", 0.9, {}), *sure('" } <|end|>')]
+    found = extract_distribution(answer('{"c":"A"}', tokens), ("A", "B"), "c")
+    assert found.joint_logprob == pytest.approx(math.log(0.9))
+
+
+def test_a_pretty_printed_nested_answer_is_aligned() -> None:
+    """Decoy keys, arrays and repeated values do not mislead the alignment."""
+    text = '{\n  "x": {"name": "A", "list": ["}", {"name": "B"}]},\n  "result": [\n    {"name": "B"},\n    {"name"'
+    tokens = [*sure(text, ' : "'), ("A", 0.8, {"A": 0.8, "B": 0.2}), *sure('"', "}\n  ]\n}")]
+    completion = answer(text + ' : "A"}\n  ]\n}', tokens)
+    found = extract_distribution(completion, ("A", "B"), "result[1].name")
+    assert found.probabilities == pytest.approx([0.8, 0.2])
+
+
+def test_of_a_repeated_key_the_last_value_is_aligned() -> None:
+    """As JSON parsers do."""
+    tokens = [*sure('{"c": "A", "c": "'), ("A", 0.5, {}), *sure('"}')]
+    found = extract_distribution(answer('{"c": "A", "c": "A"}', tokens), ("A", "B"), "c")
+    assert found.joint_logprob == pytest.approx(math.log(0.5))
+
+
+def test_the_first_element_of_an_array_is_read() -> None:
+    """`[]` means the first element, also at the root."""
+    tokens = [*sure('[{"x": "'), ("A", 0.6, {"A": 0.6, "B": 0.4}), *sure('"}, {"x": "B"}]')]
+    found = extract_distribution(answer('[{"x": "A"}, {"x": "B"}]', tokens), ("A", "B"), "[].x")
+    assert found.probabilities == pytest.approx([0.6, 0.4])
+
+
+def test_an_answer_in_other_case_counts_for_its_label() -> None:
+    """Labels compare without regard to case, and the emitted spelling is one of theirs."""
+    value = [("world", 0.6, {"world": 0.6, "World": 0.3, "Sports": 0.1}), *sure('"}')]
+    found = category(value, '{"category": "world"}', ("World", "Sports"))
+    assert found.probabilities == pytest.approx([0.9, 0.1])
+
+
+def test_an_answer_outside_the_label_set_leaves_its_mass_on_no_label() -> None:
+    """`Science` begins like `Sci/Tech`; what the model then wrote shows it was not."""
+    value = [
+        ("Sci", 0.6, {"Sci": 0.6, "World": 0.4}),
+        ("ence", 0.75, {"ence": 0.75, "/": 0.25}),
+        *sure('"}'),
+    ]
+    found = category(value, '{"category": "Science"}', ("World", "Sci/Tech"), space="raw")
+    assert found.label_mass == pytest.approx(0.55)
+    assert found.probabilities == pytest.approx([0.4 / 0.55, 0.15 / 0.55])
+    assert found.joint_logprob == pytest.approx(math.log(0.45))
+
+
+def test_an_empty_answer_takes_the_joint_of_its_closing_quote() -> None:
+    """An empty string has no content: its closing quote stands in."""
+    tokens = [*sure('{"c": "'), ('"}', 0.3, {'"}': 0.3, "A": 0.5, "B": 0.2})]
+    found = extract_distribution(answer('{"c": ""}', tokens), ("A", "B"), "c", "raw")
+    assert found.joint_logprob == pytest.approx(math.log(0.3))
+    assert found.probabilities == pytest.approx([5 / 7, 2 / 7])
+
+
+def test_evidence_that_says_nothing_gives_a_uniform_distribution() -> None:
+    """An illegal answer the model was certain of leaves every label equally unlikely."""
+    value = [("Xyz", 1.0, {"Xyz": 1.0}), *sure('"}')]
+    found = category(value, '{"category": "Xyz"}')
+    assert found.probabilities == pytest.approx([0.25] * 4)
+    assert not found.measured.any()
+    assert found.label_mass == 0.0
+
+
+def test_order_of_the_labels_is_the_order_of_the_arrays() -> None:
+    """A label set and a list give the same arrays."""
+    value = [("B", 0.6, {"B": 0.6, "A": 0.4}), *sure('"}')]
+    given = category(value, '{"category": "B"}', ["B", "A"])
+    assert given == category(value, '{"category": "B"}', LabelSet(["B", "A"]))
+    assert given.labels == ("B", "A")
+    assert given.probabilities == pytest.approx([0.6, 0.4])
+
+
+def test_a_thousand_labels_are_read() -> None:
+    """Look-ups are by bisection, whatever the size of the label set."""
+    labels = tuple(f"label {i:03d}" for i in range(1000))
+    value = [*sure("label "), ("123", 0.9, {"123": 0.9, "12": 0.05, "9": 0.05}), *sure('"}')]
+    found = category(value, '{"category": "label 123"}', labels)
+    assert found.logprobs.shape == (1000,)
+    assert found.probability("label 123") == pytest.approx(0.905, abs=1e-6)
+    assert found.probability("label 124") == pytest.approx(0.005, abs=1e-6)
+    assert found.probability("label 950") == pytest.approx(0.0005, abs=1e-6)
+    assert found.probabilities.sum() == pytest.approx(1.0)
+
+
+def test_missing_evidence_is_a_typed_error() -> None:
+    """Text without log-probabilities cannot be read."""
+    with pytest.raises(LogprobsUnavailableError, match="logprobs=True"):
+        extract_distribution('{"category": "World"}', NEWS, "category")
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("no JSON", ["no JSON"]),
+        ('{"other": "World"}', ['{"other": "World"}']),
+        ('{"category": ["World"]}', ['{"category": ["World"]}']),
+        ('{"category": 3}', ['{"category": 3}']),
+        ('{"category": "World"}', ["something else"]),
+        ('{"category": "World"}', ['{"category": "Sports"}']),
+        ('{"category": "é"}', ['{"category": "', "\ufffd", '"}']),
+    ],
+)
+def test_a_field_that_cannot_be_aligned_is_a_typed_error(text: str, tokens: list[str]) -> None:
+    """No number is better than the number of another field."""
+    with pytest.raises(LogprobsUnavailableError):
+        extract_distribution(answer(text, sure(*tokens)), NEWS, "category")
+
+
+def test_wrong_arguments_are_configuration_errors() -> None:
+    """Label set, field path and space are checked."""
+    good = answer('{"c": "A"}', sure('{"c": "', "A", '"}'))
+    cases: list[tuple[Any, str, str]] = [
+        (("A",), "c", "masked"),
+        ("AB", "c", "masked"),
+        (("A", 3), "c", "masked"),
+        (("A", "a"), "c", "masked"),
+        (("A", "B"), "", "masked"),
+        (("A", "B"), "c..d", "masked"),
+        (("A", "B"), "c[x]", "masked"),
+        (("A", "B"), "c", "exact"),
+    ]
+    for labels, path, space in cases:
+        with pytest.raises(ConfigurationError):
+            extract_distribution(good, labels, path, space)
+    with pytest.raises(DataError):
+        extract_distribution(object(), ("A", "B"), "c")
+
+
+def test_the_joint_of_any_scalar_is_read() -> None:
+    """Numbers, booleans and whole objects have a joint log-probability too."""
+    tokens = [
+        *sure('{"n": '),
+        ("1e", 0.5, {}),
+        ("5", 0.5, {}),
+        *sure(', "b": '),
+        ("true", 0.25, {}),
+        *sure("}"),
+    ]
+    completion = answer('{"n": 1e5, "b": true}', tokens)
+    assert joint_logprob(completion, "n") == pytest.approx(math.log(0.25))
+    assert joint_logprob(completion, "b") == pytest.approx(math.log(0.25))
+    assert joint_logprob(completion, "missing") is None
+    assert joint_logprob(read_completion('{"n": 1}'), "n") is None
+    with pytest.raises(ConfigurationError):
+        joint_logprob(read_completion('{"n": 1}'), "..")

@@ -1,0 +1,330 @@
+"""Every provider's answer becomes the same completion."""
+
+from __future__ import annotations
+
+import copy
+import enum
+import math
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from openai.types.chat import ChatCompletion
+
+from calibrant.core import Completion, DataError, Token, Usage
+from calibrant.logprobs import extract_distribution, field_value, read_completion
+
+TEXT = '{"category": "é"}'
+CUT = "é".encode()
+
+
+def entry(token: str, raw: bytes | None, logprob: Any) -> dict[str, Any]:
+    """Return one reported token."""
+    return {"token": token, "bytes": None if raw is None else list(raw), "logprob": logprob}
+
+
+def openai_body() -> dict[str, Any]:
+    """Return an OpenAI answer whose label is cut inside a character."""
+    content = [
+        {**entry('{"category": "', b'{"category": "', 0.0), "top_logprobs": []},
+        {
+            **entry("\\xc3", CUT[:1], -0.5),
+            "top_logprobs": [entry("\\xc3", CUT[:1], -0.5), entry("e", b"e", -1.0)],
+        },
+        {**entry("\\xa9", CUT[1:], 0.0), "top_logprobs": [entry("\\xa9", CUT[1:], 0.0)]},
+        {**entry('"}', None, 0), "top_logprobs": None},
+    ]
+    message = {"role": "assistant", "content": TEXT, "refusal": None}
+    return {
+        "model": "gpt-x-2026",
+        "choices": [{"message": message, "logprobs": {"content": content}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 12, "completion_tokens": 4},
+    }
+
+
+def namespace(node: Any) -> Any:
+    """Return `node` with attribute access."""
+    if isinstance(node, dict):
+        return SimpleNamespace(**{key: namespace(value) for key, value in node.items()})
+    return [namespace(item) for item in node] if isinstance(node, list) else node
+
+
+OPENAI = Completion(
+    text=TEXT,
+    tokens=(
+        Token(b'{"category": "', 0.0),
+        Token(CUT[:1], -0.5, ((CUT[:1], -0.5), (b"e", -1.0))),
+        Token(CUT[1:], 0.0, ((CUT[1:], 0.0),)),
+        Token(b'"}', 0.0),
+    ),
+    finish_reason="stop",
+    model="gpt-x-2026",
+    usage=Usage(prompt_tokens=12, completion_tokens=4),
+)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda body: body,
+        namespace,
+        lambda body: {"custom_id": "1", "response": {"status_code": 200, "body": body}, "error": None},
+        lambda body: {"response": body},
+    ],
+    ids=["dict", "object", "batch line", "wrapped"],
+)
+def test_every_openai_shape_reads_alike(wrap: Any) -> None:
+    """Dicts, SDK objects and batch lines hold the same answer."""
+    assert read_completion(wrap(openai_body())) == OPENAI
+
+
+def test_a_completion_is_returned_as_it_is() -> None:
+    """Reading twice costs nothing."""
+    assert read_completion(OPENAI) is OPENAI
+
+
+def test_plain_text_has_no_tokens() -> None:
+    """A callable may return the answer's text."""
+    assert read_completion(TEXT) == Completion(text=TEXT)
+
+
+def test_openai_sdk_objects_are_read() -> None:
+    """The SDK's own class reads like its dict."""
+    body = openai_body() | {"id": "1", "created": 1, "object": "chat.completion"}
+    body["choices"][0]["index"] = 0
+    body["usage"]["total_tokens"] = 16
+    for item in body["choices"][0]["logprobs"]["content"]:
+        item["top_logprobs"] = item["top_logprobs"] or []
+    assert read_completion(ChatCompletion.model_validate(body)) == OPENAI
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_litellm_objects_are_read_with_their_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The price of a call is a hidden parameter of litellm's responses."""
+    monkeypatch.setitem(os.environ, "LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    litellm = pytest.importorskip("litellm")
+    body = openai_body()
+    for item in body["choices"][0]["logprobs"]["content"]:
+        item["top_logprobs"] = item["top_logprobs"] or []
+    response = litellm.ModelResponse(**body)
+    response._hidden_params["response_cost"] = 0.25
+    found = read_completion(response)
+    assert found.tokens == OPENAI.tokens
+    assert found.usage == Usage(prompt_tokens=12, completion_tokens=4, cost=0.25)
+
+
+class FinishReason(enum.Enum):
+    """Like google-genai's."""
+
+    STOP = "STOP"
+    SAFETY = "SAFETY"
+
+
+def google_object(**changes: Any) -> SimpleNamespace:
+    """Return something shaped like google-genai's GenerateContentResponse."""
+    parts = [
+        SimpleNamespace(text="Let me think.", thought=True),
+        SimpleNamespace(text='{"c": ', thought=None),
+        SimpleNamespace(text='"A"}', thought=None),
+    ]
+    chosen = [namespace({"token": t, "log_probability": p}) for t, p in (('{"c": "', 0.0), ("A", -0.25))]
+    chosen.append(namespace({"token": '"}', "log_probability": -1e-9}))
+    tops = [
+        namespace({"candidates": []}),
+        namespace({"candidates": [{"token": "B", "log_probability": -1.5}]}),
+    ]
+    candidate = SimpleNamespace(
+        content=SimpleNamespace(parts=parts),
+        finish_reason=FinishReason.STOP,
+        logprobs_result=SimpleNamespace(chosen_candidates=chosen, top_candidates=tops),
+    )
+    usage = {"prompt_token_count": 5, "candidates_token_count": 3, "thoughts_token_count": 7}
+    made = {
+        "candidates": [candidate],
+        "model_version": "gemini-x",
+        "usage_metadata": namespace(usage),
+        "prompt_feedback": None,
+    }
+    return SimpleNamespace(**(made | changes))
+
+
+VERTEX = {
+    "candidates": [
+        {
+            "content": {
+                "parts": [{"text": "Let me think.", "thought": True}, {"text": '{"c": '}, {"text": '"A"}'}]
+            },
+            "finishReason": "STOP",
+            "logprobsResult": {
+                "chosenCandidates": [
+                    {"token": '{"c": "', "logProbability": 0},
+                    {"token": "A", "logProbability": -0.25},
+                    {"token": '"}', "logProbability": -1e-9},
+                ],
+                "topCandidates": [{}, {"candidates": [{"token": "B", "logProbability": -1.5}]}],
+            },
+        }
+    ],
+    "modelVersion": "gemini-x",
+    "usageMetadata": {"promptTokenCount": 5, "candidatesTokenCount": 3, "thoughtsTokenCount": 7},
+}
+GOOGLE = Completion(
+    text='{"c": "A"}',
+    tokens=(Token(b'{"c": "', 0.0), Token(b"A", -0.25, ((b"B", -1.5),)), Token(b'"}', -1e-9)),
+    finish_reason="stop",
+    model="gemini-x",
+    usage=Usage(prompt_tokens=5, completion_tokens=10),
+)
+
+
+@pytest.mark.parametrize("response", [google_object(), VERTEX, {"response": VERTEX, "status": ""}])
+def test_every_google_shape_reads_alike(response: Any) -> None:
+    """SDK objects and Vertex batch dicts agree; thoughts are no part of the text."""
+    assert read_completion(response) == GOOGLE
+
+
+def test_google_finish_reasons_get_openai_names() -> None:
+    """`MAX_TOKENS` is `length`, a safety stop is `content_filter` and, without text, a refusal."""
+    cut = copy.deepcopy(VERTEX)
+    cut["candidates"][0]["finishReason"] = "MAX_TOKENS"
+    assert read_completion(cut).finish_reason == "length"
+    stopped = {"candidates": [{"finishReason": "SAFETY"}]}
+    found = read_completion(stopped)
+    assert (found.text, found.finish_reason, found.refusal) == ("", "content_filter", "blocked: SAFETY")
+    blocked = read_completion({"promptFeedback": {"blockReason": "OTHER"}})
+    assert blocked.refusal == "blocked: OTHER"
+
+
+def test_a_refusal_is_kept() -> None:
+    """OpenAI reports refusals beside the content."""
+    body = openai_body()
+    body["choices"][0]["message"] = {"content": None, "refusal": "I cannot do that."}
+    found = read_completion(body)
+    assert found.refusal == "I cannot do that."
+    assert found.text == ""
+
+
+def test_content_in_parts_is_joined() -> None:
+    """Some servers send a list of parts instead of text."""
+    body = openai_body()
+    body["choices"][0]["message"]["content"] = [{"type": "text", "text": TEXT[:5]}, {"text": TEXT[5:]}]
+    assert read_completion(body) == OPENAI
+
+
+def test_without_bytes_the_text_is_encoded() -> None:
+    """Servers that report no bytes are taken at their word."""
+    body = openai_body()
+    body["choices"][0]["logprobs"] = {
+        "content": [{"token": TEXT, "logprob": -1}, {"token": "\ud83d", "logprob": 0.0}]
+    }
+    assert read_completion(body).tokens == (Token(TEXT.encode(), -1.0), Token(b"\xed\xa0\xbd", 0.0))
+
+
+@pytest.mark.parametrize("raw", [[300], "text", [], ["a"], 7, {}])
+def test_bytes_that_are_none_give_way_to_the_text(raw: Any) -> None:
+    """Broken bytes are passed over."""
+    body = openai_body()
+    item = {
+        "token": "x",
+        "bytes": raw,
+        "logprob": -1.0,
+        "top_logprobs": [{"token": "y", "bytes": raw, "logprob": -2.0}],
+    }
+    body["choices"][0]["logprobs"]["content"] = [item]
+    assert read_completion(body).tokens == (Token(b"x", -1.0, ((b"y", -2.0),)),)
+
+
+@pytest.mark.parametrize("logprobs", [None, {}, {"content": None}, {"content": []}, {"content": 7}, 7])
+def test_missing_log_probabilities_leave_no_tokens(logprobs: Any) -> None:
+    """The text is still an answer."""
+    body = openai_body()
+    body["choices"][0]["logprobs"] = logprobs
+    found = read_completion(body)
+    assert found.tokens is None
+    assert found.text == TEXT
+
+
+@pytest.mark.parametrize("bad", [None, math.nan, 1e-3, math.inf, "-1", True, [1]])
+@pytest.mark.parametrize("where", ["token", "top"])
+@pytest.mark.parametrize("wrap", [lambda body: body, namespace], ids=["dict", "object"])
+def test_one_unusable_log_probability_drops_the_evidence(bad: Any, where: str, wrap: Any) -> None:
+    """Null, NaN, positive or no number at all: never repaired, never a wrong number."""
+    body = openai_body()
+    item = body["choices"][0]["logprobs"]["content"][1]
+    (item if where == "token" else item["top_logprobs"][0])["logprob"] = bad
+    found = read_completion(wrap(body))
+    assert found.tokens is None
+    assert found.text == TEXT
+
+
+@pytest.mark.parametrize("items", [[None], ["x"], [{"logprob": -1.0}], [{"token": "x"}]])
+def test_tokens_of_unknown_shape_drop_the_evidence(items: Any) -> None:
+    """A token without text, bytes or number is no evidence."""
+    body = openai_body()
+    body["choices"][0]["logprobs"]["content"] = items
+    assert read_completion(body).tokens is None
+    body = openai_body()
+    body["choices"][0]["logprobs"]["content"][0]["top_logprobs"] = items
+    assert read_completion(body).tokens is None
+
+
+@pytest.mark.parametrize(
+    ("given", "read"), [(-math.inf, -9999.0), (-9999.0, -9999.0), (-1e30, -9999.0), (1e-7, 0.0)]
+)
+def test_legal_extremes_are_clipped(given: float, read: float) -> None:
+    """-inf and -9999 both say impossible; a positive rounding error is zero."""
+    body = openai_body()
+    body["choices"][0]["logprobs"]["content"][1]["top_logprobs"][1]["logprob"] = given
+    tokens = read_completion(body).tokens
+    assert tokens is not None
+    assert tokens[1].top[1] == (b"e", read)
+
+
+def test_vertex_evidence_with_holes_is_dropped() -> None:
+    """A missing probability is not certainty."""
+    holed = copy.deepcopy(VERTEX)
+    del holed["candidates"][0]["logprobsResult"]["chosenCandidates"][1]["logProbability"]
+    assert read_completion(holed).tokens is None
+    long = copy.deepcopy(VERTEX)
+    long["candidates"][0]["logprobsResult"]["topCandidates"] *= 3
+    assert read_completion(long).tokens is None
+
+
+@pytest.mark.parametrize(
+    ("response", "match"),
+    [
+        (None, "NoneType"),
+        (7, "int"),
+        ({"category": "World"}, "category"),
+        ({"error": {"message": "overloaded"}}, "overloaded"),
+        ({"choices": []}, "at least one"),
+        ({"choices": "x"}, "at least one"),
+        ({"candidates": []}, "at least one"),
+        ({"choices": [{"text": "legacy"}]}, "chat"),
+        ({"response": None, "error": {"code": "expired"}}, "expired"),
+        ({"response": {"status_code": 500, "body": {"error": "x"}}}, "500"),
+        ({"response": {"status_code": 200, "body": {}}}, "choices"),
+        (SimpleNamespace(choices=None), "SimpleNamespace"),
+    ],
+)
+def test_an_answer_of_unknown_shape_is_a_data_error(response: Any, match: str) -> None:
+    """The server's fault is said plainly."""
+    with pytest.raises(DataError, match=match):
+        read_completion(response)
+
+
+def test_usage_that_is_no_number_counts_as_zero() -> None:
+    """Servers may leave usage out or break it."""
+    body = openai_body()
+    body["usage"] = {"prompt_tokens": None, "completion_tokens": "4"}
+    body["_hidden_params"] = {"response_cost": True}
+    assert read_completion(body).usage == Usage()
+
+
+def test_the_answer_read_is_the_answer_used() -> None:
+    """A response and its completion give the same distribution."""
+    first = extract_distribution(openai_body(), ("é", "e"), "category")
+    assert first == extract_distribution(OPENAI, ("é", "e"), "category")
+    assert first.probability("é") == pytest.approx(1 / (1 + math.exp(-0.5)))
+    assert field_value(OPENAI, "category") == "é"

@@ -1,0 +1,205 @@
+"""Labels from schemas and schemas from labels."""
+
+from __future__ import annotations
+
+import copy
+import enum
+from typing import Any, Literal
+
+import pydantic
+import pytest
+
+from calibrant.core import ConfigurationError, LabelSet
+from calibrant.logprobs import as_response_format, enum_schema, labels_from_schema
+
+
+class Topic(enum.StrEnum):
+    """Labels as an enumeration."""
+
+    WORLD = "World"
+    SCI = "Sci/Tech"
+
+
+class Item(pydantic.BaseModel):
+    """One result."""
+
+    category: Topic = pydantic.Field(description="the topic")
+    score: float = 0.5
+
+
+class Answer(pydantic.BaseModel):
+    """A nested answer."""
+
+    results: list[Item]
+    tone: Literal["kind", "rude"]
+    maybe: Topic | None = None
+    single: Literal["only"]
+
+
+class Tree(pydantic.BaseModel):
+    """A schema that contains itself."""
+
+    label: Literal["A", "B"]
+    child: Tree | None = pydantic.Field(default=None, description="below")
+
+
+@pytest.mark.parametrize("wrap", [lambda s: s, as_response_format, lambda s: s.model_json_schema()])
+@pytest.mark.parametrize(
+    ("path", "labels"),
+    [
+        ("results[].category", ("World", "Sci/Tech")),
+        ("results[2].category", ("World", "Sci/Tech")),
+        ("tone", ("kind", "rude")),
+        ("maybe", ("World", "Sci/Tech")),
+        ("single", ("only",)),
+    ],
+)
+def test_labels_are_found_through_references_and_arrays(
+    wrap: Any, path: str, labels: tuple[str, ...]
+) -> None:
+    """A class, its schema and its response format say the same."""
+    assert labels_from_schema(wrap(Answer), path) == labels
+
+
+def test_labels_of_a_recursive_schema_are_found() -> None:
+    """A schema may contain itself."""
+    assert labels_from_schema(Tree, "child.child.label") == ("A", "B")
+    strict = as_response_format(Tree)
+    assert labels_from_schema(strict, "child.child.label") == ("A", "B")
+
+
+@pytest.mark.parametrize(
+    ("field", "labels"),
+    [
+        ({"enum": ["A", "B", None]}, ("A", "B")),
+        ({"const": "A"}, ("A",)),
+        ({"anyOf": [{"const": "A"}, {"enum": ["B", "A"]}, {"type": "null"}]}, ("A", "B")),
+        ({"oneOf": [{"const": "A", "title": "x"}, {"const": "B"}]}, ("A", "B")),
+        ({"allOf": [{"enum": ["A", "B", "C"]}, {"enum": ["C", "B"]}]}, ("B", "C")),
+        ({"$ref": "#/$defs/a~1b", "description": "x"}, ("A", "B")),
+        ({"allOf": [{"$ref": "#/$defs/a~1b"}], "default": "A"}, ("A", "B")),
+        ({"enum": ["A"], "anyOf": [{"type": "string"}]}, ("A",)),
+    ],
+)
+def test_every_way_to_write_an_enum_is_read(field: dict[str, Any], labels: tuple[str, ...]) -> None:
+    """Combinations intersect, choices add up, null is passed over."""
+    schema = {"type": "object", "properties": {"c": field}, "$defs": {"a/b": {"enum": ["A", "B"]}}}
+    before = copy.deepcopy(schema)
+    assert sorted(labels_from_schema(schema, "c")) == sorted(labels)
+    assert labels_from_schema({"schema": schema, "name": "x"}, "c") == labels_from_schema(schema, "c")
+    assert schema == before
+
+
+def test_properties_of_combined_objects_are_merged() -> None:
+    """`allOf` adds properties."""
+    base = {"properties": {"c": {"enum": ["A", "B"]}}}
+    schema = {"allOf": [base, {"properties": {"d": {"enum": ["C", "D"]}}}]}
+    assert labels_from_schema(schema, "c") == ("A", "B")
+    assert labels_from_schema(schema, "d") == ("C", "D")
+    pair = {"type": "array", "prefixItems": [{"enum": ["A"]}, {"enum": ["B"]}], "items": {"enum": ["C"]}}
+    assert [labels_from_schema(pair, f"[{i}]") for i in range(3)] == [("A",), ("B",), ("C",)]
+
+
+@pytest.mark.parametrize(
+    ("schema", "path", "match"),
+    [
+        (Answer, "missing", "only .*results"),
+        (Answer, "results[].score", "none"),
+        (Answer, "tone.x", "'x'"),
+        ({"properties": {"c": {"enum": [1, 2]}}}, "c", "texts"),
+        ({"properties": {"c": {"$ref": "#/nowhere"}}}, "c", "reference"),
+        ({"properties": {"c": {"$ref": "http://x"}}}, "c", "reference"),
+        ({"properties": {"c": {"$ref": "#/properties/c"}}}, "c", "back to itself"),
+        ({"properties": {"c": {"allOf": [{"enum": ["A"]}, {"enum": ["B"]}]}}}, "c", "none"),
+        (7, "c", "int"),
+        (Answer, "a..b", "field path"),
+    ],
+)
+def test_a_schema_without_labels_is_a_configuration_error(schema: Any, path: str, match: str) -> None:
+    """The message says what is missing."""
+    with pytest.raises(ConfigurationError, match=match):
+        labels_from_schema(schema, path)
+
+
+def test_a_strict_response_format_is_built_from_a_class() -> None:
+    """Objects are closed, everything is required, references stand alone."""
+    made = as_response_format(Answer)
+    assert made["type"] == "json_schema"
+    assert made["json_schema"]["name"] == "Answer"
+    assert made["json_schema"]["strict"] is True
+    schema = made["json_schema"]["schema"]
+    item = schema["$defs"]["Item"]
+    assert schema["additionalProperties"] is False
+    assert item["additionalProperties"] is False
+    assert schema["required"] == ["results", "tone", "maybe", "single"]
+    assert item["required"] == ["category", "score"]
+    category = item["properties"]["category"]
+    assert category["enum"] == ["World", "Sci/Tech"]
+    assert category["description"] == "the topic"
+    assert "$ref" not in category
+
+
+def test_a_plain_schema_is_copied_not_changed() -> None:
+    """Fields named like keywords, and values that look like schemas, are left alone."""
+    schema = {
+        "type": "object",
+        "properties": {
+            "properties": {"type": "string", "enum": ["A", "B"]},
+            "open": {
+                "type": "object",
+                "additionalProperties": {"type": "string"},
+                "default": {"type": "object"},
+            },
+        },
+    }
+    before = copy.deepcopy(schema)
+    made = as_response_format(schema)["json_schema"]
+    assert made["name"] == "answer"
+    found = made["schema"]
+    assert found["properties"]["properties"] == {"type": "string", "enum": ["A", "B"]}
+    assert found["properties"]["open"]["additionalProperties"] == {"type": "string"}
+    assert found["properties"]["open"]["default"] == {"type": "object"}
+    found["properties"]["open"]["default"]["x"] = 1
+    assert schema == before
+
+
+@pytest.mark.parametrize(
+    "wrapper", [{"type": "json_object"}, {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}]
+)
+def test_a_response_format_is_returned_unchanged(wrapper: dict[str, Any]) -> None:
+    """What the user built stays as it is."""
+    assert as_response_format(wrapper) == wrapper
+
+
+def test_no_schema_is_a_configuration_error() -> None:
+    """Only mappings and model classes are schemas."""
+    with pytest.raises(ConfigurationError, match="Pydantic"):
+        as_response_format("object")
+
+
+@pytest.mark.parametrize(
+    "path", ["category", "result.category", "results[].category", "a[1].b[].c", "[].x", "m[][]"]
+)
+def test_the_schema_of_a_label_set_allows_exactly_its_labels(path: str) -> None:
+    """What is put in comes out, in the same order."""
+    labels = LabelSet(["Sci/Tech", 'a "b"', "é"])
+    assert labels_from_schema(enum_schema(labels, path), path) == labels.labels
+
+
+def test_the_schema_of_one_field_is_the_smallest_there_is() -> None:
+    """One object, one required field, nothing else."""
+    assert enum_schema(["A", "B"], "c") == {
+        "type": "json_schema",
+        "json_schema": {
+            "name": "answer",
+            "strict": True,
+            "schema": {
+                "type": "object",
+                "properties": {"c": {"type": "string", "enum": ["A", "B"]}},
+                "required": ["c"],
+                "additionalProperties": False,
+            },
+        },
+    }
+    with pytest.raises(ConfigurationError):
+        enum_schema(["A"], "c")

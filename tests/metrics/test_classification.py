@@ -1,0 +1,99 @@
+"""Accuracy, F1 and the confusion matrix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrant.core import ConfigurationError, LabelSet
+from calibrant.metrics import LabelMetrics, classification_summary
+
+LABELS = ["Sports", "World", "Business"]
+
+
+def test_a_hand_made_example() -> None:
+    """Six rows, one without prediction, one with an illegal label."""
+    summary = classification_summary(
+        ["Sports", "Sports", "Sports", "World", "World", "Business"],
+        ["Sports", "World", None, "World", "Weather", "World"],
+        labels=LABELS,
+    )
+    assert summary.labels == tuple(LABELS)
+    assert summary.n == 6
+    assert summary.confusion.tolist() == [[1, 1, 0], [0, 1, 0], [0, 1, 0]]
+    assert summary.other.tolist() == [1, 1, 0]
+    assert summary.accuracy == pytest.approx(2 / 6)
+    assert summary.per_class["Sports"] == LabelMetrics(precision=1.0, recall=1 / 3, f1=0.5, support=3)
+    assert summary.per_class["World"] == LabelMetrics(precision=1 / 3, recall=0.5, f1=0.4, support=2)
+    assert summary.per_class["Business"] == LabelMetrics(precision=0.0, recall=0.0, f1=0.0, support=1)
+    assert summary.macro_f1 == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_it_agrees_with_scikit_learn(seed: int) -> None:
+    """Including labels that never occur and rows without prediction."""
+    sklearn = pytest.importorskip("sklearn.metrics")
+    rng = np.random.default_rng(seed)
+    labels = ["a", "b", "c", "d", "unused"]
+    truth = rng.choice(labels[:4], 80, p=[0.6, 0.2, 0.15, 0.05]).tolist()
+    predicted = [t if rng.random() < 0.6 else str(rng.choice([*labels[:3], "none of them"])) for t in truth]
+    summary = classification_summary(truth, predicted, labels=labels)
+    options = {"labels": labels, "zero_division": 0}
+    precision, recall, f1, support = sklearn.precision_recall_fscore_support(truth, predicted, **options)
+    found = list(summary.per_class.values())
+    assert [m.precision for m in found] == pytest.approx(precision)
+    assert [m.recall for m in found] == pytest.approx(recall)
+    assert [m.f1 for m in found] == pytest.approx(f1)
+    assert [m.support for m in found] == support.tolist()
+    assert summary.macro_f1 == pytest.approx(sklearn.f1_score(truth, predicted, average="macro", **options))
+    assert summary.accuracy == pytest.approx(sklearn.accuracy_score(truth, predicted))
+    assert summary.confusion.tolist() == sklearn.confusion_matrix(truth, predicted, labels=labels).tolist()
+
+
+def test_labels_compare_without_case_and_surrounding_space() -> None:
+    """The rule for correctness everywhere; results are keyed by the label set's spelling."""
+    summary = classification_summary([" sports"], ["SPORTS "], labels=LabelSet(LABELS))
+    assert summary.accuracy == 1.0
+    assert summary.per_class["Sports"].support == 1
+
+
+def test_without_a_label_set_the_labels_that_occur_are_used() -> None:
+    """Sorted, also a single one; missing predictions are no label."""
+    summary = classification_summary(["b", "a", "B"], ["c", None, ""])
+    assert summary.labels == ("a", "b", "c")
+    assert summary.confusion[1].tolist() == [0, 0, 1]
+    assert summary.other.tolist() == [1, 1, 0]
+    assert classification_summary(["x"], ["x"]).macro_f1 == 1.0
+
+
+def test_a_perfect_classifier_scores_one_everywhere() -> None:
+    """And its confusion matrix is diagonal."""
+    summary = classification_summary(LABELS * 3, LABELS * 3, labels=LABELS)
+    assert summary.accuracy == summary.macro_f1 == 1.0
+    assert summary.confusion.tolist() == (3 * np.eye(3, dtype=int)).tolist()
+
+
+def test_arrays_of_the_summary_cannot_be_changed() -> None:
+    """It is a value."""
+    summary = classification_summary(["x"], ["y"])
+    with pytest.raises(ValueError, match="read-only"):
+        summary.confusion[0, 0] = 5
+
+
+@pytest.mark.parametrize(
+    ("truth", "predicted", "labels", "message"),
+    [
+        ([], [], LABELS, "at least one row"),
+        (["Sports"], [], LABELS, "as many"),
+        (["Sports", "Weather"], ["Sports", "Sports"], LABELS, "'Weather' in row 1"),
+        ([None], ["Sports"], LABELS, "row 0"),
+        ([3], [3], None, "row 0"),
+        (["a"], ["a"], ["a", "A"], "distinct"),
+    ],
+)
+def test_bad_input_is_an_error(truth: Any, predicted: Any, labels: Any, message: str) -> None:
+    """True labels must be legal; predictions need not."""
+    with pytest.raises(ConfigurationError, match=message):
+        classification_summary(truth, predicted, labels=labels)

@@ -1,0 +1,278 @@
+"""Wilson, bootstrap and pooled paired intervals."""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+
+from calibrant.core import ConfigurationError, Interval
+from calibrant.metrics import bootstrap_interval, paired_mean_interval, wilson_interval
+
+
+@pytest.mark.parametrize(
+    ("successes", "n", "lower", "upper"),
+    # Newcombe 1998, Statistics in Medicine 17:857-872, table I, method 3.
+    [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
+)
+def test_wilson_matches_newcombes_table(successes: int, n: int, lower: float, upper: float) -> None:
+    """Published values to four digits."""
+    interval = wilson_interval(successes, n)
+    assert (interval.lower, interval.upper) == pytest.approx((lower, upper), abs=5e-5)
+    assert interval.estimate == successes / n
+    assert interval.level == 0.95
+    assert interval.median is None
+
+
+@pytest.mark.parametrize(("successes", "n"), [(3, 10), (50, 100), (1, 400), (399, 400)])
+@pytest.mark.parametrize("level", [0.5, 0.9, 0.99])
+def test_wilson_ends_solve_the_score_equation(successes: int, n: int, level: float) -> None:
+    """Each end is a proportion whose own normal interval just reaches the estimate."""
+    interval = wilson_interval(successes, n, level)
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    for end in (interval.lower, interval.upper):
+        assert abs(end - successes / n) == pytest.approx(z * math.sqrt(end * (1 - end) / n))
+
+
+def test_wilson_touches_zero_and_one_exactly() -> None:
+    """No rounding leaks past the ends, whatever n."""
+    for n in (1, 3, 7, 10, 1_000_003):
+        assert wilson_interval(0, n).lower == 0.0
+        assert wilson_interval(n, n).upper == 1.0
+        assert 0.0 < wilson_interval(0, n).upper < 1.0
+
+
+@pytest.mark.parametrize(
+    ("successes", "n", "level"),
+    [
+        (0, 0, 0.95),
+        (3, 2, 0.95),
+        (-1, 2, 0.95),
+        (0.5, 2, 0.95),
+        (1, -2, 0.95),
+        (1, math.nan, 0.95),
+        (True, 2, 0.95),
+        ("1", 2, 0.95),
+        (1, 2, 0.0),
+        (1, 2, 1.0),
+        (1, 2, 95),
+        (1, 2, math.nan),
+    ],
+)
+def test_wilson_rejects_impossible_counts_and_levels(successes: int, n: int, level: float) -> None:
+    """No data above all: there is no interval for nothing."""
+    with pytest.raises(ConfigurationError, match="Expected"):
+        wilson_interval(successes, n, level)
+
+
+def _rows(kind: str) -> np.ndarray:
+    rng = np.random.default_rng(7)
+    if kind == "binary":
+        return (rng.random(300) < 0.85).astype(float)
+    if kind == "few values":
+        return rng.choice([-1.0, 0.0, 0.5, 1.0], 400)
+    return rng.exponential(size=120)
+
+
+@pytest.mark.parametrize("kind", ["binary", "few values", "continuous"])
+def test_bootstrap_percentiles_match_resampling_row_by_row(kind: str) -> None:
+    """The shortcut for repeated values draws from the same distribution as rows do."""
+    x = _rows(kind)
+    rng = np.random.default_rng(1)
+    means = np.array([rng.choice(x, len(x)).mean() for _ in range(20_000)])
+    found = bootstrap_interval(x, 0.9, n_resamples=20_000, rng=2)
+    spread = means.std()
+    for value, quantile in ((found.lower, 0.05), (found.median, 0.5), (found.upper, 0.95)):
+        assert value == pytest.approx(np.quantile(means, quantile), abs=0.06 * spread)
+    assert found.estimate == pytest.approx(x.mean())
+
+
+@pytest.mark.parametrize("kind", ["binary", "few values", "continuous"])
+def test_bca_agrees_with_scipy(kind: str) -> None:
+    """An independent implementation of Efron's interval, up to resampling noise."""
+    stats = pytest.importorskip("scipy.stats")
+    x = _rows(kind)
+    reference = stats.bootstrap((x,), np.mean, method="BCa", n_resamples=20_000, rng=np.random.default_rng(3))
+    found = bootstrap_interval(x, method="bca", n_resamples=20_000, rng=4)
+    spread = x.std() / math.sqrt(len(x))
+    assert found.lower == pytest.approx(reference.confidence_interval.low, abs=0.12 * spread)
+    assert found.upper == pytest.approx(reference.confidence_interval.high, abs=0.12 * spread)
+
+
+def test_bca_agrees_with_scipy_where_the_corrections_are_large() -> None:
+    """Twelve very skewed values, enough resamples to tell each part of the formula."""
+    stats = pytest.importorskip("scipy.stats")
+    x = np.random.default_rng(2).lognormal(sigma=1.2, size=12)
+    options = {"method": "BCa", "n_resamples": 100_000, "rng": np.random.default_rng(3)}
+    reference = stats.bootstrap((x,), np.mean, **options).confidence_interval
+    found = bootstrap_interval(x, method="bca", n_resamples=100_000, rng=4)
+    spread = x.std() / math.sqrt(len(x))
+    assert found.lower == pytest.approx(reference.low, abs=0.025 * spread)
+    assert found.upper == pytest.approx(reference.high, abs=0.05 * spread)
+
+
+def test_bca_leans_towards_the_long_tail() -> None:
+    """For right-skewed values both ends lie above those of the percentile interval."""
+    x = np.random.default_rng(0).exponential(size=40)
+    plain, corrected = (bootstrap_interval(x, method=m, rng=5) for m in ("percentile", "bca"))
+    assert corrected.lower > plain.lower
+    assert corrected.upper > plain.upper
+
+
+def test_bootstrap_is_reproducible_and_takes_a_generator() -> None:
+    """Equal seeds agree, a seed equals its generator, None is seed 0, other seeds differ."""
+    x = _rows("continuous")
+    one = bootstrap_interval(x, rng=11, n_resamples=500)
+    assert bootstrap_interval(x, rng=np.random.default_rng(11), n_resamples=500) == one
+    assert bootstrap_interval(x, rng=12, n_resamples=500) != one
+    assert bootstrap_interval(x, n_resamples=500) == bootstrap_interval(x, rng=0, n_resamples=500)
+
+
+def test_bootstrap_resamples_many_rows_in_chunks() -> None:
+    """More elements than one chunk holds: all resamples are drawn."""
+    x = np.random.default_rng(0).normal(size=5_000)
+    found = bootstrap_interval(x, n_resamples=2_000, rng=0)
+    half = 1.96 * x.std() / math.sqrt(len(x))
+    assert found.upper - found.lower == pytest.approx(2 * half, rel=0.1)
+
+
+def test_bootstrap_of_a_million_binary_rows_needs_no_row_draws() -> None:
+    """Ten billion draws would run into the time limit."""
+    x = np.zeros(1_000_000)
+    x[:900_000] = 1.0
+    found = bootstrap_interval(x, rng=0)
+    assert (found.lower, found.upper) == pytest.approx((0.9 - 0.000588, 0.9 + 0.000588), abs=3e-5)
+
+
+@pytest.mark.parametrize("method", ["percentile", "bca"])
+@pytest.mark.parametrize("values", [[1.0], [0.1] * 7, [0, 0]])
+def test_values_that_do_not_vary_give_a_point(method: str, values: list[float]) -> None:
+    """No spread to resample."""
+    found = bootstrap_interval(values, method=method)  # type: ignore[arg-type]
+    assert found == Interval(
+        lower=values[0], upper=values[0], level=0.95, estimate=values[0], median=values[0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "options"),
+    [
+        ([], {}),
+        ([1.0, math.nan], {}),
+        ([1.0, math.inf], {}),
+        ([[1.0]], {}),
+        (["a"], {}),
+        ([0, 1], {"level": 1.0}),
+        ([0, 1], {"method": "normal"}),
+        ([0, 1], {"n_resamples": 0}),
+        ([0, 1], {"n_resamples": 2.5}),
+    ],
+)
+def test_bootstrap_rejects_bad_input(values: list[float], options: dict[str, object]) -> None:
+    """Empty, not finite, unknown method, parameter out of range."""
+    with pytest.raises(ConfigurationError, match="Expected"):
+        bootstrap_interval(values, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["percentile", "bca"])
+def test_bootstrap_intervals_cover_the_truth_about_as_often_as_they_say(method: str) -> None:
+    """95% intervals of a skewed mean, n = 60; the bootstrap is known to fall a little short."""
+    rng = np.random.default_rng(0)
+    hits = 0
+    for _ in range(2_000):
+        x = rng.gamma(4.0, 0.25, size=60)
+        found = bootstrap_interval(x, method=method, n_resamples=1_000, rng=rng)  # type: ignore[arg-type]
+        hits += found.lower <= 1.0 <= found.upper
+    assert 0.92 < hits / 2_000 < 0.97
+
+
+def test_paired_mean_without_groups_is_the_t_interval() -> None:
+    """Student's sleep data (1908): mean 1.58, 95% interval 0.70 to 2.46."""
+    differences = [1.2, 2.4, 1.3, 1.3, 0.0, 1.0, 1.8, 0.8, 4.6, 1.4]
+    found = paired_mean_interval(differences)
+    assert found.estimate == pytest.approx(1.58)
+    assert (found.lower, found.upper) == pytest.approx((0.7001, 2.4599), abs=1e-4)
+
+
+def test_one_group_and_identical_labels_change_nothing() -> None:
+    """A single stratum is no stratification."""
+    values = [0.0, 1.0, -1.0, 1.0, 1.0]
+    plain, grouped = paired_mean_interval(values), paired_mean_interval(values, ["x"] * 5)
+    assert (grouped.lower, grouped.upper) == pytest.approx((plain.lower, plain.upper))
+
+
+def test_two_groups_by_hand() -> None:
+    """Sizes 2 and 3, variances 2 and 3: v = 0.16 and 0.36, 2.68 degrees of freedom."""
+    values, groups = [0.0, 2.0, 10.0, 13.0, 13.0], ["a", "a", "b", "b", "b"]
+    found = paired_mean_interval(values, groups)
+    v = (0.4**2 * 2 / 2, 0.6**2 * 3 / 3)
+    df = sum(v) ** 2 / (v[0] ** 2 / 1 + v[1] ** 2 / 2)
+    stats = pytest.importorskip("scipy.stats")
+    half = stats.t.ppf(0.975, df) * math.sqrt(sum(v))
+    assert found.estimate == pytest.approx(7.6)
+    assert (found.lower, found.upper) == pytest.approx((7.6 - half, 7.6 + half))
+
+
+def test_differences_between_groups_do_not_widen_the_interval() -> None:
+    """Shifting one stratum moves the estimate and leaves the width alone."""
+    rng = np.random.default_rng(0)
+    values, groups = rng.normal(size=60), np.repeat(["a", "b", "c"], 20)
+    before = paired_mean_interval(values, groups)
+    after = paired_mean_interval(values + 100.0 * (groups == "b"), groups)
+    assert after.estimate == pytest.approx(before.estimate + 100 / 3)
+    assert after.upper - after.lower == pytest.approx(before.upper - before.lower)
+
+
+def test_the_order_of_rows_does_not_matter() -> None:
+    """Groups need not be contiguous."""
+    rng = np.random.default_rng(1)
+    values, groups = rng.normal(size=30), rng.integers(0, 3, 30)
+    order = rng.permutation(30)
+    one, other = (
+        paired_mean_interval(values, groups),
+        paired_mean_interval(values[order], groups[order].tolist()),
+    )
+    assert (one.lower, one.upper) == pytest.approx((other.lower, other.upper))
+
+
+def test_groups_without_variation_give_a_point() -> None:
+    """0.1 three times must not vary by rounding; a group that varies still counts."""
+    flat = paired_mean_interval([0.1, 0.1, 0.1, 0.3, 0.3], [0, 0, 0, 1, 1])
+    assert flat.lower == flat.upper == flat.estimate == pytest.approx(0.18)
+    mixed = paired_mean_interval([0.1, 0.1, 0.0, 1.0, 0.5], [0, 0, 1, 1, 1])
+    assert mixed.lower < mixed.estimate < mixed.upper
+
+
+@pytest.mark.parametrize(
+    ("values", "groups", "level"),
+    [
+        ([], None, 0.95),
+        ([1.0], None, 0.95),
+        ([1.0, math.nan], None, 0.95),
+        ([1.0, 2.0, 3.0], ["a", "a", "b"], 0.95),
+        ([1.0, 2.0], ["a"], 0.95),
+        ([1.0, 2.0], None, 1.5),
+    ],
+)
+def test_paired_mean_rejects_bad_input(values: list[float], groups: list[str] | None, level: float) -> None:
+    """Fewer than two rows in a stratum, other lengths, NaN."""
+    with pytest.raises(ConfigurationError, match="Expected"):
+        paired_mean_interval(values, groups, level)
+
+
+@pytest.mark.slow
+def test_pooled_intervals_cover_the_truth_as_often_as_they_say() -> None:
+    """Three tasks of unequal size, spread and effect."""
+    rng = np.random.default_rng(0)
+    sizes, means, spreads = (15, 30, 60), (0.0, 0.3, -0.2), (0.2, 1.0, 0.5)
+    truth = np.dot(sizes, means) / sum(sizes)
+    groups = np.repeat([0, 1, 2], sizes)
+    hits = 0
+    for _ in range(4_000):
+        values = rng.normal(np.repeat(means, sizes), np.repeat(spreads, sizes))
+        found = paired_mean_interval(values, groups)
+        hits += found.lower <= truth <= found.upper
+    assert hits / 4_000 == pytest.approx(0.95, abs=0.012)

@@ -1,0 +1,136 @@
+"""What holds for every strategy, parameter and probability."""
+
+# ruff: noqa: FBT003 - is_correct is positional in the protocol
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from calibrant.core import LabelDistribution, LogprobSpace
+from calibrant.scoring import BrierScoring, LinearBlendScoring, LogScoring, SigmoidScoring, ThresholdScoring
+
+# Lazy imports and a busy machine make single examples slow.
+unhurried = settings(deadline=None)
+
+unit_open = st.floats(1e-9, 1.0, exclude_max=True)
+logprobs = st.one_of(st.floats(-60.0, 0.0), st.floats(-1e6, 0.0), st.just(-math.inf), unit_open.map(math.log))
+scorers = st.one_of(
+    st.builds(LinearBlendScoring, st.floats(1e-9, 1.0), st.floats(0.0, 1.0, exclude_max=True)),
+    st.builds(ThresholdScoring, st.floats(1e-9, 1.0)),
+    st.builds(SigmoidScoring, unit_open, st.floats(1e-6, 1e300)),
+)
+proper = st.one_of(st.just(BrierScoring()), st.builds(LogScoring, st.floats(1e-12, 0.5)))
+
+
+@st.composite
+def simplex(draw: st.DrawFn, size: int | None = None) -> NDArray[np.float64]:
+    """Draw a distribution over `size` labels, zeros included."""
+    n = size or draw(st.integers(2, 6))
+    weights = np.array(draw(st.lists(st.floats(0.0, 1.0), min_size=n, max_size=n))) ** 3
+    if weights.sum() == 0.0:
+        weights[draw(st.integers(0, n - 1))] = 1.0
+    return np.asarray(weights / weights.sum())
+
+
+def as_distribution(probabilities: NDArray[np.float64]) -> LabelDistribution:
+    """Return an exact, fully measured distribution."""
+    with np.errstate(divide="ignore"):
+        values = np.log(probabilities)
+    return LabelDistribution(
+        labels=tuple(f"label {i}" for i in range(len(values))),
+        logprobs=values,
+        measured=np.ones(len(values), dtype=bool),
+        joint_logprob=None,
+        label_mass=1.0,
+        unresolved_mass=0.0,
+        space=LogprobSpace.EXACT,
+    )
+
+
+@unhurried
+@given(scorers, st.booleans(), st.one_of(st.none(), logprobs))
+def test_scores_stay_in_the_unit_interval(
+    scorer: LinearBlendScoring, is_correct: bool, logprob: float | None
+) -> None:
+    """Whatever the parameters."""
+    score = scorer.score(is_correct, logprob)
+    assert type(score) is float
+    assert 0.0 <= score <= 1.0
+
+
+@unhurried
+@given(scorers, logprobs, logprobs)
+def test_more_confidence_never_scores_less(scorer: LinearBlendScoring, one: float, other: float) -> None:
+    """A correct answer's score is monotone in its log-probability."""
+    low, high = sorted((one, other))
+    assert scorer.score(True, low) <= scorer.score(True, high) + 1e-15
+
+
+@unhurried
+@given(scorers, st.lists(st.tuples(st.booleans(), st.one_of(st.none(), logprobs)), max_size=20))
+def test_the_batch_form_equals_the_scalar_form(
+    scorer: LinearBlendScoring, rows: list[tuple[bool, float | None]]
+) -> None:
+    """Up to the last bits of exp, magnified by the steepness."""
+    scores = scorer.score_many([row[0] for row in rows], [row[1] for row in rows])
+    steepness = getattr(scorer, "steepness", 1.0)
+    for score, (is_correct, logprob) in zip(scores, rows, strict=True):
+        if steepness > 1e6 and logprob is not None:
+            probability = math.exp(logprob)
+            if abs(probability - scorer.midpoint) < 1e-12:  # type: ignore[attr-defined]
+                continue
+        tolerance = 1e-15 * min(max(10.0, steepness), 1e7)
+        assert score == pytest.approx(scorer.score(is_correct, logprob), abs=tolerance)
+
+
+@unhurried
+@given(proper, simplex(), st.data())
+def test_proper_scores_stay_in_the_unit_interval_and_agree_with_their_batch_form(
+    scorer: BrierScoring, probabilities: NDArray[np.float64], data: st.DataObject
+) -> None:
+    """Alone and in a batch, right or wrong."""
+    index = data.draw(st.integers(0, len(probabilities) - 1))
+    alone = scorer.score(False, None, distribution=as_distribution(probabilities), answer=f"label {index}")
+    together = scorer.score_many(
+        [True], [None], label_probabilities=probabilities[None, :], answer_index=[index]
+    )
+    assert 0.0 <= alone <= 1.0
+    assert together[0] == pytest.approx(alone, abs=1e-12)
+
+
+@unhurried
+@given(proper, simplex(3), simplex(3))
+def test_no_report_beats_the_true_distribution(
+    scorer: BrierScoring, truth: NDArray[np.float64], report: NDArray[np.float64]
+) -> None:
+    """Expected score is maximal at the truth; the log score up to its documented cut-off."""
+    slack = 1e-12
+    if isinstance(scorer, LogScoring):
+        slack += 3 * scorer.min_probability / abs(math.log(scorer.min_probability))
+    assert expected_score(scorer, truth, report) <= expected_score(scorer, truth, truth) + slack
+
+
+@pytest.mark.parametrize("scorer", [BrierScoring(), LogScoring()])
+def test_the_best_report_on_a_grid_is_the_true_distribution(scorer: BrierScoring) -> None:
+    """Brute force over every distribution on three labels in steps of 1/20."""
+    steps = [
+        np.array([a, b, 20 - a - b]) / 20 for a, b in itertools.product(range(21), repeat=2) if a + b <= 20
+    ]
+    for truth in (np.array([0.5, 0.3, 0.2]), np.array([0.9, 0.05, 0.05]), np.array([0.25, 0.7, 0.05])):
+        best = max(steps, key=lambda report: expected_score(scorer, truth, report))
+        assert best == pytest.approx(truth)
+
+
+def expected_score(scorer: BrierScoring, truth: NDArray[np.float64], report: NDArray[np.float64]) -> float:
+    """Return the mean score of a report when the label is drawn from `truth`."""
+    scores = scorer.score_many(
+        [True] * 3, [None] * 3, label_probabilities=np.tile(report, (3, 1)), answer_index=[0, 1, 2]
+    )
+    return float(truth @ scores)

@@ -1,0 +1,221 @@
+"""The three strategies that score the predicted label's probability."""
+
+# ruff: noqa: FBT003 - is_correct is positional in the protocol
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from calibrant.core import ConfigurationError
+from calibrant.scoring import LinearBlendScoring, ScoringStrategy, SigmoidScoring, ThresholdScoring
+
+STRATEGIES = [LinearBlendScoring(), LinearBlendScoring(0.99), ThresholdScoring(), SigmoidScoring(0.95, 50)]
+
+
+@pytest.mark.parametrize(
+    ("probability", "expected"), [(0.999, 1.0), (0.99, 1.0), (0.95, 0.972), (0.80, 0.866), (0.50, 0.654)]
+)
+def test_linear_blend_matches_the_published_table(probability: float, expected: float) -> None:
+    """Threshold 0.99 and floor 0.3 give the reference guide's scores."""
+    score = LinearBlendScoring(0.99, 0.3).score(True, math.log(probability))
+    assert score == pytest.approx(expected, abs=5e-4)
+
+
+@pytest.mark.parametrize(("probability", "expected"), [(0.995, 1.0), (0.99, 1.0), (0.95, 0.0), (0.8, 0.0)])
+def test_threshold_matches_the_published_table(probability: float, expected: float) -> None:
+    """A correct answer earns all or nothing."""
+    assert ThresholdScoring(0.99).score(True, math.log(probability)) == expected
+
+
+@pytest.mark.parametrize(
+    ("probability", "expected"), [(0.97, 0.73), (0.95, 0.50), (0.93, 0.27), (0.8, 0.00), (0.995, 0.90)]
+)
+def test_sigmoid_matches_the_logistic_curve(probability: float, expected: float) -> None:
+    """Midpoint 0.95 and steepness 50; 0.995 gives 1 / (1 + exp(-2.25)) = 0.905."""
+    score = SigmoidScoring(midpoint=0.95, steepness=50.0).score(True, math.log(probability))
+    assert score == pytest.approx(expected, abs=6e-3)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("logprob", [None, 0.0, -0.01, -1e6, -math.inf])
+def test_an_incorrect_answer_scores_zero_however_sure(
+    strategy: ScoringStrategy, logprob: float | None
+) -> None:
+    """Confidence never pays for a wrong answer."""
+    assert strategy.score(False, logprob) == 0.0
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_correct_answer_without_log_probability_scores_one(strategy: ScoringStrategy) -> None:
+    """Missing evidence falls back to right or wrong."""
+    assert strategy.score(True, None) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [(LinearBlendScoring(), 0.3), (ThresholdScoring(), 0.0), (SigmoidScoring(), 1 / (1 + math.exp(5)))],
+)
+@pytest.mark.parametrize("logprob", [-800.0, -1e6, -math.inf])
+def test_vanishing_probabilities_earn_the_floor(
+    strategy: ScoringStrategy, expected: float, logprob: float
+) -> None:
+    """No underflow, overflow or warning down to -inf."""
+    assert strategy.score(True, logprob) == pytest.approx(expected, abs=1e-15)
+
+
+@pytest.mark.parametrize("threshold", [0.99, 0.7, 0.1, 1.0, 1e-300])
+def test_a_probability_that_equals_the_threshold_reaches_it(threshold: float) -> None:
+    """Rounding in log and exp, and in summing tokens, does not push a boundary case below."""
+    parts = [math.log(threshold) / 30] * 30
+    for logprob in (math.log(threshold), sum(parts), math.log(threshold) - 3e-13):
+        assert ThresholdScoring(threshold).score(True, logprob) == 1.0
+        assert LinearBlendScoring(threshold).score(True, logprob) == 1.0
+
+
+def test_a_probability_just_below_the_threshold_does_not_reach_it() -> None:
+    """The slack is far smaller than the resolution at which log-probabilities are reported."""
+    assert ThresholdScoring(0.99).score(True, math.log(0.99) - 1e-9) == 0.0
+    assert LinearBlendScoring(0.99).score(True, math.log(0.99) - 1e-9) < 1.0
+
+
+@pytest.mark.parametrize("steepness", [1e-300, 1e4, 1e308])
+def test_sigmoid_is_stable_for_extreme_steepness(steepness: float) -> None:
+    """Neither side of the midpoint overflows; the midpoint itself stays one half."""
+    strategy = SigmoidScoring(0.5, steepness)
+    low, middle, high = (strategy.score(True, math.log(p)) for p in (0.1, 0.5, 0.9))
+    assert 0.0 <= low <= middle == 0.5 <= high <= 1.0
+    if steepness > 1:
+        assert (low, high) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("is_correct", [True, False])
+@pytest.mark.parametrize("logprob", [math.nan, 2e-6, 0.9, math.inf])
+def test_nan_and_positive_log_probabilities_are_errors(
+    strategy: LinearBlendScoring, is_correct: bool, logprob: float
+) -> None:
+    """Also for wrong answers, alone and in a batch; the batch names the row."""
+    with pytest.raises(ConfigurationError, match="log-probability"):
+        strategy.score(is_correct, logprob)
+    with pytest.raises(ConfigurationError, match=r"Row 1: .*log-probability"):
+        strategy.score_many([is_correct, is_correct], [-0.1, logprob])
+
+
+def test_a_log_probability_barely_above_zero_counts_as_zero() -> None:
+    """Sums of rounded token log-probabilities can end a little above 0."""
+    sharp = SigmoidScoring(0.5, 10)
+    assert sharp.score(True, 1e-6) == sharp.score(True, 0.0)
+    assert sharp.score_many([True], [1e-6])[0] == sharp.score_many([True], [0.0])[0]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_none_marks_rows_without_evidence_in_a_batch(strategy: LinearBlendScoring) -> None:
+    """A list with None and an object array both work, and rows stay in place."""
+    correct, logprobs = [True, False, True], [None, None, math.log(0.6)]
+    expected = [strategy.score(c, v) for c, v in zip(correct, logprobs, strict=True)]
+    assert strategy.score_many(correct, logprobs).tolist() == pytest.approx(expected, abs=1e-15)
+    as_array = np.array(logprobs, dtype=object)
+    assert strategy.score_many(np.array(correct), as_array).tolist() == pytest.approx(expected, abs=1e-15)
+
+
+def test_an_empty_batch_has_no_scores() -> None:
+    """Zero rows in, zero scores out."""
+    assert LinearBlendScoring().score_many([], []).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("is_correct", "logprobs"),
+    [([True], [-0.1, -0.2]), ([[True]], [[-0.1]]), ([2], [-0.1]), (["yes"], [-0.1])],
+)
+def test_malformed_batches_are_errors(is_correct: list[object], logprobs: list[object]) -> None:
+    """Shapes must agree and correctness must be 0 or 1."""
+    with pytest.raises(ConfigurationError):
+        LinearBlendScoring().score_many(is_correct, logprobs)  # type: ignore[arg-type]
+
+
+BAD_UNIT = [0.0, -0.1, 1.1, math.nan, math.inf, -math.inf, True, "0.5", None]
+
+
+@pytest.mark.parametrize("value", BAD_UNIT)
+def test_thresholds_outside_their_range_are_rejected(value: object) -> None:
+    """(0, 1], numbers only, and the message names parameter and value."""
+    with pytest.raises(ConfigurationError, match=r"Expected low_confidence_threshold .*\(0, 1\]"):
+        LinearBlendScoring(value)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="Expected threshold"):
+        ThresholdScoring(value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [1.0, -0.1, math.nan, False, "0"])
+def test_min_score_outside_its_range_is_rejected(value: object) -> None:
+    """[0, 1), numbers only."""
+    with pytest.raises(ConfigurationError, match="min_score_on_correct"):
+        LinearBlendScoring(0.5, value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [*BAD_UNIT, 1.0])
+def test_midpoint_outside_its_range_is_rejected(value: object) -> None:
+    """(0, 1), numbers only."""
+    with pytest.raises(ConfigurationError, match="midpoint"):
+        SigmoidScoring(value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf, True, "10"])
+def test_steepness_must_be_positive_and_finite(value: object) -> None:
+    """(0, inf), numbers only."""
+    with pytest.raises(ConfigurationError, match="steepness"):
+        SigmoidScoring(0.5, value)  # type: ignore[arg-type]
+
+
+def test_range_ends_that_belong_to_the_range_are_accepted() -> None:
+    """Threshold 1 and floor 0 are legal."""
+    assert LinearBlendScoring(1, 0).score(True, math.log(0.25)) == pytest.approx(0.25)
+    assert ThresholdScoring(1.0).score(True, 0.0) == 1.0
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_fields_are_the_saved_configuration(strategy: ScoringStrategy) -> None:
+    """Fields rebuild an equal strategy, are plain floats, and cannot be changed."""
+    saved = dataclasses.asdict(strategy)  # type: ignore[call-overload]
+    assert type(strategy)(**saved) == strategy
+    assert all(type(value) is float for value in saved.values())
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(strategy, next(iter(saved)), 0.4)
+
+
+def test_numpy_parameters_become_plain_floats() -> None:
+    """So that the saved configuration and the repr do not depend on who made the number."""
+    assert repr(ThresholdScoring(np.float64(0.9))) == "ThresholdScoring(threshold=0.9)"
+
+
+def test_defaults_are_the_pinned_ones() -> None:
+    """Positional order and defaults are part of the contract."""
+    assert LinearBlendScoring() == LinearBlendScoring(0.5, 0.3)
+    assert ThresholdScoring() == ThresholdScoring(0.7)
+    assert SigmoidScoring() == SigmoidScoring(0.5, 10.0)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_descriptions_name_every_parameter_on_one_line(strategy: ScoringStrategy) -> None:
+    """A log line is enough to know what was scored how."""
+    text = strategy.describe()
+    assert "\n" not in text
+    for value in dataclasses.asdict(strategy).values():  # type: ignore[call-overload]
+        assert f"{value:g}" in text
+
+
+def test_the_protocol_is_checked_at_run_time() -> None:
+    """Every strategy satisfies it, and so does a user's own class."""
+
+    class Own:
+        def score(self, is_correct: bool, logprob_score: float | None, **_: object) -> float:
+            return float(is_correct and logprob_score is not None)
+
+        def describe(self) -> str:
+            return "own"
+
+    assert all(isinstance(strategy, ScoringStrategy) for strategy in (*STRATEGIES, Own()))
+    assert not isinstance(object(), ScoringStrategy)

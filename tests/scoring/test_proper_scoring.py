@@ -1,0 +1,178 @@
+"""Brier and log scores of the whole distribution."""
+
+# ruff: noqa: FBT003 - is_correct is positional in the protocol
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from calibrant.core import ConfigurationError, LabelDistribution, LogprobSpace
+from calibrant.scoring import BrierScoring, LogScoring, ScoringStrategy
+
+STRATEGIES = [BrierScoring(), LogScoring(), LogScoring(0.01)]
+LABELS = ("Sports", "Sci/Tech", "World")
+
+
+def distribution(probabilities: Sequence[float], labels: tuple[str, ...] = LABELS) -> LabelDistribution:
+    """Return an exact, fully measured distribution."""
+    values = np.asarray(probabilities, dtype=float)
+    with np.errstate(divide="ignore"):
+        logprobs = np.log(values)
+    return LabelDistribution(
+        labels=labels,
+        logprobs=logprobs,
+        measured=np.ones(len(labels), dtype=bool),
+        joint_logprob=None,
+        label_mass=1.0,
+        unresolved_mass=0.0,
+        space=LogprobSpace.EXACT,
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    # By hand, squared distance of (0.7, 0.2, 0.1) to each corner: 0.14, 1.14, 1.34.
+    [("Sports", 0.93), ("Sci/Tech", 0.43), ("World", 0.33)],
+)
+def test_brier_is_one_minus_half_the_squared_distance(answer: str, expected: float) -> None:
+    """A wrong answer that left the truth room keeps part of the score."""
+    score = BrierScoring().score(
+        answer == "Sports", -0.35, distribution=distribution([0.7, 0.2, 0.1]), answer=answer
+    )
+    assert score == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("probability", "expected"), [(1.0, 1.0), (0.1, 0.75), (1e-2, 0.5), (1e-4, 0.0), (1e-9, 0.0), (0.0, 0.0)]
+)
+def test_log_score_is_linear_in_the_logarithm_down_to_its_floor(probability: float, expected: float) -> None:
+    """With the floor at 1e-4 every factor of ten costs a quarter."""
+    rest = (1.0 - probability) / 2
+    found = LogScoring(1e-4).score(
+        True, None, distribution=distribution([probability, rest, rest]), answer="Sports"
+    )
+    assert found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_certainty_earns_one_when_right_and_zero_when_wrong(strategy: ScoringStrategy) -> None:
+    """The ends of the scale are reached."""
+    sure = distribution([1.0, 0.0, 0.0])
+    assert strategy.score(True, 0.0, distribution=sure, answer="Sports") == 1.0
+    assert strategy.score(False, 0.0, distribution=sure, answer="World") == 0.0
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_without_a_distribution_right_scores_one_and_wrong_zero(strategy: ScoringStrategy) -> None:
+    """Missing evidence means the label alone is graded."""
+    assert strategy.score(True, -0.2) == 1.0
+    assert strategy.score(False, None, answer="Sports") == 0.0
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_answer_is_matched_without_case_and_surrounding_space(strategy: ScoringStrategy) -> None:
+    """The same rule as for correctness."""
+    found = distribution([0.7, 0.2, 0.1])
+    exact = strategy.score(False, None, distribution=found, answer="Sci/Tech")
+    assert strategy.score(False, None, distribution=found, answer="  sci/tech\n") == exact
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("answer", [None, "Weather", ""])
+def test_a_distribution_needs_an_answer_among_its_labels(
+    strategy: ScoringStrategy, answer: str | None
+) -> None:
+    """Nothing is guessed."""
+    with pytest.raises(ConfigurationError, match="label"):
+        strategy.score(True, None, distribution=distribution([0.7, 0.2, 0.1]), answer=answer)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("logprob", [math.nan, 0.5])
+def test_an_invalid_log_probability_is_an_error_although_unused(
+    strategy: BrierScoring, logprob: float
+) -> None:
+    """All strategies reject the same inputs."""
+    with pytest.raises(ConfigurationError):
+        strategy.score(True, logprob, distribution=distribution([0.7, 0.2, 0.1]), answer="World")
+    with pytest.raises(ConfigurationError):
+        strategy.score_many([True], [logprob])
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_batch_mixes_rows_with_and_without_distribution(strategy: BrierScoring) -> None:
+    """None stands for a row without; the others keep their place."""
+    rows = [None, [0.7, 0.2, 0.1], None, [0.1, 0.1, 0.8]]
+    scores = strategy.score_many(
+        [True, False, False, True],
+        [None, -0.3, None, -0.2],
+        label_probabilities=rows,
+        answer_index=[0, 1, 2, 2],
+    )
+    alone = [
+        strategy.score(False, -0.3, distribution=distribution([0.7, 0.2, 0.1]), answer="Sci/Tech"),
+        strategy.score(True, -0.2, distribution=distribution([0.1, 0.1, 0.8]), answer="World"),
+    ]
+    assert scores.tolist() == pytest.approx([1.0, alone[0], 0.0, alone[1]])
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_batch_without_any_distribution_grades_the_labels(strategy: BrierScoring) -> None:
+    """No array, or rows of None only."""
+    assert strategy.score_many([True, False], [None, -0.1]).tolist() == [1.0, 0.0]
+    assert strategy.score_many([True, False], [None, None], label_probabilities=[None, None]).tolist() == [
+        1.0,
+        0.0,
+    ]
+
+
+GOOD = [[0.7, 0.2, 0.1], [0.2, 0.2, 0.6]]
+
+
+@pytest.mark.parametrize(
+    ("table", "index", "message"),
+    [
+        (GOOD, None, "answer_index"),
+        (GOOD, [0], "answer_index"),
+        (GOOD, [0.0, 1.0], "integers"),
+        (GOOD, [0, 3], r"\[0, 2\]"),
+        (GOOD, [-1, 0], r"\[0, 2\]"),
+        (GOOD[:1], [0, 1], "2 rows"),
+        ([[0.7, 0.2, 0.1], [0.5, 0.1, 0.1]], [0, 1], "Row 1"),
+        ([[0.7, math.nan, 0.1], GOOD[1]], [0, 1], "Row 0"),
+        ([None, [1.2, -0.2, 0.0]], [0, 1], "Row 1"),
+        ([[0.7, 0.3], GOOD[1]], [0, 1], "shape"),
+        ([["a", "b", "c"], GOOD[1]], [0, 1], "numbers"),
+        ([1.0, 1.0], [0, 0], "shape"),
+    ],
+)
+def test_malformed_batches_are_errors(table: object, index: object, message: str) -> None:
+    """Shapes, ranges and sums are checked, and the row is named."""
+    with pytest.raises(ConfigurationError, match=message):
+        BrierScoring().score_many(
+            [True, False],
+            [-0.1, -0.2],
+            label_probabilities=table,  # type: ignore[arg-type]
+            answer_index=index,  # type: ignore[arg-type]
+        )
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -0.1, math.nan, True, "0.1"])
+def test_the_floor_of_the_log_score_must_lie_inside_zero_and_one(value: object) -> None:
+    """(0, 1), numbers only."""
+    with pytest.raises(ConfigurationError, match="min_probability"):
+        LogScoring(value)  # type: ignore[arg-type]
+
+
+def test_configuration_and_descriptions() -> None:
+    """Fields rebuild the strategy, and the log line shows them."""
+    assert dataclasses.asdict(LogScoring()) == {"min_probability": 1e-4}
+    assert BrierScoring() == BrierScoring()
+    assert "0.0001" in LogScoring().describe()
+    assert "Brier" in BrierScoring().describe()
+    assert all(isinstance(strategy, ScoringStrategy) for strategy in STRATEGIES)
