@@ -30,7 +30,7 @@ _ILLEGAL = "\u2205".encode()
 _IMPOSSIBLE = -9999.0  # what OpenAI reports for a token it rules out
 
 
-def fake_response(
+def fake_response(  # noqa: PLR0913 (independent, all with defaults)
     label: str,
     labels: Sequence[str] | None = None,
     probabilities: Mapping[str, float] | Sequence[float] | None = None,
@@ -242,7 +242,7 @@ def _distribution(answer: object, labels: Sequence[str]) -> tuple[str, Mapping[s
     if isinstance(answer, tuple):
         label, probability = answer
         rest = (1.0 - probability) / max(1, len(labels) - (label in labels))
-        return label, {name: rest for name in labels} | {label: probability}
+        return label, dict.fromkeys(labels, rest) | {label: probability}
     if isinstance(answer, Mapping) and answer:
         return max(answer, key=lambda name: answer[name]), answer
     msg = (

@@ -298,6 +298,28 @@ def test_duplicated_alternatives_count_once() -> None:
     assert found.probabilities == pytest.approx([0.5, 0.25, 0.25])
 
 
+def test_a_repetition_with_less_does_not_lower_the_bound() -> None:
+    """The least listed probability is that of an alternative, not of one of its repetitions."""
+    log = math.log
+    top = ((b"A", log(0.5)), (b"B", log(0.2)), (b"B", log(0.001)))
+    tokens = (Token(b'{"c": "', 0.0), Token(b"A", log(0.5), top), Token(b'"}', 0.0))
+    found = extract_distribution(Completion(text='{"c": "A"}', tokens=tokens), ("A", "B", "C"), "c", "raw")
+    assert found.unresolved_mass == pytest.approx(0.2)
+
+
+def test_less_evidence_than_doubt_is_not_measured() -> None:
+    """A trace of a label beside the opening quote does not vouch for a bound ten times as large."""
+    tokens = [
+        *sure('{"c":'),
+        (' "', 0.99, {' "': 0.99, ' "B': 0.01}),
+        ("A", 0.8, {"A": 0.8}),
+        *sure('"}'),
+    ]
+    found = extract_distribution(answer('{"c": "A"}', tokens), ("A", "B"), "c")
+    assert found.probabilities == pytest.approx([0.792, 0.208])
+    assert found.measured.tolist() == [True, False]
+
+
 @pytest.mark.parametrize("impossible", [-math.inf, -9999.0, -1e9])
 def test_impossible_alternatives_stay_finite(impossible: float) -> None:
     """-inf and -9999 mean zero; the logarithm reported is that of the floor."""
@@ -306,6 +328,7 @@ def test_impossible_alternatives_stay_finite(impossible: float) -> None:
     found = extract_distribution(Completion(text='{"c": "A"}', tokens=tokens), ("A", "B", "C"), "c")
     assert found.probabilities == pytest.approx([0.75, 0.25, 1e-12])
     assert np.isfinite(found.logprobs).all()
+    assert found.probabilities.sum() == pytest.approx(1.0, rel=0, abs=1e-14)
 
 
 def test_an_emitted_token_called_impossible_keeps_a_finite_joint() -> None:
@@ -414,6 +437,14 @@ def test_the_last_occurrence_of_the_answer_is_read() -> None:
 def test_a_document_the_server_rewrote_is_found_by_its_value() -> None:
     """Other spacing in the text than in the tokens is no obstacle while the value agrees."""
     tokens = [*sure("so [1] {oops ", '{ "c" :\n "'), ("A", 0.9, {}), *sure('" } <|end|>')]
+    found = extract_distribution(answer('{"c":"A"}', tokens), ("A", "B"), "c")
+    assert found.joint_logprob == pytest.approx(math.log(0.9))
+
+
+def test_of_rewritten_documents_the_last_is_read() -> None:
+    """The answer comes after its rehearsal, also where the server rewrote it."""
+    rehearsal = [*sure('{ "c": "'), ("A", 0.1, {}), *sure('" } so ')]
+    tokens = [*rehearsal, *sure('{ "c": "'), ("A", 0.9, {}), *sure('" }')]
     found = extract_distribution(answer('{"c":"A"}', tokens), ("A", "B"), "c")
     assert found.joint_logprob == pytest.approx(math.log(0.9))
 

@@ -246,13 +246,13 @@ def test_missing_log_probabilities_leave_no_tokens(logprobs: Any) -> None:
 
 
 @pytest.mark.parametrize("bad", [None, math.nan, 1e-3, math.inf, "-1", True, [1]])
-@pytest.mark.parametrize("where", ["token", "top"])
+@pytest.mark.parametrize("where", ["token", 0, 1])
 @pytest.mark.parametrize("wrap", [lambda body: body, namespace], ids=["dict", "object"])
-def test_one_unusable_log_probability_drops_the_evidence(bad: Any, where: str, wrap: Any) -> None:
+def test_one_unusable_log_probability_drops_the_evidence(bad: Any, where: str | int, wrap: Any) -> None:
     """Null, NaN, positive or no number at all: never repaired, never a wrong number."""
     body = openai_body()
     item = body["choices"][0]["logprobs"]["content"][1]
-    (item if where == "token" else item["top_logprobs"][0])["logprob"] = bad
+    (item if isinstance(where, str) else item["top_logprobs"][where])["logprob"] = bad
     found = read_completion(wrap(body))
     assert found.tokens is None
     assert found.text == TEXT

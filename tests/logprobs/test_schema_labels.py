@@ -156,11 +156,20 @@ def test_a_plain_schema_is_copied_not_changed() -> None:
     made = as_response_format(schema)["json_schema"]
     assert made["name"] == "answer"
     found = made["schema"]
+    assert list(found["properties"]) == ["properties", "open"]
     assert found["properties"]["properties"] == {"type": "string", "enum": ["A", "B"]}
     assert found["properties"]["open"]["additionalProperties"] == {"type": "string"}
     assert found["properties"]["open"]["default"] == {"type": "object"}
     found["properties"]["open"]["default"]["x"] = 1
     assert schema == before
+
+
+def test_a_described_reference_to_itself_stays_a_reference() -> None:
+    """Replacing a recursive reference by its target would never end."""
+    schema = {"properties": {"c": {"enum": ["A", "B"]}, "below": {"$ref": "#", "description": "again"}}}
+    below = as_response_format(schema)["json_schema"]["schema"]["properties"]["below"]
+    assert below["description"] == "again"
+    assert below["properties"]["below"] == {"$ref": "#"}
 
 
 @pytest.mark.parametrize(

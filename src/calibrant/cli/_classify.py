@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calibrant.core import ConfigurationError, DataError, Outcome, Task, read_rows
+from calibrant.core import ConfigurationError, DataError, Outcome, Task, read_texts
 from calibrant.inference import Classifier
 
 if TYPE_CHECKING:
@@ -29,10 +29,11 @@ def run_classify(
     if not texts and file is None:
         raise ConfigurationError("Expected --text or --file, got neither.")
     task = Task.from_file(task_file)
-    texts = [*texts, *([] if file is None else _read_texts(file))]
+    _check_arguments(texts)
+    texts = [*texts, *([] if file is None else read_texts(file))]
     classifier = Classifier.from_task(task, model=model)
     if prompt is not None:
-        classifier = classifier.with_prompt(_read_prompt(prompt), user_template=task.user_template)
+        classifier = classifier.with_prompt(_read_prompt(prompt))
     try:
         predictions = classifier.classify_many(texts)
     finally:
@@ -44,31 +45,24 @@ def run_classify(
         raise SystemExit(1)
 
 
-def _read_texts(path: Path) -> list[str]:
-    if path.suffix.lower() == ".txt":
-        if not path.is_file():
-            raise DataError("no such file.", path=path)
+def _check_arguments(texts: list[str]) -> None:
+    for text in texts:
         try:
-            lines = path.read_text(encoding="utf-8").split("\n")
-        except UnicodeDecodeError as error:
-            raise DataError(f"expected UTF-8 text ({error}): save the file as UTF-8.", path=path) from error
-        return [line for line in lines if line.strip()]
-    texts = []
-    for row in read_rows(path):
-        value = row.values.get("input")
-        if not isinstance(value, str) or not value.strip():
-            raise DataError("expected text in 'input'.", path=path, line=row.line)
-        texts.append(value)
-    return texts
+            text.encode()
+        except UnicodeEncodeError as error:
+            msg = f"Expected --text in UTF-8, got {text!r:.80}: put it into a UTF-8 file and pass --file."
+            raise ConfigurationError(msg) from error
 
 
 def _read_prompt(path: Path) -> str:
     if not path.is_file():
         raise DataError("no such prompt file.", path=path)
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DataError(f"expected UTF-8 text ({error}).", path=path) from error
+        line = error.object.count(b"\n", 0, error.start) + 1
+        msg = f"expected UTF-8 text, got the byte 0x{error.object[error.start]:02x}: save the file as UTF-8."
+        raise DataError(msg, path=path, line=line) from error
 
 
 def _line(text: str, prediction: Prediction, *, as_json: bool) -> str:

@@ -35,9 +35,8 @@ def reports_errors(command: Callable[_P, None]) -> Callable[_P, None]:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(FAILED) from error
         except KeyboardInterrupt:
-            typer.echo(
-                "interrupted: what was finished is kept; run the same command with --out again.", err=True
-            )
+            kept = "" if kwargs.get("out") is None else ": run the same command again to go on"
+            typer.echo(f"interrupted{kept}.", err=True)
             raise typer.Exit(INTERRUPTED) from None
 
     return wrapped

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict
-
-from rich.console import Console
-from rich.table import Table
 
 from calibrant.clients import local_models
 
 __all__ = ["run_models"]
 
 PATTERNS = (
-    ("llamacpp:PATH.gguf", "any GGUF file, embedded", "pip install 'calibrant[local]'"),
-    ("openai/NAME with api_base", "an OpenAI-compatible server", "api_base in the task's [model] options"),
-    ("PROVIDER/NAME", "any provider litellm knows", "the provider's key in the environment"),
+    ("llamacpp:PATH.gguf", "any GGUF file, embedded", 'needs: pip install "calibrant[local]"'),
+    ("openai/NAME", "an OpenAI-compatible server", "needs: api_base under [model] in the task file"),
+    ("PROVIDER/NAME", "any provider litellm knows", "needs: the provider's key in the environment"),
 )
 
 
@@ -23,14 +21,16 @@ def run_models(*, as_json: bool) -> None:
     """Print the embedded models with their state, then the other forms of names."""
     known = local_models()
     if as_json:
-        print(json.dumps([{**asdict(model), "path": str(model.path or "")} for model in known]))  # noqa: T201
+        records = [{**asdict(model), "path": str(model.path or "")} for model in known]
+        sys.stdout.write(json.dumps(records) + "\n")
         return
-    table = Table()
-    for column in ("name", "what", "state or what it needs"):
-        table.add_column(column)
+    # Plain lines, never wrapped: the commands are there to be copied.
     for model in known:
-        state = f"ready: {model.path}" if model.installed else model.install_command
-        table.add_row(model.name, "embedded, no key needed", state)
+        state = f"ready: {model.path}" if model.installed else f"missing, run: {model.install_command}"
+        _write(model.name, "embedded, no key needed", state)
     for row in PATTERNS:
-        table.add_row(*row)
-    Console().print(table)
+        _write(*row)
+
+
+def _write(name: str, what: str, state: str) -> None:
+    sys.stdout.write(f"{name}\n    {what}\n    {state}\n")

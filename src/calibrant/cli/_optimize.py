@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from calibrant.cli._progress import ProgressDisplay
 from calibrant.optimization import optimize
@@ -35,7 +36,8 @@ def run_optimize(task: Path, *, out: Path | None, as_json: bool, **options: Any)
 
 
 def _table(result: OptimizationResult) -> Table:
-    table = Table(title=f"{result.task}: {result.seed_prompt.rows} test rows, {result.model}")
+    title = f"{result.task}: {result.seed_prompt.rows} test rows, {result.model}"
+    table = Table(title=Text(title))  # names may hold brackets, which are markup in plain text
     table.add_column("prompt")
     table.add_column("accuracy", justify="right")
     table.add_column("95 % interval", justify="right")

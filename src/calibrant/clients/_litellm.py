@@ -148,8 +148,9 @@ def _litellm() -> ModuleType:
     except ImportError as error:
         msg = f"litellm is needed for this model name: pip install calibrant ({error})."
         raise ConfigurationError(msg) from error
-    litellm.suppress_debug_info = True
-    return litellm
+    litellm.suppress_debug_info = True  # it prints advice to standard output otherwise
+    module: ModuleType = litellm
+    return module
 
 
 def _hint(error: Exception, message: str) -> str | None:

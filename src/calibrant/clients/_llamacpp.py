@@ -148,9 +148,9 @@ class LlamaCppClient:
             answer = engine.chat(body)
         except (RuntimeError, ValueError) as error:
             raise ProviderError(f"llama.cpp refused the request: {error}", provider=self.name) from error
-        error = answer.get("error")
-        if error:
-            raise self._failure(error if isinstance(error, Mapping) else {"message": str(error)})
+        failure = answer.get("error")
+        if failure:
+            raise self._failure(failure if isinstance(failure, Mapping) else {"message": str(failure)})
         return answer
 
     def _failure(self, error: Mapping[str, Any]) -> Exception:

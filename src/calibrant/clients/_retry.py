@@ -118,7 +118,7 @@ async def complete_with_retries(
                 made = attempt.retry_state.attempt_number
                 return await client.complete(request), made
     except ProviderError as error:
-        vars(error)["attempts"] = made
+        error.attempts = made
         raise
     raise AssertionError  # pragma: no cover (tenacity returns or raises)
 

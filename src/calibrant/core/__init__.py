@@ -18,7 +18,7 @@ from calibrant.core.interval import Interval
 from calibrant.core.labels import LabelSet, normalise_label
 from calibrant.core.prediction import Outcome, Prediction, Usage
 from calibrant.core.records import Journal, prediction_from_record, prediction_to_record
-from calibrant.core.rows import Columns, Example, Row, read_examples, read_rows
+from calibrant.core.rows import Columns, Example, Row, read_examples, read_rows, read_texts
 from calibrant.core.task import ModelSettings, ScoringSettings, Split, Task
 
 __all__ = [
@@ -56,5 +56,6 @@ __all__ = [
     "prediction_to_record",
     "read_examples",
     "read_rows",
+    "read_texts",
     "write_atomically",
 ]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
+
+from calibrant.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,6 +36,11 @@ class LogprobSpace(StrEnum):
     EXACT = "exact"
     SAMPLED = "sampled"
     NONE = "none"
+
+    @classmethod
+    def _missing_(cls, value: object) -> NoReturn:
+        msg = f"Unknown log-probability space {value!r}: expected one of {', '.join(cls)}."
+        raise ConfigurationError(msg)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from calibrant.core.errors import ConfigurationError, DataError
 
-__all__ = ["MAX_ROW_BYTES", "Columns", "Example", "Row", "read_examples", "read_rows"]
+__all__ = ["MAX_ROW_BYTES", "Columns", "Example", "Row", "read_examples", "read_rows", "read_texts"]
 
 MAX_ROW_BYTES = 1_000_000
 """Longest row accepted, in bytes: no model reads more, and it is usually a missing line break."""
@@ -89,14 +89,19 @@ def read_rows(path: Path) -> Iterator[Row]:
 
 def _read_jsonl(path: Path) -> Iterator[Row]:
     with path.open("rb") as file:
-        line = 0
-        while data := file.readline(MAX_ROW_BYTES + 1):
-            line += 1
-            _check_size(len(data), path, line)
-            text = _decode(data, path, line).strip()
-            if not text:
-                continue
-            yield Row(values=_parse_json_object(text, path, line), path=path, line=line)
+        for line, text in _lines(file, path):
+            yield Row(values=_parse_json_object(text.strip(), path, line), path=path, line=line)
+
+
+def _lines(file: BinaryIO, path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the lines that are not blank with their numbers, without line ends."""
+    line = 0
+    while data := file.readline(MAX_ROW_BYTES + 1):
+        line += 1
+        _check_size(len(data), path, line)
+        text = _decode(data, path, line).rstrip("\r\n")
+        if text.strip():
+            yield line, text
 
 
 def _check_size(size: int, path: Path, line: int) -> None:
@@ -109,14 +114,14 @@ def _decode(data: bytes, path: Path, line: int) -> str:
     try:
         return data.decode("utf-8-sig" if line == 1 else "utf-8")
     except UnicodeDecodeError as error:
-        msg = f"expected UTF-8 text, got the byte 0x{data[error.start]:02x}: save the file as UTF-8."
+        msg = f"expected UTF-8 text, got the byte 0x{error.object[error.start]:02x}: save the file as UTF-8."
         raise DataError(msg, path=path, line=line) from error
 
 
 def _parse_json_object(text: str, path: Path, line: int) -> dict[str, Any]:
     try:
         value = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(
             f"expected one JSON object per line, got broken JSON ({error}).", path=path, line=line
         ) from error
@@ -127,27 +132,43 @@ def _parse_json_object(text: str, path: Path, line: int) -> dict[str, Any]:
 
 
 def _read_csv(path: Path) -> Iterator[Row]:
+    header: list[str] | None = None
+    for line, record in _csv_records(path):
+        if header is None:
+            header = record
+        elif len(record) != len(header):
+            msg = f"expected {len(header)} columns as in the header, got {len(record)}: quote texts with commas."
+            raise DataError(msg, path=path, line=line)
+        else:
+            yield Row(values=dict(zip(header, record, strict=True)), path=path, line=line)
+
+
+def _csv_records(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield every record that is not blank with the line it starts on."""
+    # The module's own limit for a field, 131,072, is process-wide and below ours.
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_ROW_BYTES))
+    start = 1
     with path.open("rb") as file:
-        lines = (_decode(data, path, number) for number, data in _sized_lines(file, path))
-        reader = csv.DictReader(lines, strict=True)
-        last = 0
+
+        def lines() -> Iterator[str]:
+            number = size = 0
+            while data := file.readline(MAX_ROW_BYTES + 1):
+                number += 1
+                size = len(data) if number == start else size + len(data)
+                _check_size(size, path, start)
+                yield _decode(data, path, number)
+
+        reader = csv.reader(lines(), strict=True)
         try:
-            for values in reader:
-                if None in values or None in values.values():
-                    msg = f"expected {len(reader.fieldnames or ())} columns as in the header, got another number."
-                    raise DataError(msg, path=path, line=reader.line_num)
-                yield Row(values=values, path=path, line=last + 1 if last else 2)
-                last = reader.line_num
+            for record in reader:
+                if record:
+                    yield start, record
+                start = reader.line_num + 1
         except csv.Error as error:
-            raise DataError(f"broken CSV: {error}.", path=path, line=reader.line_num) from error
-
-
-def _sized_lines(file: BinaryIO, path: Path) -> Iterator[tuple[int, bytes]]:
-    line = 0
-    while data := file.readline(MAX_ROW_BYTES + 1):
-        line += 1
-        _check_size(len(data), path, line)
-        yield line, data
+            msg = (
+                f"broken CSV in the record that starts here: {error}: close its quotes, double those inside."
+            )
+            raise DataError(msg, path=path, line=start) from error
 
 
 def _read_parquet(path: Path) -> Iterator[Row]:
@@ -157,14 +178,25 @@ def _read_parquet(path: Path) -> Iterator[Row]:
         msg = f'{path}: Parquet files need pyarrow: pip install "calibrant[data]".'
         raise ConfigurationError(msg) from error
     try:
-        table = parquet.ParquetFile(path)
+        batches = iter(parquet.ParquetFile(path).iter_batches(batch_size=1024))
     except Exception as error:
-        raise DataError(f"not a readable Parquet file ({error}).", path=path) from error
+        raise _damaged(path, error) from error
     line = 0
-    for batch in table.iter_batches(batch_size=1024):
-        for values in batch.to_pylist():
+    while True:
+        try:
+            rows = next(batches).to_pylist()
+        except StopIteration:
+            return
+        except Exception as error:
+            raise _damaged(path, error) from error
+        for values in rows:
             line += 1
+            _check_size(sum(len(v) for v in values.values() if isinstance(v, str)), path, line)
             yield Row(values=values, path=path, line=line)
+
+
+def _damaged(path: Path, error: Exception) -> DataError:
+    return DataError(f"not a readable Parquet file ({error}): write it again.", path=path)
 
 
 def read_examples(
@@ -199,9 +231,36 @@ def read_examples(
     return found
 
 
+def read_texts(path: Path, *, columns: Columns = Columns()) -> list[str]:
+    """Read unlabelled texts: the lines of a ``.txt`` file that are not blank, or a column of a data file.
+
+    Parameters
+    ----------
+    path : Path
+        ``.txt``, or a file `read_rows` reads.
+    columns : Columns
+        Which column holds the text.
+
+    Raises
+    ------
+    DataError
+        A row lacks a text, or as `read_rows`.
+    """
+    if path.suffix.lower() != ".txt":
+        return [_text(row, columns.input) for row in read_rows(path)]
+    if not path.is_file():
+        raise DataError("no such file: check the path.", path=path)
+    with path.open("rb") as file:
+        found = [text for _, text in _lines(file, path)]
+    if not found:
+        raise DataError("expected one text per line, got an empty file.", path=path)
+    return found
+
+
 def _text(row: Row, column: str) -> str:
     value = row.values.get(column)
     if isinstance(value, str) and value.strip():
+        _check_characters(value, row)
         return value
     got = "nothing" if value is None else "an empty text" if value == "" else f"{value!r:.60}"
     known = ", ".join(map(str, row.values)) or "none"
@@ -214,8 +273,20 @@ def _context(row: Row, column: str) -> Mapping[str, str]:
     if value in (None, "", {}):
         return _EMPTY
     if isinstance(value, str):
-        return {"context": value}
+        value = {"context": value}
     if isinstance(value, Mapping):
-        return {str(key): str(item) for key, item in value.items()}
+        found = {str(key): str(item) for key, item in value.items()}
+        for text in (*found, *found.values()):
+            _check_characters(text, row)
+        return found
     msg = f"expected {column!r} to be text or an object, got {type(value).__name__}."
     raise DataError(msg, path=row.path, line=row.line)
+
+
+def _check_characters(text: str, row: Row) -> None:
+    """Refuse half of a surrogate pair, which JSON can spell and no file or request can carry."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        msg = f"expected characters, got \\u{ord(text[error.start]):04x}, half of a surrogate pair: correct the text."
+        raise DataError(msg, path=row.path, line=row.line) from error

@@ -25,6 +25,8 @@ _LOG = logging.getLogger("calibrant")
 _SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 _SPLIT_VALUES = {"train": ("train",), "validation": ("validation", "val", "dev"), "test": ("test",)}
 DEFAULT_MODEL = "local/smollm2-135m"
+_HEADER = re.compile(r"^\s*\[+([^\]=,]+)\]")
+_KEY = re.compile(r"""^\s*([\w."' \t-]+?)\s*=""")
 
 
 class _Section(pydantic.BaseModel):
@@ -209,10 +211,11 @@ def _read_text(path: Path) -> str:
         raise ConfigurationError(msg)
     data = path.read_bytes()
     try:
-        return data.decode("utf-8")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        msg = f"{path}:{line}: expected UTF-8 text, got the byte 0x{data[error.start]:02x}: save the file as UTF-8."
+        line = error.object.count(b"\n", 0, error.start) + 1
+        byte = error.object[error.start]
+        msg = f"{path}:{line}: expected UTF-8 text, got the byte 0x{byte:02x}: save the file as UTF-8."
         raise ConfigurationError(msg) from error
 
 
@@ -220,7 +223,9 @@ def _parse(text: str, path: Path) -> _TaskFile:
     try:
         return _TaskFile.model_validate(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
-        msg = f"{path}: not valid TOML: {error}."
+        place = re.search(r"at line (\d+)", str(error))
+        line = int(place[1]) if place else text.count("\n") + 1
+        msg = f"{path}:{line}: not valid TOML: {error}."
         raise ConfigurationError(msg) from error
     except pydantic.ValidationError as error:
         problems = [
@@ -239,18 +244,30 @@ def _describe(problem: Mapping[str, Any]) -> str:
         return f"unknown key {where!r}: expected one of {', '.join(section.model_fields)}."
     if problem["type"] == "missing":
         return f"missing key {where!r}: add it."
+    if problem["type"] == "model_type":
+        return f"{where}: expected a table, got {problem['input']!r:.80}: write [{where}] and its keys below."
     return f"{where}: {problem['msg']}, got {problem['input']!r:.80}."
 
 
 def _line_of(text: str, location: Sequence[Any]) -> int:
-    """Return the line that sets the key at `location`, or 1: tomllib keeps no positions."""
-    start = 0
-    for section in map(str, location[:-1]):
-        found = re.search(rf"^\s*\[\s*{re.escape(section)}\s*\]", text[start:], re.MULTILINE)
-        start += found.end() if found else 0
-    key = re.escape(str(location[-1])) if location else ""
-    found = re.search(rf"""^[ \t]*(?:\[\s*)?["']?{key}["']?\s*[=\]]""", text[start:], re.MULTILINE)
-    return text.count("\n", 0, start + found.start()) + 1 if found else 1
+    """Return the line that sets the key at `location`, or the table it belongs to: tomllib keeps no positions."""
+    wanted = tuple(map(str, location))
+    table: tuple[str, ...] = ()
+    best, best_line = 0, 1
+    for number, line in enumerate(text.split("\n"), 1):
+        if header := _HEADER.match(line):
+            path = table = _path(header[1])
+        elif key := _KEY.match(line):
+            path = table + _path(key[1])
+        else:
+            continue
+        if len(path) > best and wanted[: len(path)] == path:
+            best, best_line = len(path), number
+    return best_line
+
+
+def _path(dotted: str) -> tuple[str, ...]:
+    return tuple(part.strip(" \t\"'") for part in dotted.split("."))
 
 
 def _load_split(data: _DataSection, split: Split, task_path: Path, labels: LabelSet) -> tuple[Example, ...]:

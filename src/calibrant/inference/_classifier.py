@@ -9,13 +9,11 @@ from calibrant.clients import RetryPolicy
 from calibrant.core import Client, Journal, LabelSet, LogprobSpace, Prediction, Task
 from calibrant.inference._engine import Engine, Query
 from calibrant.inference._loop import run_sync
-from calibrant.inference._models import ModelLike, call_options, open_client
+from calibrant.inference._models import DEFAULT_CONCURRENCY, ModelLike, call_options, open_client
 from calibrant.inference._reader import AnswerReader
 from calibrant.logprobs import enum_schema
 
 __all__ = ["Classifier"]
-
-DEFAULT_CONCURRENCY = 10
 
 
 class Classifier:
@@ -134,10 +132,20 @@ class Classifier:
         return self.engine.client
 
     def with_prompt(self, prompt: str, *, user_template: str | None = None) -> Classifier:
-        """Return a copy under another prompt that shares this one's client and journal."""
+        """Return a copy under another prompt that shares this one's client and journal.
+
+        Parameters
+        ----------
+        prompt : str
+            The system prompt.
+        user_template : str, optional
+            By default this one's.
+        """
         copy = object.__new__(Classifier)
         copy.__dict__.update(self.__dict__)
-        copy.prompt, copy.user_template = prompt, user_template
+        copy.prompt = prompt
+        if user_template is not None:
+            copy.user_template = user_template
         return copy
 
     def classify(self, text: str) -> Prediction:

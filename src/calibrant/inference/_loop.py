@@ -13,6 +13,8 @@ from typing import TypeVar
 
 __all__ = ["run_sync"]
 
+SECONDS_TO_STOP = 5.0
+
 _T = TypeVar("_T")
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
@@ -23,11 +25,20 @@ def run_sync(coroutine: Coroutine[object, object, _T]) -> _T:
 
     Ctrl-C cancels the coroutine and is raised again once it has stopped.
     """
-    future = asyncio.run_coroutine_threadsafe(coroutine, _background_loop())
+    stopped = threading.Event()
+
+    async def watched() -> _T:
+        try:
+            return await coroutine
+        finally:
+            stopped.set()
+
+    future = asyncio.run_coroutine_threadsafe(watched(), _background_loop())
     try:
         return future.result()
     except BaseException:
-        future.cancel()
+        if future.cancel():  # what the coroutine uses may be closed only after it has stopped
+            stopped.wait(SECONDS_TO_STOP)
         raise
 
 

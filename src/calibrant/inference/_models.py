@@ -8,11 +8,12 @@ from typing import Any, TypeAlias
 from calibrant.clients import CallableClient, LiteLLMClient, LlamaCppClient
 from calibrant.core import Client, ConfigurationError, LogprobSpace
 
-__all__ = ["ModelLike", "call_options", "open_client"]
+__all__ = ["DEFAULT_CONCURRENCY", "ModelLike", "call_options", "open_client"]
 
 ModelLike: TypeAlias = str | Client | Callable[[list[dict[str, str]]], object]
 """A model's name, a client, or a callable ``messages -> response``."""
 
+DEFAULT_CONCURRENCY = 10
 ENGINE_SETTINGS = ("n_ctx", "n_parallel", "n_threads")
 _LOCAL = "local/"
 _GGUF = "llamacpp:"
@@ -44,14 +45,16 @@ def open_client(
     Raises
     ------
     ConfigurationError
-        The name is empty, or an engine it needs is not installed.
+        The name is empty, an option is out of range, or an engine it needs is not installed.
     """
     options = dict(options or {})
+    if concurrency is not None and concurrency < 1:
+        raise ConfigurationError(f"Expected concurrency of at least 1, got {concurrency}.")
     if isinstance(model, Client):
         return model
     if callable(model):
         return CallableClient(
-            model, space=LogprobSpace(space or LogprobSpace.MASKED), max_workers=concurrency or 10
+            model, space=space or LogprobSpace.MASKED, max_workers=concurrency or DEFAULT_CONCURRENCY
         )
     if not isinstance(model, str) or not model.strip():
         raise ConfigurationError(f"Expected a model's name, a client or a callable, got {model!r}.")
@@ -60,7 +63,7 @@ def open_client(
         return LlamaCppClient(model.removeprefix(_GGUF), name=model, **settings)
     if model.startswith(_LOCAL):
         return LlamaCppClient.local(model, **settings)
-    return LiteLLMClient(model, space=LogprobSpace(space or LogprobSpace.MASKED), **options)
+    return LiteLLMClient(model, space=space or LogprobSpace.MASKED, **options)
 
 
 def call_options(options: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -75,6 +75,8 @@ class AnswerReader:
         return Outcome.ERROR, "the response holds no text and no refusal"
 
     def _distribution(self, completion: Completion) -> LabelDistribution | None:
+        if self.space is LogprobSpace.NONE:
+            return None
         try:
             return extract_distribution(completion, self.labels, self.field, self.space)
         except LogprobsUnavailableError:

@@ -48,23 +48,33 @@ def write_report(directory: Path) -> Path:
     """
     result = _load_result(directory / "result.json")
     rows = _load_predictions(directory / "predictions.jsonl")
+    try:
+        page = _render(result, rows)
+    except (KeyError, TypeError, AttributeError, jinja2.UndefinedError) as error:
+        raise StateError(
+            f"{directory}: expected a complete run, got one that does not fit ({error!r}): run it again."
+        ) from error
+    path = directory / "report.html"
+    write_atomically(path, page)
+    return path
+
+
+def _render(result: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     best = [row for row in rows if row["prompt"] == "best"]
     labels = _labels(best)
-    page = (
+    seed_text, best_text = result["seed_prompt"]["prompt"], result["best_prompt"]["prompt"]
+    return (
         _environment()
         .get_template("run.html")
         .render(
             result=result,
-            diff=list(_diff(result["seed_prompt"]["prompt"], result["best_prompt"]["prompt"])),
+            diff=list(_diff(seed_text, best_text)),
             labels=labels,
             confusion=_confusion(best, labels),
             mistakes=_mistakes(best),
-            improved=result["seed_prompt"]["prompt"] != result["best_prompt"]["prompt"],
+            improved=seed_text != best_text,
         )
     )
-    path = directory / "report.html"
-    write_atomically(path, page)
-    return path
 
 
 def _environment() -> jinja2.Environment:

@@ -1,0 +1,482 @@
+"""`ConfidenceAdapter` against a scripted model."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import json
+import logging
+import math
+import threading
+from enum import StrEnum
+from typing import Any
+
+import gepa
+import pydantic
+import pytest
+from gepa.adapters.confidence_adapter import ConfidenceAdapter as Reference
+
+from calibrant.adapters import ConfidenceAdapter
+from calibrant.clients import RetryPolicy
+from calibrant.core import ConfigurationError, DataError, Outcome, ProviderError
+from calibrant.scoring import BrierScoring, LinearBlendScoring
+from calibrant.testing import FakeClient, fake_response
+
+LABELS = ["Bills/Electricity", "Bills/Gas & Oil", "Food"]
+CANDIDATE = {"system_prompt": "Classify."}
+
+
+def schema(labels: list[str] = LABELS, field: str = "category") -> dict[str, Any]:
+    """Return a response format written by hand, as a user would."""
+    return {
+        "type": "json_schema",
+        "json_schema": {
+            "name": "answer",
+            "strict": True,
+            "schema": {
+                "type": "object",
+                "properties": {field: {"type": "string", "enum": labels}},
+                "required": [field],
+                "additionalProperties": False,
+            },
+        },
+    }
+
+
+async def no_sleep(seconds: float) -> None:
+    """Do not wait."""
+
+
+QUICK = RetryPolicy(sleep=no_sleep)
+
+
+def adapter(answers: Any, **options: Any) -> ConfidenceAdapter:
+    """Return an adapter around a scripted model that answers one user message at a time."""
+    client = options.pop("client", None) or FakeClient(LABELS, answers)
+    return ConfidenceAdapter(client, "category", schema(), retry=QUICK, **options)
+
+
+def row(text: str, answer: str, **context: str) -> dict[str, Any]:
+    """Return a data row."""
+    return {"input": text, "answer": answer, "additional_context": context}
+
+
+def body(content: str | None, *, finish: str = "stop", **message: Any) -> dict[str, Any]:
+    """Return a chat completion without log-probabilities."""
+    choice = {"message": {"role": "assistant", "content": content, **message}, "finish_reason": finish}
+    return {"choices": [choice], "model": "m"}
+
+
+# -- parameters ----------------------------------------------------------------------------------
+
+
+def test_parameters_have_the_reference_names_order_and_defaults() -> None:
+    """A call written for gepa's own adapter works unchanged."""
+    ours = inspect.signature(ConfidenceAdapter.__init__).parameters
+    theirs = inspect.signature(Reference.__init__).parameters
+    assert list(ours)[: len(theirs)] == list(theirs)
+    for name, parameter in theirs.items():
+        assert ours[name].default == parameter.default, name
+    added = list(ours.values())[len(theirs) :]
+    assert added
+    assert all(parameter.kind is inspect.Parameter.KEYWORD_ONLY for parameter in added)
+
+
+def test_default_strategy_follows_the_high_threshold() -> None:
+    """The blend's threshold is the feedback's upper threshold unless a strategy is given."""
+    assert adapter({}).scoring_strategy == LinearBlendScoring(0.99)
+    assert adapter({}, high_confidence_threshold=0.95).scoring_strategy == LinearBlendScoring(0.95)
+
+
+def test_a_model_name_without_response_format_is_refused_with_a_remedy() -> None:
+    """The error names the missing parameter."""
+    with pytest.raises(ConfigurationError, match="response_format"):
+        ConfidenceAdapter("openai/gpt-4.1-mini", "category")
+    with pytest.raises(ValueError, match="response_format"):
+        ConfidenceAdapter("openai/gpt-4.1-mini", "category", response_schema=schema())
+
+
+def test_a_callable_takes_its_labels_from_either_schema() -> None:
+    """``response_schema`` wins where both are given; neither is an error."""
+    model = FakeClient(LABELS, {}).as_callable()
+    assert ConfidenceAdapter(model, "category", schema()).labels.labels == tuple(LABELS)
+    assert ConfidenceAdapter(model, "category", response_schema=schema()).labels.labels == tuple(LABELS)
+    both = ConfidenceAdapter(model, "category", schema(["x", "y"]), response_schema=schema())
+    assert both.labels.labels == tuple(LABELS)
+    with pytest.raises(ConfigurationError, match="neither"):
+        ConfidenceAdapter(model, "category")
+
+
+def test_pydantic_models_are_accepted_as_schemas() -> None:
+    """An enum inside a nested model becomes the label set and the schema sent."""
+
+    class Category(StrEnum):
+        FOOD = "Food"
+        RENT = "Rent"
+
+    class Inner(pydantic.BaseModel):
+        name: Category
+
+    class Answer(pydantic.BaseModel):
+        classification: Inner
+
+    client = FakeClient(["Food", "Rent"], {"lunch": "Food"}, field="classification.name")
+    made = ConfidenceAdapter(client, "classification.name", Answer)
+    assert made.labels.labels == ("Food", "Rent")
+    result = made.evaluate([row("lunch", "Food")], CANDIDATE)
+    assert result.scores == [1.0]
+    assert client.requests[0].response_format is not None
+    assert client.requests[0].response_format["type"] == "json_schema"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"high_confidence_threshold": 0.0},
+        {"high_confidence_threshold": 1.5},
+        {"low_confidence_threshold": 0.995},
+        {"failure_score": -0.1},
+        {"objectives": ["acuracy"]},
+    ],
+)
+def test_parameters_out_of_range_are_refused(options: dict[str, Any]) -> None:
+    """Thresholds, failure score and objective names are checked at construction."""
+    with pytest.raises(ConfigurationError, match="Expected"):
+        adapter({}, **options)
+
+
+# -- evaluation ----------------------------------------------------------------------------------
+
+
+def test_request_holds_prompt_input_enum_and_logprobs() -> None:
+    """The candidate's first component is the system message, the input the user message."""
+    client = FakeClient(LABELS, {"UBER": "Food"})
+    adapter({}, client=client, top_logprobs=7).evaluate([row("UBER", "Food")], {"any": "Sort it.", "b": "no"})
+    (request,) = client.requests
+    assert [dict(m) for m in request.messages] == [
+        {"role": "system", "content": "Sort it."},
+        {"role": "user", "content": "UBER"},
+    ]
+    assert request.top_logprobs == 7
+    assert request.response_format == schema()
+
+
+def test_user_template_component_shapes_the_user_message() -> None:
+    """Every ``{input}`` is replaced; other braces stay."""
+    client = FakeClient(LABELS, {"UBER": "Food"})
+    candidate = {"system_prompt": "s", "user_template": 'Line: {input} {"a"} {input}'}
+    adapter({}, client=client).evaluate([row("UBER", "Food")], candidate)
+    assert client.requests[0].messages[1]["content"] == 'Line: UBER {"a"} UBER'
+
+
+def test_a_user_template_without_its_slot_is_the_prompts_fault_and_calls_nothing() -> None:
+    """A proposal that drops ``{input}`` scores nothing instead of classifying an empty text."""
+    client = FakeClient(LABELS, {"UBER": "Food"})
+    result = adapter({}, client=client).evaluate(
+        [row("UBER", "Food")], {"system_prompt": "s", "user_template": "Line:"}, capture_traces=True
+    )
+    assert client.requests == []
+    assert result.scores == [0.0]
+    assert result.outputs[0]["outcome"] == "unparsed"
+
+
+def test_scores_objectives_and_outputs_of_right_and_wrong_answers() -> None:
+    """Numbers worked out by hand for the default strategy."""
+    made = adapter({"a": ("Food", 0.8), "b": ("Food", 0.95), "c": ("Food", 1.0)})
+    result = made.evaluate([row("a", "food "), row("b", "Bills/Electricity"), row("c", "Food")], CANDIDATE)
+    assert result.scores == pytest.approx([0.3 + 0.7 * 0.8 / 0.99, 0.0, 1.0])
+    assert result.objective_scores is not None
+    assert [o["accuracy"] for o in result.objective_scores] == [1.0, 0.0, 1.0]
+    assert [o["probability"] for o in result.objective_scores] == pytest.approx([0.8, 0.95, 1.0])
+    assert result.outputs[0]["parsed_value"] == "Food"
+    assert result.outputs[0]["logprob_score"] == pytest.approx(math.log(0.8))
+    assert json.loads(json.dumps(result.outputs)) == result.outputs
+    assert result.trajectories is None
+
+
+def test_trajectories_come_exactly_when_asked() -> None:
+    """None without traces, one per row with them."""
+    made = adapter({"a": "Food"})
+    assert made.evaluate([row("a", "Food")], CANDIDATE).trajectories is None
+    traced = made.evaluate([row("a", "Food")], CANDIDATE, capture_traces=True).trajectories
+    assert traced is not None
+    assert len(traced) == 1
+
+
+def test_shared_prefix_labels_get_their_full_distribution() -> None:
+    """The true label's probability is found behind a common first token."""
+    split = lambda text: [text[:5], text[5:]] if text.startswith("Bills") else [text]  # noqa: E731
+    client = FakeClient(
+        LABELS,
+        lambda _: {"Bills/Electricity": 0.51, "Bills/Gas & Oil": 0.47, "Food": 0.02},
+        tokens=split,
+    )
+    made = adapter({}, client=client, objectives=["answer_probability", "label_mass", "brier"])
+    result = made.evaluate([row("x", "Bills/Gas & Oil")], CANDIDATE)
+    assert result.objective_scores is not None
+    (found,) = result.objective_scores
+    assert found["answer_probability"] == pytest.approx(0.47, abs=1e-6)
+    assert found["label_mass"] == pytest.approx(1.0, abs=1e-6)
+    expected = 1 - (0.51**2 + (1 - 0.47) ** 2 + 0.02**2) / 2
+    assert found["brier"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_objectives_can_be_added_and_replaced() -> None:
+    """Names replace the defaults, a mapping adds to them."""
+    made = adapter({"a": "Food"}, objectives={"length": lambda prediction, _: len(prediction.text) / 100})
+    result = made.evaluate([row("a", "Food")], CANDIDATE)
+    assert result.objective_scores is not None
+    assert set(result.objective_scores[0]) == {"accuracy", "probability", "length"}
+    assert result.objective_scores[0]["length"] == pytest.approx(len('{"category": "Food"}') / 100)
+
+
+def test_proper_scores_see_the_distribution_and_may_reward_a_wrong_answer() -> None:
+    """A wrong answer that nearly chose the truth scores above 0 under Brier."""
+    answers = {"a": {"Food": 0.5, "Bills/Electricity": 0.4, "Bills/Gas & Oil": 0.1}}
+    made = adapter(answers, scoring_strategy=BrierScoring())
+    (score,) = made.evaluate([row("a", "Bills/Electricity")], CANDIDATE).scores
+    assert score == pytest.approx(1 - (0.25 + 0.36 + 0.01) / 2, abs=1e-6)
+
+
+def test_raw_space_confidence_is_the_share_among_labels() -> None:
+    """In raw space half of the mass on illegal text does not halve the confidence."""
+    client = FakeClient(LABELS, {"a": ("Food", 0.8)}, space="raw", illegal_mass=0.5)
+    result = adapter({}, client=client).evaluate([row("a", "Food")], CANDIDATE)
+    assert result.objective_scores is not None
+    assert result.objective_scores[0]["probability"] == pytest.approx(0.8, abs=0.01)
+
+
+def test_nothing_is_mutated() -> None:
+    """Batch, candidate and schema are as before."""
+    batch, candidate, form = [row("a", "Food", hint="h")], dict(CANDIDATE), schema()
+    before = copy.deepcopy((batch, candidate, form))
+    made = ConfidenceAdapter(FakeClient(LABELS, {"a": "Food"}), "category", form)
+    result = made.evaluate(batch, candidate, capture_traces=True)
+    made.make_reflective_dataset(candidate, result, ["system_prompt"])
+    assert (batch, candidate, form) == before
+
+
+def test_batches_of_several_candidates_run_concurrently_and_stay_apart() -> None:
+    """`batch_evaluate` gives each pair its own results, with trajectories."""
+    client = FakeClient(
+        LABELS, lambda _, prompt: "Food" if "one" in prompt else ("Bills/Electricity", 0.9), latency=0.02
+    )
+    rows = [row(str(i), "Food") for i in range(4)]
+    first, second = adapter({}, client=client).batch_evaluate(
+        [({"p": "one"}, rows), ({"p": "two"}, rows[:2])]
+    )
+    assert first.scores == [1.0] * 4
+    assert second.scores == [0.0] * 2
+    assert second.trajectories is not None
+    assert client.max_in_flight == 6
+
+
+def test_callables_run_concurrently() -> None:
+    """Ten calls of an ordinary function overlap."""
+    barrier = threading.Barrier(10, timeout=10)
+
+    def model(_: list[dict[str, str]]) -> object:
+        barrier.wait()
+        return fake_response("Food", LABELS)
+
+    made = ConfidenceAdapter(model, "category", schema())
+    assert made.evaluate([row(str(i), "Food") for i in range(10)], CANDIDATE).scores == [1.0] * 10
+
+
+def test_worker_limit_is_kept() -> None:
+    """No more calls run at once than ``max_litellm_workers``."""
+    client = FakeClient(LABELS, lambda _: "Food", latency=0.005)
+    adapter({}, client=client, max_litellm_workers=3).evaluate(
+        [row(str(i), "Food") for i in range(12)], CANDIDATE
+    )
+    assert client.max_in_flight == 3
+
+
+def test_an_answer_outside_the_labels_is_an_error_that_names_the_row() -> None:
+    """A typing error in the data is not scored as the model's."""
+    with pytest.raises(DataError, match=r"Electrcity.*'power'"):
+        adapter({"power": "Food"}).evaluate([row("power", "Bills/Electrcity")], CANDIDATE)
+
+
+# -- failures ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("response", "outcome"),
+    [
+        (body("no json"), "unparsed"),
+        (body('{"category": "Foo'), "unparsed"),
+        (body('{"category": "Fo', finish="length"), "unparsed"),
+        (body('{"category": "Travel"}'), "unparsed"),
+        (body('{"other": "Food"}'), "unparsed"),
+        (body(None, refusal="I will not."), "refusal"),
+        (body(None, finish="content_filter"), "refusal"),
+        (body(None), "error"),
+        ({"choices": []}, "error"),
+        ({"choices": [], "error": {"message": "overloaded"}}, "error"),
+        (ProviderError("down", provider="p", retryable=True, status=503), "error"),
+    ],
+)
+def test_every_kind_of_failure_has_its_outcome(response: Any, outcome: str) -> None:
+    """All of them score ``failure_score``; only the server's are left out of reflection."""
+    client = FakeClient(LABELS, lambda _: response)
+    made = adapter({}, client=client, failure_score=0.25)
+    result = made.evaluate([row("a", "Food")], CANDIDATE, capture_traces=True)
+    assert result.scores == [0.25]
+    assert result.outputs[0]["outcome"] == outcome
+    assert result.outputs[0]["reason"]
+    records = made.make_reflective_dataset(CANDIDATE, result, ["system_prompt"])["system_prompt"]
+    if outcome == "error":
+        assert records == []
+        assert len(client.requests) == QUICK.attempts
+    else:
+        assert "Food" in records[0]["Feedback"]
+        assert not records[0]["Feedback"].startswith(("Correct", "Wrong (", "WRONG"))
+
+
+def test_a_passing_fault_is_retried_and_leaves_no_trace() -> None:
+    """Two broken answers, then a good one: the row is right."""
+    client = FakeClient(
+        LABELS, lambda _: [body(None), ProviderError("x", provider="p", retryable=True), "Food"]
+    )
+    assert adapter({}, client=client).evaluate([row("a", "Food")], CANDIDATE).scores == [1.0]
+
+
+def test_a_run_that_fails_too_often_stops_with_a_clear_error() -> None:
+    """More than 20 % of at least 50 rows."""
+    broken = ProviderError("connection reset", provider="p", retryable=False)
+    rows = [row(str(i), "Food") for i in range(50)]
+    made = adapter({}, client=FakeClient(LABELS, lambda t: broken if int(t) < 11 else "Food"))
+    with pytest.raises(ProviderError, match=r"11 of the last 50 rows.*connection reset"):
+        made.evaluate(rows, CANDIDATE)
+    fine = adapter({}, client=FakeClient(LABELS, lambda t: broken if int(t) < 10 else "Food"))
+    assert fine.evaluate(rows, CANDIDATE).scores.count(0.0) == 10
+
+
+def test_failures_add_up_over_small_batches() -> None:
+    """The window spans minibatches, and fewer than 50 rows never stop a run."""
+    broken = ProviderError("reset", provider="p", retryable=False)
+    made = adapter({}, client=FakeClient(LABELS, lambda t: broken if int(t) % 4 == 0 else "Food"))
+    batches = [[row(str(4 * i + j), "Food") for j in range(4)] for i in range(13)]
+    for batch in batches[:12]:
+        made.evaluate(batch, CANDIDATE)
+    with pytest.raises(ProviderError, match="12 of the last 50"):
+        made.evaluate(batches[12], CANDIDATE)
+
+
+def test_a_bad_key_stops_at_once() -> None:
+    """A fault that every call meets is raised before a single row is scored."""
+    made = adapter(
+        {}, client=FakeClient(LABELS, lambda _: ProviderError("bad key", provider="p", status=401))
+    )
+    with pytest.raises(ProviderError, match="bad key"):
+        made.evaluate([row("a", "Food")], CANDIDATE)
+
+
+def test_missing_logprobs_score_by_correctness_and_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The scorer's contract holds, and the log holds one line with the count."""
+    made = adapter({}, client=FakeClient(LABELS, lambda _: body('{"category": "Food"}')))
+    with caplog.at_level(logging.WARNING, logger="calibrant"):
+        result = made.evaluate([row("a", "Food"), row("b", "Bills/Electricity")], CANDIDATE)
+        made.evaluate([row("c", "Food")], CANDIDATE)
+    assert result.scores == [1.0, 0.0]
+    assert result.outputs[0]["logprob_score"] is None
+    assert [r.getMessage() for r in caplog.records if "log-probabilities" in r.getMessage()] == [
+        "fake: 2 of 2 answers came without usable log-probabilities; these are scored by correctness alone."
+    ]
+    assert (made.answers, made.answers_without_logprobs) == (3, 3)
+
+
+# -- reflection ----------------------------------------------------------------------------------
+
+
+def test_reflective_records_hold_input_label_with_probability_and_feedback() -> None:
+    """One record per row for each named component."""
+    made = adapter({"a": ("Food", 0.73)})
+    candidate = {"system_prompt": "s", "user_template": "{input}"}
+    result = made.evaluate(
+        [row("a", "Bills/Electricity", note="Power company")], candidate, capture_traces=True
+    )
+    found = made.make_reflective_dataset(candidate, result, ["system_prompt", "user_template"])
+    assert set(found) == {"system_prompt", "user_template"}
+    (record,) = found["system_prompt"]
+    assert record["Inputs"] == "a"
+    assert record["Generated Outputs"] == "Food (73.0% probability)"
+    assert record["Feedback"].startswith("Wrong (73% probability).")
+    assert "Power company" in record["Feedback"]
+
+
+def test_reflection_without_trajectories_or_with_unknown_components_is_refused() -> None:
+    """The message says what to pass."""
+    made = adapter({"a": "Food"})
+    bare = made.evaluate([row("a", "Food")], CANDIDATE)
+    with pytest.raises(ConfigurationError, match="capture_traces=True"):
+        made.make_reflective_dataset(CANDIDATE, bare, ["system_prompt"])
+    traced = made.evaluate([row("a", "Food")], CANDIDATE, capture_traces=True)
+    with pytest.raises(ConfigurationError, match="nope"):
+        made.make_reflective_dataset(CANDIDATE, traced, ["nope"])
+
+
+def test_proposer_becomes_propose_new_texts_and_hears_of_every_evaluation() -> None:
+    """Its ``observe`` sees candidate, rows and predictions."""
+    heard = []
+
+    class Proposer:
+        def __call__(self, _: Any, __: Any, components: Any) -> dict[str, str]:
+            return {components[0]: "new"}
+
+        def observe(self, candidate: Any, rows: Any, predictions: Any) -> None:
+            heard.append((dict(candidate), len(rows), [p.outcome for p in predictions]))
+
+    proposer = Proposer()
+    made = adapter({"a": "Food"}, proposer=proposer)
+    assert made.propose_new_texts is proposer
+    made.evaluate([row("a", "Food")], CANDIDATE)
+    assert heard == [(CANDIDATE, 1, [Outcome.OK])]
+
+
+def test_gepa_finds_the_better_prompt_through_the_adapter() -> None:
+    """``gepa.optimize`` with a reflection function that knows the answer."""
+
+    def answer(_: str, prompt: str) -> Any:
+        return ("Food", 0.99) if "rules" in prompt else ("Bills/Electricity", 0.6)
+
+    rows = [row(str(i), "Food") for i in range(8)]
+    result = gepa.optimize(
+        seed_candidate={"system_prompt": "Classify."},
+        trainset=rows,
+        valset=rows,
+        adapter=adapter({}, client=FakeClient(LABELS, answer)),
+        reflection_lm=lambda _: "```\nClassify by these rules.\n```",
+        max_metric_calls=60,
+        logger=_Silent(),
+    )
+    assert result.best_candidate["system_prompt"] == "Classify by these rules."
+
+
+class _Silent:
+    def log(self, message: object) -> None:
+        """Drop the message."""
+
+
+def test_evaluations_from_several_threads_do_not_mix() -> None:
+    """Two threads share one adapter."""
+    client = FakeClient(
+        LABELS, lambda text: "Food" if text.startswith("f") else "Bills/Electricity", latency=0.005
+    )
+    made = adapter({}, client=client)
+    found: dict[str, list[float]] = {}
+
+    def work(kind: str, answer: str) -> None:
+        rows = [row(f"{kind}{i}", answer) for i in range(20)]
+        found[kind] = made.evaluate(rows, CANDIDATE).scores
+
+    threads = [
+        threading.Thread(target=work, args=pair) for pair in (("f", "Food"), ("b", "Bills/Electricity"))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=10)
+    assert found == {"f": [1.0] * 20, "b": [1.0] * 20}
+    assert made.answers == 40
