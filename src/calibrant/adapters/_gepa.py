@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NotRequired, Protocol, Self, TypeAlias, TypedDict
 
 from gepa.core.adapter import EvaluationBatch, ProposalFn
@@ -262,6 +263,7 @@ class ConfidenceAdapter:
         self._on_prediction = on_prediction
         self._failures = FailureMonitor()
         self._observe = getattr(proposer, "observe", None)
+        self._asked: set[Query] = set()
 
     @property
     def labels(self) -> LabelSet:
@@ -339,16 +341,31 @@ class ConfidenceAdapter:
     ) -> list[EvaluationBatch[ConfidenceTrajectory, ConfidenceRolloutOutput]]:
         queries = [_query(candidate, row) for candidate, rows in items for row in rows]
         answers = [[self._answer(row) for row in rows] for _, rows in items]
-        predictions = self.classifier.engine.run(queries, on_prediction=self._notify)
+        new = self._new(queries)
+        predictions = self.classifier.engine.run(
+            queries, on_prediction=lambda index, found: self._notify(found) if new[index] else None
+        )
         self._count(predictions)
         found, start = [], 0
         for (candidate, rows), truths in zip(items, answers, strict=True):
-            own = predictions[start : start + len(rows)]
-            start += len(rows)
+            own = slice(start, start + len(rows))
+            start = own.stop
             if self._observe is not None:
-                self._observe(candidate, rows, own)
-            found.append(self._batch(rows, truths, own, capture_traces=capture_traces))
+                self._observe(candidate, rows, predictions[own])
+            batch = self._batch(rows, truths, predictions[own], capture_traces=capture_traces)
+            # At least one call, so that a search that finds nothing new to ask comes to an end.
+            found.append(replace(batch, num_metric_calls=max(1, sum(new[own]))))
         return found
+
+    def _new(self, queries: Sequence[Query]) -> list[bool]:
+        """Return which queries count against GEPA's budget: with a journal, those not asked before."""
+        if self.classifier.engine.journal is None:
+            return [True] * len(queries)
+        new = []
+        for query in queries:
+            new.append(query not in self._asked)
+            self._asked.add(query)
+        return new
 
     def _batch(
         self,
@@ -415,7 +432,7 @@ class ConfidenceAdapter:
             )
         return answer
 
-    def _notify(self, index: int, prediction: Prediction) -> None:  # noqa: ARG002
+    def _notify(self, prediction: Prediction) -> None:
         if self._on_prediction is not None:
             self._on_prediction(prediction)
 

@@ -17,15 +17,17 @@ class JsonlStore:
 
     Parameters
     ----------
-    path : Path
-        Created when missing. A last line cut off by a kill is dropped.
+    path : Path or None
+        Created when missing. A last line cut off by a kill is dropped. None keeps all in memory.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None) -> None:
         self._values: dict[str, Any] = {}
         self._lock = threading.Lock()
-        self._load(path)
-        self._file: IO[str] = path.open("a", encoding="utf-8")
+        self._file: IO[str] | None = None
+        if path is not None:
+            self._load(path)
+            self._file = path.open("a", encoding="utf-8")
 
     def _load(self, path: Path) -> None:
         if not path.exists():
@@ -53,23 +55,24 @@ class JsonlStore:
 
     def put(self, key: str, value: Any) -> None:  # noqa: ANN401  (JSON)
         """Store `value` under `key` and hand it to the operating system at once."""
-        line = json.dumps({"key": key, "value": value}, ensure_ascii=False)
         with self._lock:
             self._values[key] = value
-            self._file.write(line + "\n")
-            self._file.flush()
+            if self._file is not None:
+                self._file.write(json.dumps({"key": key, "value": value}, ensure_ascii=False) + "\n")
+                self._file.flush()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
 
 class PredictionJournal:
-    """A `calibrant.core.Journal` in a JSON Lines file."""
+    """A `calibrant.core.Journal` in a JSON Lines file, or in memory where there is no path."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None) -> None:
         self._store = JsonlStore(path)
 
     def __len__(self) -> int:

@@ -28,11 +28,11 @@ class Reflection:
         ``prompt -> text``.
     name : str
         The model's name, part of the key its answers are stored under.
-    store : JsonlStore or None
+    store : JsonlStore
         Where finished answers are kept.
     """
 
-    def __init__(self, model: Callable[[Any], str], *, name: str, store: JsonlStore | None) -> None:
+    def __init__(self, model: Callable[[Any], str], *, name: str, store: JsonlStore) -> None:
         self._model = model
         self._name = name
         self._store = store
@@ -47,7 +47,7 @@ class Reflection:
     def __call__(self, prompt: Any) -> str:  # noqa: ANN401  (text or chat messages)
         """Return the model's answer to `prompt`."""
         key = hashlib.sha256(f"{self._name}\n{prompt!r}".encode()).hexdigest()
-        stored = None if self._store is None else self._store.get(key)
+        stored = self._store.get(key)
         if stored is not None:
             return str(stored)
         try:
@@ -62,8 +62,7 @@ class Reflection:
                 )
             raise
         self._failures = 0
-        if self._store is not None:
-            self._store.put(key, text)
+        self._store.put(key, text)
         return text
 
     def should_stop(self, state: object) -> bool:  # noqa: ARG002  (GEPA's stopper signature)
@@ -71,7 +70,7 @@ class Reflection:
         return self.error is not None
 
 
-def open_reflection(model: str | Callable[[str], str], store: JsonlStore | None) -> Reflection:
+def open_reflection(model: str | Callable[[str], str], store: JsonlStore) -> Reflection:
     """Return the reflection model for a litellm name or a function."""
     name = model_name(model)
     if not isinstance(model, str):

@@ -50,7 +50,7 @@ __all__ = ["optimize"]
 
 COMPONENT = "system_prompt"
 USER_TEMPLATE = "user_template"
-EXEMPLAR_MINIBATCH = 12
+EXEMPLAR_MINIBATCH = 20
 REFLECTION_MINIBATCH = 3
 
 Proposer = Callable[..., dict[str, str]]
@@ -85,7 +85,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     max_metric_calls : int, default 600
         Rows the search may classify; it stops at the first opportunity after.
     minibatch_size : int, optional
-        Training rows a proposal is tried on first; 12 for ``exemplar``, else 3.
+        Training rows a proposal is tried on first; 20 for ``exemplar``, else 3.
     seed : int, default 0
         Seed of every choice of the search.
     out : path, optional
@@ -114,12 +114,8 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     _check_budget(task, plan.minibatch_size, max_metric_calls)
     with ExitStack() as stack:
         directory = None if out is None else open_directory(Path(out), _fingerprint(task, model, plan))
-        journal = (
-            None if directory is None else stack.enter_context(PredictionJournal(directory / "journal.jsonl"))
-        )
-        store = (
-            None if directory is None else stack.enter_context(JsonlStore(directory / "reflections.jsonl"))
-        )
+        journal = stack.enter_context(PredictionJournal(_file(directory, "journal.jsonl")))
+        store = stack.enter_context(JsonlStore(_file(directory, "reflections.jsonl")))
         tracker = ProgressTracker(progress, total=max_metric_calls)
         classifier = Classifier.from_task(task, model=model, journal=journal)
         stack.callback(classifier.close)
@@ -131,7 +127,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
             if plan.reflection_model is None
             else open_reflection(plan.reflection_model, store),
             tracker=tracker,
-            log=None if directory is None else directory / "search.log",
+            log=_file(directory, "search.log"),
         )
         found = run.search(max_metric_calls)
         predictions = run.test(found)
@@ -139,6 +135,10 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     if directory is not None:
         write_run(directory, result, task.test, predictions)
     return result
+
+
+def _file(directory: Path | None, name: str) -> Path | None:
+    return None if directory is None else directory / name
 
 
 @dataclass(frozen=True, kw_only=True)

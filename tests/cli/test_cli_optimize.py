@@ -1,0 +1,377 @@
+"""``calibrant optimize``: what it prints, what it leaves, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner, Result
+
+from calibrant.cli import _optimize as command
+from calibrant.cli import _progress as progress_module
+from calibrant.cli import app
+from calibrant.core import Client
+from calibrant.inference import _classifier
+from calibrant.optimization import OptimizationResult, Progress, PromptScore
+from calibrant.testing import Answer, FakeClient
+
+WriteTask = Callable[..., Path]
+
+SEED = "Which animal?"
+FILES = {"result.json", "best_prompt.txt", "predictions.jsonl", "report.html"}
+
+
+def learns(text: str, prompt: str) -> Answer:
+    """Take everything for a cat under the seed prompt, and answer well under any other."""
+    if prompt == SEED:
+        return ("cat", 0.6)
+    return ("cat" if "meow" in text else "dog", 0.9)
+
+
+def never_learns(_text: str, _prompt: str) -> Answer:
+    """Take everything for a cat."""
+    return ("cat", 0.6)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str, str], Answer]], FakeClient]:
+    """Return a function that puts a fake in the place of every model."""
+
+    def install(rule: Callable[[str, str], Answer]) -> FakeClient:
+        client = FakeClient(["cat", "dog"], rule)
+
+        def open_fake(*_: object, **__: object) -> Client:
+            return client
+
+        monkeypatch.setattr(_classifier, "open_client", open_fake)
+        return client
+
+    return install
+
+
+Fake = Callable[[Callable[[str, str], Answer]], FakeClient]
+
+
+def run(*arguments: object) -> Result:
+    """Run the command line in this process."""
+    return CliRunner().invoke(app, ["optimize", *map(str, arguments)])
+
+
+BUDGET = ("--max-metric-calls", 30, "--minibatch-size", 4)
+
+
+# --- what it does -------------------------------------------------------------------------------
+
+
+def test_a_better_prompt_is_found_shown_and_kept(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """Table, paired difference, budget and files; the report is written too."""
+    client = fake(learns)
+    out = tmp_path / "run"
+    result = run(write_task(), "--out", out, *BUDGET)
+    assert result.exit_code == 0, result.stderr
+    assert "animals: 4 test rows, fake" in result.stdout
+    assert [line.split()[1:4:2] for line in result.stdout.splitlines() if "│" in line] == [
+        ["seed", "0.500"],
+        ["best", "1.000"],
+    ]
+    assert "Best minus seed: +0.500 accuracy, 95 % interval" in result.stdout
+    assert f"Files: {out}/result.json, best_prompt.txt, predictions.jsonl, report.html" in result.stdout
+    assert {path.name for path in out.iterdir()} >= FILES
+    assert (out / "best_prompt.txt").read_text() != SEED
+    assert json.loads((out / "result.json").read_text())["task"] == "animals"
+    assert "<h1>animals</h1>" in (out / "report.html").read_text()
+    assert result.stderr.startswith("search: ")
+    assert "test: " in result.stderr
+    assert client.closed
+
+
+def test_json_is_the_result_and_nothing_else(write_task: WriteTask, fake: Fake) -> None:
+    """Progress goes to the other stream; without --out nothing is written."""
+    fake(learns)
+    task = write_task()
+    before = sorted(task.parent.iterdir())
+    result = run(task, "--json", *BUDGET)
+    assert result.exit_code == 0, result.stderr
+    record = json.loads(result.stdout)
+    assert record["best_prompt"]["accuracy"]["estimate"] == 1.0
+    assert record["seed_prompt"]["accuracy"]["estimate"] == 0.5
+    assert sorted(task.parent.iterdir()) == before
+
+
+def test_it_says_so_when_nothing_was_better(write_task: WriteTask, fake: Fake) -> None:
+    """An honest no."""
+    fake(never_learns)
+    result = run(write_task(), *BUDGET)
+    assert result.exit_code == 0, result.stderr
+    assert "No prompt was better than the seed prompt on the validation rows (0 of " in result.stdout
+    assert "Best minus seed" not in result.stdout
+
+
+def test_a_leaking_row_is_warned_of_and_the_run_goes_on(
+    write_task: WriteTask, fake: Fake, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A train row that is also a test row."""
+    fake(never_learns)
+    test = [{"input": "train 0 meow", "answer": "cat"}, {"input": "new woof", "answer": "dog"}]
+    result = run(write_task(test=test), *BUDGET)
+    assert result.exit_code == 0, result.stderr
+    (message,) = [record.getMessage() for record in caplog.records if record.name == "calibrant"]
+    assert "1 train row(s) are also test rows, for example 'train 0 meow'" in message
+
+
+# --- what it refuses ----------------------------------------------------------------------------
+
+HEAD = 'name = "n"\nlabels = ["cat", "dog"]\nprompt = "p"\n'
+DATA = '[data]\ntrain = "train.jsonl"\nvalidation = "validation.jsonl"\ntest = "test.jsonl"\n'
+CAT = b'{"input": "meow", "answer": "cat"}\n'
+
+BAD_INPUT: dict[str, tuple[dict[str, Any], str]] = {
+    "unknown key": (
+        {"toml": HEAD + 'promt = "q"\n' + DATA},
+        "task.toml:4: unknown key 'promt': expected one of name, labels, prompt, field, ",
+    ),
+    "unknown key in a section": (
+        {"toml": HEAD + DATA + 'tset = "x"\n'},
+        "task.toml:8: unknown key 'data.tset': expected one of file, train, validation, test, ",
+    ),
+    "missing key": ({"toml": 'name = "n"\nprompt = "p"\n'}, "task.toml:1: missing key 'labels': add it."),
+    "broken TOML": ({"toml": HEAD + "field = \n" + DATA}, "task.toml:4: not valid TOML: "),
+    "label missing from the enum": (
+        {"toml": HEAD.replace('"dog"', '"cow"') + DATA},
+        "train.jsonl:2: answer 'dog' is not one of the 2 labels (cat, cow): correct the row or add the label.",
+    ),
+    "answer not in the label set": (
+        {"validation": CAT * 3 + b'{"input": "moo", "answer": "cow"}\n'},
+        "validation.jsonl:4: answer 'cow' is not one of the 2 labels (cat, dog): correct the row or add",
+    ),
+    "empty file": ({"test": b""}, "test.jsonl: expected at least one row, got an empty file."),
+    "duplicate labels": (
+        {"toml": HEAD.replace('"dog"', '"dog", "cat"') + DATA},
+        "task.toml:2: Expected distinct labels, got 'cat' twice: keep one of them.",
+    ),
+    "labels equal after case folding": (
+        {"toml": HEAD.replace('"dog"', '"STRASSE", "Straße"') + DATA},
+        "task.toml:2: Expected distinct labels, got 'Straße' and 'STRASSE', equal up to case and spaces: keep",
+    ),
+    "task not UTF-8": (
+        {"toml": b'name = "n"\nprompt = "caf\xe9"\n'},
+        "task.toml:2: expected UTF-8 text, got the byte 0xe9: save the file as UTF-8.",
+    ),
+    "data not UTF-8": (
+        {"train": CAT + b'{"input": "\xe9", "answer": "cat"}\n'},
+        "train.jsonl:2: expected UTF-8 text, got the byte 0xe9: save the file as UTF-8.",
+    ),
+    "10 MB row": (
+        {"train": CAT + b'{"input": "' + b"x" * 10_000_000 + b'", "answer": "cat"}\n'},
+        "train.jsonl:2: expected a row of at most 1,000,000 bytes, got a longer one: split or shorten it.",
+    ),
+    "broken row": (
+        {"test": CAT + b"{\n"},
+        "test.jsonl:2: expected one JSON object per line, got broken JSON",
+    ),
+    "no test rows": (
+        {"toml": HEAD + '[data]\ntrain = "train.jsonl"\nvalidation = "validation.jsonl"\n'},
+        "Task 'n' has no 'test' rows: name a file for it under [data].",
+    ),
+    "scoring that does not fit": (
+        {"extra": '[scoring]\nstrategy = "threshold"\nparameters = { steepness = 5.0 }\n'},
+        "[scoring] parameters do not fit strategy 'threshold'",
+    ),
+}
+BEFORE_THE_DIRECTORY = [kind for kind in BAD_INPUT if kind != "scoring that does not fit"]
+
+
+@pytest.mark.parametrize("kind", BAD_INPUT)
+def test_bad_input_is_one_line_and_exit_code_2(
+    write_task: WriteTask, fake: Fake, tmp_path: Path, kind: str
+) -> None:
+    """File, line and remedy; no model is asked."""
+    client = fake(learns)
+    changes, message = BAD_INPUT[kind]
+    result = run(write_task(**changes), "--out", tmp_path / "run", *BUDGET)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: ")
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert client.requests == []
+
+
+@pytest.mark.parametrize("kind", BEFORE_THE_DIRECTORY)
+def test_bad_input_leaves_nothing_behind(
+    write_task: WriteTask, fake: Fake, tmp_path: Path, kind: str
+) -> None:
+    """No run directory, no temporary file."""
+    fake(learns)
+    task = write_task(directory=tmp_path / "task", **BAD_INPUT[kind][0])
+    before = sorted(tmp_path.rglob("*"))
+    run(task, "--out", tmp_path / "run", *BUDGET)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("--max-metric-calls", 5),
+            "Expected max_metric_calls >= 32, got 5: one accepted proposal takes two",
+        ),
+        (("--proposer", "magic"), "Expected proposer 'exemplar', 'reflection' or a callable, got 'magic'."),
+        (("--proposer", "reflection"), "Expected a reflection model for proposer='reflection'"),
+    ],
+)
+def test_options_that_cannot_work_are_bad_input(
+    write_task: WriteTask, fake: Fake, tmp_path: Path, arguments: tuple[object, ...], message: str
+) -> None:
+    """Said before a directory is made."""
+    fake(learns)
+    result = run(write_task(), *arguments, "--out", tmp_path / "run")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_file_in_the_place_of_the_run_directory_is_kept(
+    write_task: WriteTask, fake: Fake, tmp_path: Path
+) -> None:
+    """So is a directory with other things in it."""
+    fake(learns)
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("mine")
+    for name, message in (("file", "expected a directory"), ("full", "expected an empty directory")):
+        result = run(write_task(), *BUDGET, "--out", tmp_path / name)
+        assert result.exit_code == 2
+        assert message in result.stderr
+    assert (tmp_path / "file").read_text() == "mine"
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize(
+    ("out", "message"), [(True, "interrupted: run the same command again to go on."), (False, "interrupted.")]
+)
+def test_ctrl_c_says_what_is_kept(
+    write_task: WriteTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, out: bool, message: str
+) -> None:
+    """Without a run directory that is nothing."""
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "run_optimize", interrupt)
+    result = run(write_task(), *(("--out", tmp_path / "run") if out else ()))
+    assert result.exit_code == 130
+    assert result.stderr == message + "\n"
+
+
+# --- the table ----------------------------------------------------------------------------------
+
+
+def result_of(**changes: Any) -> OptimizationResult:
+    """Return a result in which nothing is known."""
+    score = PromptScore(
+        prompt="p",
+        validation_score=0.5,
+        rows=3,
+        outcomes={"error": 3},
+        accuracy=None,
+        mean_probability=None,
+    )
+    arguments: dict[str, Any] = {
+        "task": "animals [/bold] [test]",
+        "model": "fake",
+        "seed": 0,
+        "proposer": "exemplar",
+        "seed_prompt": score,
+        "best_prompt": score,
+        "best_candidate": {"system_prompt": "p"},
+        "comparison": None,
+        "metric_calls": 12,
+        "proposals": 2,
+        "accepted": 0,
+        "answers": 10,
+        "answers_without_logprobs": 4,
+        "cost": 0.01234,
+        "seconds": 5.4,
+        **changes,
+    }
+    return OptimizationResult(**arguments)
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, write_task: WriteTask, result: OptimizationResult) -> str:
+    """Return what the command prints for a result."""
+
+    def optimize(*_: object, **__: object) -> OptimizationResult:
+        return result
+
+    monkeypatch.setattr(command, "optimize", optimize)
+    done = run(write_task())
+    assert done.exit_code == 0, done.exception
+    return done.stdout
+
+
+def test_what_is_not_known_is_not_invented(write_task: WriteTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dashes for missing numbers; failures, missing evidence and cost in words."""
+    text = shown(monkeypatch, write_task, result_of())
+    rows = [line.split("│")[2:6] for line in text.splitlines() if "seed " in line and "│" in line]
+    assert [[cell.strip() for cell in row] for row in rows] == [["-", "-", "-", "0.500"]]
+    assert "6 test answers failed for the server's reasons and count neither way." in text
+    assert "4 of 10 answers of the search came without usable log-probabilities" in text
+    assert "12 calls in the search, 0 of 2 proposals accepted, 5 s, $0.0123." in text
+    assert "Files:" not in text
+
+
+def test_brackets_in_names_are_not_markup(write_task: WriteTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rich would swallow them, or fail on a closing one."""
+    assert "animals [/bold] [test]: 3 test rows, fake" in shown(monkeypatch, write_task, result_of())
+
+
+# --- progress -----------------------------------------------------------------------------------
+
+
+def test_progress_away_from_a_terminal_is_a_line_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One at the start of a phase, one every ten seconds, one at the end."""
+    now = [100.0]
+    monkeypatch.setattr(progress_module.time, "monotonic", lambda: now[0])
+    with progress_module.ProgressDisplay() as display:
+        for calls in range(1, 25):
+            display(Progress(calls=calls, total=20, best_score=0.5, cost=0.25))
+            now[0] += 1
+        display(Progress(phase="test", calls=1, total=4, proposals=3, accepted=1))
+        display(Progress(phase="test", calls=4, total=4, proposals=3, accepted=1))
+    note = "best score 0.500, 0 of 0 proposals accepted, $0.2500"
+    assert capsys.readouterr().err.splitlines() == [
+        *(f"search: {calls}/20 calls, {note}" for calls in (1, 11, 21)),
+        "test: 1/4 calls, 1 of 3 proposals accepted",
+        "test: 4/4 calls, 1 of 3 proposals accepted",
+    ]
+
+
+def test_progress_that_never_came_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """A command that failed at once has no last state to show."""
+    with progress_module.ProgressDisplay():
+        pass
+    assert capsys.readouterr().err == ""
+
+
+def test_progress_on_a_terminal_is_a_bar_for_each_phase(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A search may pass its budget a little; the bar then grows instead of bursting."""
+
+    def terminal(*, stderr: bool) -> Console:
+        return Console(stderr=stderr, force_terminal=True, width=120)
+
+    monkeypatch.setattr(progress_module, "Console", terminal)
+    with progress_module.ProgressDisplay() as display:
+        display(Progress(calls=22, total=20, best_score=0.5))
+        display(Progress(phase="test", calls=3, total=4, best_score=0.5))
+    text = capsys.readouterr().err
+    assert "22/22" in text
+    assert "3/4" in text
+    assert "best score 0.500" in text

@@ -1,0 +1,63 @@
+"""Files that are whole or not there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from calibrant.core import write_atomically
+
+
+def test_text_is_written_as_it_is(tmp_path: Path) -> None:
+    """UTF-8, line feeds untouched, readable by others."""
+    path = tmp_path / "result.json"
+    write_atomically(path, "café\n\u2028\n")
+    assert path.read_bytes() == "café\n\u2028\n".encode()
+    assert path.stat().st_mode & 0o777 == 0o644
+    write_atomically(path, "new")
+    assert path.read_text() == "new"
+    assert os.listdir(tmp_path) == ["result.json"]  # noqa: PTH208 (names only)
+
+
+def test_text_that_cannot_be_written_leaves_the_old_file(tmp_path: Path) -> None:
+    """Half of a surrogate pair fails after the first bytes are out."""
+    path = tmp_path / "result.json"
+    path.write_text("old")
+    with pytest.raises(UnicodeEncodeError):
+        write_atomically(path, "x" * 100_000 + "\ud800")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_a_failure_at_any_step_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """A full disk shows at the latest possible moment; no temporary file stays behind."""
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    path = tmp_path / "result.json"
+    path.write_text("old")
+    monkeypatch.setattr(os, "fsync", full) if step == "fsync" else monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomically(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_kill_while_writing_leaves_no_temporary_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C is no Exception, and cleans up all the same."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_atomically(tmp_path / "result.json", "new")
+    assert list(tmp_path.iterdir()) == []

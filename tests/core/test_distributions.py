@@ -1,0 +1,91 @@
+"""The data types of a prediction: confidence, alternatives, equality."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from calibrant.core import ConfigurationError, LabelDistribution, LogprobSpace, Prediction
+
+
+def distribution(
+    space: LogprobSpace = LogprobSpace.MASKED, joint: float | None = math.log(0.4)
+) -> LabelDistribution:
+    """Return 0.2, 0.5, 0.2, 0.1 over four labels, the last of them not measured."""
+    return LabelDistribution(
+        labels=("a", "b", "c", "d"),
+        logprobs=np.log([0.2, 0.5, 0.2, 0.1]),
+        measured=np.array([True, True, True, False]),
+        joint_logprob=joint,
+        label_mass=0.8,
+        unresolved_mass=0.1,
+        space=space,
+    )
+
+
+def test_confidence_is_the_joint_probability_in_masked_space() -> None:
+    """As the reference systems define it; never above one, whatever rounding does."""
+    assert distribution().confidence("b") == pytest.approx(0.4)
+    assert distribution(joint=1e-7).confidence("b") == 1.0
+
+
+@pytest.mark.parametrize("space", [space for space in LogprobSpace if space is not LogprobSpace.MASKED])
+def test_confidence_is_the_share_among_labels_in_every_other_space(space: LogprobSpace) -> None:
+    """There the joint log-probability means something else."""
+    assert distribution(space).confidence("b") == pytest.approx(0.5)
+
+
+def test_confidence_without_a_joint_logprob_is_the_share_too() -> None:
+    """A distribution may come from elsewhere than emitted tokens."""
+    assert distribution(joint=None).confidence("b") == pytest.approx(0.5)
+
+
+def test_probabilities_are_by_label() -> None:
+    """An unknown label is a KeyError, as in a mapping."""
+    assert distribution().probabilities == pytest.approx([0.2, 0.5, 0.2, 0.1])
+    assert distribution().probability("d") == pytest.approx(0.1)
+    with pytest.raises(KeyError, match="e"):
+        distribution().probability("e")
+
+
+def test_alternatives_are_measured_labels_by_probability() -> None:
+    """Ties keep the order of the labels; what was only bounded is not shown."""
+    found = distribution().alternatives()
+    assert [label for label, _ in found] == ["b", "a", "c"]
+    assert [share for _, share in found] == pytest.approx([0.5, 0.2, 0.2])
+    assert [label for label, _ in distribution().alternatives(exclude="b", limit=1)] == ["a"]
+
+
+def test_a_distribution_is_a_value_that_cannot_be_changed() -> None:
+    """Equal by content, arrays read-only, not hashable."""
+    one = distribution()
+    assert one == distribution()
+    assert one != distribution(LogprobSpace.RAW)
+    assert one != replace(one, label_mass=0.7)
+    assert one != "distribution"
+    with pytest.raises(ValueError, match="read-only"):
+        one.logprobs[0] = 0.0
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(one)
+
+
+def test_an_unknown_space_is_a_configuration_error() -> None:
+    """Wherever a space is given by name."""
+    with pytest.raises(
+        ConfigurationError, match="'cooked': expected one of masked, raw, exact, sampled, none"
+    ):
+        LogprobSpace("cooked")
+
+
+@pytest.mark.parametrize(("confidence", "log"), [(None, None), (1.0, 0.0), (0.5, math.log(0.5))])
+def test_log_confidence_is_the_logarithm(confidence: float | None, log: float | None) -> None:
+    """What scorers receive."""
+    assert Prediction(label="a", confidence=confidence).log_confidence == log
+
+
+def test_log_confidence_of_zero_is_finite() -> None:
+    """Scorers refuse -inf."""
+    assert Prediction(label="a", confidence=0.0).log_confidence == pytest.approx(-690.8, abs=0.1)

@@ -1,0 +1,61 @@
+"""The error tree and what each error carries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from calibrant.core import (
+    CalibrantError,
+    ConfigurationError,
+    DataError,
+    LogprobsUnavailableError,
+    NotFittedError,
+    ProviderError,
+    ProviderTimeoutError,
+    RateLimitError,
+    StateError,
+)
+
+
+def test_every_error_is_a_calibrant_error() -> None:
+    """One except clause catches what calibrant raises on purpose."""
+    direct = (
+        ConfigurationError,
+        NotFittedError,
+        LogprobsUnavailableError,
+        DataError,
+        StateError,
+        ProviderError,
+    )
+    assert {error.__base__ for error in direct} == {CalibrantError}
+    assert {ProviderTimeoutError.__base__, RateLimitError.__base__} == {ProviderError}
+    assert issubclass(ConfigurationError, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("path", "line", "message"),
+    [(None, None, "wrong"), (Path("a.csv"), None, "a.csv: wrong"), (Path("a.csv"), 7, "a.csv:7: wrong")],
+)
+def test_a_data_error_begins_with_its_place(path: Path | None, line: int | None, message: str) -> None:
+    """In the form editors and terminals turn into links."""
+    error = DataError("wrong", path=path, line=line)
+    assert str(error) == message
+    assert (error.path, error.line) == (path, line)
+
+
+@pytest.mark.parametrize(
+    ("status", "systemic"), [(401, True), (403, True), (404, True), (None, False), (429, False), (500, False)]
+)
+def test_only_faults_every_call_would_meet_are_systemic(status: int | None, *, systemic: bool) -> None:
+    """A bad key or an unknown model; not a moment's overload."""
+    assert ProviderError("no", provider="p", status=status).systemic is systemic
+
+
+def test_a_provider_error_names_provider_and_hint() -> None:
+    """And says how often it was tried: once, unless someone retried."""
+    error = RateLimitError("slow down", provider="openai/x", retryable=True, retry_after=2.0, hint="Wait.")
+    assert str(error) == "openai/x: slow down Wait."
+    assert (error.retryable, error.retry_after, error.attempts) == (True, 2.0, 1)
+    assert str(ProviderError("no", provider="p")) == "p: no"

@@ -1,0 +1,92 @@
+"""A closed set of labels, and what cannot be one."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calibrant.core import ConfigurationError, LabelSet, normalise_label
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        pytest.param(["cat", "dog", "cat"], "'cat' twice: keep one", id="duplicate"),
+        pytest.param(["Cat", "dog", "cAT"], "'cAT' and 'Cat', equal up to case", id="case"),
+        pytest.param(["cat", "dog", " cat\t"], r"' cat\\t' and 'cat', equal up to case", id="space"),
+        pytest.param(["Straße", "STRASSE"], "'STRASSE' and 'Straße', equal", id="case-folding"),
+        pytest.param([], r"at least two labels, got 0: \[\]", id="none"),
+        pytest.param(["cat"], r"at least two labels, got 1: \['cat'\]", id="one"),
+        pytest.param(["cat", ""], "hold text, got ''", id="empty-label"),
+        pytest.param(["cat", " \t"], r"hold text, got ' \\t'", id="blank-label"),
+        pytest.param(["cat", 5], r"to be text, got 5 \(int\): quote it", id="number"),
+        pytest.param("cat", r"got the text 'cat': write \['cat', \.\.\.\]", id="text-instead-of-list"),
+    ],
+)
+def test_what_is_no_label_set_is_refused_by_name(labels: Any, message: str) -> None:
+    """The message holds the offending label and the remedy."""
+    with pytest.raises(ConfigurationError, match=message):
+        LabelSet(labels)
+
+
+def test_a_label_set_error_is_a_value_error_too() -> None:
+    """Code that knows nothing of calibrant can catch it."""
+    with pytest.raises(ValueError, match="at least two"):
+        LabelSet(["cat"])
+
+
+def test_canonical_ignores_case_and_surrounding_space() -> None:
+    """Whatever the model's spelling, the task's own comes back; None where there is no such label."""
+    labels = LabelSet(["Gas & Oil", "ÉTÉ"])
+    assert labels.canonical("  gas & OIL\n") == "Gas & Oil"
+    assert labels.canonical("été") == "ÉTÉ"
+    assert labels.canonical("Gas") is None
+    assert labels.canonical("") is None
+
+
+def test_a_label_set_is_a_sequence_in_the_given_order() -> None:
+    """Arrays over labels follow the order of the task, not the alphabet."""
+    labels = LabelSet(["dog", "cat", "ant"])
+    assert list(labels) == ["dog", "cat", "ant"]
+    assert labels[1] == "cat"
+    assert labels[1:] == ("cat", "ant")
+    assert labels.index("ant") == 2
+    assert len(labels) == 3
+    assert "cat" in labels
+    assert "CAT" not in labels  # membership is exact; `canonical` is not
+
+
+def test_label_sets_are_values() -> None:
+    """Equal labels in equal order make equal sets, which serve as keys and survive pickling."""
+    labels = LabelSet(["cat", "dog"])
+    assert labels == LabelSet(("cat", "dog"))
+    assert hash(labels) == hash(LabelSet(("cat", "dog")))
+    assert labels != LabelSet(["dog", "cat"])
+    assert pickle.loads(pickle.dumps(labels)).canonical("DOG") == "dog"  # noqa: S301 (our own bytes)
+
+
+def test_of_keeps_an_existing_label_set() -> None:
+    """Converting twice costs nothing."""
+    labels = LabelSet(["cat", "dog"])
+    assert LabelSet.of(labels) is labels
+    assert LabelSet.of(["cat", "dog"]) == labels
+
+
+@given(
+    st.lists(
+        st.text(min_size=1).filter(lambda text: text.strip()),
+        min_size=2,
+        max_size=8,
+        unique_by=normalise_label,
+    )
+)
+def test_every_label_is_found_under_any_dress(names: list[str]) -> None:
+    """Case folding and padding never lose a label, nor take it for another."""
+    labels = LabelSet(names)
+    for name in names:
+        assert labels.canonical(name) == name
+        assert labels.canonical(f" {name.casefold()}\n") == name

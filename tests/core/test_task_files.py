@@ -1,0 +1,338 @@
+"""Tasks read from TOML: what a file may say, and how each mistake is reported."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from calibrant.core import ConfigurationError, DataError, Example, Task
+
+WriteTask = Callable[..., Path]
+
+CAT = '{"input": "meow", "answer": "cat"}\n'
+TABLE = """\
+text,label,part
+meow,CAT,train
+woof,dog,train
+meow meow,cat,{value}
+woof woof,dog,test
+"""
+
+
+def error_of(path: Path) -> str:
+    """Return the message of the error a task file raises, with the path made short."""
+    with pytest.raises((ConfigurationError, DataError)) as caught:
+        Task.from_file(path)
+    return str(caught.value).replace(f"{path.parent}/", "")
+
+
+# --- what is read -------------------------------------------------------------------------------
+
+
+def test_a_task_file_says_everything_about_a_task(write_task: WriteTask) -> None:
+    """Every key arrives where it belongs; data paths are relative to the file."""
+    extra = """
+[model]
+name = "openai/small"
+api_base = "http://localhost:1/v1"
+space = "raw"
+concurrency = 3
+[model.options]
+max_tokens = 20
+
+[scoring]
+strategy = "sigmoid"
+high = 0.95
+low = 0.6
+parameters = { steepness = 50.0 }
+"""
+    task = Task.from_file(write_task(extra=extra))
+    assert (task.name, task.field, task.prompt) == ("animals", "category", "Which animal?")
+    assert task.labels.labels == ("cat", "dog")
+    assert task.train[0] == Example(input="train 0 meow", answer="cat")
+    assert [len(rows) for rows in (task.train, task.validation, task.test)] == [4, 4, 4]
+    assert task.model.model_dump() == {
+        "name": "openai/small",
+        "api_base": "http://localhost:1/v1",
+        "space": "raw",
+        "concurrency": 3,
+        "options": {"max_tokens": 20},
+    }
+    assert task.scoring.model_dump() == {
+        "strategy": "sigmoid",
+        "high": 0.95,
+        "low": 0.6,
+        "parameters": {"steepness": 50.0},
+    }
+
+
+def test_what_a_task_file_leaves_out_has_defaults(tmp_path: Path) -> None:
+    """Name, labels and prompt are all it takes; there are no rows then."""
+    path = tmp_path / "task.toml"
+    path.write_text('name = "n"\nlabels = ["a", "b"]\nprompt = "p"\n')
+    task = Task.from_file(str(path))
+    assert (task.field, task.user_template) == ("label", None)
+    assert task.train == task.validation == task.test == ()
+    assert task.model.name == "local/smollm2-135m"
+    assert (task.scoring.strategy, task.scoring.high, task.scoring.low) == ("linear", 0.99, 0.9)
+
+
+@pytest.mark.parametrize("value", ["validation", "val", "dev"])
+def test_one_file_may_hold_all_splits(tmp_path: Path, value: str) -> None:
+    """The split column tells them apart, under any of the usual names of validation."""
+    (tmp_path / "all.csv").write_text(TABLE.format(value=value))
+    path = tmp_path / "task.toml"
+    path.write_text(
+        'name = "n"\nlabels = ["cat", "dog"]\nprompt = "p"\n[data]\nfile = "all.csv"\n'
+        'input_column = "text"\nanswer_column = "label"\nsplit_column = "part"\n'
+    )
+    task = Task.from_file(path)
+    assert task.train == (Example(input="meow", answer="cat"), Example(input="woof", answer="dog"))
+    assert task.validation == (Example(input="meow meow", answer="cat"),)
+    assert task.test == (Example(input="woof woof", answer="dog"),)
+
+
+def test_a_split_of_its_own_file_wins_over_the_common_one(tmp_path: Path) -> None:
+    """So that a new test set can be tried without touching the data."""
+    (tmp_path / "all.jsonl").write_text(
+        '{"input": "a", "answer": "cat", "split": "train"}\n{"input": "b", "answer": "dog", "split": "test"}\n'
+    )
+    (tmp_path / "new.jsonl").write_text('{"input": "c", "answer": "cat"}\n')
+    path = tmp_path / "task.toml"
+    path.write_text(
+        'name = "n"\nlabels = ["cat", "dog"]\nprompt = "p"\n[data]\nfile = "all.jsonl"\ntest = "new.jsonl"\n'
+    )
+    task = Task.from_file(path)
+    assert [row.input for row in task.train] == ["a"]
+    assert task.validation == ()
+    assert [row.input for row in task.test] == ["c"]
+
+
+def test_a_byte_order_mark_and_windows_line_ends_are_fine(write_task: WriteTask) -> None:
+    """Editors on Windows write both."""
+    plain = write_task()
+    toml = b"\xef\xbb\xbf" + plain.read_bytes().replace(b"\n", b"\r\n")
+    assert Task.from_file(write_task(toml=toml)).name == "animals"
+
+
+def test_the_example_task_is_valid() -> None:
+    """The one a new user starts with: 8 labels, three splits, no row in two of them."""
+    task = Task.from_file(Path(__file__).parents[2] / "examples" / "transactions" / "task.toml")
+    assert len(task.labels) == 8
+    inputs = [row.input for row in (*task.train, *task.validation, *task.test)]
+    assert len(inputs) >= 390
+    assert len(set(inputs)) == len(inputs)
+
+
+# --- bad task files -----------------------------------------------------------------------------
+
+HEAD = 'name = "n"\nlabels = ["cat", "dog"]\nprompt = "p"\n'
+ROOT_KEYS = "name, labels, prompt, field, user_template, data, model, scoring"
+
+
+@pytest.mark.parametrize(
+    ("toml", "message"),
+    [
+        pytest.param(
+            HEAD + 'promt = "q"\n',
+            f"task.toml:4: unknown key 'promt': expected one of {ROOT_KEYS}.",
+            id="unknown-key",
+        ),
+        pytest.param(
+            HEAD + "\n[modle]\nname = 'x'\n",
+            f"task.toml:5: unknown key 'modle': expected one of {ROOT_KEYS}.",
+            id="unknown-section",
+        ),
+        pytest.param(
+            HEAD + '[model]\nname = "x"\n[data]\ntrain = "t.jsonl"\ntest_file = "x"\n',
+            "task.toml:8: unknown key 'data.test_file': expected one of file, train, validation, test, "
+            "input_column, answer_column, split_column.",
+            id="unknown-key-in-section",
+        ),
+        pytest.param(
+            HEAD + 'data = { train = "t.jsonl", tset = "x" }\n',
+            "task.toml:4: unknown key 'data.tset': expected one of file, train, validation, test, "
+            "input_column, answer_column, split_column.",
+            id="unknown-key-in-inline-table",
+        ),
+        pytest.param(
+            HEAD + 'model.nam = "x"\n',
+            "task.toml:4: unknown key 'model.nam': expected one of name, api_base, space, concurrency, options.",
+            id="unknown-dotted-key",
+        ),
+        pytest.param(
+            'labels = ["cat", "dog"]\nprompt = "p"\n[model]\nname = "x"\n',
+            "task.toml:1: missing key 'name': add it.",
+            id="missing-key-though-a-section-has-one-of-that-name",
+        ),
+        pytest.param("", "task.toml:1: missing key 'name': add it.", id="empty-file"),
+        pytest.param(
+            'name = "n"\nlabels = "cat"\nprompt = "p"\n',
+            "task.toml:2: labels: Input should be a valid list, got 'cat'.",
+            id="labels-as-text",
+        ),
+        pytest.param(
+            HEAD + "field = 5\n",
+            "task.toml:4: field: Input should be a valid string, got 5.",
+            id="wrong-type",
+        ),
+        pytest.param(
+            HEAD + "[model]\n\nconcurrency = 0\n",
+            "task.toml:6: model.concurrency: Input should be greater than or equal to 1, got 0.",
+            id="out-of-range",
+        ),
+        pytest.param(
+            HEAD + '[model]\nspace = "exact"\n',
+            "task.toml:5: model.space: Input should be 'masked' or 'raw', got 'exact'.",
+            id="no-such-space",
+        ),
+        pytest.param(
+            HEAD + "[scoring]\nhigh = 1.5\n",
+            "task.toml:5: scoring.high: Input should be less than or equal to 1, got 1.5.",
+            id="threshold-above-one",
+        ),
+        pytest.param(
+            HEAD + '[scoring.parameters]\nsteepness = "much"\n',
+            "task.toml:5: scoring.parameters.steepness: Input should be a valid number, "
+            "unable to parse string as a number, got 'much'.",
+            id="wrong-type-in-subtable",
+        ),
+        pytest.param(
+            HEAD + 'data = "train.jsonl"\n',
+            "task.toml:4: data: expected a table, got 'train.jsonl': write [data] and its keys below.",
+            id="section-as-text",
+        ),
+        pytest.param(
+            'name = "n"\nlabels = [\n  "cat",\n  "dog",\n  "cat",\n]\nprompt = "p"\n',
+            "task.toml:2: Expected distinct labels, got 'cat' twice: keep one of them.",
+            id="duplicate-labels",
+        ),
+        pytest.param(
+            'name = "n"\nprompt = "p"\nlabels = ["Cat", "dog", "CAT"]\n',
+            "task.toml:3: Expected distinct labels, got 'CAT' and 'Cat', equal up to case and spaces: "
+            "keep one of them.",
+            id="labels-equal-up-to-case",
+        ),
+        pytest.param(
+            'name = "n"\nlabels = ["cat", 5]\nprompt = "p"\n',
+            "task.toml:2: Expected every label to be text, got 5 (int): quote it.",
+            id="label-as-number",
+        ),
+    ],
+)
+def test_a_wrong_key_names_file_line_and_remedy(tmp_path: Path, toml: str, message: str) -> None:
+    """Tomllib keeps no positions, so they are found again in the text."""
+    path = tmp_path / "task.toml"
+    path.write_text(toml)
+    assert message in error_of(path).split("\n")
+
+
+def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
+    """One line each."""
+    path = tmp_path / "task.toml"
+    path.write_text('name = 5\nlabels = ["a", "b"]\nx = 1\n')
+    assert [line.split(":")[1] for line in error_of(path).split("\n")] == ["1", "1", "3"]
+
+
+@pytest.mark.parametrize(
+    ("toml", "line"),
+    [(HEAD + "field = \n", 4), (HEAD + 'name = "twice"\n', 4), ('name = "open\n', 1), ("a = [\n1,\n", 3)],
+)
+def test_broken_toml_names_the_line(tmp_path: Path, toml: str, line: int) -> None:
+    """Wherever the parser says it stopped."""
+    path = tmp_path / "task.toml"
+    path.write_text(toml)
+    assert error_of(path).startswith(f"task.toml:{line}: not valid TOML: ")
+
+
+def test_a_missing_task_file_says_what_one_is(tmp_path: Path) -> None:
+    """A directory is no task file either."""
+    for path in (tmp_path / "none.toml", tmp_path):
+        with pytest.raises(
+            ConfigurationError, match="no such task file: expected a TOML file with name, labels"
+        ):
+            Task.from_file(path)
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_a_task_file_that_is_not_utf8_names_the_line(tmp_path: Path, mark: bytes) -> None:
+    """With the byte and the remedy."""
+    path = tmp_path / "task.toml"
+    path.write_bytes(mark + b'name = "n"\nprompt = "caf\xe9"\n')
+    assert error_of(path) == "task.toml:2: expected UTF-8 text, got the byte 0xe9: save the file as UTF-8."
+
+
+# --- bad rows -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_an_answer_that_is_no_label_names_file_and_line(write_task: WriteTask, split: str) -> None:
+    """In every split, with the labels there are."""
+    path = write_task(**{split: CAT + "\n" + '{"input": "moo", "answer": "cow"}\n'})
+    assert error_of(path) == (
+        f"{split}.jsonl:3: answer 'cow' is not one of the 2 labels (cat, dog): correct the row or add the label."
+    )
+
+
+def test_an_empty_data_file_is_named(write_task: WriteTask) -> None:
+    """An empty split is a mistake, not a task without rows."""
+    assert (
+        error_of(write_task(validation=""))
+        == "validation.jsonl: expected at least one row, got an empty file."
+    )
+
+
+def test_a_data_file_that_is_not_there_is_named(write_task: WriteTask) -> None:
+    """The path is relative to the task file."""
+    path = write_task()
+    (path.parent / "test.jsonl").unlink()
+    assert error_of(path) == "test.jsonl: no such file: check the path, relative to the task file."
+
+
+def test_a_row_without_a_split_is_an_error(tmp_path: Path) -> None:
+    """A typing error in the column's name must not empty the task silently."""
+    (tmp_path / "all.jsonl").write_text(CAT)
+    path = tmp_path / "task.toml"
+    path.write_text(HEAD + '[data]\nfile = "all.jsonl"\n')
+    assert error_of(path) == (
+        "all.jsonl:1: expected text in 'split', got nothing (columns here: input, answer)."
+    )
+
+
+# --- rows in two splits -------------------------------------------------------------------------
+
+
+def warnings_of(path: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return what loading a task warns of."""
+    with caplog.at_level(logging.WARNING, logger="calibrant"):
+        Task.from_file(path)
+    return [record.getMessage().replace(f"{path.parent}/", "") for record in caplog.records]
+
+
+def test_a_train_row_that_is_a_test_row_is_warned_of(
+    write_task: WriteTask, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its number would flatter; case and surrounding space hide nothing."""
+    test = [{"input": " TRAIN 0 Meow", "answer": "cat"}, {"input": "new", "answer": "dog"}]
+    assert warnings_of(write_task(test=test), caplog) == [
+        "task.toml: 1 train row(s) are also test rows, for example 'train 0 meow': remove them from one of the two."
+    ]
+
+
+def test_every_pair_of_splits_is_compared(write_task: WriteTask, caplog: pytest.LogCaptureFixture) -> None:
+    """The same row everywhere makes three warnings."""
+    path = write_task(train=CAT, validation=CAT, test=CAT)
+    found = [message.split(":")[1].split(",")[0] for message in warnings_of(path, caplog)]
+    assert found == [
+        " 1 train row(s) are also test rows",
+        " 1 validation row(s) are also test rows",
+        " 1 train row(s) are also validation rows",
+    ]
+
+
+def test_separate_splits_are_not_warned_of(write_task: WriteTask, caplog: pytest.LogCaptureFixture) -> None:
+    """Silence is the normal case, and repeated rows within a split are the user's business."""
+    assert warnings_of(write_task(train=CAT * 2), caplog) == []

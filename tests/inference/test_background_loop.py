@@ -1,0 +1,90 @@
+"""Coroutines run from synchronous code, and what Ctrl-C does to them."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+
+import pytest
+
+from calibrant import Classifier
+from calibrant.core import CompletionRequest, LogprobSpace
+from calibrant.inference import run_sync
+
+
+def test_the_result_comes_back() -> None:
+    """From any thread, with or without a loop of its own."""
+
+    async def double(number: int) -> int:
+        await asyncio.sleep(0)
+        return 2 * number
+
+    async def program() -> int:
+        return run_sync(double(2))
+
+    assert run_sync(double(1)) == 2
+    assert asyncio.run(program()) == 4
+
+
+def test_an_error_comes_back_as_it_is() -> None:
+    """The same exception, not a copy."""
+    error = LookupError("gone")
+
+    async def fail() -> None:
+        raise error
+
+    with pytest.raises(LookupError) as caught:
+        run_sync(fail())
+    assert caught.value is error
+
+
+def test_all_calls_share_one_loop() -> None:
+    """Connection pools belong to one loop."""
+
+    async def current() -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    assert run_sync(current()) is run_sync(current())
+
+
+class Endless:
+    """A model that never answers, and takes a moment to stop."""
+
+    name = "endless"
+    space = LogprobSpace.MASKED
+
+    def __init__(self) -> None:
+        self.started = threading.Event()
+        self.stopped: list[str] = []
+
+    async def complete(self, request: CompletionRequest) -> object:
+        """Wait until cancelled."""
+        self.started.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.1)
+            self.stopped.append(request.messages[-1]["content"])
+        return None
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs POSIX signals")
+def test_ctrl_c_stops_every_call_before_it_is_raised() -> None:
+    """What the calls use (journal, client) may be closed right after."""
+    model = Endless()
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def press() -> None:
+        if model.started.wait(10):
+            signal.pthread_kill(main, signal.SIGINT)
+
+    threading.Thread(target=press).start()
+    classifier = Classifier(model=model, labels=["cat", "dog"], concurrency=3)
+    with pytest.raises(KeyboardInterrupt):
+        classifier.classify_many(["a", "b", "c", "d"])
+    assert sorted(model.stopped) == ["a", "b", "c"]

@@ -1,0 +1,361 @@
+"""Text in, prediction out: order, concurrency, what is sent, and where it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from calibrant import Classifier, Task
+from calibrant.core import (
+    Client,
+    ConfigurationError,
+    LabelSet,
+    LogprobSpace,
+    ModelSettings,
+    Outcome,
+    Prediction,
+)
+from calibrant.inference import _classifier as classifier_module
+from calibrant.testing import FakeClient, fake_response
+
+LABELS = ["cat", "dog"]
+TEXTS = ["meow 1", "woof 2", "meow 3", "woof 4"]
+
+
+def make(client: object, **changes: Any) -> Classifier:
+    """Return a classifier of cats and dogs with some of its arguments replaced."""
+    arguments = {"labels": LABELS, "field": "category", "prompt": "Which animal?", **changes}
+    return Classifier(model=client, **arguments)
+
+
+def sent(client: FakeClient) -> list[tuple[str, str]]:
+    """Return system and user message of every request."""
+    return [(r.messages[0]["content"], r.messages[1]["content"]) for r in client.requests]
+
+
+# --- what comes back ----------------------------------------------------------------------------
+
+
+def test_a_text_becomes_label_confidence_and_distribution(animals: FakeClient) -> None:
+    """In masked space the confidence is the joint probability of the label's tokens."""
+    prediction = make(animals).classify("it goes meow")
+    assert (prediction.label, prediction.outcome, prediction.reason) == ("cat", Outcome.OK, "")
+    assert prediction.confidence == pytest.approx(0.9)
+    assert prediction.distribution is not None
+    assert prediction.distribution.space is LogprobSpace.MASKED
+    assert prediction.distribution.probabilities == pytest.approx([0.9, 0.1])
+    assert prediction.text == '{"category": "cat"}'
+    assert (prediction.attempts, prediction.model) == (1, "fake")
+
+
+def test_predictions_keep_the_order_of_the_texts() -> None:
+    """Whatever order the answers arrive in; the listener hears of them as they arrive."""
+
+    async def slow_first(messages: list[dict[str, str]]) -> object:
+        number = int(messages[-1]["content"])
+        await asyncio.sleep(0.02 * (4 - number))
+        return fake_response(LABELS[number % 2], LABELS)
+
+    heard: list[tuple[int, str | None]] = []
+    predictions = make(slow_first).classify_many(
+        ["0", "1", "2", "3"], on_prediction=lambda index, prediction: heard.append((index, prediction.label))
+    )
+    assert [prediction.label for prediction in predictions] == ["cat", "dog", "cat", "dog"]
+    assert heard == [(3, "dog"), (2, "cat"), (1, "dog"), (0, "cat")]
+
+
+def test_the_listener_hears_of_every_row_once() -> None:
+    """Failed ones, and those that were never asked, included."""
+    client = FakeClient(LABELS, {"meow": "cat", "moo": ValueError("broken")}, default="cow")
+    heard: dict[int, Prediction] = {}
+    function = client.as_callable()
+    predictions = make(function).classify_many(["meow", "moo", "quack"], on_prediction=heard.__setitem__)
+    assert [prediction.outcome for prediction in predictions] == [Outcome.OK, Outcome.ERROR, Outcome.UNPARSED]
+    assert heard == dict(enumerate(predictions))
+
+
+def test_an_error_of_the_listener_stops_the_run(animals: FakeClient) -> None:
+    """It is the caller's own, and comes out as it is."""
+
+    def listen(index: int, _: Prediction) -> None:
+        raise LookupError(index)
+
+    with pytest.raises(LookupError, match="0"):
+        make(animals, concurrency=1).classify_many(TEXTS, on_prediction=listen)
+    assert len(animals.requests) == 1
+
+
+def test_no_texts_make_no_predictions(animals: FakeClient) -> None:
+    """Nor any call."""
+    assert make(animals).classify_many([]) == []
+    assert animals.requests == []
+
+
+# --- how calls are made -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_concurrency_limits_the_calls_in_flight(concurrency: int) -> None:
+    """And it is used to the full."""
+    client = FakeClient(LABELS, {}, default="cat", latency=0.01)
+    make(client, concurrency=concurrency).classify_many([str(number) for number in range(12)])
+    assert client.max_in_flight == concurrency
+    assert len(client.requests) == 12
+
+
+def test_ten_calls_are_in_flight_by_default() -> None:
+    """For clients and for callables alike."""
+    client, behind = (FakeClient(LABELS, {}, default="cat", latency=0.05) for _ in range(2))
+    texts = [str(number) for number in range(15)]
+    make(client).classify_many(texts)
+    classifier = make(behind.as_callable())
+    classifier.classify_many(texts)
+    classifier.close()
+    assert (client.max_in_flight, behind.max_in_flight) == (10, 10)
+
+
+@pytest.mark.parametrize("concurrency", [0, -1])
+def test_concurrency_below_one_is_refused(animals: FakeClient, concurrency: int) -> None:
+    """Zero is no way to ask for the default."""
+    with pytest.raises(ConfigurationError, match=f"concurrency of at least 1, got {concurrency}"):
+        make(animals, concurrency=concurrency)
+
+
+def test_the_request_holds_prompt_text_schema_and_options(animals: FakeClient) -> None:
+    """Everything the provider needs to answer with one of the labels."""
+    make(animals, top_logprobs=7, options={"max_tokens": 9}).classify("meow")
+    (request,) = animals.requests
+    assert request.messages == (
+        {"role": "system", "content": "Which animal?"},
+        {"role": "user", "content": "meow"},
+    )
+    assert request.response_format is not None
+    schema = request.response_format["json_schema"]["schema"]
+    assert schema["properties"]["category"]["enum"] == LABELS
+    assert (request.top_logprobs, dict(request.options)) == (7, {"max_tokens": 9})
+
+
+def test_settings_of_the_embedded_engine_are_not_sent(animals: FakeClient) -> None:
+    """They size the engine; a provider would refuse them."""
+    options = {"n_ctx": 512, "n_parallel": 2, "n_threads": 1, "max_tokens": 9}
+    make(animals, options=options).classify("meow")
+    assert dict(animals.requests[0].options) == {"max_tokens": 9}
+    assert len(options) == 4
+
+
+def test_the_users_own_schema_is_sent_instead(animals: FakeClient) -> None:
+    """The enum may live in a larger schema than ours."""
+    own = {"type": "json_object"}
+    make(animals, response_format=own).classify("meow")
+    assert animals.requests[0].response_format == own
+
+
+@pytest.mark.parametrize(
+    ("template", "text", "user"),
+    [
+        (None, "meow", "meow"),
+        ("Text: {input}", "meow", "Text: meow"),
+        ("{input} and {input}", "meow", "meow and meow"),
+        ('{{"a": {b}, "text": "{input}"}} {} {0}', "meow", '{{"a": {b}, "text": "meow"}} {} {0}'),
+        ("[{input}]", "meow {input} {x}", "[meow {input} {x}]"),
+    ],
+)
+def test_the_template_shapes_the_user_message(
+    animals: FakeClient, template: str | None, text: str, user: str
+) -> None:
+    """Every {input} becomes the text; other braces, and those of the text, stay as they are."""
+    make(animals, user_template=template).classify(text)
+    assert sent(animals) == [("Which animal?", user)]
+
+
+def test_a_template_without_the_input_is_the_prompts_fault(animals: FakeClient) -> None:
+    """A search may propose one: the row says so, and nothing is paid for."""
+    (prediction,) = make(animals, user_template="Text:").classify_many(["meow"])
+    assert (prediction.outcome, prediction.attempts) == (Outcome.UNPARSED, 0)
+    assert prediction.reason == "the user template lacks {input}, so the model never saw the text"
+    assert animals.requests == []
+
+
+@pytest.mark.parametrize("field", ["label", "classification.name", "results[].category"])
+def test_the_label_may_be_anywhere_in_the_answer(field: str) -> None:
+    """Nested objects and arrays; the schema sent follows the path."""
+    client = FakeClient(LABELS, {"meow": ("cat", 0.7)}, field=field)
+    prediction = make(client, field=field).classify("meow")
+    assert prediction.label == "cat"
+    assert prediction.confidence == pytest.approx(0.7)
+
+
+def test_the_label_may_be_read_from_another_field() -> None:
+    """The confidence stays with the field whose tokens are read."""
+    response = fake_response("cat", LABELS, [0.6, 0.4])
+    text = '{"category": "cat", "final": "DOG"}'
+    response["choices"][0]["message"]["content"] = text
+    response["choices"][0]["logprobs"] = None
+    prediction = make(lambda _: response, answer_field="final").classify("meow")
+    assert (prediction.label, prediction.confidence) == ("dog", None)
+
+
+# --- log-probability spaces ---------------------------------------------------------------------
+
+
+def test_in_raw_space_confidence_is_the_share_among_labels() -> None:
+    """The engine reports the unconstrained model, half of whose mass is on no label at all."""
+    client = FakeClient(LABELS, {"meow": ("cat", 0.9)}, illegal_mass=0.5, space="raw")
+    prediction = make(client).classify("meow")
+    assert prediction.distribution is not None
+    assert prediction.distribution.space is LogprobSpace.RAW
+    assert prediction.distribution.joint_logprob == pytest.approx(-0.7985, abs=1e-4)  # log(0.9 / 2)
+    assert prediction.distribution.label_mass == pytest.approx(0.5)
+    assert prediction.confidence == pytest.approx(0.9)
+
+
+def test_the_users_space_overrides_the_clients() -> None:
+    """Some servers report raw log-probabilities behind an OpenAI-compatible interface."""
+    client = FakeClient(LABELS, {"meow": ("cat", 0.9)}, illegal_mass=0.5)
+    assert make(client).classify("meow").confidence == pytest.approx(0.45)
+    assert make(client, space="raw").classify("meow").confidence == pytest.approx(0.9)
+
+
+def test_an_unknown_space_is_refused(animals: FakeClient) -> None:
+    """Before anything is asked, whatever the model is."""
+    for model in (animals, animals.as_callable(), "openai/x"):
+        with pytest.raises(ConfigurationError, match="'cooked': expected one of masked, raw"):
+            make(model, space="cooked")
+
+
+def test_a_client_without_evidence_gives_labels_without_confidence() -> None:
+    """Space ``none`` means that whatever looks like a log-probability is not one."""
+    client = FakeClient(LABELS, {"meow": ("cat", 0.9)}, space="none")
+    prediction = make(client).classify("meow")
+    assert (prediction.label, prediction.outcome) == ("cat", Outcome.OK)
+    assert (prediction.confidence, prediction.distribution) == (None, None)
+
+
+def test_without_logprobs_there_is_a_label_but_no_confidence(animals: FakeClient) -> None:
+    """Unknown is not zero and not one."""
+    prediction = make(animals, top_logprobs=0).classify("meow")
+    assert (prediction.label, prediction.outcome) == ("cat", Outcome.OK)
+    assert (prediction.confidence, prediction.distribution) == (None, None)
+
+
+# --- where it runs ------------------------------------------------------------------------------
+
+
+def test_synchronous_calls_work_inside_a_running_event_loop(animals: FakeClient) -> None:
+    """A notebook already runs one."""
+
+    async def cell() -> list[Prediction]:
+        return make(animals).classify_many(TEXTS)
+
+    assert [prediction.label for prediction in asyncio.run(cell())] == ["cat", "dog", "cat", "dog"]
+
+
+def test_asynchronous_calls_run_on_the_callers_loop(animals: FakeClient) -> None:
+    """They do not block it: a task beside them makes progress meanwhile."""
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def model(messages: list[dict[str, str]]) -> object:
+        loops.append(asyncio.get_running_loop())
+        await asyncio.sleep(0.01)
+        return fake_response("cat" if "meow" in messages[-1]["content"] else "dog", LABELS)
+
+    async def program() -> tuple[list[Prediction], Prediction, bool]:
+        many, one = await asyncio.gather(make(model).aclassify_many(TEXTS), make(animals).aclassify("woof"))
+        return many, one, all(loop is asyncio.get_running_loop() for loop in loops)
+
+    many, one, own_loop = asyncio.run(program())
+    assert [prediction.label for prediction in many] == ["cat", "dog", "cat", "dog"]
+    assert one.label == "dog"
+    assert own_loop
+
+
+def test_several_threads_may_share_a_classifier(animals: FakeClient) -> None:
+    """Each gets its own answers."""
+    classifier = make(animals)
+    found: dict[str, list[str | None]] = {}
+
+    def work(text: str) -> None:
+        found[text] = [prediction.label for prediction in classifier.classify_many([text] * 5)]
+
+    threads = [threading.Thread(target=work, args=(text,)) for text in TEXTS]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert found == {text: ["cat" if "meow" in text else "dog"] * 5 for text in TEXTS}
+
+
+# --- copies, tasks, closing ---------------------------------------------------------------------
+
+
+def test_another_prompt_shares_the_client(animals: FakeClient) -> None:
+    """A search makes hundreds of prompts and has one model."""
+    first = make(animals, user_template="<{input}>")
+    second = first.with_prompt("Other.")
+    third = first.with_prompt("Third.", user_template="[{input}]")
+    assert first.engine is second.engine is third.engine
+    assert first.client is animals
+    for classifier in (second, third, first):
+        classifier.classify("meow")
+    assert sent(animals) == [("Other.", "<meow>"), ("Third.", "[meow]"), ("Which animal?", "<meow>")]
+
+
+def test_close_closes_the_client(animals: FakeClient) -> None:
+    """Threads and engines are freed with it."""
+    make(animals).close()
+    assert animals.closed
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch, animals: FakeClient) -> list[tuple[object, Mapping[str, Any]]]:
+    """Record what clients a classifier opens, and open a fake one."""
+    calls: list[tuple[object, Mapping[str, Any]]] = []
+
+    def open_fake(model: object, **options: Any) -> Client:
+        calls.append((model, options))
+        return animals
+
+    monkeypatch.setattr(classifier_module, "open_client", open_fake)
+    return calls
+
+
+def test_a_task_describes_its_classifier(
+    opened: list[tuple[object, Mapping[str, Any]]], animals: FakeClient
+) -> None:
+    """Model, endpoint, space, concurrency and options come from the [model] section."""
+    own = ModelSettings(
+        name="openai/x", api_base="http://h/v1", space="raw", concurrency=3, options={"max_tokens": 9}
+    )
+    described = Task(
+        name="n",
+        labels=LabelSet(LABELS),
+        prompt="Which animal?",
+        field="category",
+        user_template="<{input}>",
+        model=own,
+    )
+    classifier = Classifier.from_task(described)
+    options = {"max_tokens": 9, "api_base": "http://h/v1"}
+    assert opened == [("openai/x", {"space": "raw", "concurrency": 3, "options": options})]
+    assert classifier.engine.concurrency == 3
+    assert classifier.engine.reader.space is LogprobSpace.RAW
+    assert classifier.classify("meow").label == "cat"
+    assert sent(animals) == [("Which animal?", "<meow>")]
+    assert dict(animals.requests[0].options) == options
+    assert own.options == {"max_tokens": 9}
+
+
+def test_a_model_given_by_hand_takes_nothing_of_the_tasks_model(
+    opened: list[tuple[object, Mapping[str, Any]]],
+) -> None:
+    """An address or a space of one provider is wrong for another."""
+    own = ModelSettings(name="openai/x", api_base="http://h/v1", space="raw", concurrency=3, options={"a": 1})
+    described = Task(name="n", labels=LabelSet(LABELS), prompt="p", model=own)
+    classifier = Classifier.from_task(described, model="other")
+    assert opened == [("other", {"space": None, "concurrency": None, "options": {}})]
+    assert classifier.engine.concurrency == 10
+    assert dict(classifier.engine.options) == {}

