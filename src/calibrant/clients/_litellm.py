@@ -26,6 +26,7 @@ _REFUSALS = frozenset(
         "BlockedPiiEntityError",
     }
 )
+_BLOCKED = ("content_policy_violation", "content_filter", "responsibleaipolicyviolation")
 _NO_LOGPROBS = (
     "This model gives no token log-probabilities through this provider: set top_logprobs to 0 to "
     "classify without confidence, or choose a model that reports them (`calibrant doctor` tells)."
@@ -93,9 +94,10 @@ class LiteLLMClient:
                 return await litellm.acompletion(**arguments)
             except Exception as error:  # noqa: BLE001 (the seam: anything may come)
                 failure = error
-        if type(failure).__name__ in _REFUSALS:
-            return _refusal(self._translate(failure), self.name)
-        raise self._translate(failure) from None
+        found = self._translate(failure)
+        if _declined(failure, found):
+            return _refusal(found, self.name)
+        raise found from None  # the cause may hold a key
 
     def close(self) -> None:
         """Nothing to free: litellm keeps its connections for the process."""
@@ -158,6 +160,13 @@ def _hint(error: Exception, message: str) -> str | None:
     if "logprobs" in message:
         return _NO_LOGPROBS
     return _NO_PARAMETER if unsupported else None
+
+
+def _declined(error: Exception, found: ProviderError) -> bool:
+    """Return whether the provider's content policy answered instead of the model."""
+    if type(error).__name__ in _REFUSALS:
+        return True
+    return found.status == 400 and any(word in str(error).lower() for word in _BLOCKED)
 
 
 def _refusal(error: ProviderError, model: str) -> dict[str, Any]:

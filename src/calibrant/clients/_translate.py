@@ -126,7 +126,8 @@ def _retryable(status: int | None, names: set[str]) -> bool:
 
 
 def _message(error: BaseException, secrets: Iterable[object]) -> str:
-    text = " ".join(redact(str(error), secrets=secrets).split())
+    told, _, _ = str(error).partition("Traceback (most recent call last)")
+    text = " ".join(redact(told, secrets=secrets).split())
     if len(text) > _MESSAGE_LIMIT:
         text = text[:_MESSAGE_LIMIT] + "..."
     name = type(error).__name__

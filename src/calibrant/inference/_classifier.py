@@ -78,6 +78,7 @@ class Classifier:
         self.field = field
         self.prompt = prompt
         self.user_template = user_template
+        self._owns_client = not isinstance(model, Client)
         client = open_client(model, space=space, concurrency=concurrency, options=options)
         self.engine = Engine(
             client=client,
@@ -188,5 +189,6 @@ class Classifier:
         return await self.engine.arun(queries, on_prediction=on_prediction)
 
     def close(self) -> None:
-        """Free what the client holds."""
-        self.engine.client.close()
+        """Free what the client holds; a client that was handed in is left open."""
+        if self._owns_client:
+            self.engine.client.close()

@@ -1,0 +1,81 @@
+"""The whole job on the embedded model, on a few rows."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from calibrant import Classifier, Task
+from calibrant.clients import local_models
+from calibrant.core import LogprobSpace, Outcome
+from calibrant.optimization import optimize
+
+pytestmark = [
+    pytest.mark.real_model,
+    pytest.mark.skipif(
+        not local_models()[0].installed, reason="the embedded model's weights are not installed"
+    ),
+    pytest.mark.timeout(300),
+]
+
+TASK = Path(__file__).parents[2] / "examples" / "transactions" / "task.toml"
+
+
+def small_task() -> Task:
+    """Return the example with few rows, all labels among them."""
+    task = Task.from_file(TASK)
+    return replace(task, train=task.train[:16], validation=task.validation[:6], test=task.test[:4])
+
+
+def test_optimize_leaves_a_finished_run_directory(tmp_path: Path) -> None:
+    """Legal labels, raw space, all files; a second start asks the model nothing."""
+    task = small_task()
+    result = optimize(task, max_metric_calls=24, minibatch_size=3, out=tmp_path / "run")
+    assert result.model == "local/smollm2-135m"
+    assert result.seed_prompt.rows == 4
+    assert result.answers > 0
+    assert result.answers_without_logprobs == 0
+    assert {path.name for path in (tmp_path / "run").iterdir()} >= {
+        "result.json",
+        "best_prompt.txt",
+        "predictions.jsonl",
+        "journal.jsonl",
+        "run.json",
+    }
+    rows = [json.loads(line) for line in (tmp_path / "run" / "predictions.jsonl").read_text().splitlines()]
+    assert len(rows) == 8
+    assert all(row["label"] in task.labels for row in rows)
+    journal = (tmp_path / "run" / "journal.jsonl").read_bytes()
+    again = optimize(task, max_metric_calls=24, minibatch_size=3, out=tmp_path / "run")
+    assert again.best_prompt == result.best_prompt
+    assert (tmp_path / "run" / "journal.jsonl").read_bytes() == journal
+
+
+def test_predictions_are_reproducible_and_in_raw_space() -> None:
+    """One slot, greedy: the same texts give the same bits."""
+    task = small_task()
+    texts = [example.input for example in task.test[:4]]
+    found = []
+    for _ in range(2):
+        classifier = Classifier.from_task(task)
+        found.append(classifier.classify_many(texts))
+        classifier.close()
+    first, second = found
+    assert all(prediction.outcome is Outcome.OK for prediction in first)
+    assert [p.label for p in first] == [p.label for p in second]
+    assert [p.confidence for p in first] == [p.confidence for p in second]
+    assert all(p.distribution is not None and p.distribution.space is LogprobSpace.RAW for p in first)
+
+
+def test_text_longer_than_the_context_is_one_rows_error() -> None:
+    """The others are answered, and the reason names the remedy."""
+    task = small_task()
+    classifier = Classifier.from_task(task)
+    long, short = classifier.classify_many(["word " * 6000, "Shell petrol"])
+    classifier.close()
+    assert long.outcome is Outcome.ERROR
+    assert "n_ctx" in long.reason
+    assert short.outcome is Outcome.OK

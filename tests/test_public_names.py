@@ -1,0 +1,165 @@
+"""The names other people's code imports: they change on purpose or not at all."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+
+import pytest
+
+import calibrant
+from calibrant.core import CalibrantError
+
+PINNED = {
+    "calibrant": [
+        "Classifier",
+        "ConfidenceAdapter",
+        "Example",
+        "LabelDistribution",
+        "LabelSet",
+        "Prediction",
+        "Task",
+    ],
+    "calibrant.adapters": ["ConfidenceAdapter"],
+    "calibrant.logprobs": ["extract_distribution"],
+    "calibrant.metrics": [
+        "aurc",
+        "auroc",
+        "bootstrap_interval",
+        "brier_score",
+        "classification_summary",
+        "expected_calibration_error",
+        "paired_comparison",
+        "selective_accuracy",
+        "wilson_interval",
+    ],
+    "calibrant.optimization": ["ExemplarProposer", "optimize"],
+    "calibrant.scoring": [
+        "BrierScoring",
+        "LinearBlendScoring",
+        "LogScoring",
+        "ScoringStrategy",
+        "SigmoidScoring",
+        "ThresholdScoring",
+    ],
+}
+PACKAGES = [
+    "calibrant",
+    *sorted(f"calibrant.{module.name}" for module in pkgutil.iter_modules(calibrant.__path__)),
+]
+
+# Parameters in order; those behind "*" are keyword-only.
+SIGNATURES = {
+    "calibrant.optimization.optimize": "task * model reflection_model proposer max_metric_calls seed out",
+    "calibrant.optimization.ExemplarProposer": "* train token_budget seed",
+    "calibrant.logprobs.extract_distribution": "response labels field_path space",
+    "calibrant.Classifier": "* model labels field prompt",
+    "calibrant.scoring.LinearBlendScoring": "low_confidence_threshold min_score_on_correct",
+    "calibrant.scoring.ThresholdScoring": "threshold",
+    "calibrant.scoring.SigmoidScoring": "midpoint steepness",
+}
+DEFAULTS = {
+    "calibrant.optimization.optimize": {"model": None, "reflection_model": None, "proposer": None, "seed": 0},
+    "calibrant.optimization.ExemplarProposer": {"token_budget": 600, "seed": 0},
+    "calibrant.logprobs.extract_distribution": {"space": "masked"},
+    "calibrant.scoring.LinearBlendScoring": {"low_confidence_threshold": 0.5, "min_score_on_correct": 0.3},
+    "calibrant.scoring.ThresholdScoring": {"threshold": 0.7},
+    "calibrant.scoring.SigmoidScoring": {"midpoint": 0.5, "steepness": 10.0},
+}
+ATTRIBUTES = {
+    "LabelDistribution": {
+        "labels",
+        "logprobs",
+        "measured",
+        "joint_logprob",
+        "label_mass",
+        "unresolved_mass",
+        "space",
+    },
+    "Prediction": {"label", "confidence", "distribution", "outcome"},
+}
+
+
+def find(path: str) -> object:
+    """Return the object under a dotted path."""
+    module, _, name = path.rpartition(".")
+    found: object = getattr(importlib.import_module(module), name)
+    return found
+
+
+@pytest.mark.parametrize("package", PINNED)
+def test_pinned_names_are_public(package: str) -> None:
+    """Importable, and listed in ``__all__``."""
+    module = importlib.import_module(package)
+    for name in PINNED[package]:
+        assert getattr(module, name) is not None
+        assert name in module.__all__
+
+
+def test_the_root_exports_exactly_the_pinned_names() -> None:
+    """Everything else lives one level down."""
+    assert calibrant.__all__ == PINNED["calibrant"]
+    assert dir(calibrant) == PINNED["calibrant"]
+
+
+def test_an_unknown_root_name_is_an_attribute_error() -> None:
+    """So that ``hasattr`` and tools work."""
+    assert not hasattr(calibrant, "Clasifier")
+    with pytest.raises(ImportError):
+        exec("from calibrant import Clasifier", {})  # noqa: S102 (what a user types)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_package_lists_its_names_in_order(package: str) -> None:
+    """``__all__`` exists, is sorted as ruff sorts it, has no duplicates, and every name is there."""
+    module = importlib.import_module(package)
+    names = module.__all__
+    kinds = {name: 0 if name.isupper() else 1 if name[0].isupper() else 2 for name in names}
+    assert list(names) == sorted(set(names), key=lambda name: (kinds[name], name))
+    for name in names:
+        assert getattr(module, name) is not None, name
+
+
+@pytest.mark.parametrize("path", SIGNATURES)
+def test_pinned_parameters_keep_name_and_kind(path: str) -> None:
+    """Positional ones their order too; parameters of our own may stand between keyword-only ones."""
+    parameters = inspect.signature(find(path)).parameters  # type: ignore[arg-type]
+    positional, _, keyword = SIGNATURES[path].partition("*")
+    found = [name for name, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    assert found[: len(positional.split())] == positional.split()
+    for name in keyword.split():
+        assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY, name
+
+
+@pytest.mark.parametrize("path", DEFAULTS)
+def test_pinned_defaults_stay(path: str) -> None:
+    """A changed default changes everyone's numbers."""
+    parameters = inspect.signature(find(path)).parameters  # type: ignore[arg-type]
+    assert {name: parameters[name].default for name in DEFAULTS[path]} == DEFAULTS[path]
+
+
+@pytest.mark.parametrize("name", ATTRIBUTES)
+def test_pinned_attributes_stay(name: str) -> None:
+    """Read by every program that looks at a prediction."""
+    assert set(getattr(calibrant, name).__dataclass_fields__) >= ATTRIBUTES[name]
+
+
+def test_classification_has_asynchronous_twins() -> None:
+    """Each with the parameters of the other."""
+    classifier = calibrant.Classifier
+    for name in ("classify", "classify_many"):
+        plain, twin = getattr(classifier, name), getattr(classifier, f"a{name}")
+        assert inspect.signature(plain).parameters.keys() == inspect.signature(twin).parameters.keys()
+        assert inspect.iscoroutinefunction(twin)
+        assert not inspect.iscoroutinefunction(plain)
+
+
+def test_every_error_class_is_public() -> None:
+    """Whatever calibrant raises on purpose can be caught by a public name."""
+    core = importlib.import_module("calibrant.core")
+    seen = [CalibrantError]
+    for error in seen:
+        seen += error.__subclasses__()
+    from_core = {error.__name__ for error in seen if error.__module__.startswith("calibrant.core")}
+    assert from_core <= set(core.__all__)

@@ -1,0 +1,45 @@
+"""README's code runs as it stands there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from calibrant.cli import app
+from calibrant.clients import local_models
+
+README = Path(__file__).parent.parent / "README.md"
+TEXT = README.read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+CONSOLE = "\n".join(re.findall(r"```console\n(.*?)```", TEXT, re.DOTALL))
+
+pytestmark = [
+    pytest.mark.real_model,
+    pytest.mark.skipif(
+        not local_models()[0].installed, reason="the embedded model's weights are not installed"
+    ),
+    pytest.mark.timeout(300),
+]
+
+
+def test_quick_start_runs_and_prints_what_it_promises(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every Python block, in order, in one namespace."""
+    assert len(BLOCKS) >= 2
+    namespace: dict[str, object] = {}
+    for block in BLOCKS:
+        exec(compile(block, str(README), "exec"), namespace)  # noqa: S102  (our own README)
+    printed = capsys.readouterr().out
+    assert re.search(r"^(negative|positive) 0\.\d+$", printed, re.MULTILINE)
+    assert "Decide the sentiment of the review." in printed
+
+
+def test_commands_in_readme_exist() -> None:
+    """Each `calibrant` command of README is one the program knows."""
+    known = {
+        command.name or command.callback.__name__ for command in app.registered_commands if command.callback
+    }
+    named = set(re.findall(r"^calibrant (\w+)", CONSOLE, re.MULTILINE))
+    assert named
+    assert named <= known

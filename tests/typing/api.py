@@ -1,0 +1,146 @@
+"""What a user writes, type-checked under ``mypy --strict``; never executed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import assert_type
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant import (
+    Classifier,
+    ConfidenceAdapter,
+    Example,
+    LabelDistribution,
+    LabelSet,
+    Prediction,
+    Task,
+)
+from calibrant.core import (
+    Client,
+    CompletionRequest,
+    ConfigurationError,
+    Interval,
+    Journal,
+    LogprobSpace,
+    Outcome,
+    ProviderError,
+)
+from calibrant.inference import open_client
+from calibrant.logprobs import extract_distribution
+from calibrant.metrics import bootstrap_interval, paired_comparison, wilson_interval
+from calibrant.optimization import ExemplarProposer, OptimizationResult, optimize
+from calibrant.reports import write_report
+from calibrant.scoring import BrierScoring, LinearBlendScoring, ScoringStrategy
+from calibrant.testing import FakeClient, fake_response
+
+# Tasks.
+labels = LabelSet(["cat", "dog"])
+assert_type(labels.canonical("CAT"), str | None)
+assert_type(labels[0], str)
+assert_type(labels[:1], tuple[str, ...])
+example = Example(input="meow", answer="cat", additional_context={"why": "it meows"})
+task = Task(name="animals", labels=labels, prompt="Which animal?", train=(example,))
+assert_type(Task.from_file("task.toml"), Task)
+assert_type(Task.from_file(Path("task.toml")).rows("test"), tuple[Example, ...])
+
+
+# A client of one's own, by shape alone.
+class MyClient:
+    """Answers everything alike."""
+
+    name = "mine"
+    space = LogprobSpace.MASKED
+
+    async def complete(self, request: CompletionRequest) -> object:
+        """Answer."""
+        return fake_response(request.messages[-1]["content"])
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+client: Client = MyClient()
+fake: Client = FakeClient(["cat", "dog"], {"meow": ("cat", 0.9)}, default="dog")
+assert_type(open_client("openai/x"), Client)
+
+
+class Memory(dict[str, Prediction]):
+    """A journal in memory."""
+
+    def put(self, key: str, prediction: Prediction) -> None:
+        """Store."""
+        self[key] = prediction
+
+
+journal: Journal = Memory()
+
+
+def my_model(messages: list[dict[str, str]]) -> object:
+    """Answer as a function."""
+    return fake_response(messages[-1]["content"])
+
+
+# Classifying: a name, a client or a callable.
+for model in ("openai/x", client, my_model):
+    Classifier(model=model, labels=["cat", "dog"])
+classifier = Classifier(model=fake, labels=labels, field="category", prompt="Which?", journal=journal)
+prediction = classifier.classify("meow")
+assert_type(prediction, Prediction)
+assert_type(prediction.label, str | None)
+assert_type(prediction.confidence, float | None)
+assert_type(prediction.outcome, Outcome)
+assert_type(prediction.distribution, LabelDistribution | None)
+assert_type(classifier.classify_many(["meow"]), list[Prediction])
+assert_type(classifier.with_prompt("Other."), Classifier)
+assert_type(Classifier.from_task(task, model=my_model), Classifier)
+classifier.classify_many(["meow"], on_prediction=lambda index, found: print(index + 1, found.label))  # noqa: T201
+
+
+async def in_a_loop() -> None:
+    """Classify inside an event loop."""
+    assert_type(await classifier.aclassify("meow"), Prediction)
+    assert_type(await classifier.aclassify_many(["meow"]), list[Prediction])
+
+
+if prediction.distribution is not None:
+    assert_type(prediction.distribution.probability("cat"), float)
+    assert_type(prediction.distribution.logprobs, NDArray[np.float64])
+    assert_type(prediction.distribution.alternatives(), list[tuple[str, float]])
+
+# Scoring and metrics.
+strategies: list[ScoringStrategy] = [LinearBlendScoring(0.99), BrierScoring()]
+for strategy in strategies:
+    assert_type(strategy.score(is_correct=True, logprob_score=-0.1), float)
+    assert_type(strategy.describe(), str)
+assert_type(wilson_interval(8, 10), Interval)
+assert_type(extract_distribution(fake_response("cat"), ["cat", "dog"], "category"), LabelDistribution)
+correct = np.array([1, 0, 1])
+assert_type(paired_comparison(correct, [True, True, False]).interval, Interval)
+bootstrap_interval([0.1, 0.2], rng=np.random.default_rng(0))
+
+# Searching.
+adapter = ConfidenceAdapter(model=my_model, field_path="category")
+proposer = ExemplarProposer(train=task.train, token_budget=400, seed=1)
+reflect: Callable[[str], str] = str.upper
+try:
+    result = optimize(task, model=fake, reflection_model=reflect, max_metric_calls=100, out=Path("run"))
+    assert_type(result, OptimizationResult)
+    assert_type(result.best_prompt.accuracy, Interval | None)
+    optimize("task.toml", proposer="exemplar")
+    optimize(task, proposer=proposer)
+    assert_type(write_report(Path("run")), Path)
+except ConfigurationError as error:
+    value_error: ValueError = error
+except ProviderError as error:
+    assert_type(error.status, int | None)
+
+# What must not pass.
+Classifier(model=5, labels=["cat", "dog"])  # type: ignore[arg-type]
+Classifier("openai/x", ["cat", "dog"])  # type: ignore[call-arg]
+Task(name="n", labels=labels, prompt="p", colour="red")  # type: ignore[call-arg]
+task.rows("dev")  # type: ignore[arg-type]
+task.name = "other"  # type: ignore[misc]
+optimize(task, fake)  # type: ignore[call-arg]
