@@ -216,7 +216,7 @@ def test_bad_input_leaves_nothing_behind(
     ("arguments", "message"),
     [
         (
-            ("--max-metric-calls", 5),
+            ("--max-metric-calls", 5, "--minibatch-size", 12),
             "Expected max_metric_calls >= 32, got 5: one accepted proposal takes two",
         ),
         (("--proposer", "magic"), "Expected proposer 'exemplar', 'reflection' or a callable, got 'magic'."),

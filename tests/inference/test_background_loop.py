@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import subprocess
+import sys
 import threading
+import time
 
 import pytest
 
 from calibrant import Classifier
 from calibrant.core import CompletionRequest, LogprobSpace
-from calibrant.inference import run_sync
+from calibrant.inference import _loop, run_sync
 
 
 def test_the_result_comes_back() -> None:
@@ -46,6 +49,56 @@ def test_all_calls_share_one_loop() -> None:
         return asyncio.get_running_loop()
 
     assert run_sync(current()) is run_sync(current())
+
+
+LIBRARY = """
+import asyncio, atexit
+from calibrant.inference import run_sync
+
+ended, tasks = [], []
+
+async def work():
+    try:
+        await asyncio.sleep(60)
+    finally:
+        ended.append("ended")
+
+async def imports_a_library():
+    atexit.register(lambda: print(ended))
+    tasks.append(asyncio.create_task(work()))
+    await asyncio.sleep(0)
+
+async def nothing():
+    pass
+
+run_sync(nothing())
+run_sync(imports_a_library())
+"""
+
+
+def test_at_exit_the_loop_stops_before_libraries_clean_up() -> None:
+    """Litellm flushes its log queue at exit, and fails aloud while the loop still works on it."""
+    done = subprocess.run(  # noqa: S603 (our own code)
+        [sys.executable, "-c", LIBRARY], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert (done.stdout, done.stderr) == ("['ended']\n", "")
+
+
+def test_after_the_loop_was_stopped_there_is_a_new_one() -> None:
+    """Cleaning up at exit may classify, or stop a second time."""
+
+    async def current() -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    first = run_sync(current())
+    _loop._stop()
+    _loop._stop()
+    assert run_sync(current()) is not first
+    for _ in range(1000):
+        if not first.is_running():
+            break
+        time.sleep(0.01)
+    first.close()  # an error while it runs
 
 
 class Endless:

@@ -304,9 +304,19 @@ def test_another_prompt_shares_the_client(animals: FakeClient) -> None:
     assert sent(animals) == [("Other.", "<meow>"), ("Third.", "[meow]"), ("Which animal?", "<meow>")]
 
 
-def test_close_closes_the_client(animals: FakeClient) -> None:
-    """Threads and engines are freed with it."""
-    make(animals).close()
+def test_close_leaves_a_client_that_was_handed_in(animals: FakeClient) -> None:
+    """It is the caller's, and may serve another classifier."""
+    first = make(animals)
+    first.close()
+    first.with_prompt("Other.").close()
+    assert not animals.closed
+    assert make(animals).classify("meow").label == "cat"
+
+
+@pytest.mark.usefixtures("opened")
+def test_close_frees_a_client_that_was_opened_by_name(animals: FakeClient) -> None:
+    """Threads and engines go with it."""
+    make("openai/x").close()
     assert animals.closed
 
 

@@ -191,6 +191,24 @@ def test_directory_of_another_run_is_refused(tmp_path: Path, changes: dict[str, 
     assert (tmp_path / "result.json").read_bytes() == before
 
 
+def test_a_start_that_never_reached_the_model_may_be_started_otherwise(tmp_path: Path) -> None:
+    """A wrong key does not claim the directory for ever."""
+    down = client(lambda _: ProviderError("bad key", provider="p", status=401))
+    with pytest.raises(ProviderError, match="bad key"):
+        optimize(make_task(), model=down, max_metric_calls=60, minibatch_size=4, out=tmp_path)
+    result = optimize(
+        make_task(), model=client(name="other"), max_metric_calls=60, minibatch_size=4, out=tmp_path
+    )
+    assert result.model == "other"
+
+
+def test_a_model_that_cannot_be_opened_leaves_no_directory(tmp_path: Path) -> None:
+    """Nothing is half-written."""
+    with pytest.raises(ConfigurationError, match="gguf"):
+        optimize(make_task(), model="llamacpp:missing.gguf", max_metric_calls=100, out=tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_directory_with_other_files_is_refused(tmp_path: Path) -> None:
     """Nothing is written beside somebody's files."""
     (tmp_path / "thesis.tex").write_text("mine")

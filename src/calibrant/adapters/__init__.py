@@ -1,13 +1,13 @@
 """Plugs calibrant into prompt optimisers: `ConfidenceAdapter` for ``gepa.optimize``."""
 
-from calibrant.adapters._gepa import (
-    ConfidenceAdapter,
+from calibrant.adapters._gepa import ConfidenceAdapter
+from calibrant.adapters._objectives import OBJECTIVES, Objective
+from calibrant.adapters._types import (
     ConfidenceDataInst,
     ConfidenceRolloutOutput,
     ConfidenceTrajectory,
     EvaluationObserver,
 )
-from calibrant.adapters._objectives import OBJECTIVES, Objective
 
 __all__ = [
     "OBJECTIVES",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NotRequired, Protocol, Self, TypeAlias, TypedDict
+from typing import Any, Self, TypeAlias
 
 from gepa.core.adapter import EvaluationBatch, ProposalFn
 
 from calibrant.adapters._failures import FailureMonitor
 from calibrant.adapters._objectives import Objective, resolve_objectives
+from calibrant.adapters._types import ConfidenceDataInst, ConfidenceRolloutOutput, ConfidenceTrajectory
 from calibrant.clients import RetryPolicy
 from calibrant.core import (
     Client,
@@ -27,13 +28,7 @@ from calibrant.inference import Classifier, Query
 from calibrant.logprobs import as_response_format, labels_from_schema
 from calibrant.scoring import LinearBlendScoring, ScoringStrategy
 
-__all__ = [
-    "ConfidenceAdapter",
-    "ConfidenceDataInst",
-    "ConfidenceRolloutOutput",
-    "ConfidenceTrajectory",
-    "EvaluationObserver",
-]
+__all__ = ["ConfidenceAdapter"]
 
 _LOG = logging.getLogger("calibrant")
 
@@ -42,70 +37,6 @@ USER_TEMPLATE = "user_template"
 Candidate: TypeAlias = dict[str, str]
 Schema: TypeAlias = Mapping[str, Any] | type
 """A JSON schema, an OpenAI-style ``response_format``, or a Pydantic model."""
-
-
-class ConfidenceDataInst(TypedDict):
-    """One labelled row.
-
-    Attributes
-    ----------
-    input : str
-        The text to classify.
-    answer : str
-        Its true label; compared without regard to case and surrounding space.
-    additional_context : mapping of str to str, optional
-        Shown in the feedback of wrong answers.
-    """
-
-    input: str
-    answer: str
-    additional_context: NotRequired[Mapping[str, str]]
-
-
-class ConfidenceRolloutOutput(TypedDict):
-    """What GEPA keeps of one row; JSON values only.
-
-    Attributes
-    ----------
-    full_assistant_response : str
-        The raw completion.
-    parsed_value : str or None
-        The predicted label.
-    logprob_score : float or None
-        Natural logarithm of the confidence, <= 0.
-    outcome : str
-        ``ok``, ``error``, ``refusal`` or ``unparsed``.
-    reason : str
-        Why the row did not end well.
-    """
-
-    full_assistant_response: str
-    parsed_value: str | None
-    logprob_score: float | None
-    outcome: str
-    reason: str
-
-
-class ConfidenceTrajectory(TypedDict):
-    """Everything `ConfidenceAdapter.make_reflective_dataset` needs of one row."""
-
-    data: ConfidenceDataInst
-    prediction: Prediction
-    score: float
-    feedback: str
-
-
-class EvaluationObserver(Protocol):
-    """Something that wants to hear of every evaluation, such as a proposer."""
-
-    def observe(
-        self,
-        candidate: Mapping[str, str],
-        rows: Sequence[ConfidenceDataInst],
-        predictions: Sequence[Prediction],
-    ) -> None:
-        """Take note of one candidate's predictions on some rows."""
-        ...
 
 
 class ConfidenceAdapter:

@@ -18,6 +18,9 @@ __all__ = ["LlamaCppClient"]
 
 _MAX_TOKENS = 512
 
+# Raw alternatives are headed by tokens the grammar forbids: a handful would leave most labels unmeasured.
+_MIN_TOP_LOGPROBS = 100
+
 
 class LlamaCppClient:
     """A client for a GGUF file, run by llama.cpp inside this process.
@@ -194,7 +197,7 @@ def _body(request: CompletionRequest, choice: Constraint | None, *, llguidance: 
         "max_tokens": _MAX_TOKENS,
     }
     if request.top_logprobs > 0:
-        body |= {"logprobs": True, "top_logprobs": request.top_logprobs}
+        body |= {"logprobs": True, "top_logprobs": max(request.top_logprobs, _MIN_TOP_LOGPROBS)}
     if choice is not None:
         body["messages"].append({"role": "assistant", "content": choice.prefix})
         body["grammar"] = choice.grammar(llguidance=llguidance)

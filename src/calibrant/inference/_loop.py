@@ -7,6 +7,8 @@ coroutine on the same private loop serves both.
 from __future__ import annotations
 
 import asyncio
+import atexit
+import contextlib
 import threading
 from collections.abc import Coroutine
 from typing import TypeVar
@@ -25,21 +27,37 @@ def run_sync(coroutine: Coroutine[object, object, _T]) -> _T:
 
     Ctrl-C cancels the coroutine and is raised again once it has stopped.
     """
-    stopped = threading.Event()
+    loop = _background_loop()
+    running: list[asyncio.Task[object]] = []
+    given_up, stopped = threading.Event(), threading.Event()
 
     async def watched() -> _T:
         try:
+            if given_up.is_set():
+                coroutine.close()
+                raise asyncio.CancelledError
+            running.extend(filter(None, [asyncio.current_task()]))
             return await coroutine
         finally:
             stopped.set()
 
-    future = asyncio.run_coroutine_threadsafe(watched(), _background_loop())
+    def cancel() -> None:
+        for task in running:
+            task.cancel()
+
     try:
-        return future.result()
+        return asyncio.run_coroutine_threadsafe(watched(), loop).result()
     except BaseException:
-        if future.cancel():  # what the coroutine uses may be closed only after it has stopped
+        if not stopped.is_set():
+            # What the coroutine uses may be closed only after it has stopped.
+            given_up.set()
+            loop.call_soon_threadsafe(cancel)
             stopped.wait(SECONDS_TO_STOP)
         raise
+    finally:
+        # Last registered, first called: before the libraries the coroutine has imported clean up.
+        atexit.unregister(_stop)
+        atexit.register(_stop)
 
 
 def _background_loop() -> asyncio.AbstractEventLoop:
@@ -49,3 +67,21 @@ def _background_loop() -> asyncio.AbstractEventLoop:
             _loop = asyncio.new_event_loop()
             threading.Thread(target=_loop.run_forever, name="calibrant-loop", daemon=True).start()
         return _loop
+
+
+def _stop() -> None:
+    """End the loop and what libraries left running on it (litellm's log queue, which it flushes at exit)."""
+    global _loop
+    with _lock:
+        loop, _loop = _loop, None
+    if loop is not None:
+        with contextlib.suppress(TimeoutError):
+            asyncio.run_coroutine_threadsafe(_cancel_others(), loop).result(SECONDS_TO_STOP)
+        loop.call_soon_threadsafe(loop.stop)
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

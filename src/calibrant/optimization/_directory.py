@@ -8,7 +8,9 @@ from typing import Any
 
 from calibrant.core import StateError, write_atomically
 
-__all__ = ["open_directory"]
+__all__ = ["JOURNAL", "open_directory"]
+
+JOURNAL = "journal.jsonl"
 
 
 def open_directory(path: Path, fingerprint: dict[str, Any]) -> Path:
@@ -22,15 +24,22 @@ def open_directory(path: Path, fingerprint: dict[str, Any]) -> Path:
         except ValueError as error:
             raise StateError(f"{state}: not readable ({error}): choose a new directory.") from error
         changed = sorted(key for key in fingerprint if stored.get(key) != fingerprint[key])
-        if changed:
+        if changed and _paid(path):
             raise StateError(
                 f"{path}: holds a run that differs in {', '.join(changed)}: choose a new one, or run it unchanged."
             )
-        return path
-    if path.exists() and any(path.iterdir()):
+        if not changed:
+            return path
+    elif path.exists() and any(path.iterdir()):
         raise StateError(
             f"{path}: expected an empty directory or an earlier run, got other files: choose a new one."
         )
     path.mkdir(parents=True, exist_ok=True)
     write_atomically(state, json.dumps(fingerprint, indent=2))
     return path
+
+
+def _paid(path: Path) -> bool:
+    """Return whether the run got as far as a single prediction; a failed start may be started otherwise."""
+    journal = path / JOURNAL
+    return journal.exists() and journal.stat().st_size > 0

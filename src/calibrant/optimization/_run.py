@@ -21,7 +21,7 @@ from calibrant.core import (
     Task,
 )
 from calibrant.inference import Classifier, Query
-from calibrant.optimization._directory import open_directory
+from calibrant.optimization._directory import JOURNAL, open_directory
 from calibrant.optimization._exemplar import ExemplarProposer
 from calibrant.optimization._journal import JsonlStore, PredictionJournal
 from calibrant.optimization._progress import ProgressListener, ProgressTracker
@@ -113,19 +113,18 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     plan = _plan(task, reflection_model, proposer, minibatch_size, seed)
     _check_budget(task, plan.minibatch_size, max_metric_calls)
     with ExitStack() as stack:
+        classifier = Classifier.from_task(task, model=model)
+        stack.callback(classifier.close)
         directory = None if out is None else open_directory(Path(out), _fingerprint(task, model, plan))
-        journal = stack.enter_context(PredictionJournal(_file(directory, "journal.jsonl")))
+        classifier.engine.journal = stack.enter_context(PredictionJournal(_file(directory, JOURNAL)))
         store = stack.enter_context(JsonlStore(_file(directory, "reflections.jsonl")))
         tracker = ProgressTracker(progress, total=max_metric_calls)
-        classifier = Classifier.from_task(task, model=model, journal=journal)
-        stack.callback(classifier.close)
+        reflection = plan.reflection_model
         run = _Run(
             task=task,
             plan=plan,
             adapter=_adapter(task, classifier, plan, tracker),
-            reflection=None
-            if plan.reflection_model is None
-            else open_reflection(plan.reflection_model, store),
+            reflection=None if reflection is None else open_reflection(reflection, store),
             tracker=tracker,
             log=_file(directory, "search.log"),
         )
@@ -161,35 +160,31 @@ def _plan(
         task.rows(split)
     if proposer is None:
         proposer = "exemplar" if reflection_model is None else "reflection"
-    if proposer == "reflection":
-        if reflection_model is None:
-            raise ConfigurationError(
-                "Expected a reflection model for proposer='reflection': pass reflection_model, or use 'exemplar'."
-            )
-        return _Plan(
-            name="reflection",
-            proposer=None,
-            reflection_model=reflection_model,
-            minibatch_size=minibatch_size or REFLECTION_MINIBATCH,
-            seed=seed,
+    if proposer == "reflection" and reflection_model is None:
+        raise ConfigurationError(
+            "Expected a reflection model for proposer='reflection': pass reflection_model, or use 'exemplar'."
         )
+    name: str
+    function: Proposer | None
     if proposer == "exemplar":
-        return _Plan(
-            name="exemplar",
-            proposer=ExemplarProposer(train=task.train, seed=seed, field=task.field),
-            reflection_model=None,
-            minibatch_size=minibatch_size or EXEMPLAR_MINIBATCH,
-            seed=seed,
+        name, function, rows = (
+            proposer,
+            ExemplarProposer(train=task.train, seed=seed, field=task.field),
+            EXEMPLAR_MINIBATCH,
         )
-    if not callable(proposer):
+    elif proposer == "reflection":
+        name, function, rows = proposer, None, REFLECTION_MINIBATCH
+    elif callable(proposer):
+        name, function, rows = model_name(proposer), proposer, REFLECTION_MINIBATCH
+    else:
         raise ConfigurationError(
             f"Expected proposer 'exemplar', 'reflection' or a callable, got {proposer!r}."
         )
     return _Plan(
-        name=getattr(proposer, "__name__", type(proposer).__name__),
-        proposer=proposer,
-        reflection_model=None,
-        minibatch_size=minibatch_size or REFLECTION_MINIBATCH,
+        name=name,
+        proposer=function,
+        reflection_model=reflection_model if function is None else None,
+        minibatch_size=minibatch_size or rows,
         seed=seed,
     )
 
