@@ -41,7 +41,10 @@ def load_tasks(data: Path | None) -> list[Task]:
         if path is None or not path.is_file():
             print(f"{name}: left out, no file {path}", file=sys.stderr)
             continue
-        rows = {split: [e for e, _ in read_examples(path, split=split)] for split in ("train", "val", "test")}
+        rows = {
+            split: [e for e, _ in read_examples(path, split=split)]
+            for split in ("train", "validation", "test")
+        }
         tasks.append(
             Task(
                 name=name,
@@ -49,7 +52,7 @@ def load_tasks(data: Path | None) -> list[Task]:
                 prompt=prompt,
                 field="category",
                 train=tuple(rows["train"]),
-                validation=tuple(rows["val"][:VALIDATION_ROWS]),
+                validation=tuple(rows["validation"][:VALIDATION_ROWS]),
                 test=tuple(rows["test"][:TEST_ROWS]),
                 model=ModelSettings(),
             )

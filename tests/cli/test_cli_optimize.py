@@ -129,6 +129,7 @@ HEAD = 'name = "n"\nlabels = ["cat", "dog"]\nprompt = "p"\n'
 DATA = '[data]\ntrain = "train.jsonl"\nvalidation = "validation.jsonl"\ntest = "test.jsonl"\n'
 CAT = b'{"input": "meow", "answer": "cat"}\n'
 
+UNFIT_SCORING = "scoring that does not fit"  # found out after the run directory was made
 BAD_INPUT: dict[str, tuple[dict[str, Any], str]] = {
     "unknown key": (
         {"toml": HEAD + 'promt = "q"\n' + DATA},
@@ -177,12 +178,11 @@ BAD_INPUT: dict[str, tuple[dict[str, Any], str]] = {
         {"toml": HEAD + '[data]\ntrain = "train.jsonl"\nvalidation = "validation.jsonl"\n'},
         "Task 'n' has no 'test' rows: name a file for it under [data].",
     ),
-    "scoring that does not fit": (
+    UNFIT_SCORING: (
         {"extra": '[scoring]\nstrategy = "threshold"\nparameters = { steepness = 5.0 }\n'},
         "[scoring] parameters do not fit strategy 'threshold'",
     ),
 }
-BEFORE_THE_DIRECTORY = [kind for kind in BAD_INPUT if kind != "scoring that does not fit"]
 
 
 @pytest.mark.parametrize("kind", BAD_INPUT)
@@ -200,7 +200,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert client.requests == []
 
 
-@pytest.mark.parametrize("kind", BEFORE_THE_DIRECTORY)
+@pytest.mark.parametrize("kind", [kind for kind in BAD_INPUT if kind != UNFIT_SCORING])
 def test_bad_input_leaves_nothing_behind(
     write_task: WriteTask, fake: Fake, tmp_path: Path, kind: str
 ) -> None:
@@ -288,6 +288,7 @@ def result_of(**changes: Any) -> OptimizationResult:
         "seed_prompt": score,
         "best_prompt": score,
         "best_candidate": {"system_prompt": "p"},
+        "improved": False,
         "comparison": None,
         "metric_calls": 12,
         "proposals": 2,

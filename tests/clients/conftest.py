@@ -20,7 +20,9 @@ class ScriptedServer:
     """Answers every POST with the next scripted (status, body, headers); the last one stays."""
 
     def __init__(self) -> None:
-        self.script: list[tuple[int, Any, dict[str, str]]] = [(200, fake_response("Food", ["Food", "Rent"]), {})]
+        self.script: list[tuple[int, Any, dict[str, str]]] = [
+            (200, fake_response("Food", ["Food", "Rent"]), {})
+        ]
         self.bodies: list[dict[str, Any]] = []
         self.delay = 0.0
         self.running = self.peak = 0

@@ -62,7 +62,10 @@ class TestRequest:
 
     def test_asks_for_no_logprobs_when_none_are_wanted(self, server):
         """top_logprobs=0 sends neither parameter."""
-        ask(make_client(server), CompletionRequest(messages=({"role": "user", "content": "x"},), top_logprobs=0))
+        ask(
+            make_client(server),
+            CompletionRequest(messages=({"role": "user", "content": "x"},), top_logprobs=0),
+        )
         assert "logprobs" not in server.bodies[0]
         assert "top_logprobs" not in server.bodies[0]
 
@@ -133,7 +136,9 @@ class TestFailures:
 
     def test_an_empty_account_is_not_worth_retrying(self, server, request_for_label):
         """A 429 that means no credit is final."""
-        server.answer(429, {"error": {"message": "You exceeded your current quota", "code": "insufficient_quota"}})
+        server.answer(
+            429, {"error": {"message": "You exceeded your current quota", "code": "insufficient_quota"}}
+        )
         error = failure(make_client(server), request_for_label)
         assert not error.retryable
         assert "credit" in str(error)
@@ -157,7 +162,9 @@ class TestFailures:
 
     def test_a_content_policy_block_is_a_refusal(self, server, request_for_label):
         """It says something about the row, so it comes back as an answer that refuses."""
-        server.answer(400, {"error": {"message": "content_policy_violation: no", "code": "content_policy_violation"}})
+        server.answer(
+            400, {"error": {"message": "content_policy_violation: no", "code": "content_policy_violation"}}
+        )
         answer = ask(make_client(server), request_for_label)
         choice = answer["choices"][0]
         assert "content_policy_violation" in choice["message"]["refusal"]
@@ -170,12 +177,16 @@ class TestFailures:
 
     def test_other_rejected_parameters_say_what_to_do(self, server, request_for_label):
         """So does a model that insists on its own temperature."""
-        server.answer(400, {"error": {"message": "Unsupported value: 'temperature' does not support 0", "code": "x"}})
+        server.answer(
+            400, {"error": {"message": "Unsupported value: 'temperature' does not support 0", "code": "x"}}
+        )
         assert "options={'temperature': None}" in str(failure(make_client(server), request_for_label))
 
     def test_no_key_in_any_message(self, server, request_for_label):
         """A server that echoes the key does not get it into our message or its chain."""
-        server.answer(401, {"error": {"message": f"Incorrect API key {KEY} at http://u:pw12@host", "code": "x"}})
+        server.answer(
+            401, {"error": {"message": f"Incorrect API key {KEY} at http://u:pw12@host", "code": "x"}}
+        )
         error = failure(make_client(server), request_for_label)
         assert "pw12" not in str(error)
         assert error.__cause__ is None

@@ -53,10 +53,11 @@ def test_probabilities_are_by_label() -> None:
 
 def test_alternatives_are_measured_labels_by_probability() -> None:
     """Ties keep the order of the labels; what was only bounded is not shown."""
-    found = distribution().alternatives()
+    found = distribution().alternatives(limit=10)
     assert [label for label, _ in found] == ["b", "a", "c"]
     assert [share for _, share in found] == pytest.approx([0.5, 0.2, 0.2])
     assert [label for label, _ in distribution().alternatives(exclude="b", limit=1)] == ["a"]
+    assert len(replace(distribution(), measured=np.ones(4, dtype=bool)).alternatives()) == 3
 
 
 def test_a_distribution_is_a_value_that_cannot_be_changed() -> None:

@@ -201,6 +201,12 @@ ROOT_KEYS = "name, labels, prompt, field, user_template, data, model, scoring"
             id="wrong-type-in-subtable",
         ),
         pytest.param(
+            HEAD + '[scoring.parameters]\nmidpoint = "half"\n[scoring]\nhigh = 0.9\n',
+            "task.toml:5: scoring.parameters.midpoint: Input should be a valid number, "
+            "unable to parse string as a number, got 'half'.",
+            id="subtable-before-its-table",
+        ),
+        pytest.param(
             HEAD + 'data = "train.jsonl"\n',
             "task.toml:4: data: expected a table, got 'train.jsonl': write [data] and its keys below.",
             id="section-as-text",

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Coroutine
 
 import pytest
 
@@ -141,3 +142,24 @@ def test_ctrl_c_stops_every_call_before_it_is_raised() -> None:
     with pytest.raises(KeyboardInterrupt):
         classifier.classify_many(["a", "b", "c", "d"])
     assert sorted(model.stopped) == ["a", "b", "c"]
+
+
+def test_ctrl_c_before_the_first_step_keeps_the_coroutine_from_starting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The loop was busy: the coroutine must not start after its caller has given up."""
+    schedule = asyncio.run_coroutine_threadsafe
+    began: list[bool] = []
+
+    def interrupted(coroutine: Coroutine[object, object, None], loop: asyncio.AbstractEventLoop) -> None:
+        loop.call_soon_threadsafe(time.sleep, 0.2)
+        schedule(coroutine, loop)
+        raise KeyboardInterrupt
+
+    async def work() -> None:
+        began.append(True)
+
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_sync(work())
+    assert began == []

@@ -71,6 +71,17 @@ def test_whatever_can_change_the_answer_is_part_of_the_key(changes: dict[str, An
     assert (calls, len(memory)) == (1, 2)
 
 
+def test_labels_are_part_of_the_key_even_where_the_schema_does_not_name_them() -> None:
+    """A distribution is stored over the labels there were, in their order."""
+    memory = Memory()
+    own = {"type": "json_object"}
+    ask(memory, response_format=own)
+    again, calls = ask(memory, response_format=own, labels=["dog", "cat"])
+    assert calls == 1
+    assert again.distribution is not None
+    assert again.distribution.labels == ("dog", "cat")
+
+
 def test_how_it_is_run_is_not_part_of_the_key() -> None:
     """Concurrency and patience change nothing about the answer; nor does the order of options."""
     memory = Memory()

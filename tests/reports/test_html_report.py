@@ -44,6 +44,7 @@ def run_record(**changes: Any) -> dict[str, Any]:
         "seed_prompt": score("Which animal?\nAnswer."),
         "best_prompt": score("Which animal?\nLook closely."),
         "best_candidate": {"system_prompt": "Which animal?\nLook closely."},
+        "improved": True,
         "comparison": {
             "difference": 0.25,
             "interval": {"lower": 0.05, "upper": 0.45, "level": 0.95, "estimate": 0.25, "median": None},
@@ -199,7 +200,7 @@ def test_wrong_answers_are_limited_to_the_surest_hundred(write_run: WriteRun) ->
 def test_a_run_without_a_better_prompt_says_so(write_run: WriteRun) -> None:
     """And shows no difference of a prompt from itself."""
     same = score("Which animal?")
-    html, _ = page_of(write_run(run_record(seed_prompt=same, best_prompt=same)))
+    html, _ = page_of(write_run(run_record(seed_prompt=same, best_prompt=same, improved=False)))
     assert "No prompt was better than the seed prompt on the validation rows." in html
     assert "Best minus seed" not in html
 

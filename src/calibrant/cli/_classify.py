@@ -30,7 +30,7 @@ def run_classify(
         raise ConfigurationError("Expected --text or --file, got neither.")
     task = Task.from_file(task_file)
     _check_arguments(texts)
-    texts = [*texts, *([] if file is None else read_texts(file))]
+    texts = [*texts, *([] if file is None else read_texts(file, columns=task.columns))]
     classifier = Classifier.from_task(task, model=model)
     if prompt is not None:
         classifier = classifier.with_prompt(_read_prompt(prompt))

@@ -203,7 +203,7 @@ def _body(request: CompletionRequest, choice: Constraint | None, *, llguidance: 
         body["grammar"] = choice.grammar(llguidance=llguidance)
     elif request.response_format is not None:
         body["response_format"] = compact_format(request.response_format)
-    return body | {name: value for name, value in request.options.items() if value is not None}
+    return {name: value for name, value in {**body, **request.options}.items() if value is not None}
 
 
 def _has_logprobs(answer: Mapping[str, Any]) -> bool:

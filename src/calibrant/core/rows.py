@@ -17,6 +17,14 @@ __all__ = ["MAX_ROW_BYTES", "Columns", "Example", "Row", "read_examples", "read_
 MAX_ROW_BYTES = 1_000_000
 """Longest row accepted, in bytes: no model reads more, and it is usually a missing line break."""
 
+_SPLITS = {
+    "train": "train",
+    "validation": "validation",
+    "val": "validation",
+    "dev": "validation",
+    "test": "test",
+}
+
 _EMPTY: Mapping[str, str] = MappingProxyType({})
 
 
@@ -210,17 +218,17 @@ def read_examples(
         The data file.
     columns : Columns
         Which columns hold what.
-    split : str, optional
-        Keep only rows whose split column equals this.
+    split : {"train", "validation", "test"}, optional
+        Keep only rows of this split; ``val`` and ``dev`` in the file mean ``validation``.
 
     Raises
     ------
     DataError
-        A row lacks a text or an answer, or as `read_rows`.
+        A row lacks a text or an answer, its split is unknown, or as `read_rows`.
     """
     found = []
     for row in read_rows(path):
-        if split is not None and _text(row, columns.split) != split:
+        if split is not None and _split(row, columns.split) != split:
             continue
         example = Example(
             input=_text(row, columns.input),
@@ -266,6 +274,15 @@ def _text(row: Row, column: str) -> str:
     known = ", ".join(map(str, row.values)) or "none"
     msg = f"expected text in {column!r}, got {got} (columns here: {known:.200})."
     raise DataError(msg, path=row.path, line=row.line)
+
+
+def _split(row: Row, column: str) -> str:
+    value = _text(row, column)
+    split = _SPLITS.get(value.strip().lower())
+    if split is None:
+        msg = f"expected {column!r} to be one of {', '.join(_SPLITS)}, got {value!r:.40}."
+        raise DataError(msg, path=row.path, line=row.line)
+    return split
 
 
 def _context(row: Row, column: str) -> Mapping[str, str]:

@@ -23,7 +23,6 @@ Split = Literal["train", "validation", "test"]
 
 _LOG = logging.getLogger("calibrant")
 _SPLITS: tuple[Split, ...] = ("train", "validation", "test")
-_SPLIT_VALUES = {"train": ("train",), "validation": ("validation", "val", "dev"), "test": ("test",)}
 DEFAULT_MODEL = "local/smollm2-135m"
 _HEADER = re.compile(r"^\s*\[+([^\]=,]+)\]")
 _KEY = re.compile(r"""^\s*([\w."' \t-]+?)\s*=""")
@@ -123,6 +122,8 @@ class Task:
         Which model answers by default.
     scoring : ScoringSettings
         How predictions are scored during the search.
+    columns : Columns
+        Which columns of its data files hold what.
     """
 
     name: str
@@ -135,6 +136,7 @@ class Task:
     test: tuple[Example, ...] = ()
     model: ModelSettings = ModelSettings()
     scoring: ScoringSettings = ScoringSettings()
+    columns: Columns = Columns()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", LabelSet.of(self.labels))
@@ -202,6 +204,7 @@ class Task:
             test=splits["test"],
             model=settings.model,
             scoring=settings.scoring,
+            columns=settings.data.columns,
         )
 
 
@@ -277,11 +280,7 @@ def _load_split(data: _DataSection, split: Split, task_path: Path, labels: Label
         path = task_path.parent / name
     elif data.file is not None:
         path = task_path.parent / data.file
-        rows = [
-            row
-            for value in _SPLIT_VALUES[split]
-            for row in read_examples(path, columns=data.columns, split=value)
-        ]
+        rows = read_examples(path, columns=data.columns, split=split)
     else:
         return ()
     for example, line in rows:

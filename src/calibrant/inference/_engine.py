@@ -27,6 +27,9 @@ __all__ = ["Engine", "Query"]
 
 INPUT_SLOT = "{input}"
 
+# Options that cannot change an answer.
+_NOT_IN_KEY = frozenset({"api_key", "timeout"})
+
 OnPrediction = Callable[[int, Prediction], None]
 
 
@@ -175,7 +178,7 @@ class Engine:
             [dict(message) for message in request.messages],
             request.response_format,
             request.top_logprobs,
-            dict(request.options),
+            {name: value for name, value in request.options.items() if name not in _NOT_IN_KEY},
             self.reader.labels.labels,
             self.reader.field,
             self.reader.answer_field,

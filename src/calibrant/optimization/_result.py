@@ -63,6 +63,8 @@ class OptimizationResult:
         better was found.
     best_candidate : mapping of str to str
         All component texts of the best prompt.
+    improved : bool
+        Whether anything better than the seed was found on validation.
     comparison : PairedComparison or None
         Best minus seed on the test rows both were scored on.
     metric_calls : int
@@ -72,7 +74,7 @@ class OptimizationResult:
     answers, answers_without_logprobs : int
         Legal answers during the search, and those whose confidence is unknown.
     cost : float or None
-        US dollars, reflection included; None where no price is known.
+        US dollars of the whole run, earlier sessions and reflection included; None where no price is known.
     seconds : float
         Wall time of this session, in seconds.
     """
@@ -84,6 +86,7 @@ class OptimizationResult:
     seed_prompt: PromptScore
     best_prompt: PromptScore
     best_candidate: Mapping[str, str]
+    improved: bool
     comparison: PairedComparison | None
     metric_calls: int
     proposals: int
@@ -92,11 +95,6 @@ class OptimizationResult:
     answers_without_logprobs: int
     cost: float | None
     seconds: float
-
-    @property
-    def improved(self) -> bool:
-        """Whether a prompt better than the seed was found on validation."""
-        return self.best_prompt.prompt != self.seed_prompt.prompt
 
     def to_record(self) -> dict[str, Any]:
         """Return the result as JSON values, as ``result.json`` holds them."""

@@ -112,6 +112,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     task = task if isinstance(task, Task) else Task.from_file(task)
     plan = _plan(task, reflection_model, proposer, minibatch_size, seed)
     _check_budget(task, plan.minibatch_size, max_metric_calls)
+    scoring = _scoring(task.scoring)
     with ExitStack() as stack:
         classifier = Classifier.from_task(task, model=model)
         stack.callback(classifier.close)
@@ -123,7 +124,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         run = _Run(
             task=task,
             plan=plan,
-            adapter=_adapter(task, classifier, plan, tracker),
+            adapter=_adapter(classifier, scoring, task, plan, tracker),
             reflection=None if reflection is None else open_reflection(reflection, store),
             tracker=tracker,
             log=_file(directory, "search.log"),
@@ -221,10 +222,12 @@ def _fingerprint(task: Task, model: ModelLike | None, plan: _Plan) -> dict[str, 
     }
 
 
-def _adapter(task: Task, classifier: Classifier, plan: _Plan, tracker: ProgressTracker) -> ConfidenceAdapter:
+def _adapter(
+    classifier: Classifier, scoring: ScoringStrategy, task: Task, plan: _Plan, tracker: ProgressTracker
+) -> ConfidenceAdapter:
     return ConfidenceAdapter.from_classifier(
         classifier,
-        scoring_strategy=_scoring(task.scoring),
+        scoring_strategy=scoring,
         high_confidence_threshold=task.scoring.high,
         low_confidence_threshold=task.scoring.low,
         proposer=plan.proposer,
@@ -349,6 +352,7 @@ class _Run:
             seed_prompt=seed,
             best_prompt=best,
             best_candidate=dict(found.candidates[found.best_idx]),
+            improved=found.candidates[found.best_idx] != found.candidates[0],
             comparison=compare(self.task.test, predictions["seed"], predictions["best"]),
             metric_calls=found.total_metric_calls or 0,
             proposals=self.tracker.now.proposals,

@@ -62,17 +62,15 @@ def write_report(directory: Path) -> Path:
 def _render(result: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     best = [row for row in rows if row["prompt"] == "best"]
     labels = _labels(best)
-    seed_text, best_text = result["seed_prompt"]["prompt"], result["best_prompt"]["prompt"]
     return (
         _environment()
         .get_template("run.html")
         .render(
             result=result,
-            diff=list(_diff(seed_text, best_text)),
+            diff=_diff(result["seed_prompt"]["prompt"], result["best_prompt"]["prompt"]),
             labels=labels,
             confusion=_confusion(best, labels),
             mistakes=_mistakes(best),
-            improved=seed_text != best_text,
         )
     )
 

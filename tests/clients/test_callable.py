@@ -1,0 +1,215 @@
+"""CallableClient: the user's own function as a client."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from calibrant.clients import CallableClient
+from calibrant.core import (
+    Client,
+    CompletionRequest,
+    ConfigurationError,
+    LogprobSpace,
+    ProviderError,
+    ProviderTimeoutError,
+    RateLimitError,
+)
+
+REQUEST = CompletionRequest(messages=({"role": "user", "content": "lunch"},))
+
+
+def ask(function: Any, **options: Any) -> Any:
+    client = CallableClient(function, **options)
+    try:
+        return asyncio.run(client.complete(REQUEST))
+    finally:
+        client.close()
+
+
+class HttpError(Exception):
+    def __init__(self, status: int, **headers: str) -> None:
+        super().__init__(f"status {status}")
+        self.status_code = status
+        self.response = type(
+            "Response", (), {"headers": {k.replace("_", "-"): v for k, v in headers.items()}}
+        )()
+
+
+class APITimeoutError(Exception):
+    """Named as SDKs name it, without being a TimeoutError."""
+
+
+class ConnectError(Exception):
+    """Named as httpx names it."""
+
+
+def test_satisfies_the_client_protocol():
+    """It can stand wherever a Client is asked for, under the function's name."""
+
+    def my_model(messages):
+        return {}
+
+    client = CallableClient(my_model)
+    assert isinstance(client, Client)
+    assert (client.name, client.space) == ("my_model", LogprobSpace.MASKED)
+    assert CallableClient(functools.partial(my_model)).name == "partial"
+    assert CallableClient(my_model, name="mine", space="raw").space is LogprobSpace.RAW
+
+
+def test_returns_the_response_unread():
+    """Whatever the function returns comes back, the same object."""
+    response = object()
+    assert ask(lambda _messages: response) is response
+
+
+def test_the_function_cannot_change_the_request():
+    """It receives copies."""
+
+    def vandal(messages):
+        messages[0]["content"] = "changed"
+        messages.clear()
+
+    ask(vandal)
+    assert REQUEST.messages[0]["content"] == "lunch"
+
+
+class AsyncObject:
+    async def __call__(self, messages):
+        await asyncio.sleep(0)
+        return messages[0]["content"]
+
+
+async def async_function(messages):
+    await asyncio.sleep(0)
+    return messages[0]["content"]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [async_function, AsyncObject(), functools.partial(async_function), lambda m: async_function(m)],
+)
+def test_coroutines_are_awaited(function):
+    """Coroutine functions, async callables, partials, and functions that return a coroutine."""
+    assert ask(function) == "lunch"
+
+
+def test_ordinary_functions_run_side_by_side():
+    """Four calls that wait for each other finish."""
+    barrier = threading.Barrier(4, timeout=10)
+
+    def meet(_messages):
+        return barrier.wait()
+
+    async def four(client):
+        return await asyncio.gather(*(client.complete(REQUEST) for _ in range(4)))
+
+    assert sorted(asyncio.run(four(CallableClient(meet)))) == [0, 1, 2, 3]
+
+
+def test_max_workers_bounds_the_calls():
+    """No more than max_workers run at the same time."""
+    running, peak, lock = 0, 0, threading.Lock()
+
+    def count(_messages):
+        nonlocal running, peak
+        with lock:
+            running += 1
+            peak = max(peak, running)
+        time.sleep(0.02)
+        with lock:
+            running -= 1
+
+    async def eight(client):
+        await asyncio.gather(*(client.complete(REQUEST) for _ in range(8)))
+
+    asyncio.run(eight(CallableClient(count, max_workers=3)))
+    assert peak == 3
+
+
+def test_context_variables_reach_the_thread():
+    """Tracing libraries keep their span."""
+    variable = contextvars.ContextVar("variable", default="lost")
+
+    async def run():
+        variable.set("kept")
+        return await CallableClient(lambda _messages: variable.get()).complete(REQUEST)
+
+    assert asyncio.run(run()) == "kept"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "status", "retryable"),
+    [
+        (ValueError("no"), ProviderError, None, False),
+        (KeyError("choices"), ProviderError, None, False),
+        (StopIteration(), ProviderError, None, False),
+        (TimeoutError("slow"), ProviderTimeoutError, None, True),
+        (APITimeoutError("slow"), ProviderTimeoutError, None, True),
+        (ConnectionResetError("gone"), ProviderError, None, True),
+        (ConnectError("refused"), ProviderError, None, True),
+        (HttpError(400), ProviderError, 400, False),
+        (HttpError(401), ProviderError, 401, False),
+        (HttpError(429, Retry_After="2.5"), RateLimitError, 429, True),
+        (HttpError(500), ProviderError, 500, True),
+        (HttpError(504), ProviderTimeoutError, 504, True),
+    ],
+)
+@pytest.mark.parametrize("kind_of_function", ["sync", "async"])
+def test_exceptions_become_provider_errors(error, kind, status, retryable, kind_of_function):
+    """By status and kind; only what may pass is retryable; the original is the cause."""
+    if kind_of_function == "async" and isinstance(error, StopIteration):
+        pytest.skip("a coroutine cannot raise StopIteration")
+
+    def sync_function(_messages):
+        raise error
+
+    async def coroutine_function(_messages):
+        raise error
+
+    with pytest.raises(ProviderError) as caught:
+        ask(sync_function if kind_of_function == "sync" else coroutine_function, name="mine")
+    found = caught.value
+    assert type(found) is kind
+    assert (found.status, found.retryable, found.provider) == (status, retryable, "mine")
+    assert found.__cause__ is error
+    if status == 429:
+        assert found.retry_after == 2.5
+
+
+def test_our_own_errors_pass_unchanged():
+    """A function may raise ProviderError or ConfigurationError itself."""
+    for error in (RateLimitError("slow down", provider="x", retryable=True), ConfigurationError("wrong")):
+
+        def raising(_messages, error=error):
+            raise error
+
+        with pytest.raises(type(error)) as caught:
+            ask(raising)
+        assert caught.value is error
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_keyboard_interrupt_passes():
+    """Ctrl-C is not a failed row."""
+
+    def interrupted(_messages):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ask(interrupted)
+
+
+@pytest.mark.parametrize(
+    ("function", "options"), [("text", {}), (len, {"max_workers": 0}), (len, {"space": "logits"})]
+)
+def test_refuses_parameters_out_of_range(function, options):
+    """A wrong parameter is named before any call."""
+    with pytest.raises(ConfigurationError):
+        CallableClient(function, **options)

@@ -1,0 +1,133 @@
+"""From a JSON schema to a fixed beginning and a small grammar."""
+
+from __future__ import annotations
+
+import enum
+import json
+
+import pydantic
+import pytest
+
+from calibrant.clients._constraint import MAX_ENUM_BYTES, Constraint, compact_format, constraint_for
+from calibrant.core import ConfigurationError
+
+
+def as_format(schema):
+    return {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": schema}}
+
+
+def enum_object(name, values):
+    return {"type": "object", "properties": {name: {"type": "string", "enum": values}}, "required": [name]}
+
+
+def answers(constraint):
+    return [json.loads(constraint.prefix + value + constraint.suffix) for value in constraint.values]
+
+
+def test_one_enum_field_leaves_one_choice():
+    """Everything up to the label's opening quote is fixed."""
+    found = constraint_for(as_format(enum_object("category", ["Food", "Rent"])))
+    assert found == Constraint(prefix='{"category": "', values=("Food", "Rent"), suffix='"}')
+
+
+@pytest.mark.parametrize(
+    "label", ['6" pipe', "back\\slash", "Müll/日本", "a\nb", "</s>", "a|b", "\u2028", "🎉"]
+)
+def test_labels_are_json_in_the_answer_and_in_the_grammar(label):
+    """Quotes, backslashes, control and non-ASCII characters survive both escapings."""
+    found = constraint_for(as_format(enum_object("category", [label, "x"])))
+    assert answers(found) == [{"category": label}, {"category": "x"}]
+    terminal = (
+        found.grammar(llguidance=True).split("VALUE: ")[1].split(" | ")[0] if "|" not in label else None
+    )
+    if terminal is not None:
+        assert json.loads(terminal) == json.dumps(label, ensure_ascii=False)[1:]
+
+
+def test_nested_objects_of_one_field_are_fixed_too():
+    """classification.name is as cheap as category."""
+    schema = {"type": "object", "properties": {"classification": enum_object("na me", ["A", "B"])}}
+    found = constraint_for(as_format(schema))
+    assert (found.prefix, found.suffix) == ('{"classification": {"na me": "', '"}}')
+
+
+def test_pydantic_enums_and_literals_are_followed():
+    """References into $defs lead to the enum."""
+    kind = enum.StrEnum("Kind", {"FOOD": "Food", "RENT": "Rent"})
+    inner = pydantic.create_model("Inner", name=(kind, ...))
+    outer = pydantic.create_model("Outer", classification=(inner, ...))
+    found = constraint_for(as_format(outer.model_json_schema()))
+    assert answers(found) == [{"classification": {"name": "Food"}}, {"classification": {"name": "Rent"}}]
+
+
+def test_allof_with_one_reference_is_followed():
+    """Pydantic wrote references that way."""
+    schema = {
+        "$defs": {"A~B/C": {"enum": ["x", "y"]}},
+        "properties": {"category": {"allOf": [{"$ref": "#/$defs/A~0B~1C"}]}},
+    }
+    assert constraint_for(as_format(schema)).values == ("x", "y")
+
+
+def test_a_constant_is_a_choice_of_one():
+    """{"const": ...} is an enum with one value."""
+    assert constraint_for(as_format({"properties": {"category": {"const": "x"}}})).values == ("x",)
+
+
+@pytest.mark.parametrize(
+    "response_format",
+    [
+        None,
+        {"type": "json_object"},
+        {"type": "json_schema"},
+        as_format({"type": "object"}),
+        as_format({"properties": {"category": {"type": "string"}}}),
+        as_format({"properties": {"category": {"enum": [1, 2]}}}),
+        as_format({"properties": {"category": {"enum": []}}}),
+        as_format({"properties": {"why": {"type": "string"}, "category": {"enum": ["a"]}}}),
+        as_format({"properties": {"results": {"type": "array", "items": {"enum": ["a"]}}}}),
+        as_format({"properties": {"category": True}}),
+        as_format({"$ref": "#"}),
+        as_format({"properties": {"next": {"$ref": "#"}}}),
+        as_format({"properties": {"category": {"$ref": "#/nowhere/at/all"}}}),
+    ],
+)
+def test_everything_else_is_left_to_the_engine(response_format):
+    """More than one choice, or none, is no constraint of ours; cycles end."""
+    assert constraint_for(response_format) is None
+
+
+def test_a_label_set_beyond_what_was_measured_is_refused():
+    """The message names the limit, what arrived and what to do."""
+    big = "x" * 1_000_000
+    labels = [f"{index}{big}" for index in range(MAX_ENUM_BYTES // 1_000_000)]
+    with pytest.raises(ConfigurationError, match=r"5 labels with 5,000,005 bytes.*5,000,000 bytes.*Shorten"):
+        constraint_for(as_format(enum_object("category", labels)))
+
+
+def test_allows_exactly_the_legal_answers():
+    """Complete answers, and beginnings only where they are cut off."""
+    found = Constraint(prefix='{"c": "', values=("Bills", "Bills/Gas"), suffix='"}')
+    assert found.allows('{"c": "Bills"}')
+    assert found.allows('{"c": "Bills/Gas"}')
+    for wrong in ('{"c": "Bills/"}', '{"c": "Bills', "Bills", "", '{"c": "}'):
+        assert not found.allows(wrong)
+    assert found.allows('{"c": "Bills/G', partial=True)
+    assert not found.allows('{"c": "Food', partial=True)
+
+
+def test_without_llguidance_the_grammar_is_gbnf():
+    """A build of the engine without llguidance would abort on its grammars."""
+    found = Constraint(prefix='{"c": "', values=("a", 'b\\"'), suffix='"}')
+    assert found.grammar(llguidance=False) == 'root ::= "a\\"" | "b\\\\\\"\\""'
+    assert found.grammar(llguidance=True).startswith("%llguidance {}\n")
+
+
+def test_other_schemas_are_written_on_one_line():
+    """The engine is told to leave out white space; the caller's schema is not changed."""
+    given = as_format({"properties": {"a": {"type": "string"}}})
+    before = json.dumps(given)
+    style = compact_format(given)["json_schema"]["schema"]["x-guidance"]
+    assert style == {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+    assert json.dumps(given) == before
+    assert compact_format({"type": "json_object"}) == {"type": "json_object"}

