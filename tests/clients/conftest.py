@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
@@ -26,6 +27,7 @@ class ScriptedServer:
         self.bodies: list[dict[str, Any]] = []
         self.delay = 0.0
         self.running = self.peak = 0
+        self.asked = threading.Event()
         self._lock = threading.Lock()
         server = self
 
@@ -37,7 +39,9 @@ class ScriptedServer:
                 """Stay silent."""
 
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._http.serve_forever, daemon=True)
+        self._thread = threading.Thread(
+            target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        )
         self._thread.start()
         self.url = f"http://127.0.0.1:{self._http.server_port}/v1"
 
@@ -52,6 +56,7 @@ class ScriptedServer:
             self.peak = max(self.peak, self.running)
             self.bodies.append(json.loads(handler.rfile.read(int(handler.headers["content-length"]))))
             status, body, headers = self.script[0] if len(self.script) == 1 else self.script.pop(0)
+        self.asked.set()
         time.sleep(self.delay)
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         with self._lock:
@@ -61,8 +66,9 @@ class ScriptedServer:
         handler.send_header("content-length", str(len(data)))
         for name, value in headers.items():
             handler.send_header(name.replace("_", "-"), value)
-        handler.end_headers()
-        handler.wfile.write(data)
+        with contextlib.suppress(BrokenPipeError):  # a client that timed out is gone
+            handler.end_headers()
+            handler.wfile.write(data)
 
     def stop(self) -> None:
         self._http.shutdown()
@@ -72,6 +78,7 @@ class ScriptedServer:
 
 @pytest.fixture
 def server() -> Iterator[ScriptedServer]:
+    """Return a running loopback server."""
     found = ScriptedServer()
     yield found
     found.stop()
@@ -79,6 +86,7 @@ def server() -> Iterator[ScriptedServer]:
 
 @pytest.fixture
 def request_for_label() -> CompletionRequest:
+    """Return a request for one of two labels."""
     schema = {
         "type": "object",
         "properties": {"category": {"type": "string", "enum": ["Food", "Rent"]}},

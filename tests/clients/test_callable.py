@@ -26,6 +26,7 @@ REQUEST = CompletionRequest(messages=({"role": "user", "content": "lunch"},))
 
 
 def ask(function: Any, **options: Any) -> Any:
+    """Return what a client around `function` answers."""
     client = CallableClient(function, **options)
     try:
         return asyncio.run(client.complete(REQUEST))
@@ -50,10 +51,10 @@ class ConnectError(Exception):
     """Named as httpx names it."""
 
 
-def test_satisfies_the_client_protocol():
+def test_satisfies_the_client_protocol() -> None:
     """It can stand wherever a Client is asked for, under the function's name."""
 
-    def my_model(messages):
+    def my_model(_messages: Any) -> Any:
         return {}
 
     client = CallableClient(my_model)
@@ -63,16 +64,16 @@ def test_satisfies_the_client_protocol():
     assert CallableClient(my_model, name="mine", space="raw").space is LogprobSpace.RAW
 
 
-def test_returns_the_response_unread():
+def test_returns_the_response_unread() -> None:
     """Whatever the function returns comes back, the same object."""
     response = object()
     assert ask(lambda _messages: response) is response
 
 
-def test_the_function_cannot_change_the_request():
+def test_the_function_cannot_change_the_request() -> None:
     """It receives copies."""
 
-    def vandal(messages):
+    def vandal(messages: Any) -> None:
         messages[0]["content"] = "changed"
         messages.clear()
 
@@ -81,43 +82,54 @@ def test_the_function_cannot_change_the_request():
 
 
 class AsyncObject:
-    async def __call__(self, messages):
+    async def __call__(self, messages: Any) -> Any:
         await asyncio.sleep(0)
         return messages[0]["content"]
 
 
-async def async_function(messages):
+async def async_function(messages: Any) -> Any:
+    """Answer with the text itself."""
     await asyncio.sleep(0)
     return messages[0]["content"]
 
 
+def returns_a_coroutine(messages: Any) -> Any:
+    """Answer with a coroutine, without being a coroutine function."""
+    return async_function(messages)
+
+
 @pytest.mark.parametrize(
     "function",
-    [async_function, AsyncObject(), functools.partial(async_function), lambda m: async_function(m)],
+    [
+        async_function,
+        AsyncObject(),
+        functools.partial(async_function),
+        returns_a_coroutine,
+    ],
 )
-def test_coroutines_are_awaited(function):
+def test_coroutines_are_awaited(function: Any) -> None:
     """Coroutine functions, async callables, partials, and functions that return a coroutine."""
     assert ask(function) == "lunch"
 
 
-def test_ordinary_functions_run_side_by_side():
+def test_ordinary_functions_run_side_by_side() -> None:
     """Four calls that wait for each other finish."""
     barrier = threading.Barrier(4, timeout=10)
 
-    def meet(_messages):
+    def meet(_messages: Any) -> Any:
         return barrier.wait()
 
-    async def four(client):
+    async def four(client: Any) -> Any:
         return await asyncio.gather(*(client.complete(REQUEST) for _ in range(4)))
 
     assert sorted(asyncio.run(four(CallableClient(meet)))) == [0, 1, 2, 3]
 
 
-def test_max_workers_bounds_the_calls():
+def test_max_workers_bounds_the_calls() -> None:
     """No more than max_workers run at the same time."""
     running, peak, lock = 0, 0, threading.Lock()
 
-    def count(_messages):
+    def count(_messages: Any) -> None:
         nonlocal running, peak
         with lock:
             running += 1
@@ -126,18 +138,18 @@ def test_max_workers_bounds_the_calls():
         with lock:
             running -= 1
 
-    async def eight(client):
+    async def eight(client: Any) -> None:
         await asyncio.gather(*(client.complete(REQUEST) for _ in range(8)))
 
     asyncio.run(eight(CallableClient(count, max_workers=3)))
     assert peak == 3
 
 
-def test_context_variables_reach_the_thread():
+def test_context_variables_reach_the_thread() -> None:
     """Tracing libraries keep their span."""
     variable = contextvars.ContextVar("variable", default="lost")
 
-    async def run():
+    async def run() -> Any:
         variable.set("kept")
         return await CallableClient(lambda _messages: variable.get()).complete(REQUEST)
 
@@ -156,21 +168,24 @@ def test_context_variables_reach_the_thread():
         (ConnectError("refused"), ProviderError, None, True),
         (HttpError(400), ProviderError, 400, False),
         (HttpError(401), ProviderError, 401, False),
+        (HttpError(409), ProviderError, 409, True),
         (HttpError(429, Retry_After="2.5"), RateLimitError, 429, True),
         (HttpError(500), ProviderError, 500, True),
         (HttpError(504), ProviderTimeoutError, 504, True),
     ],
 )
 @pytest.mark.parametrize("kind_of_function", ["sync", "async"])
-def test_exceptions_become_provider_errors(error, kind, status, retryable, kind_of_function):
+def test_exceptions_become_provider_errors(
+    error: Any, kind: Any, status: Any, retryable: Any, kind_of_function: Any
+) -> None:
     """By status and kind; only what may pass is retryable; the original is the cause."""
     if kind_of_function == "async" and isinstance(error, StopIteration):
         pytest.skip("a coroutine cannot raise StopIteration")
 
-    def sync_function(_messages):
+    def sync_function(_messages: Any) -> None:
         raise error
 
-    async def coroutine_function(_messages):
+    async def coroutine_function(_messages: Any) -> None:
         raise error
 
     with pytest.raises(ProviderError) as caught:
@@ -183,11 +198,11 @@ def test_exceptions_become_provider_errors(error, kind, status, retryable, kind_
         assert found.retry_after == 2.5
 
 
-def test_our_own_errors_pass_unchanged():
+def test_our_own_errors_pass_unchanged() -> None:
     """A function may raise ProviderError or ConfigurationError itself."""
     for error in (RateLimitError("slow down", provider="x", retryable=True), ConfigurationError("wrong")):
 
-        def raising(_messages, error=error):
+        def raising(_messages: Any, error: Any = error) -> None:
             raise error
 
         with pytest.raises(type(error)) as caught:
@@ -196,10 +211,10 @@ def test_our_own_errors_pass_unchanged():
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_keyboard_interrupt_passes():
+def test_keyboard_interrupt_passes() -> None:
     """Ctrl-C is not a failed row."""
 
-    def interrupted(_messages):
+    def interrupted(_messages: Any) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -209,7 +224,7 @@ def test_keyboard_interrupt_passes():
 @pytest.mark.parametrize(
     ("function", "options"), [("text", {}), (len, {"max_workers": 0}), (len, {"space": "logits"})]
 )
-def test_refuses_parameters_out_of_range(function, options):
+def test_refuses_parameters_out_of_range(function: Any, options: Any) -> None:
     """A wrong parameter is named before any call."""
     with pytest.raises(ConfigurationError):
         CallableClient(function, **options)

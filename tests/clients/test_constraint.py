@@ -4,27 +4,37 @@ from __future__ import annotations
 
 import enum
 import json
+from typing import Any
 
 import pydantic
 import pytest
 
-from calibrant.clients._constraint import MAX_ENUM_BYTES, Constraint, compact_format, constraint_for
+from calibrant.clients._constraint import (
+    MAX_ENUM_BYTES,
+    Constraint,
+    constraint_for,
+    json_grammar,
+    looks_like_json,
+)
 from calibrant.core import ConfigurationError
 
 
-def as_format(schema):
+def as_format(schema: Any) -> Any:
+    """Wrap a schema as OpenAI does."""
     return {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": schema}}
 
 
-def enum_object(name, values):
+def enum_object(name: Any, values: Any) -> Any:
+    """Return the schema of an object with one enum."""
     return {"type": "object", "properties": {name: {"type": "string", "enum": values}}, "required": [name]}
 
 
-def answers(constraint):
+def answers(constraint: Any) -> Any:
+    """Parse every answer a constraint allows."""
     return [json.loads(constraint.prefix + value + constraint.suffix) for value in constraint.values]
 
 
-def test_one_enum_field_leaves_one_choice():
+def test_one_enum_field_leaves_one_choice() -> None:
     """Everything up to the label's opening quote is fixed."""
     found = constraint_for(as_format(enum_object("category", ["Food", "Rent"])))
     assert found == Constraint(prefix='{"category": "', values=("Food", "Rent"), suffix='"}')
@@ -33,7 +43,7 @@ def test_one_enum_field_leaves_one_choice():
 @pytest.mark.parametrize(
     "label", ['6" pipe', "back\\slash", "Müll/日本", "a\nb", "</s>", "a|b", "\u2028", "🎉"]
 )
-def test_labels_are_json_in_the_answer_and_in_the_grammar(label):
+def test_labels_are_json_in_the_answer_and_in_the_grammar(label: Any) -> None:
     """Quotes, backslashes, control and non-ASCII characters survive both escapings."""
     found = constraint_for(as_format(enum_object("category", [label, "x"])))
     assert answers(found) == [{"category": label}, {"category": "x"}]
@@ -44,14 +54,14 @@ def test_labels_are_json_in_the_answer_and_in_the_grammar(label):
         assert json.loads(terminal) == json.dumps(label, ensure_ascii=False)[1:]
 
 
-def test_nested_objects_of_one_field_are_fixed_too():
+def test_nested_objects_of_one_field_are_fixed_too() -> None:
     """classification.name is as cheap as category."""
     schema = {"type": "object", "properties": {"classification": enum_object("na me", ["A", "B"])}}
     found = constraint_for(as_format(schema))
     assert (found.prefix, found.suffix) == ('{"classification": {"na me": "', '"}}')
 
 
-def test_pydantic_enums_and_literals_are_followed():
+def test_pydantic_enums_and_literals_are_followed() -> None:
     """References into $defs lead to the enum."""
     kind = enum.StrEnum("Kind", {"FOOD": "Food", "RENT": "Rent"})
     inner = pydantic.create_model("Inner", name=(kind, ...))
@@ -60,7 +70,7 @@ def test_pydantic_enums_and_literals_are_followed():
     assert answers(found) == [{"classification": {"name": "Food"}}, {"classification": {"name": "Rent"}}]
 
 
-def test_allof_with_one_reference_is_followed():
+def test_allof_with_one_reference_is_followed() -> None:
     """Pydantic wrote references that way."""
     schema = {
         "$defs": {"A~B/C": {"enum": ["x", "y"]}},
@@ -69,7 +79,7 @@ def test_allof_with_one_reference_is_followed():
     assert constraint_for(as_format(schema)).values == ("x", "y")
 
 
-def test_a_constant_is_a_choice_of_one():
+def test_a_constant_is_a_choice_of_one() -> None:
     """{"const": ...} is an enum with one value."""
     assert constraint_for(as_format({"properties": {"category": {"const": "x"}}})).values == ("x",)
 
@@ -88,16 +98,16 @@ def test_a_constant_is_a_choice_of_one():
         as_format({"properties": {"results": {"type": "array", "items": {"enum": ["a"]}}}}),
         as_format({"properties": {"category": True}}),
         as_format({"$ref": "#"}),
-        as_format({"properties": {"next": {"$ref": "#"}}}),
+        as_format({"$ref": "#/$defs/a", "$defs": {"a": {"properties": {"next": {"$ref": "#/$defs/a"}}}}}),
         as_format({"properties": {"category": {"$ref": "#/nowhere/at/all"}}}),
     ],
 )
-def test_everything_else_is_left_to_the_engine(response_format):
+def test_everything_else_is_left_to_the_engine(response_format: Any) -> None:
     """More than one choice, or none, is no constraint of ours; cycles end."""
     assert constraint_for(response_format) is None
 
 
-def test_a_label_set_beyond_what_was_measured_is_refused():
+def test_a_label_set_beyond_what_was_measured_is_refused() -> None:
     """The message names the limit, what arrived and what to do."""
     big = "x" * 1_000_000
     labels = [f"{index}{big}" for index in range(MAX_ENUM_BYTES // 1_000_000)]
@@ -105,7 +115,7 @@ def test_a_label_set_beyond_what_was_measured_is_refused():
         constraint_for(as_format(enum_object("category", labels)))
 
 
-def test_allows_exactly_the_legal_answers():
+def test_allows_exactly_the_legal_answers() -> None:
     """Complete answers, and beginnings only where they are cut off."""
     found = Constraint(prefix='{"c": "', values=("Bills", "Bills/Gas"), suffix='"}')
     assert found.allows('{"c": "Bills"}')
@@ -116,18 +126,38 @@ def test_allows_exactly_the_legal_answers():
     assert not found.allows('{"c": "Food', partial=True)
 
 
-def test_without_llguidance_the_grammar_is_gbnf():
+def test_without_llguidance_the_grammar_is_gbnf() -> None:
     """A build of the engine without llguidance would abort on its grammars."""
     found = Constraint(prefix='{"c": "', values=("a", 'b\\"'), suffix='"}')
     assert found.grammar(llguidance=False) == 'root ::= "a\\"" | "b\\\\\\"\\""'
     assert found.grammar(llguidance=True).startswith("%llguidance {}\n")
 
 
-def test_other_schemas_are_written_on_one_line():
+def test_other_schemas_are_written_on_one_line() -> None:
     """The engine is told to leave out white space; the caller's schema is not changed."""
     given = as_format({"properties": {"a": {"type": "string"}}})
     before = json.dumps(given)
-    style = compact_format(given)["json_schema"]["schema"]["x-guidance"]
-    assert style == {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+    header, schema = json_grammar(given).split("start: %json ")
+    assert header == "%llguidance {}\n"
+    style = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+    assert json.loads(schema) == {"properties": {"a": {"type": "string"}}, "x-guidance": style}
     assert json.dumps(given) == before
-    assert compact_format({"type": "json_object"}) == {"type": "json_object"}
+    assert json_grammar({"type": "json_object"}) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "partial", "expected"),
+    [
+        ('{"a": 1}', False, True),
+        ('{"a": 1', False, False),
+        ("The sky", False, False),
+        ("", False, False),
+        ('{"a": 1', True, True),
+        (' ["a', True, True),
+        ("", True, True),
+        ("The sky", True, False),
+    ],
+)
+def test_json_and_its_beginnings_are_told_from_prose(text: Any, partial: Any, expected: Any) -> None:
+    """A grammar that was ignored shows in the text."""
+    assert looks_like_json(text, partial=partial) is expected

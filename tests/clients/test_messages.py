@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ from calibrant.core import ProviderError
         ("token hf_abcdefghijklm", "abcdefghijklm"),
     ],
 )
-def test_hides_what_looks_like_a_credential(text, secret):
+def test_hides_what_looks_like_a_credential(text: Any, secret: Any) -> None:
     """Keys, bearer tokens, key parameters and passwords in URLs disappear."""
     assert secret in text
     assert secret not in redact(text)
@@ -42,17 +43,17 @@ def test_hides_what_looks_like_a_credential(text, secret):
         "top_logprobs=5 is not supported",
     ],
 )
-def test_leaves_ordinary_messages_alone(text):
+def test_leaves_ordinary_messages_alone(text: Any) -> None:
     """What the user needs to read stays."""
     assert redact(text) == text
 
 
-def test_hides_known_values_whatever_they_look_like():
+def test_hides_known_values_whatever_they_look_like() -> None:
     """A key of an unknown provider is hidden because it is the key."""
     assert redact("wrong: plainword123", secrets=["plainword123", None, ""]) == "wrong: [redacted]"
 
 
-def test_retry_after_is_read_as_seconds_milliseconds_or_date():
+def test_retry_after_is_read_as_seconds_milliseconds_or_date() -> None:
     """All three forms of the header give seconds, never below 0."""
     soon = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
     past = format_datetime(datetime.now(UTC) - timedelta(seconds=30), usegmt=True)
@@ -85,14 +86,14 @@ def test_retry_after_is_read_as_seconds_milliseconds_or_date():
         ({}, None),
     ],
 )
-def test_status_is_read_from_the_usual_places(attributes, status):
+def test_status_is_read_from_the_usual_places(attributes: Any, status: Any) -> None:
     """Only HTTP failure codes count."""
     error = RuntimeError("x")
     vars(error).update(attributes)
     assert status_of(error) == status
 
 
-def test_messages_are_short_and_on_one_line():
+def test_messages_are_short_and_on_one_line() -> None:
     """A page of HTML or a traceback does not land in a table."""
     error = translate(ValueError("a\n" * 1000 + "Traceback (most recent call last): ..."), provider="p")
     assert "\n" not in str(error)
@@ -102,13 +103,14 @@ def test_messages_are_short_and_on_one_line():
     )
 
 
-def test_a_provider_error_stays_itself():
+def test_a_provider_error_stays_itself() -> None:
     """Nothing is wrapped twice."""
     error = ProviderError("x", provider="p")
     assert translate(error, provider="q") is error
 
 
 def with_headers(headers: dict[str, str]) -> Exception:
+    """Return an exception that carries HTTP headers."""
     error = RuntimeError("x")
     vars(error)["headers"] = headers
     return error

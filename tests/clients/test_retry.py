@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,8 @@ class Clock:
         self.waits.append(seconds)
 
 
-def run(answers, *, jitter=1.0, **options):
+def run(answers: Any, *, jitter: Any = 1.0, **options: Any) -> Any:
+    """Return the result (or the error), the waits in seconds and the number of calls."""
     clock = Clock()
     client = FakeClient(["Food", "Rent"], {"lunch": answers})
     policy = RetryPolicy(sleep=clock.sleep, jitter=lambda: jitter, **options)
@@ -39,53 +41,53 @@ def run(answers, *, jitter=1.0, **options):
     return result, clock.waits, len(client.requests)
 
 
-def test_a_first_answer_takes_one_attempt():
+def test_a_first_answer_takes_one_attempt() -> None:
     """No failure, no wait."""
     (response, attempts), waits, calls = run(["Food"])
     assert response["choices"][0]["message"]["content"] == '{"category": "Food"}'
     assert (attempts, waits, calls) == (1, [], 1)
 
 
-def test_a_passing_fault_is_tried_again():
+def test_a_passing_fault_is_tried_again() -> None:
     """Two timeouts and then an answer are three attempts."""
     (_, attempts), waits, calls = run([SLOW, SLOW, "Food"])
     assert (attempts, calls) == (3, 3)
     assert waits == [0.5, 1.0]
 
 
-def test_waits_double_up_to_the_maximum():
+def test_waits_double_up_to_the_maximum() -> None:
     """0.5, 1, 2, 4, then the maximum."""
     _, waits, _ = run([SLOW], attempts=7, maximum_seconds=4.0)
     assert waits == [0.5, 1.0, 2.0, 4.0, 4.0, 4.0]
 
 
-def test_jitter_halves_the_wait_at_most():
+def test_jitter_halves_the_wait_at_most() -> None:
     """Waits lie in the upper half, so that clients that failed together do not return together."""
     _, waits, _ = run([SLOW], jitter=0.0)
     assert waits == [0.25, 0.5, 1.0]
 
 
-def test_gives_up_after_the_last_attempt_and_says_how_many():
+def test_gives_up_after_the_last_attempt_and_says_how_many() -> None:
     """The final error itself is raised, with the number of calls."""
     error, _, calls = run([SLOW])
     assert error is SLOW
     assert error.attempts == calls == 4
 
 
-def test_a_lasting_fault_is_not_tried_again():
+def test_a_lasting_fault_is_not_tried_again() -> None:
     """A rejected request stays rejected."""
     error, waits, calls = run([ProviderError("bad request", provider="fake", status=400), "Food"])
     assert (error.status, error.attempts, waits, calls) == (400, 1, [], 1)
 
 
-def test_honours_retry_after():
+def test_honours_retry_after() -> None:
     """The server's wait holds where it is longer than ours."""
     limit = RateLimitError("slow down", provider="fake", retryable=True, retry_after=7.0)
     _, waits, _ = run([limit, SLOW, "Food"])
     assert waits == [7.0, 1.0]
 
 
-def test_does_not_wait_for_an_hour():
+def test_does_not_wait_for_an_hour() -> None:
     """A server that asks for more than the maximum has failed."""
     limit = RateLimitError("tomorrow", provider="fake", retryable=True, retry_after=3600.0)
     error, waits, _ = run([limit, "Food"])
@@ -93,7 +95,7 @@ def test_does_not_wait_for_an_hour():
     assert waits == []
 
 
-def test_other_exceptions_pass_at_once():
+def test_other_exceptions_pass_at_once() -> None:
     """A wrong configuration is no transport fault."""
     client = FakeClient(["Food", "Rent"], {"lunch": [ConfigurationError("wrong")]})
     with pytest.raises(ConfigurationError, match="wrong"):
@@ -101,7 +103,7 @@ def test_other_exceptions_pass_at_once():
     assert len(client.requests) == 1
 
 
-def test_the_default_policy_sleeps_for_real():
+def test_the_default_policy_sleeps_for_real() -> None:
     """Without a policy there are four attempts, half a second first."""
     policy = RetryPolicy()
     assert (policy.attempts, policy.initial_seconds, policy.maximum_seconds) == (4, 0.5, 20.0)
@@ -111,7 +113,7 @@ def test_the_default_policy_sleeps_for_real():
 @pytest.mark.parametrize(
     "options", [{"attempts": 0}, {"initial_seconds": -1}, {"maximum_seconds": float("nan")}]
 )
-def test_refuses_parameters_out_of_range(options):
+def test_refuses_parameters_out_of_range(options: Any) -> None:
     """A wrong parameter is named at once."""
     with pytest.raises(ConfigurationError, match="must be"):
         RetryPolicy(**options)

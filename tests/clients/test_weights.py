@@ -6,6 +6,7 @@ import hashlib
 import sys
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ class Distribution:
 
 
 @pytest.fixture
-def site(monkeypatch, tmp_path):
+def site(monkeypatch: Any, tmp_path: Any) -> Any:
     """A site directory in which the weights package is installed, with other content."""
     file = tmp_path / weights._PACKAGES[NAME].file
     file.parent.mkdir()
@@ -35,16 +36,18 @@ def site(monkeypatch, tmp_path):
     return file
 
 
-def pin(monkeypatch, content: bytes) -> None:
+def pin(monkeypatch: Any, content: bytes) -> None:
+    """Make `content` the expected content of the weights file."""
     known = {**vars(weights._PACKAGES[NAME]), "sha256": hashlib.sha256(content).hexdigest()}
     monkeypatch.setitem(weights._PACKAGES, NAME, weights._Package(**known))
 
 
 def absent(_name: str) -> None:
+    """Behave as if the package were not installed."""
     raise metadata.PackageNotFoundError(_name)
 
 
-def test_lists_what_is_installed(site, monkeypatch):
+def test_lists_what_is_installed(site: Any, monkeypatch: Any) -> None:
     """With engine and weights there is nothing left to install."""
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: object())
     assert local_models() == [
@@ -59,6 +62,7 @@ def test_lists_what_is_installed(site, monkeypatch):
     ]
 
 
+@pytest.mark.usefixtures("site")
 @pytest.mark.parametrize(
     ("engine", "package", "command"),
     [
@@ -67,7 +71,7 @@ def test_lists_what_is_installed(site, monkeypatch):
         (False, False, f'pip install "calibrant[local]" && {COMMAND}'),
     ],
 )
-def test_lists_what_is_missing(site, monkeypatch, engine, package, command):
+def test_lists_what_is_missing(monkeypatch: Any, engine: Any, package: Any, command: Any) -> None:
     """The command installs exactly what is not there."""
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: object() if engine else None)
     if not package:
@@ -78,20 +82,21 @@ def test_lists_what_is_missing(site, monkeypatch, engine, package, command):
     assert (model.path is not None) is package
 
 
-def test_the_right_file_is_found(site, monkeypatch):
+def test_the_right_file_is_found(site: Any, monkeypatch: Any) -> None:
     """A file with the pinned checksum is the answer."""
     pin(monkeypatch, b"GGUF tiny")
     assert weights.locate_weights(NAME) == site
 
 
-def test_another_file_is_refused(site):
+@pytest.mark.usefixtures("site")
+def test_another_file_is_refused() -> None:
     """Both checksums and the repair are named."""
     digest = hashlib.sha256(b"GGUF tiny").hexdigest()
     with pytest.raises(ConfigurationError, match=rf"expected SHA-256 b179.*got {digest}.*--force-reinstall"):
         weights.locate_weights(NAME)
 
 
-def test_a_file_is_hashed_once_until_it_changes(site, monkeypatch):
+def test_a_file_is_hashed_once_until_it_changes(site: Any, monkeypatch: Any) -> None:
     """A second client does not pay again; a changed file is noticed."""
     pin(monkeypatch, b"GGUF tiny")
     calls = []
@@ -105,21 +110,32 @@ def test_a_file_is_hashed_once_until_it_changes(site, monkeypatch):
         weights.locate_weights(NAME)
 
 
-def test_missing_weights_name_the_command(monkeypatch):
+def test_missing_weights_name_the_command(monkeypatch: Any) -> None:
     """The message can be pasted into a shell."""
     monkeypatch.setattr(metadata, "distribution", absent)
     with pytest.raises(ConfigurationError, match=COMMAND):
         weights.locate_weights(NAME)
 
 
-def test_an_unknown_name_lists_the_known_ones():
+def test_a_package_without_its_file_counts_as_missing(site: Path, monkeypatch: Any) -> None:
+    """Somebody deleted the weights to save space."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: object())
+    site.unlink()
+    assert local_models()[0].install_command == COMMAND
+    with pytest.raises(ConfigurationError, match=COMMAND):
+        weights.locate_weights(NAME)
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
     """A typing error is easy to repair."""
     with pytest.raises(ConfigurationError, match=r"local/smollm2-9b.*local/smollm2-135m.*llamacpp:PATH"):
         weights.locate_weights("local/smollm2-9b")
 
 
 @pytest.mark.parametrize("content", [None, b"", b"PK\x03\x04"])
-def test_a_path_that_is_no_model_is_refused_before_the_engine_sees_it(tmp_path, monkeypatch, content):
+def test_a_path_that_is_no_model_is_refused_before_the_engine_sees_it(
+    tmp_path: Any, monkeypatch: Any, content: Any
+) -> None:
     """Missing, empty and foreign files are named, with or without the engine."""
     monkeypatch.setitem(sys.modules, "xllamacpp", type(sys)("xllamacpp"))
     path = tmp_path / "model.gguf"
@@ -129,7 +145,7 @@ def test_a_path_that_is_no_model_is_refused_before_the_engine_sees_it(tmp_path, 
         LlamaCppClient(path)
 
 
-def test_a_missing_engine_names_the_command(tmp_path, monkeypatch):
+def test_a_missing_engine_names_the_command(tmp_path: Any, monkeypatch: Any) -> None:
     """Even before the path is looked at."""
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
     with pytest.raises(ConfigurationError, match=r'pip install "calibrant\[local\]"'):

@@ -38,6 +38,33 @@ def test_confidence_is_the_share_among_labels_in_every_other_space(space: Logpro
     assert distribution(space).confidence("b") == pytest.approx(0.5)
 
 
+def test_only_the_emitted_label_has_the_joint_probability() -> None:
+    """A joint log-probability of 0.9 for one label says nothing like that about another."""
+    found = replace(distribution(joint=math.log(0.9)), emitted="a")
+    assert found.confidence("a") == pytest.approx(0.9)
+    assert found.confidence("b") == pytest.approx(0.5)
+    assert found.confidence("d") == pytest.approx(0.1)
+    nothing = replace(found, emitted="")
+    assert [nothing.confidence(label) for label in "abcd"] == pytest.approx([0.2, 0.5, 0.2, 0.1])
+
+
+def test_where_the_emitted_label_is_not_known_the_most_probable_is_taken_for_it() -> None:
+    """All of them, if several are equally probable."""
+    found = distribution(joint=math.log(0.9))
+    assert found.emitted is None
+    assert [found.confidence(label) for label in "abcd"] == pytest.approx([0.2, 0.9, 0.2, 0.1])
+    tied = replace(found, logprobs=np.log([0.4, 0.4, 0.1, 0.1]))
+    assert [tied.confidence(label) for label in "abcd"] == pytest.approx([0.9, 0.9, 0.1, 0.1])
+
+
+@pytest.mark.parametrize("space", LogprobSpace)
+@pytest.mark.parametrize("emitted", [None, "", "b", "e"])
+def test_confidence_in_an_unknown_label_is_a_key_error(space: LogprobSpace, emitted: str | None) -> None:
+    """As its probability is, in every space."""
+    with pytest.raises(KeyError, match="e"):
+        replace(distribution(space), emitted=emitted).confidence("e")
+
+
 def test_confidence_without_a_joint_logprob_is_the_share_too() -> None:
     """A distribution may come from elsewhere than emitted tokens."""
     assert distribution(joint=None).confidence("b") == pytest.approx(0.5)
@@ -66,11 +93,29 @@ def test_a_distribution_is_a_value_that_cannot_be_changed() -> None:
     assert one == distribution()
     assert one != distribution(LogprobSpace.RAW)
     assert one != replace(one, label_mass=0.7)
+    assert one != replace(one, emitted="a")
     assert one != "distribution"
     with pytest.raises(ValueError, match="read-only"):
         one.logprobs[0] = 0.0
     with pytest.raises(TypeError, match="unhashable"):
         hash(one)
+
+
+def test_the_callers_arrays_stay_the_callers() -> None:
+    """They are copied: neither frozen by the distribution nor a way to change it."""
+    logprobs, measured = np.log([0.75, 0.25]), np.array([True, True])
+    found = LabelDistribution(
+        labels=("a", "b"),
+        logprobs=logprobs,
+        measured=measured,
+        joint_logprob=None,
+        label_mass=1.0,
+        unresolved_mass=0.0,
+        space=LogprobSpace.EXACT,
+    )
+    logprobs[0], measured[0] = -9.0, False
+    assert found.probability("a") == pytest.approx(0.75)
+    assert found.measured.tolist() == [True, True]
 
 
 def test_an_unknown_space_is_a_configuration_error() -> None:

@@ -39,6 +39,7 @@ def distributions(draw: st.DrawFn) -> LabelDistribution:
         label_mass=draw(unit),
         unresolved_mass=draw(unit),
         space=draw(st.sampled_from(LogprobSpace)),
+        emitted=draw(st.sampled_from([None, "", *labels])),
     )
 
 
@@ -79,6 +80,7 @@ def record() -> dict[str, Any]:
         label_mass=1.0,
         unresolved_mass=0.0,
         space=LogprobSpace.MASKED,
+        emitted="cat",
     )
     return prediction_to_record(Prediction(label="cat", confidence=0.75, distribution=distribution))
 
@@ -105,7 +107,18 @@ def test_a_record_says_what_it_means_by_name() -> None:
         "label_mass": 1.0,
         "unresolved_mass": 0.0,
         "space": "masked",
+        "emitted": "cat",
     }
+
+
+def test_an_older_record_without_the_emitted_label_is_read() -> None:
+    """Run directories outlive versions."""
+    older = record()
+    del older["distribution"]["emitted"]
+    found = prediction_from_record(older).distribution
+    assert found is not None
+    assert found.emitted is None
+    assert found.confidence("cat") == pytest.approx(0.75)
 
 
 @pytest.mark.parametrize("key", sorted(record()))

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from calibrant.core import ConfigurationError, DataError, Example, Task
+from calibrant.scoring import (
+    BrierScoring,
+    LinearBlendScoring,
+    LogScoring,
+    SigmoidScoring,
+    ThresholdScoring,
+)
 
 WriteTask = Callable[..., Path]
 
@@ -93,6 +102,17 @@ def test_one_file_may_hold_all_splits(tmp_path: Path, value: str) -> None:
     assert task.train == (Example(input="meow", answer="cat"), Example(input="woof", answer="dog"))
     assert task.validation == (Example(input="meow meow", answer="cat"),)
     assert task.test == (Example(input="woof woof", answer="dog"),)
+
+
+def test_an_unknown_split_is_an_error_with_its_line(tmp_path: Path) -> None:
+    """A row is never left out in silence."""
+    (tmp_path / "all.jsonl").write_text(
+        '{"input": "a", "answer": "cat", "split": "train"}\n{"input": "b", "answer": "dog", "split": "holdout"}\n'
+    )
+    path = tmp_path / "task.toml"
+    path.write_text('name = "n"\nlabels = ["cat", "dog"]\nprompt = "p"\n[data]\nfile = "all.jsonl"\n')
+    with pytest.raises(DataError, match=r"all.jsonl:2: .*'holdout'"):
+        Task.from_file(path)
 
 
 def test_a_split_of_its_own_file_wins_over_the_common_one(tmp_path: Path) -> None:
@@ -195,6 +215,43 @@ ROOT_KEYS = "name, labels, prompt, field, user_template, data, model, scoring"
             id="threshold-above-one",
         ),
         pytest.param(
+            HEAD + "[scoring]\nhigh = 0.5\nlow = 0.9\n",
+            "task.toml:6: scoring.low: Input should be at most high = 0.5, got 0.9: lower low or raise high.",
+            id="low-above-high",
+        ),
+        pytest.param(
+            HEAD + "[scoring]\nhigh = 0.5\n",
+            "task.toml:4: scoring.low: Input should be at most high = 0.5, got 0.9: lower low or raise high.",
+            id="default-low-above-high",
+        ),
+        pytest.param(
+            HEAD + '[scoring]\nstrategy = "threshold"\n[scoring.parameters]\nsteepness = 5.0\n',
+            "task.toml:7: strategy 'threshold' has no parameter 'steepness': expected one of threshold.",
+            id="parameter-of-another-strategy",
+        ),
+        pytest.param(
+            HEAD + '[scoring]\nstrategy = "brier"\nparameters = { threshold = 0.5 }\n',
+            "task.toml:6: strategy 'brier' has no parameter 'threshold': it takes none.",
+            id="parameter-of-a-strategy-without",
+        ),
+        pytest.param(
+            HEAD + 'field = "a..b"\n',
+            "task.toml:4: field: Input should be a JSON path, got 'a..b': name the keys, separated by dots, "
+            "as in 'category', 'result.category' or 'results[].category'.",
+            id="field-with-an-empty-part",
+        ),
+        pytest.param(
+            HEAD + 'field = ""\n',
+            "task.toml:4: field: Input should be a JSON path, got '': name the keys, separated by dots, "
+            "as in 'category', 'result.category' or 'results[].category'.",
+            id="empty-field",
+        ),
+        pytest.param(
+            HEAD + 'user_template = "Text:"\n',
+            "task.toml:4: user_template: Input should hold {input}, got 'Text:': say where the text goes.",
+            id="template-without-the-text",
+        ),
+        pytest.param(
             HEAD + '[scoring.parameters]\nsteepness = "much"\n',
             "task.toml:5: scoring.parameters.steepness: Input should be a valid number, "
             "unable to parse string as a number, got 'much'.",
@@ -234,6 +291,27 @@ def test_a_wrong_key_names_file_line_and_remedy(tmp_path: Path, toml: str, messa
     path = tmp_path / "task.toml"
     path.write_text(toml)
     assert message in error_of(path).split("\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "strategy"),
+    [
+        ("linear", LinearBlendScoring),
+        ("threshold", ThresholdScoring),
+        ("sigmoid", SigmoidScoring),
+        ("brier", BrierScoring),
+        ("log", LogScoring),
+    ],
+)
+def test_parameters_of_a_strategy_are_those_it_takes(tmp_path: Path, name: str, strategy: Any) -> None:
+    """The names are repeated in core, which must not import the strategies."""
+    parameters = {field.name: field.default for field in dataclasses.fields(strategy)}
+    path = tmp_path / "task.toml"
+    lines = "".join(f"{key} = {value}\n" for key, value in parameters.items())
+    path.write_text(f'{HEAD}[scoring]\nstrategy = "{name}"\n[scoring.parameters]\n{lines}')
+    assert Task.from_file(path).scoring.parameters == parameters
+    path.write_text(f"{path.read_text()}other = 1\n")
+    assert f"strategy '{name}' has no parameter 'other'" in error_of(path)
 
 
 def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import cast
 import pytest
 
 from calibrant.core import ConfigurationError, DataError, Example, LabelSet, Split, Task
+from calibrant.logprobs import UnparsedError, field_value
 
 
 def make(**changes: object) -> Task:
@@ -50,6 +51,27 @@ def test_a_user_template_without_the_input_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"user_template to hold \{input\}, got 'Text:'"):
         make(user_template="Text:")
     assert make(user_template="Text: {input}").user_template == "Text: {input}"
+
+
+@pytest.mark.parametrize("field", ["", ".", "a..b", ".a", "a.", "a[", "a[x]", "a[0]b", "a.[]"])
+def test_a_field_that_is_no_path_is_refused(field: str) -> None:
+    """No answer could hold it, and the schema could not be built."""
+    with pytest.raises(
+        ConfigurationError, match=r"Expected field to be a JSON path, got .*separated by dots"
+    ):
+        make(field=field)
+    with pytest.raises(ConfigurationError):
+        field_value("null", field)
+
+
+@pytest.mark.parametrize(
+    "field", ["a", "a.b", "a[]", "results[].category", "a[1][].b", "[].a", "[2]", "two words.x-y", "ä"]
+)
+def test_a_field_may_be_any_path_that_can_be_read(field: str) -> None:
+    """What the reader of answers accepts, no more and no less."""
+    assert make(field=field).field == field
+    with pytest.raises(UnparsedError):
+        field_value("null", field)
 
 
 def test_rows_of_a_missing_split_are_an_error_with_a_remedy() -> None:

@@ -75,7 +75,39 @@ def test_an_unsure_right_answer_says_what_the_prompt_does_not_separate() -> None
     assert text.startswith("Correct but uncertain (73% probability).")
     assert "'Bills/Electricity' (24%), 'Rent' (3%)" in text
     assert "does not separate" in text
-    assert feedback(0.899, correct=True).startswith("Correct but uncertain (90% probability).")
+
+
+@pytest.mark.parametrize("known", [None, {GAS: 0.996, POWER: 0.004}])
+def test_an_unsure_right_answer_without_rivals_says_it_too(known: Mapping[str, float] | None) -> None:
+    """No label to name is no reason to keep quiet."""
+    text = feedback(0.73, correct=True, distribution=None if known is None else distribution(known))
+    assert text == (
+        f"Correct but uncertain (73% probability). The prompt does not separate '{GAS}' from the other labels."
+    )
+
+
+@pytest.mark.parametrize(
+    ("confidence", "limits", "shown"),
+    [
+        (0.8995, {}, "89%"),
+        (0.899, {}, "89%"),
+        (0.9 - 1e-14, {}, "90%"),
+        (0.9, {}, "90%"),
+        (0.904, {}, "90%"),
+        (0.996, {"low": 0.997, "high": 0.998}, "99.6%"),
+        (0.7951, {"low": 0.6, "high": 0.8}, "79%"),
+        (0.7951, {"low": 0.6, "high": 0.79}, "80%"),
+        (0.5951, {"low": 0.6, "high": 0.8}, "59%"),
+        (0.9951, {"low": 0.9, "high": 0.996}, "99.5%"),
+    ],
+)
+@pytest.mark.parametrize("correct", [True, False])
+def test_a_confidence_never_rounds_up_to_a_threshold_it_misses(
+    confidence: float, limits: dict[str, float], shown: str, correct: bool
+) -> None:
+    """90% beside "uncertain" would look like a mistake of ours."""
+    text = feedback(confidence, correct=correct, **limits)
+    assert text == "Correct." or f" {shown} " in text or f"({shown} " in text
 
 
 @pytest.mark.parametrize(
@@ -124,8 +156,28 @@ def test_an_unmeasured_true_label_is_called_an_estimate() -> None:
     sure = distribution({GAS: 0.003, POWER: 0.997}, unmeasured=(GAS,))
     text = feedback(0.997, distribution=sure)
     assert "99.7% certainty" in text
-    assert "estimate of its probability is <1%" in text
+    assert "estimate of its probability is 0.3%" in text
     assert feedback(0.997).count("%") == 1
+
+
+@pytest.mark.parametrize(
+    ("probability", "shown"),
+    [
+        (0.03, "3%"),
+        (0.01, "1%"),
+        (0.0096, "1%"),
+        (0.005, "0.5%"),
+        (0.001, "0.1%"),
+        (0.0003, "0.03%"),
+        (0.0001, "0.01%"),
+        (0.00005, "<0.01%"),
+        (1e-12, "<0.01%"),
+    ],
+)
+def test_the_true_labels_probability_keeps_a_digit(probability: float, shown: str) -> None:
+    """Beside a sure answer it is always small: how small is the news."""
+    text = feedback(0.999, distribution=distribution({GAS: probability, POWER: 1 - probability}))
+    assert f"own probability is {shown}." in text
 
 
 def test_alternatives_are_at_most_three_measured_labels_best_first() -> None:
@@ -211,9 +263,37 @@ def test_an_answer_without_label_is_the_prompts_business(outcome: Outcome, said:
 
 def test_what_the_model_wrote_instead_is_quoted_and_cut() -> None:
     """Long raw text does not swamp the reflection."""
-    text = feedback(None, outcome=Outcome.UNPARSED, got="I think\n" + "x" * 500)
-    assert "'I think xxx" in text
-    assert len(text) < 400
+    text = feedback(None, outcome=Outcome.UNPARSED, got="I think\n" + "x" * 500, reason="not JSON.")
+    written = "I think " + "x" * 71 + "…"
+    assert len(written) == 80
+    assert f"read as a label: not JSON. It wrote '{written}'. Expected '{GAS}'." in text
+    cow = feedback(
+        None,
+        outcome=Outcome.UNPARSED,
+        got='{"category": "cow"}',
+        reason="answered 'cow', which is not one of the labels",
+    )
+    assert cow.startswith(
+        "No label: the model gave no answer that can be read as a label: answered 'cow', which is not one of "
+        f"the labels. It wrote '{{\"category\": \"cow\"}}'. Expected '{GAS}'."
+    )
+
+
+@pytest.mark.parametrize(
+    ("got", "reason"),
+    [
+        ("I can't help with that.", "I can't help with that."),
+        ("moo", "Expected a JSON document with the field 'x', got 'moo' (Expecting value)"),
+        ("It's\n moo " + "x" * 90, f'Expected JSON, got "It\'s moo {"x" * 60}..."'),
+        ("  ", "cut off"),
+        ("", "cut off"),
+    ],
+)
+def test_what_the_reason_shows_already_is_not_shown_again(got: str, reason: str) -> None:
+    """A refusal is its own reason, and a parser's complaint quotes the text."""
+    for outcome in (Outcome.UNPARSED, Outcome.REFUSAL):
+        assert "It wrote" not in feedback(None, outcome=outcome, got=got, reason=reason)
+    assert "It wrote 'x'" in feedback(None, outcome=Outcome.UNPARSED, got="x", reason="no text")
 
 
 def test_a_missing_label_is_never_graded() -> None:

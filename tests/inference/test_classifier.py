@@ -297,7 +297,7 @@ def test_another_prompt_shares_the_client(animals: FakeClient) -> None:
     first = make(animals, user_template="<{input}>")
     second = first.with_prompt("Other.")
     third = first.with_prompt("Third.", user_template="[{input}]")
-    assert first.engine is second.engine is third.engine
+    assert first.runner is second.runner is third.runner
     assert first.client is animals
     for classifier in (second, third, first):
         classifier.classify("meow")
@@ -351,8 +351,8 @@ def test_a_task_describes_its_classifier(
     classifier = Classifier.from_task(described)
     options = {"max_tokens": 9, "api_base": "http://h/v1"}
     assert opened == [("openai/x", {"space": "raw", "concurrency": 3, "options": options})]
-    assert classifier.engine.concurrency == 3
-    assert classifier.engine.reader.space is LogprobSpace.RAW
+    assert classifier.runner.concurrency == 3
+    assert classifier.runner.reader.space is LogprobSpace.RAW
     assert classifier.classify("meow").label == "cat"
     assert sent(animals) == [("Which animal?", "<meow>")]
     assert dict(animals.requests[0].options) == options
@@ -367,5 +367,5 @@ def test_a_model_given_by_hand_takes_nothing_of_the_tasks_model(
     described = Task(name="n", labels=LabelSet(LABELS), prompt="p", model=own)
     classifier = Classifier.from_task(described, model="other")
     assert opened == [("other", {"space": None, "concurrency": None, "options": {}})]
-    assert classifier.engine.concurrency == 10
-    assert dict(classifier.engine.options) == {}
+    assert classifier.runner.concurrency == 10
+    assert dict(classifier.runner.options) == {}

@@ -70,7 +70,7 @@ def test_a_gguf_file_becomes_an_embedded_client(tmp_path: Path) -> None:
     assert isinstance(client, LlamaCppClient)
     assert (client.name, client.space) == (f"llamacpp:{path}", LogprobSpace.RAW)
     client.close()
-    with pytest.raises(ConfigurationError, match="n_ctx must be at least 1, got 0"):
+    with pytest.raises(ConfigurationError, match="n_ctx to be a whole number of at least 1, got 0"):
         open_client(f"llamacpp:{path}", options={"n_ctx": 0})
 
 
@@ -106,3 +106,55 @@ def test_call_options_leave_the_engines_settings_out() -> None:
     assert _models.call_options(options) == {"temperature": 0.5}
     assert len(options) == 4
     assert _models.call_options(None) == {}
+
+
+def any_model(messages: list[dict[str, str]]) -> object:
+    """Serve as a callable model."""
+    return messages
+
+
+@pytest.mark.parametrize("model", ["openai/x", "local/smollm2-135m", "llamacpp:x.gguf", any_model])
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("model", "name the model itself"),
+        ("messages", "prompt and user_template"),
+        ("space", "set space itself"),
+        ("max_concurrency", "set concurrency"),
+        ("response_format", "built from labels and field"),
+        ("logprobs", "top_logprobs of Classifier"),
+        ("top_logprobs", "top_logprobs of Classifier"),
+    ],
+)
+def test_what_is_set_elsewhere_is_no_option(model: Any, name: str, instead: str) -> None:
+    """It would clash with the argument of that name, or silently replace what is sent."""
+    with pytest.raises(
+        ConfigurationError, match=f"Expected no {name!r} among the model's options: .*{instead}"
+    ):
+        open_client(model, options={name: "y"})
+
+
+@pytest.mark.parametrize("name", ["n_ctx", "n_parallel", "n_threads"])
+@pytest.mark.parametrize("value", ["big", 2.0, True, 0, -1, None])
+def test_settings_of_the_engine_are_whole_numbers(name: str, value: Any) -> None:
+    """Not text, not fractions, not switches."""
+    message = f"option {name} to be a whole number of at least 1, got {value!r}"
+    with pytest.raises(ConfigurationError, match=message):
+        open_client("local/smollm2-135m", options={name: value})
+
+
+@pytest.mark.parametrize(("model", "named"), [("openai/x", "openai/x"), (any_model, "a callable")])
+def test_settings_of_the_engine_are_refused_where_there_is_none(model: Any, named: str) -> None:
+    """They would be dropped in silence."""
+    with pytest.raises(
+        ConfigurationError, match=f"Expected no n_ctx, n_threads among the options of {named}"
+    ):
+        open_client(model, options={"n_threads": 2, "n_ctx": 512})
+
+
+@pytest.mark.parametrize("value", ["y", 0, -1.0, True, None, float("nan"), float("inf")])
+def test_a_timeout_is_a_positive_number(value: Any) -> None:
+    """In seconds."""
+    with pytest.raises(ConfigurationError, match="option timeout to be a number of seconds above 0, got"):
+        open_client("openai/x", options={"timeout": value})
+    assert open_client("openai/x", options={"timeout": 0.5}).name == "openai/x"

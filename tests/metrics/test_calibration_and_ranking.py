@@ -211,3 +211,19 @@ def test_booleans_and_lists_are_welcome_and_nothing_is_changed(metric: Callable[
     assert type(found) is float
     assert p.tolist() == [0.9, 1.0000001, 0.3]
     assert metric(confidence=p.tolist(), correct=[1, 0, 1]) == found
+
+
+def test_data_may_be_passed_by_position() -> None:
+    """Confidence first, then correctness; options only by name."""
+    p, y = _saturated(0)
+    for metric, options in (
+        (auroc, {}),
+        (aurc, {}),
+        (brier_score, {}),
+        (expected_calibration_error, {"n_bins": 5, "strategy": "quantile"}),
+        (selective_accuracy, {"coverage": 0.5}),
+    ):
+        found: Callable[..., float] = metric
+        assert found(p, y, **options) == found(confidence=p, correct=y, **options)
+        with pytest.raises(TypeError, match="positional"):
+            found(p, y, 0.5)

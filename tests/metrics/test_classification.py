@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from calibrant.core import ConfigurationError, LabelSet
-from calibrant.metrics import LabelMetrics, classification_summary
+from calibrant.metrics import ClassificationSummary, LabelMetrics, classification_summary
 
 LABELS = ["Sports", "World", "Business"]
 
@@ -25,9 +25,9 @@ def test_a_hand_made_example() -> None:
     assert summary.confusion.tolist() == [[1, 1, 0], [0, 1, 0], [0, 1, 0]]
     assert summary.other.tolist() == [1, 1, 0]
     assert summary.accuracy == pytest.approx(2 / 6)
-    assert summary.per_class["Sports"] == LabelMetrics(precision=1.0, recall=1 / 3, f1=0.5, support=3)
-    assert summary.per_class["World"] == LabelMetrics(precision=1 / 3, recall=0.5, f1=0.4, support=2)
-    assert summary.per_class["Business"] == LabelMetrics(precision=0.0, recall=0.0, f1=0.0, support=1)
+    assert summary.per_label["Sports"] == LabelMetrics(precision=1.0, recall=1 / 3, f1=0.5, support=3)
+    assert summary.per_label["World"] == LabelMetrics(precision=1 / 3, recall=0.5, f1=0.4, support=2)
+    assert summary.per_label["Business"] == LabelMetrics(precision=0.0, recall=0.0, f1=0.0, support=1)
     assert summary.macro_f1 == pytest.approx(0.3)
 
 
@@ -42,7 +42,7 @@ def test_it_agrees_with_scikit_learn(seed: int) -> None:
     summary = classification_summary(truth, predicted, labels=labels)
     options = {"labels": labels, "zero_division": 0}
     precision, recall, f1, support = sklearn.precision_recall_fscore_support(truth, predicted, **options)
-    found = list(summary.per_class.values())
+    found = list(summary.per_label.values())
     assert [m.precision for m in found] == pytest.approx(precision)
     assert [m.recall for m in found] == pytest.approx(recall)
     assert [m.f1 for m in found] == pytest.approx(f1)
@@ -56,7 +56,7 @@ def test_labels_compare_without_case_and_surrounding_space() -> None:
     """The rule for correctness everywhere; results are keyed by the label set's spelling."""
     summary = classification_summary([" sports"], ["SPORTS "], labels=LabelSet(LABELS))
     assert summary.accuracy == 1.0
-    assert summary.per_class["Sports"].support == 1
+    assert summary.per_label["Sports"].support == 1
 
 
 def test_without_a_label_set_the_labels_that_occur_are_used() -> None:
@@ -80,6 +80,17 @@ def test_arrays_of_the_summary_cannot_be_changed() -> None:
     summary = classification_summary(["x"], ["y"])
     with pytest.raises(ValueError, match="read-only"):
         summary.confusion[0, 0] = 5
+
+
+def test_arrays_handed_to_a_summary_stay_the_callers() -> None:
+    """They are copied: neither frozen by the summary nor a way to change it."""
+    confusion, other = np.array([[1, 0], [0, 1]]), np.array([0, 0])
+    summary = ClassificationSummary(
+        labels=("a", "b"), accuracy=1.0, macro_f1=1.0, per_label={}, confusion=confusion, other=other, n=2
+    )
+    confusion[0, 0], other[0] = 7, 7
+    assert summary.confusion.tolist() == [[1, 0], [0, 1]]
+    assert summary.other.tolist() == [0, 0]
 
 
 @pytest.mark.parametrize(

@@ -142,12 +142,26 @@ def test_rows_without_a_label_teach_nothing() -> None:
     assert not log.of("p").got
 
 
-def test_other_components_are_left_alone() -> None:
-    """Asked for the user template only, it proposes nothing."""
+def test_the_system_prompt_is_edited_whatever_is_asked_for() -> None:
+    """GEPA takes turns over the components; a turn is not wasted on one that holds no demonstrations."""
     proposer = ExemplarProposer(train=TRAIN)
-    candidate = {"system_prompt": "Classify.", "user_template": "{input}"}
-    assert proposer(candidate, {}, ["user_template"]) == {}
-    assert set(proposer(candidate, {}, ["system_prompt", "user_template"])) == {"system_prompt"}
+    for candidate in (
+        {"system_prompt": "Classify.", "user_template": "{input}"},
+        {"user_template": "{input}", "system_prompt": "Classify."},
+    ):
+        assert set(proposer(candidate, {}, ["user_template"])) == {"system_prompt"}
+
+
+def test_an_adapter_tells_spelling_and_field() -> None:
+    """Demonstrations show what the schema allows, and right answers are no confusions."""
+    rows = [{"input": "meow", "answer": "CAT "}, {"input": "woof", "answer": "DOG"}]
+    proposer = ExemplarProposer(train=rows)
+    proposer.prepare(labels=("cat", "dog"), field="a.b")
+    proposer.observe(SEED, rows, [prediction("cat"), prediction("cat")])
+    (prompt,) = propose(proposer, SEED, 1)
+    assert '{"a": {"b": "cat"}}' in prompt
+    assert '{"a": {"b": "dog"}}' in prompt
+    assert proposer._log.of("Classify.").cost == {("dog", "cat"): 0.9}
 
 
 def test_long_texts_are_not_shown_while_short_ones_exist() -> None:
@@ -176,7 +190,9 @@ def test_examples_and_mappings_are_the_same_and_spelling_is_unified() -> None:
     assert " food" not in prompt
 
 
-@pytest.mark.parametrize("options", [{"train": []}, {"train": TRAIN, "token_budget": 0}])
+@pytest.mark.parametrize(
+    "options", [{"train": []}, {"train": TRAIN[:3]}, {"train": TRAIN, "token_budget": 0}]
+)
 def test_bad_parameters_are_refused(options: dict[str, Any]) -> None:
     """With what was expected."""
     with pytest.raises(ConfigurationError, match="Expected"):

@@ -141,8 +141,8 @@ def test_confusion_counts_every_row_once(pairs: list[tuple[str, str | None]]) ->
     summary = classification_summary(truth, predicted, labels=["a", "b", "c"])
     assert summary.confusion.sum() + summary.other.sum() == len(pairs) == summary.n
     assert summary.accuracy == pytest.approx(np.mean([t == p for t, p in pairs]))
-    assert [m.support for m in summary.per_class.values()] == [truth.count(label) for label in "abc"]
-    for metrics in summary.per_class.values():
+    assert [m.support for m in summary.per_label.values()] == [truth.count(label) for label in "abc"]
+    for metrics in summary.per_label.values():
         if metrics.precision + metrics.recall > 0:
             harmonic = 2 * metrics.precision * metrics.recall / (metrics.precision + metrics.recall)
             assert metrics.f1 == pytest.approx(harmonic)

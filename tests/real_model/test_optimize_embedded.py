@@ -36,8 +36,8 @@ def test_optimize_leaves_a_finished_run_directory(tmp_path: Path) -> None:
     result = optimize(task, max_metric_calls=24, minibatch_size=3, out=tmp_path / "run")
     assert result.model == "local/smollm2-135m"
     assert result.seed_prompt.rows == 4
-    assert result.answers > 0
-    assert result.answers_without_logprobs == 0
+    assert result.completions > 0
+    assert result.completions_without_logprobs == 0
     assert {path.name for path in (tmp_path / "run").iterdir()} >= {
         "result.json",
         "best_prompt.txt",
@@ -76,6 +76,6 @@ def test_text_longer_than_the_context_is_one_rows_error() -> None:
     classifier = Classifier.from_task(task)
     long, short = classifier.classify_many(["word " * 6000, "Shell petrol"])
     classifier.close()
-    assert long.outcome is Outcome.ERROR
+    assert long.outcome is Outcome.UNPARSED
     assert "n_ctx" in long.reason
     assert short.outcome is Outcome.OK

@@ -37,12 +37,19 @@ class FailureMonitor:
         with self._lock:
             rows = [p.reason if p.outcome is Outcome.ERROR else None for p in predictions]
             self._recent.extend(rows)
-            window = rows if len(rows) > WINDOW else list(self._recent)
-            reasons = [reason for reason in window if reason is not None]
-            if len(window) < WINDOW or len(reasons) < MIN_FAILURES or len(reasons) <= MAX_SHARE * len(window):
+            # The whole of a large batch, and its end: a server that dies halfway is noticed.
+            for window in (rows, list(self._recent)):
+                reasons = [reason for reason in window if reason is not None]
+                if (
+                    len(window) >= WINDOW
+                    and len(reasons) >= MIN_FAILURES
+                    and len(reasons) > MAX_SHARE * len(window)
+                ):
+                    break
+            else:
                 return
             self._recent.clear()
-        common = max(set(reasons), key=reasons.count)
+        common = max(sorted(set(reasons)), key=reasons.count)
         raise ProviderError(
             f"{len(reasons)} of the last {len(window)} rows failed for reasons that are not the prompt's, "
             f"most often: {common}",

@@ -12,7 +12,6 @@ from gepa.core.adapter import EvaluationBatch, ProposalFn
 from calibrant.adapters._failures import FailureMonitor
 from calibrant.adapters._objectives import Objective, resolve_objectives
 from calibrant.adapters._types import ConfidenceDataInst, ConfidenceRolloutOutput, ConfidenceTrajectory
-from calibrant.clients import RetryPolicy
 from calibrant.core import (
     Client,
     ConfigurationError,
@@ -24,7 +23,7 @@ from calibrant.core import (
     Prediction,
 )
 from calibrant.feedback import build_feedback
-from calibrant.inference import Classifier, Query
+from calibrant.inference import Classifier, Query, RetryPolicy
 from calibrant.logprobs import as_response_format, labels_from_schema
 from calibrant.scoring import LinearBlendScoring, ScoringStrategy
 
@@ -80,8 +79,8 @@ class ConfidenceAdapter:
         Names replace the default objectives ``accuracy`` and ``probability``; a mapping
         ``name -> f(prediction, true label)`` adds to them. Known: `OBJECTIVES`.
     proposer : callable, optional
-        Becomes ``propose_new_texts``; its method ``observe``, where it has one, hears of
-        every evaluation.
+        Becomes ``propose_new_texts``; its method ``prepare``, where it has one, is told labels and
+        field, and its method ``observe`` hears of every evaluation.
     space : str, optional
         What the log-probabilities are probabilities of, where the model's default is wrong.
     journal : Journal, optional
@@ -93,9 +92,9 @@ class ConfidenceAdapter:
 
     Attributes
     ----------
-    answers : int
+    completions : int
         Rows answered with a legal label so far.
-    answers_without_logprobs : int
+    completions_without_logprobs : int
         How many of them came without usable log-probabilities; these score by correctness alone.
 
     Raises
@@ -129,6 +128,9 @@ class ConfidenceAdapter:
         retry: RetryPolicy | None = None,
         on_prediction: Callable[[Prediction], None] | None = None,
     ) -> None:
+        self.model = model
+        self.response_schema = response_schema
+        _check_calls(top_logprobs, max_litellm_workers, space)
         classifier = Classifier(
             model=model,
             labels=_labels(model, field_path, response_format, response_schema),
@@ -182,6 +184,10 @@ class ConfidenceAdapter:
         on_prediction: Callable[[Prediction], None] | None = None,
     ) -> None:
         _check_parameters(high_confidence_threshold, low_confidence_threshold, failure_score)
+        if scoring_strategy is not None and not isinstance(scoring_strategy, ScoringStrategy):
+            raise ConfigurationError(
+                f"Expected a scoring strategy with score and describe, got {scoring_strategy!r}."
+            )
         self.classifier = classifier
         self.scoring_strategy = scoring_strategy or LinearBlendScoring(high_confidence_threshold)
         self.high_confidence_threshold = high_confidence_threshold
@@ -189,11 +195,14 @@ class ConfidenceAdapter:
         self.failure_score = failure_score
         self.objectives = resolve_objectives(objectives)
         self.propose_new_texts = proposer
-        self.answers = 0
-        self.answers_without_logprobs = 0
+        self.completions = 0
+        self.completions_without_logprobs = 0
         self._on_prediction = on_prediction
         self._failures = FailureMonitor()
         self._observe = getattr(proposer, "observe", None)
+        prepare = getattr(proposer, "prepare", None)
+        if prepare is not None:
+            prepare(labels=classifier.labels.labels, field=classifier.field)
         self._asked: set[Query] = set()
 
     @property
@@ -270,43 +279,46 @@ class ConfidenceAdapter:
     def _evaluate_many(
         self, items: Sequence[tuple[Candidate, list[ConfidenceDataInst]]], *, capture_traces: bool
     ) -> list[EvaluationBatch[ConfidenceTrajectory, ConfidenceRolloutOutput]]:
-        queries = [_query(candidate, row) for candidate, rows in items for row in rows]
-        answers = [[self._answer(row) for row in rows] for _, rows in items]
+        rows = [[self._checked(row) for row in batch] for _, batch in items]
+        queries = [
+            _query(candidate, row) for (candidate, _), batch in zip(items, rows, strict=True) for row in batch
+        ]
         new = self._new(queries)
-        predictions = self.classifier.engine.run(
+        predictions = self.classifier.runner.run(
             queries, on_prediction=lambda index, found: self._notify(found) if new[index] else None
         )
-        self._count(predictions)
+        self._count(queries, predictions, new)
         found, start = [], 0
-        for (candidate, rows), truths in zip(items, answers, strict=True):
-            own = slice(start, start + len(rows))
+        for (candidate, _), batch in zip(items, rows, strict=True):
+            own = slice(start, start + len(batch))
             start = own.stop
             if self._observe is not None:
-                self._observe(candidate, rows, predictions[own])
-            batch = self._batch(rows, truths, predictions[own], capture_traces=capture_traces)
+                self._observe(candidate, batch, predictions[own])
+            result = self._batch(batch, predictions[own], capture_traces=capture_traces)
             # At least one call, so that a search that finds nothing new to ask comes to an end.
-            found.append(replace(batch, num_metric_calls=max(1, sum(new[own]))))
+            found.append(replace(result, num_metric_calls=max(1, sum(new[own]))))
         return found
 
     def _new(self, queries: Sequence[Query]) -> list[bool]:
-        """Return which queries count against GEPA's budget: with a journal, those not asked before."""
-        if self.classifier.engine.journal is None:
+        """Return which queries count against GEPA's budget: with a journal, those not answered before."""
+        if self.classifier.runner.journal is None:
             return [True] * len(queries)
+        seen = set(self._asked)
         new = []
         for query in queries:
-            new.append(query not in self._asked)
-            self._asked.add(query)
+            new.append(query not in seen)
+            seen.add(query)
         return new
 
     def _batch(
         self,
         rows: Sequence[ConfidenceDataInst],
-        answers: Sequence[str],
         predictions: Sequence[Prediction],
         *,
         capture_traces: bool,
     ) -> EvaluationBatch[ConfidenceTrajectory, ConfidenceRolloutOutput]:
-        scores = [self._score(*pair) for pair in zip(predictions, answers, strict=True)]
+        pairs = list(zip(rows, predictions, strict=True))
+        scores = [self._score(prediction, row["answer"]) for row, prediction in pairs]
         trajectories: list[ConfidenceTrajectory] | None = None
         if capture_traces:
             trajectories = [
@@ -314,17 +326,20 @@ class ConfidenceAdapter:
                     "data": row,
                     "prediction": prediction,
                     "score": score,
-                    "feedback": self._feedback(row, prediction, answer),
+                    "feedback": self._feedback(row, prediction),
                 }
-                for row, prediction, score, answer in zip(rows, predictions, scores, answers, strict=True)
+                for (row, prediction), score in zip(pairs, scores, strict=True)
             ]
         return EvaluationBatch(
             outputs=[_output(prediction) for prediction in predictions],
             scores=scores,
             trajectories=trajectories,
             objective_scores=[
-                {name: float(objective(prediction, answer)) for name, objective in self.objectives.items()}
-                for prediction, answer in zip(predictions, answers, strict=True)
+                {
+                    name: float(objective(prediction, row["answer"]))
+                    for name, objective in self.objectives.items()
+                }
+                for row, prediction in pairs
             ],
         )
 
@@ -338,11 +353,11 @@ class ConfidenceAdapter:
             answer=answer,
         )
 
-    def _feedback(self, row: ConfidenceDataInst, prediction: Prediction, answer: str) -> str:
+    def _feedback(self, row: ConfidenceDataInst, prediction: Prediction) -> str:
         return build_feedback(
-            is_correct=prediction.label == answer,
-            expected=answer,
-            got=prediction.label,
+            is_correct=prediction.label == row["answer"],
+            expected=row["answer"],
+            got=prediction.label or prediction.text,
             confidence=prediction.confidence,
             distribution=prediction.distribution,
             outcome=prediction.outcome,
@@ -352,8 +367,18 @@ class ConfidenceAdapter:
             low=self.low_confidence_threshold,
         )
 
-    def _answer(self, row: ConfidenceDataInst) -> str:
-        """Return the row's true label as the label set spells it."""
+    def _checked(self, row: ConfidenceDataInst) -> ConfidenceDataInst:
+        """Return a copy of the row whose answer is spelled as in the label set."""
+        for name in ("input", "answer"):
+            if not isinstance(row.get(name), str):
+                raise DataError(
+                    f"Expected text under {name!r} in every row, got {row.get(name)!r:.80} in {row!r:.200}."
+                )
+        context = row.get("additional_context")
+        if context is not None and not isinstance(context, Mapping | str):
+            raise DataError(
+                f"Expected additional_context to be a mapping or a text, got {context!r:.80} in {row!r:.200}."
+            )
         answer = self.labels.canonical(row["answer"])
         if answer is None:
             known = ", ".join(self.labels.labels[:8])
@@ -361,28 +386,54 @@ class ConfidenceAdapter:
                 f"Expected an answer among the {len(self.labels)} labels ({known}), got {row['answer']!r:.80} "
                 f"for the input {row['input']!r:.80}: correct the row or add the label to the schema."
             )
-        return answer
+        return {**row, "answer": answer}
 
     def _notify(self, prediction: Prediction) -> None:
         if self._on_prediction is not None:
             self._on_prediction(prediction)
 
-    def _count(self, predictions: Sequence[Prediction]) -> None:
-        first = self.answers_without_logprobs == 0
-        answered = [p for p in predictions if p.outcome is Outcome.OK]
-        self.answers += len(answered)
-        self.answers_without_logprobs += sum(p.confidence is None for p in answered)
-        if first and self.answers_without_logprobs:
+    def _count(
+        self, queries: Sequence[Query], predictions: Sequence[Prediction], new: Sequence[bool]
+    ) -> None:
+        first = self.completions_without_logprobs == 0
+        asked = [prediction for prediction, is_new in zip(predictions, new, strict=True) if is_new]
+        answered = [prediction for prediction in asked if prediction.outcome is Outcome.OK]
+        self.completions += len(answered)
+        self.completions_without_logprobs += sum(prediction.confidence is None for prediction in answered)
+        if first and self.completions_without_logprobs:
             _LOG.warning(
                 "%s: %d of %d answers came without usable log-probabilities; these are scored by correctness alone.",
                 self.classifier.client.name,
-                self.answers_without_logprobs,
-                self.answers,
+                self.completions_without_logprobs,
+                self.completions,
             )
+        if self.classifier.runner.journal is not None:
+            self._asked.update(
+                query
+                for query, prediction in zip(queries, predictions, strict=True)
+                if prediction.outcome is not Outcome.ERROR
+            )
+        self.check_failures(asked)
+
+    def check_failures(self, predictions: Sequence[Prediction]) -> None:
+        """Take note of new predictions, and stop a run in which too many failed.
+
+        Raises
+        ------
+        ProviderError
+            More than 20 % of the last 50 rows, or of a larger batch, and at least 5 failed.
+        """
         self._failures.record(predictions, provider=self.classifier.client.name)
 
 
 def _check_parameters(high: float, low: float, failure_score: float) -> None:
+    for name, value in (
+        ("high_confidence_threshold", high),
+        ("low_confidence_threshold", low),
+        ("failure_score", failure_score),
+    ):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ConfigurationError(f"Expected {name} to be a number, got {value!r}.")
     for name, value in (("high_confidence_threshold", high), ("low_confidence_threshold", low)):
         if not 0.0 < value <= 1.0:
             raise ConfigurationError(f"Expected {name} in (0, 1], got {value!r}.")
@@ -394,6 +445,14 @@ def _check_parameters(high: float, low: float, failure_score: float) -> None:
         raise ConfigurationError(f"Expected failure_score in [0, 1], got {failure_score!r}.")
 
 
+def _check_calls(top_logprobs: int, workers: int, space: LogprobSpace | str | None) -> None:
+    for name, value in (("top_logprobs", top_logprobs), ("max_litellm_workers", workers)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ConfigurationError(f"Expected {name} to be a whole number of at least 1, got {value!r}.")
+    if space is not None and space not in {LogprobSpace.MASKED, LogprobSpace.RAW}:
+        raise ConfigurationError(f"Expected space 'masked' or 'raw', got {space!r}.")
+
+
 def _labels(
     model: object, field_path: str, response_format: Schema | None, response_schema: Schema | None
 ) -> tuple[str, ...]:
@@ -402,20 +461,26 @@ def _labels(
             "Expected response_format when the model is a name: pass a JSON schema, or a Pydantic model, "
             f"whose field {field_path!r} has an enum of the labels."
         )
-    schema = response_schema if response_schema is not None else response_format
-    if schema is None:
+    schemas = [schema for schema in (response_schema, response_format) if schema is not None]
+    if not schemas:
         raise ConfigurationError(
             "Expected response_schema or response_format with an enum of the labels, got neither."
         )
-    return labels_from_schema(schema, field_path)
+    try:
+        return labels_from_schema(schemas[0], field_path)
+    except ConfigurationError:
+        if len(schemas) == 1:
+            raise
+        return labels_from_schema(schemas[1], field_path)
 
 
 def _query(candidate: Candidate, row: ConfidenceDataInst) -> Query:
-    if not candidate:
-        raise ConfigurationError("Expected a candidate with at least one component, got none.")
-    return Query(
-        prompt=next(iter(candidate.values())), text=row["input"], user_template=candidate.get(USER_TEMPLATE)
-    )
+    prompt = next((text for name, text in candidate.items() if name != USER_TEMPLATE), None)
+    if prompt is None:
+        raise ConfigurationError(
+            f"Expected a candidate with a system prompt, got the components {list(candidate)}."
+        )
+    return Query(prompt=prompt, text=row["input"], user_template=candidate.get(USER_TEMPLATE))
 
 
 def _output(prediction: Prediction) -> ConfidenceRolloutOutput:

@@ -75,6 +75,11 @@ def resolve_objectives(objectives: Iterable[str] | Mapping[str, Objective] | Non
     if isinstance(objectives, str):
         objectives = (objectives,)
     if isinstance(objectives, Mapping):
+        wrong = [name for name, function in objectives.items() if not callable(function)]
+        if wrong:
+            raise ConfigurationError(
+                f"Expected functions (prediction, true label) -> number, got others for {', '.join(wrong)}."
+            )
         return {**{name: OBJECTIVES[name] for name in DEFAULT_OBJECTIVES}, **objectives}
     names = tuple(DEFAULT_OBJECTIVES if objectives is None else objectives)
     unknown = [name for name in names if name not in OBJECTIVES]

@@ -67,7 +67,10 @@ class ConfidenceTrajectory(TypedDict):
 
 
 class EvaluationObserver(Protocol):
-    """Something that wants to hear of every evaluation, such as a proposer."""
+    """Something that wants to hear of every evaluation, such as a proposer.
+
+    Answers in `rows` are spelled as in the label set.
+    """
 
     def observe(
         self,

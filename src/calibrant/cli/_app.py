@@ -24,7 +24,6 @@ Model = Annotated[
     str | None,
     typer.Option(help="Answers instead of the task's own model; see `calibrant models`."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
 
 @app.callback()
@@ -53,7 +52,7 @@ def optimize(  # noqa: PLR0913
     out: Annotated[
         Path | None, typer.Option(help="Run directory; an interrupted run in it is resumed.")
     ] = None,
-    as_json: AsJson = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
 ) -> None:
     """Search for a better prompt and compare it with the first one on the test rows."""
     from calibrant.cli._optimize import run_optimize
@@ -84,9 +83,11 @@ def classify(
         Path | None, typer.Option(help="File with the prompt to use, such as best_prompt.txt.")
     ] = None,
     model: Model = None,
-    as_json: AsJson = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON Lines: one JSON object per text.")
+    ] = False,
 ) -> None:
-    """Classify texts and print label and confidence."""
+    """Classify texts and print label and confidence, each row as soon as it is known."""
     from calibrant.cli._classify import run_classify
 
     run_classify(task, texts=text or [], file=file, prompt=prompt, model=model, as_json=as_json)
@@ -94,7 +95,12 @@ def classify(
 
 @app.command()
 @reports_errors
-def models(*, as_json: AsJson = False) -> None:
+def models(
+    *,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON array: an object per model and per form of name.")
+    ] = False,
+) -> None:
     """List the models that can be named, and what is missing for each."""
     from calibrant.cli._models import run_models
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +27,7 @@ def run_classify(
     model: str | None,
     as_json: bool,
 ) -> None:
-    """Classify and print one line per text."""
+    """Classify and print one line per text, each as soon as it and all before it are answered."""
     if not texts and file is None:
         raise ConfigurationError("Expected --text or --file, got neither.")
     task = Task.from_file(task_file)
@@ -34,15 +36,54 @@ def run_classify(
     classifier = Classifier.from_task(task, model=model)
     if prompt is not None:
         classifier = classifier.with_prompt(_read_prompt(prompt))
+    listing = _Listing(texts, as_json=as_json)
     try:
-        predictions = classifier.classify_many(texts)
+        predictions = classifier.classify_many(texts, on_prediction=listing.add)
+    except _ReaderGoneError:
+        _discard_output()
+        return
     finally:
         classifier.close()
-    for text, prediction in zip(texts, predictions, strict=True):
-        sys.stdout.write(_line(text, prediction, as_json=as_json) + "\n")
     if all(prediction.outcome is Outcome.ERROR for prediction in predictions):
-        sys.stdout.flush()
         raise SystemExit(1)
+
+
+class _ReaderGoneError(Exception):
+    """Whoever read the output has closed it, as `head` does: no further text need be paid for."""
+
+
+class _Listing:
+    """Prints rows in the order of the texts, whatever the order of the answers."""
+
+    def __init__(self, texts: list[str], *, as_json: bool) -> None:
+        self._texts = texts
+        self._as_json = as_json
+        self._waiting: dict[int, Prediction] = {}
+        self._printed = 0
+
+    def add(self, index: int, prediction: Prediction) -> None:
+        """Print the row if all before it are printed, and those that waited for it."""
+        self._waiting[index] = prediction
+        lines = []
+        while self._printed in self._waiting:
+            ready = self._waiting.pop(self._printed)
+            lines.append(_line(self._texts[self._printed], ready, as_json=self._as_json) + "\n")
+            self._printed += 1
+        if not lines:
+            return
+        try:
+            sys.stdout.write("".join(lines))
+            sys.stdout.flush()
+        except BrokenPipeError as error:
+            raise _ReaderGoneError from error
+
+
+def _discard_output() -> None:
+    """Send what is still buffered nowhere: the interpreter would complain about it on its way out."""
+    with contextlib.suppress(OSError, ValueError):  # standard output may be no real file
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def _check_arguments(texts: list[str]) -> None:

@@ -10,10 +10,11 @@ from calibrant.clients import local_models
 
 __all__ = ["run_models"]
 
+EMBEDDED = "embedded, no key needed"
 PATTERNS = (
-    ("llamacpp:PATH.gguf", "any GGUF file, embedded", 'needs: pip install "calibrant[local]"'),
-    ("openai/NAME", "an OpenAI-compatible server", "needs: api_base under [model] in the task file"),
-    ("PROVIDER/NAME", "any provider litellm knows", "needs: the provider's key in the environment"),
+    ("llamacpp:PATH.gguf", "any GGUF file, embedded", 'pip install "calibrant[local]"'),
+    ("openai/NAME", "an OpenAI-compatible server", "api_base under [model] in the task file"),
+    ("PROVIDER/NAME", "any provider litellm knows", "the provider's key in the environment"),
 )
 
 
@@ -21,15 +22,22 @@ def run_models(*, as_json: bool) -> None:
     """Print the embedded models with their state, then the other forms of names."""
     known = local_models()
     if as_json:
-        records = [{**asdict(model), "path": str(model.path or "")} for model in known]
-        sys.stdout.write(json.dumps(records) + "\n")
+        records = [
+            {**asdict(model), "path": str(model.path or ""), "pattern": False, "description": EMBEDDED}
+            for model in known
+        ]
+        patterns = [
+            {"name": name, "pattern": True, "description": what, "needs": needs}
+            for name, what, needs in PATTERNS
+        ]
+        sys.stdout.write(json.dumps(records + patterns) + "\n")
         return
     # Plain lines, never wrapped: the commands are there to be copied.
     for model in known:
         state = f"ready: {model.path}" if model.installed else f"missing, run: {model.install_command}"
-        _write(model.name, "embedded, no key needed", state)
-    for row in PATTERNS:
-        _write(*row)
+        _write(model.name, EMBEDDED, state)
+    for name, what, needs in PATTERNS:
+        _write(name, what, f"needs: {needs}")
 
 
 def _write(name: str, what: str, state: str) -> None:

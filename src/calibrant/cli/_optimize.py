@@ -72,13 +72,14 @@ def _remarks(result: OptimizationResult, out: Path | None) -> list[str]:
             f"Best minus seed: {comparison.difference:+.3f} accuracy, 95 % interval {interval.lower:+.3f} to "
             f"{interval.upper:+.3f}, exact McNemar p = {comparison.p_value:.3g}, {comparison.n} paired rows."
         )
-    errors = result.best_prompt.outcomes.get("error", 0) + result.seed_prompt.outcomes.get("error", 0)
+    scores = [result.seed_prompt, *([result.best_prompt] if result.improved else [])]
+    errors = sum(score.outcomes.get("error", 0) for score in scores)
     if errors:
         lines.append(f"{errors} test answers failed for the server's reasons and count neither way.")
-    if result.answers_without_logprobs:
+    if result.completions_without_logprobs:
         lines.append(
-            f"{result.answers_without_logprobs} of {result.answers} answers of the search came without usable "
-            "log-probabilities and were scored by correctness alone."
+            f"{result.completions_without_logprobs} of {result.completions} completions of the search came without "
+            "usable log-probabilities and were scored by correctness alone."
         )
     cost = "" if result.cost is None else f", ${result.cost:.4f}"
     lines.append(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,11 @@ class EngineSettings:
 
 class Engine:
     """A loaded model.
+
+    Attributes
+    ----------
+    llguidance : bool
+        Whether grammars may be written for llguidance, which decodes faster and holds more labels.
 
     Parameters
     ----------
@@ -127,6 +133,33 @@ _open: WeakValueDictionary[EngineSettings, Engine] = WeakValueDictionary()
 _lock = threading.Lock()
 
 
+class _Turn:
+    """Who may use llguidance.
+
+    llama.cpp keeps one llguidance tokeniser per process, unprotected, and recognises its model by an
+    address: two engines would build it anew in turns (0.4 s a call) and free it under each other, and
+    another model that is loaded later could be taken for the first. So one engine at a time has it,
+    always for the same file; the others use llama.cpp's own grammars, which obey as well, slower.
+    """
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+        self._holder: weakref.ref[Engine] | None = None
+
+    def is_free(self, path: Path) -> bool:
+        """Return whether an engine for `path` may take it."""
+        held = self._holder is not None and self._holder() is not None
+        return not held and self._path in {None, path}
+
+    def take(self, engine: Engine, path: Path) -> None:
+        """Give it to `engine`."""
+        self._path = path
+        self._holder = weakref.ref(engine)
+
+
+_turn = _Turn()
+
+
 def open_engine(settings: EngineSettings) -> Engine:
     """Return the process's engine with these settings, loading it if no client holds one."""
     with _lock:
@@ -134,6 +167,10 @@ def open_engine(settings: EngineSettings) -> Engine:
         if engine is None:
             engine = Engine(settings)
             _open[settings] = engine
+            if engine.llguidance and _turn.is_free(settings.path):
+                _turn.take(engine, settings.path)
+            else:
+                engine.llguidance = False
         return engine
 
 

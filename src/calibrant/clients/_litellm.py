@@ -29,7 +29,7 @@ _REFUSALS = frozenset(
 _BLOCKED = ("content_policy_violation", "content_filter", "responsibleaipolicyviolation")
 _NO_LOGPROBS = (
     "This model gives no token log-probabilities through this provider: set top_logprobs to 0 to "
-    "classify without confidence, or choose a model that reports them (`calibrant doctor` tells)."
+    "classify without confidence, or choose a model that reports them."
 )
 _NO_PARAMETER = "Leave out what the model does not accept: options={'temperature': None} sends none."
 

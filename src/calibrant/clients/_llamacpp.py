@@ -9,10 +9,21 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
-from calibrant.clients._constraint import Constraint, compact_format, constraint_for
+from calibrant.clients._constraint import (
+    Constraint,
+    constraint_for,
+    json_grammar,
+    looks_like_json,
+)
 from calibrant.clients._engine import Engine, EngineSettings, default_threads, engine_module, open_engine
 from calibrant.clients._weights import check_weights, locate_weights
-from calibrant.core import CompletionRequest, ConfigurationError, LogprobSpace, ProviderError
+from calibrant.core import (
+    CompletionRequest,
+    ConfigurationError,
+    ContextLengthError,
+    LogprobSpace,
+    ProviderError,
+)
 
 __all__ = ["LlamaCppClient"]
 
@@ -135,14 +146,16 @@ class LlamaCppClient:
 
     def _answer(self, request: CompletionRequest) -> dict[str, Any]:
         engine = self._loaded()
-        choice = None if _continues(request) else constraint_for(request.response_format)
+        own = request.response_format is None or _continues(request)
+        choice = None if own else constraint_for(request.response_format)
         body = _body(request, choice, llguidance=engine.llguidance)
         answer = self._call(engine, body)
         if request.top_logprobs > 0 and not _has_logprobs(answer):
             # About one call in 300 comes back without them.
             answer = self._call(engine, body)
-        if choice is not None:
+        if not own:
             self._check(choice, answer)
+        if choice is not None:
             _complete_json(choice, answer)
         return answer
 
@@ -163,24 +176,30 @@ class LlamaCppClient:
                 f"The prompt has {error.get('n_prompt_tokens')} tokens, the context {error.get('n_ctx')}: "
                 "shorten the text or the prompt, or raise n_ctx."
             )
-            return ProviderError("The text is too long.", provider=self.name, status=400, hint=hint)
+            return ContextLengthError("The text is too long.", provider=self.name, status=400, hint=hint)
         if "grammar" in message:
             msg = f"{self.name}: llama.cpp cannot enforce this schema ({message}). Simplify it."
             return ConfigurationError(msg)
         retryable = isinstance(status, int) and status >= 500
         return ProviderError(message, provider=self.name, status=status, retryable=retryable)
 
-    def _check(self, choice: Constraint, answer: Mapping[str, Any]) -> None:
+    def _check(self, choice: Constraint | None, answer: Mapping[str, Any]) -> None:
         """Notice a grammar that was ignored: llama.cpp answers with HTTP 200 all the same."""
         first = answer["choices"][0]
         text = first["message"].get("content") or ""
-        cut_off = first.get("finish_reason") == "length"
-        shortened = Constraint(prefix=choice.prefix, values=choice.values, suffix='"')
-        if not shortened.allows(text, partial=cut_off):
-            msg = (
-                f"{self.name}: llama.cpp ignored the grammar of {len(choice.values):,} labels and answered "
-                f"{text[-80:]!r}. Use fewer or shorter labels."
+        partial = first.get("finish_reason") == "length"
+        if choice is None:
+            legal, what = looks_like_json(text, partial=partial), "the schema"
+            remedy = "Leave out keywords it may not support (pattern, format, not, if, ...)."
+        else:
+            written = Constraint(prefix=choice.prefix, values=choice.values, suffix='"')
+            legal, what = (
+                written.allows(text, partial=partial),
+                f"the grammar of {len(choice.values):,} labels",
             )
+            remedy = "Use fewer or shorter labels, without special tokens of the model."
+        if not legal:
+            msg = f"{self.name}: llama.cpp ignored {what} and answered {text[-80:]!r}. {remedy}"
             raise ConfigurationError(msg)
 
 
@@ -201,8 +220,12 @@ def _body(request: CompletionRequest, choice: Constraint | None, *, llguidance: 
     if choice is not None:
         body["messages"].append({"role": "assistant", "content": choice.prefix})
         body["grammar"] = choice.grammar(llguidance=llguidance)
-    elif request.response_format is not None:
-        body["response_format"] = compact_format(request.response_format)
+    elif request.response_format is not None and not _continues(request):
+        grammar = json_grammar(request.response_format) if llguidance else None
+        extra = (
+            {"response_format": dict(request.response_format)} if grammar is None else {"grammar": grammar}
+        )
+        body |= extra
     return {name: value for name, value in {**body, **request.options}.items() if value is not None}
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from email.utils import parsedate_to_datetime
 
 from calibrant.clients._redact import redact
-from calibrant.core import ProviderError, ProviderTimeoutError, RateLimitError
+from calibrant.core import ContextLengthError, ProviderError, ProviderTimeoutError, RateLimitError
 
 __all__ = ["retry_after_seconds", "status_of", "translate"]
 
@@ -49,6 +49,8 @@ def translate(error: BaseException, *, provider: str, secrets: Iterable[object] 
         return _rate_limit(error, message, provider)
     if status in {408, 504} or isinstance(error, asyncio.TimeoutError) or any("timeout" in n for n in names):
         return ProviderTimeoutError(message, provider=provider, status=status, retryable=True)
+    if any("contextwindow" in name for name in names) or "context_length_exceeded" in message:
+        return ContextLengthError(message, provider=provider, status=status)
     return ProviderError(
         message,
         provider=provider,

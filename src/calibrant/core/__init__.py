@@ -5,6 +5,7 @@ from calibrant.core.distribution import LabelDistribution, LogprobSpace
 from calibrant.core.errors import (
     CalibrantError,
     ConfigurationError,
+    ContextLengthError,
     DataError,
     LogprobsUnavailableError,
     NotFittedError,
@@ -28,6 +29,7 @@ __all__ = [
     "Completion",
     "CompletionRequest",
     "ConfigurationError",
+    "ContextLengthError",
     "DataError",
     "Example",
     "Interval",

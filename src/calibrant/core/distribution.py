@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, NoReturn
@@ -63,6 +64,9 @@ class LabelDistribution:
         Probability that may belong to legal labels but could not be told apart, in [0, 1].
     space : LogprobSpace
         What the log-probabilities are probabilities of.
+    emitted : str or None, default None
+        The label that the answer spells, which `joint_logprob` belongs to, as `labels` spells it;
+        empty where the answer spells none of them; None where that is not known.
     """
 
     labels: tuple[str, ...]
@@ -72,10 +76,13 @@ class LabelDistribution:
     label_mass: float
     unresolved_mass: float
     space: LogprobSpace
+    emitted: str | None = None
 
     def __post_init__(self) -> None:
-        for array in (self.logprobs, self.measured):
+        for name in ("logprobs", "measured"):
+            array = np.array(getattr(self, name))  # a copy: the caller's array stays the caller's
             array.setflags(write=False)
+            object.__setattr__(self, name, array)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, LabelDistribution):
@@ -88,6 +95,7 @@ class LabelDistribution:
             and self.label_mass == other.label_mass
             and self.unresolved_mass == other.unresolved_mass
             and self.space == other.space
+            and self.emitted == other.emitted
         )
 
     __hash__ = None  # type: ignore[assignment]
@@ -113,12 +121,23 @@ class LabelDistribution:
     def confidence(self, label: str) -> float:
         """Return the confidence in `label`, in [0, 1].
 
-        In ``masked`` space this is ``exp(joint_logprob)``, as the reference systems define it;
-        elsewhere the probability of the label among the legal ones.
+        In ``masked`` space the emitted label's is ``exp(joint_logprob)``, as the reference systems
+        define it; where the emitted label is not known, the most probable ones are taken for it.
+        For other labels, and in other spaces, it is the label's probability among the legal ones.
+
+        Raises
+        ------
+        KeyError
+            `label` is not one of `labels`.
         """
-        if self.space is LogprobSpace.MASKED and self.joint_logprob is not None:
-            return float(min(1.0, np.exp(self.joint_logprob)))
-        return self.probability(label)
+        probability = self.probability(label)
+        if self.space is not LogprobSpace.MASKED or self.joint_logprob is None:
+            return probability
+        if self.emitted is None:
+            is_emitted = probability >= float(np.exp(self.logprobs.max()))
+        else:
+            is_emitted = label == self.emitted
+        return math.exp(min(self.joint_logprob, 0.0)) if is_emitted else probability
 
     def alternatives(self, *, exclude: str | None = None, limit: int = 3) -> list[tuple[str, float]]:
         """Return the measured labels with their probabilities, most probable first.

@@ -7,6 +7,7 @@ CalibrantError
 ├── LogprobsUnavailableError                  token log-probabilities are needed and absent
 ├── StateError                                a run directory or stored state cannot be used
 └── ProviderError                             a model could not be reached or refused the call
+    ├── ContextLengthError                prompt and text do not fit the model: the prompt's business
     ├── ProviderTimeoutError
     └── RateLimitError
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CalibrantError",
     "ConfigurationError",
+    "ContextLengthError",
     "DataError",
     "LogprobsUnavailableError",
     "NotFittedError",
@@ -122,6 +124,10 @@ class ProviderError(CalibrantError):
     def systemic(self) -> bool:
         """Whether every other call would fail the same way (bad key, unknown model)."""
         return self.status in _SYSTEMIC_STATUS
+
+
+class ContextLengthError(ProviderError):
+    """Prompt and text together are longer than the model's context."""
 
 
 class ProviderTimeoutError(ProviderError):

@@ -82,6 +82,7 @@ def _distribution_to_record(distribution: LabelDistribution) -> dict[str, Any]:
         "label_mass": distribution.label_mass,
         "unresolved_mass": distribution.unresolved_mass,
         "space": distribution.space.value,
+        "emitted": distribution.emitted,
     }
 
 
@@ -94,4 +95,5 @@ def _distribution_from_record(record: Mapping[str, Any]) -> LabelDistribution:
         label_mass=record["label_mass"],
         unresolved_mass=record["unresolved_mass"],
         space=LogprobSpace(record["space"]),
+        emitted=record.get("emitted"),  # older records lack it
     )

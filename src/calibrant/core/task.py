@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pydantic
+from pydantic_core import PydanticCustomError
 
 from calibrant.core.errors import ConfigurationError, DataError
 from calibrant.core.labels import LabelSet, normalise_label
@@ -24,8 +25,26 @@ Split = Literal["train", "validation", "test"]
 _LOG = logging.getLogger("calibrant")
 _SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 DEFAULT_MODEL = "local/smollm2-135m"
+INPUT_SLOT = "{input}"
+# The fields of calibrant.scoring's strategies, which core must not import; a test compares them.
+SCORING_PARAMETERS = {
+    "linear": ("low_confidence_threshold", "min_score_on_correct"),
+    "threshold": ("threshold",),
+    "sigmoid": ("midpoint", "steepness"),
+    "brier": (),
+    "log": ("min_probability",),
+}
 _HEADER = re.compile(r"^\s*\[+([^\]=,]+)\]")
+_FIELD = re.compile(r"(?:\[\d*\]|[^.\[\]]+)(?:\[\d*\])*(?:\.[^.\[\]]+(?:\[\d*\])*)*")
+_FIELD_REMEDY = (
+    "name the keys, separated by dots, as in 'category', 'result.category' or 'results[].category'"
+)
 _KEY = re.compile(r"""^\s*([\w."' \t-]+?)\s*=""")
+
+
+def _wrong(message: str, remedy: str, **values: object) -> PydanticCustomError:
+    """Return what a validator raises; `message` is a template over `values`."""
+    return PydanticCustomError("calibrant", message, {"remedy": remedy, **values})  # type: ignore[arg-type]
 
 
 class _Section(pydantic.BaseModel):
@@ -64,15 +83,23 @@ class ScoringSettings(_Section):
     strategy : str
         ``linear``, ``threshold``, ``sigmoid``, ``brier`` or ``log``.
     high, low : float
-        Confidence thresholds of feedback, in (0, 1].
+        Confidence thresholds of feedback, in (0, 1], `low` not above `high`.
     parameters : mapping
         The strategy's own parameters; ``linear`` takes `high` as its threshold by default.
     """
 
     strategy: Literal["linear", "threshold", "sigmoid", "brier", "log"] = "linear"
     high: float = pydantic.Field(default=0.99, gt=0, le=1)
-    low: float = pydantic.Field(default=0.90, gt=0, le=1)
+    low: float = pydantic.Field(default=0.90, gt=0, le=1, validate_default=True)
     parameters: dict[str, float] = pydantic.Field(default_factory=dict)
+
+    @pydantic.field_validator("low")
+    @classmethod
+    def _check_low(cls, low: float, info: pydantic.ValidationInfo) -> float:
+        high = info.data.get("high")
+        if high is not None and low > high:
+            raise _wrong("Input should be at most high = {high}", "lower low or raise high", high=high)
+        return low
 
 
 class _DataSection(_Section):
@@ -98,6 +125,20 @@ class _TaskFile(_Section):
     data: _DataSection = _DataSection()
     model: ModelSettings = ModelSettings()
     scoring: ScoringSettings = ScoringSettings()
+
+    @pydantic.field_validator("field")
+    @classmethod
+    def _check_field(cls, field: str) -> str:
+        if not _FIELD.fullmatch(field):
+            raise _wrong("Input should be a JSON path", _FIELD_REMEDY)
+        return field
+
+    @pydantic.field_validator("user_template")
+    @classmethod
+    def _check_user_template(cls, template: str | None) -> str | None:
+        if template is not None and INPUT_SLOT not in template:
+            raise _wrong(f"Input should hold {INPUT_SLOT}", "say where the text goes")
+        return template
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +190,10 @@ class Task:
                     raise DataError(msg)
                 rows.append(replace(example, answer=answer))
             object.__setattr__(self, split, tuple(rows))
-        if self.user_template is not None and "{input}" not in self.user_template:
+        if not _FIELD.fullmatch(self.field):
+            msg = f"Expected field to be a JSON path, got {self.field!r:.80}: {_FIELD_REMEDY}."
+            raise ConfigurationError(msg)
+        if self.user_template is not None and INPUT_SLOT not in self.user_template:
             msg = f"Expected user_template to hold {{input}}, got {self.user_template!r:.200}: say where the text goes."
             raise ConfigurationError(msg)
 
@@ -186,6 +230,7 @@ class Task:
         path = Path(path)
         text = _read_text(path)
         settings = _parse(text, path)
+        _check_parameters(settings.scoring, text, path)
         try:
             labels = LabelSet(settings.labels)
         except ConfigurationError as error:
@@ -237,6 +282,19 @@ def _parse(text: str, path: Path) -> _TaskFile:
         raise ConfigurationError("\n".join(problems)) from error
 
 
+def _check_parameters(scoring: ScoringSettings, text: str, path: Path) -> None:
+    known = SCORING_PARAMETERS[scoring.strategy]
+    takes = f"expected one of {', '.join(known)}" if known else "it takes none"
+    problems = [
+        f"{path}:{_line_of(text, ('scoring', 'parameters', name))}: strategy {scoring.strategy!r} has no "
+        f"parameter {name!r}: {takes}."
+        for name in scoring.parameters
+        if name not in known
+    ]
+    if problems:
+        raise ConfigurationError("\n".join(problems))
+
+
 def _describe(problem: Mapping[str, Any]) -> str:
     location = tuple(map(str, problem["loc"]))
     where = ".".join(location)
@@ -249,7 +307,8 @@ def _describe(problem: Mapping[str, Any]) -> str:
         return f"missing key {where!r}: add it."
     if problem["type"] == "model_type":
         return f"{where}: expected a table, got {problem['input']!r:.80}: write [{where}] and its keys below."
-    return f"{where}: {problem['msg']}, got {problem['input']!r:.80}."
+    remedy = f": {problem['ctx']['remedy']}" if problem["type"] == "calibrant" else ""
+    return f"{where}: {problem['msg']}, got {problem['input']!r:.80}{remedy}."
 
 
 def _line_of(text: str, location: Sequence[Any]) -> int:

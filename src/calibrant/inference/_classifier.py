@@ -7,10 +7,10 @@ from typing import Any
 
 from calibrant.clients import RetryPolicy
 from calibrant.core import Client, Journal, LabelSet, LogprobSpace, Prediction, Task
-from calibrant.inference._engine import Engine, Query
 from calibrant.inference._loop import run_sync
 from calibrant.inference._models import DEFAULT_CONCURRENCY, ModelLike, call_options, open_client
 from calibrant.inference._reader import AnswerReader
+from calibrant.inference._runner import Query, Runner
 from calibrant.logprobs import enum_schema
 
 __all__ = ["Classifier"]
@@ -80,7 +80,7 @@ class Classifier:
         self.user_template = user_template
         self._owns_client = not isinstance(model, Client)
         client = open_client(model, space=space, concurrency=concurrency, options=options)
-        self.engine = Engine(
+        self.runner = Runner(
             client=client,
             reader=AnswerReader(
                 labels=self.labels,
@@ -130,7 +130,7 @@ class Classifier:
     @property
     def client(self) -> Client:
         """The client the calls go to."""
-        return self.engine.client
+        return self.runner.client
 
     def with_prompt(self, prompt: str, *, user_template: str | None = None) -> Classifier:
         """Return a copy under another prompt that shares this one's client and journal.
@@ -186,9 +186,9 @@ class Classifier:
     ) -> list[Prediction]:
         """Classify texts concurrently, for use inside an event loop; see `classify_many`."""
         queries = [Query(prompt=self.prompt, text=text, user_template=self.user_template) for text in texts]
-        return await self.engine.arun(queries, on_prediction=on_prediction)
+        return await self.runner.arun(queries, on_prediction=on_prediction)
 
     def close(self) -> None:
         """Free what the client holds; a client that was handed in is left open."""
         if self._owns_client:
-            self.engine.client.close()
+            self.runner.client.close()

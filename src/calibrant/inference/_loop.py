@@ -13,9 +13,12 @@ import threading
 from collections.abc import Coroutine
 from typing import TypeVar
 
+from calibrant.core import ConfigurationError
+
 __all__ = ["run_sync"]
 
 SECONDS_TO_STOP = 5.0
+_THREAD = "calibrant-loop"
 
 _T = TypeVar("_T")
 _lock = threading.Lock()
@@ -26,8 +29,19 @@ def run_sync(coroutine: Coroutine[object, object, _T]) -> _T:
     """Run `coroutine` on the background loop and return its result.
 
     Ctrl-C cancels the coroutine and is raised again once it has stopped.
+
+    Raises
+    ------
+    ConfigurationError
+        Called from a coroutine or callback on the loop itself.
     """
     loop = _background_loop()
+    if threading.current_thread().name == _THREAD:
+        coroutine.close()
+        raise ConfigurationError(
+            "A synchronous call from inside calibrant's event loop would wait for itself: await the method "
+            "that begins with 'a' (aclassify, aclassify_many) instead."
+        )
     running: list[asyncio.Task[object]] = []
     given_up, stopped = threading.Event(), threading.Event()
 
@@ -65,7 +79,7 @@ def _background_loop() -> asyncio.AbstractEventLoop:
     with _lock:
         if _loop is None:
             _loop = asyncio.new_event_loop()
-            threading.Thread(target=_loop.run_forever, name="calibrant-loop", daemon=True).start()
+            threading.Thread(target=_loop.run_forever, name=_THREAD, daemon=True).start()
         return _loop
 
 

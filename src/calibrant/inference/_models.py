@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -15,6 +16,15 @@ ModelLike: TypeAlias = str | Client | Callable[[list[dict[str, str]]], object]
 
 DEFAULT_CONCURRENCY = 10
 ENGINE_SETTINGS = ("n_ctx", "n_parallel", "n_threads")
+_NOT_OPTIONS = {
+    "model": "name the model itself (name under [model] in a task file)",
+    "messages": "write prompt and user_template",
+    "space": "set space itself (under [model] in a task file)",
+    "max_concurrency": "set concurrency (under [model] in a task file)",
+    "response_format": "it is built from labels and field; Classifier and ConfidenceAdapter take another",
+    "logprobs": "log-probabilities are asked for anyway; top_logprobs of Classifier says how many",
+    "top_logprobs": "set top_logprobs of Classifier or ConfidenceAdapter",
+}
 _LOCAL = "local/"
 _GGUF = "llamacpp:"
 
@@ -45,14 +55,17 @@ def open_client(
     Raises
     ------
     ConfigurationError
-        The name is empty, an option is out of range, or an engine it needs is not installed.
+        The name is empty, an option is out of range or set elsewhere, or an engine it needs is not
+        installed.
     """
     options = dict(options or {})
+    _check_options(options)
     if concurrency is not None and concurrency < 1:
         raise ConfigurationError(f"Expected concurrency of at least 1, got {concurrency}.")
     if isinstance(model, Client):
         return model
     if callable(model):
+        _refuse_engine_settings(options, "a callable")
         return CallableClient(
             model, space=space or LogprobSpace.MASKED, max_workers=concurrency or DEFAULT_CONCURRENCY
         )
@@ -63,7 +76,34 @@ def open_client(
         return LlamaCppClient(model.removeprefix(_GGUF), name=model, **settings)
     if model.startswith(_LOCAL):
         return LlamaCppClient.local(model, **settings)
+    _refuse_engine_settings(settings, model)
     return LiteLLMClient(model, space=space or LogprobSpace.MASKED, **options)
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    for name, instead in _NOT_OPTIONS.items():
+        if name in options:
+            raise ConfigurationError(f"Expected no {name!r} among the model's options: {instead}.")
+    for name in ENGINE_SETTINGS:
+        value = options.get(name, 1)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ConfigurationError(
+                f"Expected the model's option {name} to be a whole number of at least 1, got {value!r}."
+            )
+    timeout = options.get("timeout", 1)
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf:
+        raise ConfigurationError(
+            f"Expected the model's option timeout to be a number of seconds above 0, got {timeout!r}."
+        )
+
+
+def _refuse_engine_settings(options: Mapping[str, Any], model: str) -> None:
+    found = [name for name in ENGINE_SETTINGS if name in options]
+    if found:
+        raise ConfigurationError(
+            f"Expected no {', '.join(found)} among the options of {model}: it sizes an embedded engine "
+            f"({_LOCAL}NAME or {_GGUF}PATH.gguf) and means nothing elsewhere."
+        )
 
 
 def call_options(options: Mapping[str, Any] | None) -> dict[str, Any]:

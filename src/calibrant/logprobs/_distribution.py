@@ -114,6 +114,7 @@ def extract_distribution(
     trie = trie_for(names, value)
     masses = _walk(aligned, trie)
     logprobs, measured = masses.normalised(len(names))
+    spelled = trie.fitting(State(value.encode("utf-8", "surrogatepass"), closed=True))
     return LabelDistribution(
         labels=names,
         logprobs=logprobs,
@@ -122,6 +123,7 @@ def extract_distribution(
         label_mass=min(1.0, math.fsum(math.exp(mass) for _, mass in masses.measured)),
         unresolved_mass=masses.unresolved(),
         space=checked_space,
+        emitted=names[spelled[0]] if spelled else "",
     )
 
 

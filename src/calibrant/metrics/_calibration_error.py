@@ -14,9 +14,9 @@ __all__ = ["brier_score", "expected_calibration_error"]
 
 
 def expected_calibration_error(
-    *,
     confidence: ArrayLike,
     correct: ArrayLike,
+    *,
     n_bins: int = 15,
     strategy: Literal["uniform", "quantile"] = "uniform",
 ) -> float:
@@ -66,7 +66,7 @@ def _edges(p: NDArray[np.float64], n_bins: int, strategy: str) -> NDArray[np.flo
     raise ConfigurationError(msg)
 
 
-def brier_score(*, confidence: ArrayLike, correct: ArrayLike) -> float:
+def brier_score(confidence: ArrayLike, correct: ArrayLike) -> float:
     """Return the mean squared gap between confidence and correctness.
 
     ``mean((p - y)^2)`` (Brier 1950), of the predicted label's confidence alone; for the whole

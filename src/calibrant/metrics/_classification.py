@@ -47,7 +47,7 @@ class ClassificationSummary:
         Share of right rows, in [0, 1]; a row without a legal prediction is wrong.
     macro_f1 : float
         Mean of the F1 of all L labels, in [0, 1].
-    per_class : mapping of str to LabelMetrics
+    per_label : mapping of str to LabelMetrics
         By label, in the order of `labels`.
     confusion : ndarray of int, shape (L, L)
         Rows are true labels, columns predicted ones.
@@ -61,14 +61,16 @@ class ClassificationSummary:
     labels: tuple[str, ...]
     accuracy: float
     macro_f1: float
-    per_class: Mapping[str, LabelMetrics]
+    per_label: Mapping[str, LabelMetrics]
     confusion: NDArray[np.int64]
     other: NDArray[np.int64]
     n: int
 
     def __post_init__(self) -> None:
-        for array in (self.confusion, self.other):
+        for name in ("confusion", "other"):
+            array = np.array(getattr(self, name))  # a copy: the caller's array stays the caller's
             array.setflags(write=False)
+            object.__setattr__(self, name, array)
 
 
 def classification_summary(
@@ -107,12 +109,12 @@ def classification_summary(
     names = _occurring(y_true, y_pred) if labels is None else LabelSet.of(labels).labels
     table = _confusion(y_true, y_pred, names)
     confusion, other = table[:, :-1].copy(), table[:, -1].copy()
-    per_class = _per_class(confusion, other, names)
+    per_label = _per_label(confusion, other, names)
     return ClassificationSummary(
         labels=names,
         accuracy=float(np.trace(confusion) / len(y_true)),
-        macro_f1=float(np.mean([metrics.f1 for metrics in per_class.values()])),
-        per_class=per_class,
+        macro_f1=float(np.mean([metrics.f1 for metrics in per_label.values()])),
+        per_label=per_label,
         confusion=confusion,
         other=other,
         n=len(y_true),
@@ -144,7 +146,7 @@ def _confusion(
     return table
 
 
-def _per_class(
+def _per_label(
     confusion: NDArray[np.int64], other: NDArray[np.int64], names: tuple[str, ...]
 ) -> dict[str, LabelMetrics]:
     hits = np.diag(confusion)

@@ -17,7 +17,7 @@ from calibrant.metrics._validation import check_confidence_correct
 __all__ = ["aurc", "auroc", "selective_accuracy"]
 
 
-def auroc(*, confidence: ArrayLike, correct: ArrayLike) -> float:
+def auroc(confidence: ArrayLike, correct: ArrayLike) -> float:
     """Return the probability that a right row is more confident than a wrong one.
 
     Ties count one half: the Mann-Whitney statistic over the number of pairs (Hanley and McNeil
@@ -54,7 +54,7 @@ def auroc(*, confidence: ArrayLike, correct: ArrayLike) -> float:
     return float(statistic / (right * wrong))
 
 
-def aurc(*, confidence: ArrayLike, correct: ArrayLike) -> float:
+def aurc(confidence: ArrayLike, correct: ArrayLike) -> float:
     """Return the area under the risk-coverage curve.
 
     The mean, over k = 1..n, of the share of errors among the k most confident rows (El-Yaniv and
@@ -81,7 +81,7 @@ def aurc(*, confidence: ArrayLike, correct: ArrayLike) -> float:
     return float(np.mean(_errors_among_top(p, y) / np.arange(1, len(p) + 1)))
 
 
-def selective_accuracy(*, confidence: ArrayLike, correct: ArrayLike, coverage: float) -> float:
+def selective_accuracy(confidence: ArrayLike, correct: ArrayLike, *, coverage: float) -> float:
     """Return the accuracy on the most confident rows.
 
     Keeps k = ceil(coverage * n) rows (a product within 1e-9 above a whole number counts as that

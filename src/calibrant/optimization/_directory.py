@@ -20,8 +20,8 @@ def open_directory(path: Path, fingerprint: dict[str, Any]) -> Path:
     state = path / "run.json"
     if state.exists():
         try:
-            stored = json.loads(state.read_text(encoding="utf-8"))
-        except ValueError as error:
+            stored = dict(json.loads(state.read_text(encoding="utf-8")))
+        except (OSError, TypeError, ValueError) as error:
             raise StateError(f"{state}: not readable ({error}): choose a new directory.") from error
         changed = sorted(key for key in fingerprint if stored.get(key) != fingerprint[key])
         if changed and _paid(path):
@@ -34,8 +34,11 @@ def open_directory(path: Path, fingerprint: dict[str, Any]) -> Path:
         raise StateError(
             f"{path}: expected an empty directory or an earlier run, got other files: choose a new one."
         )
-    path.mkdir(parents=True, exist_ok=True)
-    write_atomically(state, json.dumps(fingerprint, indent=2))
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        write_atomically(state, json.dumps(fingerprint, indent=2))
+    except OSError as error:
+        raise StateError(f"{path}: cannot be written ({error}): choose another directory.") from error
     return path
 
 

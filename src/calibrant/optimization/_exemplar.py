@@ -24,6 +24,7 @@ __all__ = ["ExemplarProposer"]
 
 MAX_DEMONSTRATION_SHARE = 0.2
 TRIES = 25
+USER_TEMPLATE = "user_template"
 
 _WORD = re.compile(r"[^\W\d_]{3,}")
 
@@ -47,12 +48,13 @@ class ExemplarProposer:
     seed : int, default 0
         Fixes every choice: same seed and same evaluations, same proposals.
     field : str, default "label"
-        JSON path of the label, so that demonstrations show answers as the model must write them.
+        JSON path of the label, so that demonstrations show answers as the model must write them; an
+        adapter sets it to its own, with `prepare`.
 
     Raises
     ------
     ConfigurationError
-        No training rows, or a budget that is not positive.
+        Training rows of fewer than two labels, or a budget that is not positive.
     """
 
     def __init__(
@@ -63,22 +65,37 @@ class ExemplarProposer:
         seed: int = 0,
         field: str = "label",
     ) -> None:
-        if not train:
-            raise ConfigurationError("Expected training rows to take demonstrations from, got none.")
         if token_budget <= 0:
             raise ConfigurationError(f"Expected token_budget > 0, got {token_budget}.")
-        self._spelling: dict[str, str] = {}
-        rows = dict.fromkeys(self._pair(row) for row in train)
         self.token_budget = token_budget
         self.seed = seed
-        self._labels = tuple(sorted({label for _, label in rows}))
-        self._known = frozenset(self._labels)
-        self._format = PromptFormat(self._labels, field=field)
-        self._pool = _pool(rows, limit=max(20, int(token_budget * MAX_DEMONSTRATION_SHARE)))
-        self._words = {label: _word_counts(t for t, own in rows if own == label) for label in self._labels}
+        self._train = [_pair(row) for row in train]
         self._log = ConfusionLog()
         self._proposed: set[str] = set()
         self._rng = random.Random(seed)  # noqa: S311  (choices, not secrets)
+        self.prepare(labels=(), field=field)
+
+    def prepare(self, *, labels: Sequence[str], field: str) -> None:
+        """Take over the labels' spelling and the field of the schema; an adapter calls this.
+
+        Parameters
+        ----------
+        labels : sequence of str
+            The labels as the schema spells them; others keep the spelling of their first training row.
+        field : str
+            JSON path of the label.
+        """
+        self._spelling = {normalise_label(label): label for label in labels}
+        rows = dict.fromkeys((text, self._spell(label)) for text, label in self._train)
+        self._labels = tuple(sorted({label for _, label in rows}))
+        if len(self._labels) < 2:
+            raise ConfigurationError(
+                f"Expected training rows of at least two labels to take demonstrations from, got {len(self._labels)}."
+            )
+        self._known = frozenset(self._labels)
+        self._format = PromptFormat(self._labels, field=field)
+        self._pool = _pool(rows, limit=max(20, int(self.token_budget * MAX_DEMONSTRATION_SHARE)))
+        self._words = {label: _word_counts(t for t, own in rows if own == label) for label in self._labels}
 
     def observe(
         self,
@@ -87,28 +104,33 @@ class ExemplarProposer:
         predictions: Sequence[Prediction],
     ) -> None:
         """Take note of one candidate's predictions on some rows, training or not."""
-        self._log.add(_prompt(candidate), [self._pair(row) for row in rows], predictions)
+        pairs = [(text, self._spell(label)) for text, label in map(_pair, rows)]
+        spelt = [
+            prediction
+            if prediction.label is None
+            else replace(prediction, label=self._spell(prediction.label))
+            for prediction in predictions
+        ]
+        self._log.add(candidate[_component(candidate)], pairs, spelt)
 
     def __call__(
         self,
         candidate: Mapping[str, str],
         reflective_dataset: Mapping[str, Sequence[Mapping[str, Any]]],  # noqa: ARG002  (GEPA's signature)
-        components_to_update: Sequence[str],
+        components_to_update: Sequence[str],  # noqa: ARG002
     ) -> dict[str, str]:
-        """Return a new system prompt, or nothing when another component is asked for.
+        """Return a new system prompt, whichever component is asked for, or nothing when none is left.
 
         Parameters
         ----------
         candidate : mapping of str to str
-            Component texts; the first one is the system prompt.
+            Component texts; the system prompt is the first that is not ``user_template``.
         reflective_dataset : mapping
             Not used: three records are too few to choose from; see `observe`.
         components_to_update : sequence of str
-            What GEPA wants edited.
+            Not used: demonstrations belong into the system prompt.
         """
-        component = next(iter(candidate))
-        if component not in components_to_update:
-            return {}
+        component = _component(candidate)
         prompt = candidate[component]
         parts = self._format.parse(prompt)
         record = self._log.of(prompt)
@@ -220,17 +242,22 @@ class ExemplarProposer:
             return None
         return Demonstration(self._rng.choice(missed if missed and self._rng.random() < 0.7 else free), truth)
 
-    def _pair(self, row: Example | Mapping[str, Any]) -> tuple[str, str]:
-        """Return a row's text, on one line as demonstrations show it, and its label in one spelling."""
-        text, label = (row.input, row.answer) if isinstance(row, Example) else (row["input"], row["answer"])
-        return one_line(text), self._spelling.setdefault(normalise_label(label), label)
+    def _spell(self, label: str) -> str:
+        return self._spelling.setdefault(normalise_label(label), label.strip())
 
     def _shuffled(self, items: Sequence[Any]) -> list[Any]:
         return self._rng.sample(items, len(items))
 
 
-def _prompt(candidate: Mapping[str, str]) -> str:
-    return next(iter(candidate.values()))
+def _component(candidate: Mapping[str, str]) -> str:
+    return next((name for name in candidate if name != USER_TEMPLATE), next(iter(candidate)))
+
+
+def _pair(row: Example | Mapping[str, Any]) -> tuple[str, str]:
+    """Return a row's text, on one line as demonstrations show it, and its label."""
+    if isinstance(row, Example):
+        return one_line(row.input), row.answer
+    return one_line(row["input"]), row["answer"]
 
 
 def _pool(rows: Mapping[tuple[str, str], None], *, limit: int) -> dict[str, list[str]]:

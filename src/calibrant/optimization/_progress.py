@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["Progress", "ProgressListener", "ProgressTracker"]
 
 
+PERFECT = 1.0 - 1e-12
+
+
 @dataclass(frozen=True, kw_only=True)
 class Progress:
     """A moment of a run.
@@ -63,6 +66,10 @@ class ProgressTracker:
         self.now = replace(self.now, **changes)  # type: ignore[arg-type]
         if self._listener is not None:
             self._listener(self.now)
+
+    def should_stop(self, state: object) -> bool:  # noqa: ARG002  (GEPA's stopper signature)
+        """Whether a prompt is perfect on the validation rows, so that nothing better can be found."""
+        return self.now.best_score is not None and self.now.best_score >= PERFECT
 
     def start_test(self, total: int) -> None:
         """Begin the test phase."""

@@ -1,4 +1,4 @@
-"""The reflection model of a run: remembered, checked, and stopped when it cannot be reached."""
+"""The reflection model of a run: its answers are remembered."""
 
 from __future__ import annotations
 
@@ -6,21 +6,16 @@ import hashlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from calibrant.core import ProviderError
+from calibrant.optimization._guard import Guard
 
 if TYPE_CHECKING:
     from calibrant.optimization._journal import JsonlStore
 
-__all__ = ["Reflection", "model_name", "open_reflection"]
-
-MAX_FAILURES = 3
+__all__ = ["Reflection", "name_of", "open_reflection"]
 
 
 class Reflection:
     """A reflection model whose finished answers are not paid for twice.
-
-    GEPA swallows what a reflection model raises and goes on sampling; after three failures
-    in a row `error` is set, which `should_stop` turns into the end of the search.
 
     Parameters
     ----------
@@ -36,8 +31,11 @@ class Reflection:
         self._model = model
         self._name = name
         self._store = store
-        self._failures = 0
-        self.error: ProviderError | None = None
+        self.guard = Guard(
+            model,
+            name=f"reflection model {name}",
+            hint="Check its name and key, or use proposer='exemplar', which needs none.",
+        )
 
     @property
     def total_cost(self) -> float:
@@ -48,40 +46,27 @@ class Reflection:
         """Return the model's answer to `prompt`."""
         key = hashlib.sha256(f"{self._name}\n{prompt!r}".encode()).hexdigest()
         stored = self._store.get(key)
-        if stored is not None:
-            return str(stored)
-        try:
-            text = self._model(prompt)
-        except Exception as error:
-            self._failures += 1
-            if self._failures >= MAX_FAILURES:
-                self.error = ProviderError(
-                    f"the reflection model failed {self._failures} times in a row, last: {error}",
-                    provider=self._name,
-                    hint="Check its name and key, or use proposer='exemplar', which needs none.",
-                )
-            raise
-        self._failures = 0
-        self._store.put(key, text)
-        return text
-
-    def should_stop(self, state: object) -> bool:  # noqa: ARG002  (GEPA's stopper signature)
-        """Whether the search should end because the model cannot be reached."""
-        return self.error is not None
+        if stored is None:
+            stored = self.guard(prompt)
+            self._store.put(key, stored)
+        return str(stored)
 
 
 def open_reflection(model: str | Callable[[str], str], store: JsonlStore) -> Reflection:
     """Return the reflection model for a litellm name or a function."""
-    name = model_name(model)
     if not isinstance(model, str):
-        return Reflection(model, name=name, store=store)
+        return Reflection(model, name=name_of(model), store=store)
     from gepa.lm import LM  # noqa: PLC0415  (loads litellm)
 
-    return Reflection(LM(model), name=name, store=store)
+    return Reflection(LM(model), name=model, store=store)
 
 
-def model_name(model: object) -> str:
-    """Return how a model is called, whatever it is."""
-    if isinstance(model, str):
-        return model
-    return str(getattr(model, "name", None) or getattr(model, "__qualname__", type(model).__qualname__))
+def name_of(thing: object) -> str:
+    """Return what a model or proposer is called: its name, or where it is defined."""
+    if isinstance(thing, str):
+        return thing
+    name = getattr(thing, "name", None)
+    if isinstance(name, str):
+        return name
+    owner = thing if hasattr(thing, "__qualname__") else type(thing)
+    return f"{owner.__module__}.{owner.__qualname__}"

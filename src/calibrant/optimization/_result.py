@@ -68,11 +68,11 @@ class OptimizationResult:
     comparison : PairedComparison or None
         Best minus seed on the test rows both were scored on.
     metric_calls : int
-        Rows classified by the search, as GEPA counts them.
+        Rows classified by the search; a row asked for again under the same prompt counts once.
     proposals, accepted : int
         Prompts tried on a minibatch, and those that went on to validation.
-    answers, answers_without_logprobs : int
-        Legal answers during the search, and those whose confidence is unknown.
+    completions, completions_without_logprobs : int
+        Rows of the search that ended in a legal label, and those of them whose confidence is unknown.
     cost : float or None
         US dollars of the whole run, earlier sessions and reflection included; None where no price is known.
     seconds : float
@@ -91,8 +91,8 @@ class OptimizationResult:
     metric_calls: int
     proposals: int
     accepted: int
-    answers: int
-    answers_without_logprobs: int
+    completions: int
+    completions_without_logprobs: int
     cost: float | None
     seconds: float
 

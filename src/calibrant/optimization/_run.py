@@ -16,16 +16,20 @@ from calibrant.adapters import ConfidenceDataInst as Row
 from calibrant.core import (
     ConfigurationError,
     Example,
+    Outcome,
     Prediction,
+    ProviderError,
     ScoringSettings,
     Task,
+    normalise_label,
 )
 from calibrant.inference import Classifier, Query
 from calibrant.optimization._directory import JOURNAL, open_directory
 from calibrant.optimization._exemplar import ExemplarProposer
+from calibrant.optimization._guard import Guard
 from calibrant.optimization._journal import JsonlStore, PredictionJournal
 from calibrant.optimization._progress import ProgressListener, ProgressTracker
-from calibrant.optimization._reflection import Reflection, model_name, open_reflection
+from calibrant.optimization._reflection import Reflection, name_of, open_reflection
 from calibrant.optimization._result import (
     OptimizationResult,
     compare,
@@ -109,6 +113,8 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         A model cannot be reached, or too many rows failed.
     """
     started = time.perf_counter()
+    if out is not None:
+        _check_names(model, reflection_model, proposer)
     task = task if isinstance(task, Task) else Task.from_file(task)
     plan = _plan(task, reflection_model, proposer, minibatch_size, seed)
     _check_budget(task, plan.minibatch_size, max_metric_calls)
@@ -117,7 +123,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         classifier = Classifier.from_task(task, model=model)
         stack.callback(classifier.close)
         directory = None if out is None else open_directory(Path(out), _fingerprint(task, model, plan))
-        classifier.engine.journal = stack.enter_context(PredictionJournal(_file(directory, JOURNAL)))
+        classifier.runner.journal = stack.enter_context(PredictionJournal(_file(directory, JOURNAL)))
         store = stack.enter_context(JsonlStore(_file(directory, "reflections.jsonl")))
         tracker = ProgressTracker(progress, total=max_metric_calls)
         reflection = plan.reflection_model
@@ -135,6 +141,15 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     if directory is not None:
         write_run(directory, result, task.test, predictions)
     return result
+
+
+def _check_names(*functions: object) -> None:
+    for function in functions:
+        if name_of(function).endswith("<lambda>"):
+            raise ConfigurationError(
+                f"Expected a function with a name of its own when out is given, got {name_of(function)}: what a run "
+                "has paid for is kept under the names of its models and proposer."
+            )
 
 
 def _file(directory: Path | None, name: str) -> Path | None:
@@ -159,6 +174,12 @@ def _plan(
 ) -> _Plan:
     for split in ("train", "validation", "test"):
         task.rows(split)
+    if minibatch_size is not None and minibatch_size < 1:
+        raise ConfigurationError(f"Expected minibatch_size >= 1, got {minibatch_size}.")
+    if reflection_model is not None and not (proposer is None or proposer == "reflection"):
+        raise ConfigurationError(
+            "Expected either a reflection model or a proposer of another kind, got both: the model would not be asked."
+        )
     if proposer is None:
         proposer = "exemplar" if reflection_model is None else "reflection"
     if proposer == "reflection" and reflection_model is None:
@@ -170,13 +191,13 @@ def _plan(
     if proposer == "exemplar":
         name, function, rows = (
             proposer,
-            ExemplarProposer(train=task.train, seed=seed, field=task.field),
+            ExemplarProposer(train=_teaching(task), seed=seed),
             EXEMPLAR_MINIBATCH,
         )
     elif proposer == "reflection":
         name, function, rows = proposer, None, REFLECTION_MINIBATCH
     elif callable(proposer):
-        name, function, rows = model_name(proposer), proposer, REFLECTION_MINIBATCH
+        name, function, rows = name_of(proposer), proposer, REFLECTION_MINIBATCH
     else:
         raise ConfigurationError(
             f"Expected proposer 'exemplar', 'reflection' or a callable, got {proposer!r}."
@@ -188,6 +209,12 @@ def _plan(
         minibatch_size=minibatch_size or rows,
         seed=seed,
     )
+
+
+def _teaching(task: Task) -> list[Example]:
+    """Return the training rows whose text is no validation or test row: only these may be shown."""
+    held_out = {normalise_label(example.input) for example in (*task.validation, *task.test)}
+    return [example for example in task.train if normalise_label(example.input) not in held_out]
 
 
 def _check_budget(task: Task, minibatch_size: int, max_metric_calls: int) -> None:
@@ -208,15 +235,16 @@ def _fingerprint(task: Task, model: ModelLike | None, plan: _Plan) -> dict[str, 
         "scoring": task.scoring.model_dump(),
         "settings": task.model.model_dump(exclude={"concurrency"}),
         "rows": [
-            [(e.input, e.answer) for e in task.rows(split)] for split in ("train", "validation", "test")
+            [(e.input, e.answer, dict(e.additional_context)) for e in task.rows(split)]
+            for split in ("train", "validation", "test")
         ],
     }
     return {
         "schema_version": 1,
         "task": hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest(),
-        "model": model_name(task.model.name if model is None else model),
+        "model": name_of(task.model.name if model is None else model),
         "proposer": plan.name,
-        "reflection_model": None if plan.reflection_model is None else model_name(plan.reflection_model),
+        "reflection_model": None if plan.reflection_model is None else name_of(plan.reflection_model),
         "minibatch_size": plan.minibatch_size,
         "seed": plan.seed,
     }
@@ -284,6 +312,7 @@ class _Run:
     reflection: Reflection | None
     tracker: ProgressTracker
     log: Path | None
+    calls: int = 0
 
     def search(self, max_metric_calls: int) -> GEPAResult[Any, Any]:
         """Run GEPA until the budget is used up."""
@@ -292,6 +321,10 @@ class _Run:
         candidate = {COMPONENT: self.task.prompt}
         if self.task.user_template is not None:
             candidate[USER_TEMPLATE] = self.task.user_template
+        guard = None if self.reflection is None else self.reflection.guard
+        if self.plan.proposer is not None:
+            guard = Guard(self.plan.proposer, name=f"proposer {self.plan.name}", hint="Mend the proposer.")
+            self.adapter.propose_new_texts = guard
         found = gepa.optimize(
             seed_candidate=candidate,
             trainset=[_row(example) for example in self.task.train],
@@ -301,14 +334,15 @@ class _Run:
             reflection_minibatch_size=self.plan.minibatch_size,
             module_selector="all" if self.reflection is None else "round_robin",
             max_metric_calls=max_metric_calls,
-            stop_callbacks=None if self.reflection is None else [self.reflection.should_stop],
+            stop_callbacks=[self.tracker.should_stop, *([] if guard is None else [guard.should_stop])],
             callbacks=[self.tracker],
             logger=_FileLogger(self.log),
             track_best_outputs=False,
             seed=self.plan.seed,
         )
-        if self.reflection is not None and self.reflection.error is not None:
-            raise self.reflection.error
+        if guard is not None and guard.error is not None:
+            raise guard.error
+        self.calls = self.tracker.now.calls
         return found
 
     def test(self, found: GEPAResult[Any, Any]) -> dict[str, list[Prediction]]:
@@ -321,13 +355,21 @@ class _Run:
 
     def _predict(self, candidate: Mapping[str, str]) -> list[Prediction]:
         template = candidate.get(USER_TEMPLATE)
-        return self.adapter.classifier.engine.run(
+        predictions = self.adapter.classifier.runner.run(
             [
                 Query(prompt=candidate[COMPONENT], text=e.input, user_template=template)
                 for e in self.task.test
             ],
             on_prediction=lambda _, prediction: self.tracker.on_prediction(prediction),
         )
+        self.adapter.check_failures(predictions)
+        if all(prediction.outcome is Outcome.ERROR for prediction in predictions):
+            raise ProviderError(
+                f"none of the {len(predictions)} test rows was answered: {predictions[0].reason}",
+                provider=self.adapter.classifier.client.name,
+                hint="Mend the connection and start the run again; what was answered is kept in its directory.",
+            )
+        return predictions
 
     def result(
         self, found: GEPAResult[Any, Any], predictions: Mapping[str, Sequence[Prediction]], *, seconds: float
@@ -354,11 +396,11 @@ class _Run:
             best_candidate=dict(found.candidates[found.best_idx]),
             improved=found.candidates[found.best_idx] != found.candidates[0],
             comparison=compare(self.task.test, predictions["seed"], predictions["best"]),
-            metric_calls=found.total_metric_calls or 0,
+            metric_calls=self.calls,
             proposals=self.tracker.now.proposals,
             accepted=self.tracker.now.accepted,
-            answers=self.adapter.answers,
-            answers_without_logprobs=self.adapter.answers_without_logprobs,
+            completions=self.adapter.completions,
+            completions_without_logprobs=self.adapter.completions_without_logprobs,
             cost=sum(known) if known else None,
             seconds=seconds,
         )

@@ -12,8 +12,10 @@ from typing import Any, cast
 
 from calibrant.clients import RetryPolicy, complete_with_retries
 from calibrant.core import (
+    CalibrantError,
     Client,
     CompletionRequest,
+    ContextLengthError,
     Journal,
     Message,
     Outcome,
@@ -23,7 +25,7 @@ from calibrant.core import (
 from calibrant.inference._loop import run_sync
 from calibrant.inference._reader import AnswerReader
 
-__all__ = ["Engine", "Query"]
+__all__ = ["Query", "Runner"]
 
 INPUT_SLOT = "{input}"
 
@@ -58,7 +60,7 @@ class Query:
 
 
 @dataclass(kw_only=True)
-class Engine:
+class Runner:
     """Runs queries on one client, concurrently, and never loses a row.
 
     Attributes
@@ -160,7 +162,14 @@ class Engine:
             found, attempts = await complete_with_retries(
                 _Reading(self.client, self.reader), request, policy=self.retry
             )
+        except (SystemExit, KeyboardInterrupt) as error:
+            # Either would end the event loop, and every later call would wait for ever.
+            raise CalibrantError(f"{self.client.name}: the model raised {error!r}.") from error
         except ProviderError as error:
+            if isinstance(error, ContextLengthError):
+                return Prediction(
+                    label=None, outcome=Outcome.UNPARSED, reason=str(error), attempts=error.attempts
+                )
             if error.systemic and not self._answered:
                 raise
             prediction = Prediction(label=None, outcome=Outcome.ERROR, reason=str(error))

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from calibrant.core import LabelSet, LogprobSpace, Outcome
-from calibrant.inference import AnswerReader, Engine, Query
+from calibrant.inference import AnswerReader, Runner, Query
 from calibrant.testing import FakeClient
 
 
-def make(client: FakeClient) -> Engine:
+def make(client: FakeClient) -> Runner:
     """Return an engine that reads cats and dogs."""
     reader = AnswerReader(
         labels=LabelSet(["cat", "dog"]), field="category", answer_field="category", space=LogprobSpace.MASKED
     )
-    return Engine(client=client, reader=reader)
+    return Runner(client=client, reader=reader)
 
 
 def test_queries_of_several_prompts_run_together() -> None:

@@ -1,0 +1,210 @@
+"""LlamaCppClient on the embedded model: what only the engine itself can show."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from calibrant.clients import LlamaCppClient, local_models
+from calibrant.clients._constraint import constraint_for
+from calibrant.core import CompletionRequest, ConfigurationError, ProviderError
+
+pytestmark = [
+    pytest.mark.real_model,
+    pytest.mark.skipif(
+        not local_models()[0].installed,
+        reason=f"the embedded model is not installed: {local_models()[0].install_command}",
+    ),
+    pytest.mark.timeout(300),
+]
+
+TEXTS = (
+    "The striker scored twice.",
+    "Shares fell on Monday.",
+    "A new telescope was launched.",
+    "Rain delayed play.",
+)
+AWKWARD = [
+    '6" pipe',
+    "back\\slash",
+    "Müll/日本語",
+    "a\nb",
+    "</s>",
+    "<|im_end|>",
+    "a|b",
+    "\u2028",
+    "🎉",
+    "tab\there",
+    "/re/",
+]
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[LlamaCppClient]:
+    """Return a client of the embedded model."""
+    found = LlamaCppClient.local(n_ctx=2048, n_threads=2)
+    yield found
+    found.close()
+
+
+def schema_of(properties: dict[str, Any]) -> dict[str, Any]:
+    """Return the format of an object."""
+    schema = {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+    return {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": schema}}
+
+
+def enum_of(labels: Sequence[str]) -> dict[str, Any]:
+    """Return the format of one enum."""
+    return schema_of({"category": {"type": "string", "enum": list(labels)}})
+
+
+def request(text: str, response_format: dict[str, Any] | None, **options: Any) -> CompletionRequest:
+    """Return a request."""
+    messages = ({"role": "system", "content": "Classify."}, {"role": "user", "content": text})
+    return CompletionRequest(messages=messages, response_format=response_format, options=options)
+
+
+def ask(client: LlamaCppClient, asked: CompletionRequest) -> dict[str, Any]:
+    """Return the choice the model answers with."""
+    answer: Any = asyncio.run(client.complete(asked))
+    choice: dict[str, Any] = answer["choices"][0]
+    return choice
+
+
+def text_of(choice: dict[str, Any]) -> str:
+    """Return what a choice says."""
+    return str(choice["message"]["content"])
+
+
+@pytest.mark.parametrize("label", AWKWARD)
+def test_every_label_can_be_answered(client: Any, label: Any) -> None:
+    """JSON escapes, control characters, non-ASCII and special tokens pass through the grammar."""
+    choice = ask(client, request("x", enum_of([label])))
+    assert json.loads(text_of(choice)) == {"category": label}
+    tokens = choice["logprobs"]["content"]
+    assert b"".join(bytes(token["bytes"]) for token in tokens).decode() == text_of(choice)
+    assert len(tokens[1]["top_logprobs"]) == 100
+
+
+def test_a_label_that_is_the_end_token_is_noticed(client: Any) -> None:
+    """The engine takes it for the end and answers nothing."""
+    with pytest.raises(ConfigurationError, match="without special tokens"):
+        ask(client, request("x", enum_of(["<|im_end|>"])))
+
+
+@pytest.mark.parametrize("keyword", [{"not": {"type": "string"}}, {"type": "string", "pattern": "(?=a)b"}])
+def test_a_schema_the_engine_ignores_is_noticed(client: Any, keyword: Any) -> None:
+    """It answers in prose, with status 200."""
+    with pytest.raises(ConfigurationError, match="ignored the schema"):
+        ask(client, request("What colour is the sky?", schema_of({"colour": keyword})))
+
+
+def test_labels_that_begin_alike_are_kept_apart(client: Any) -> None:
+    """The closing quote is part of what the model decides."""
+    labels = ["Sports", "Sports/Football", "Sports/Football/Women"]
+    for text in TEXTS:
+        choice = ask(client, request(text, enum_of(labels)))
+        assert json.loads(text_of(choice))["category"] in labels
+        assert choice["logprobs"]["content"][-2]["bytes"][-1:] == [ord('"')]
+
+
+@pytest.mark.parametrize("llguidance", [True, False])
+def test_thousands_of_labels_are_obeyed(client: Any, monkeypatch: Any, llguidance: Any) -> None:
+    """Both grammar forms hold 3,000 labels; as rules of llguidance they would be ignored silently."""
+    rng = random.Random(0)
+    labels = ["".join(rng.choices("abcdefghij /", k=29)) + "z" for _ in range(3000)]
+    monkeypatch.setattr(client._loaded(), "llguidance", llguidance)
+    assert json.loads(text_of(ask(client, request("x", enum_of(labels)))))["category"] in labels
+
+
+def test_an_ignored_grammar_is_noticed(client: Any, monkeypatch: Any) -> None:
+    """With the form that overflows, the engine answers freely and we say so."""
+    labels = [f"{number:05d}" for number in range(2001)]
+    rules = " | ".join(json.dumps(label + '"') for label in labels)
+    constraint = type(constraint_for(enum_of(labels)))
+    monkeypatch.setattr(constraint, "grammar", lambda *_args, **_kw: "%llguidance {}\nstart: " + rules)
+    with pytest.raises(ConfigurationError, match="ignored the grammar of 2,001 labels"):
+        ask(client, request("What colour is the sky?", enum_of(labels)))
+
+
+def test_other_schemas_are_answered_on_one_line(client: Any) -> None:
+    """Several fields, no needless white space."""
+    fields = {"sure": {"type": "boolean"}, "category": {"type": "string", "enum": ["A", "B"]}}
+    text = text_of(ask(client, request("x", schema_of(fields))))
+    answer = json.loads(text)
+    assert list(answer) == ["sure", "category"]
+    assert text == json.dumps(answer)
+
+
+def test_the_same_texts_give_the_same_bits() -> None:
+    """One slot: a fresh engine repeats the run exactly."""
+    runs = []
+    for _ in range(2):
+        found = LlamaCppClient.local(n_ctx=1024)
+        runs.append([ask(found, request(text, enum_of(["Sports", "Business", "Science"]))) for text in TEXTS])
+        found.close()
+    assert runs[0] == runs[1]
+
+
+def test_two_engines_and_several_slots_live_side_by_side(client: Any) -> None:
+    """Different settings, one process; calls at the same time each get their own answer."""
+    other = LlamaCppClient.local(n_ctx=512, n_parallel=2)
+
+    async def both() -> list[Any]:
+        calls = [
+            found.complete(request(t, enum_of([t, "other"]))) for t in TEXTS for found in (client, other)
+        ]
+        return await asyncio.gather(*calls)
+
+    for answer in asyncio.run(both()):
+        assert json.loads(text_of(answer["choices"][0]))["category"] in {*TEXTS, "other"}
+    other.close()
+
+
+def test_a_long_text_is_an_error_of_its_row(client: Any) -> None:
+    """The slot's context and the prompt's tokens are named; the next row is answered."""
+    with pytest.raises(ProviderError, match=r"The prompt has \d+ tokens, the context 2048") as caught:
+        ask(client, request("word " * 5000, enum_of(["A", "B"])))
+    assert not caught.value.retryable
+    assert json.loads(text_of(ask(client, request("x", enum_of(["A", "B"])))))
+
+
+def test_n_ctx_is_the_context_of_every_slot() -> None:
+    """llama.cpp divides its context among the slots; a user should not have to know."""
+    found = LlamaCppClient.local(n_ctx=512, n_parallel=2)
+    ask(found, request("word " * 400, enum_of(["A", "B"])))
+    found.close()
+
+
+def test_a_begun_answer_is_continued(client: Any) -> None:
+    """One token after the caller's own prefix, with a thousand alternatives."""
+    messages = ({"role": "user", "content": "x"}, {"role": "assistant", "content": '{"category": "'})
+    asked = CompletionRequest(messages=messages, top_logprobs=1000, options={"max_tokens": 1})
+    (token,) = ask(client, asked)["logprobs"]["content"]
+    assert len(token["top_logprobs"]) == 1000
+
+
+def test_a_damaged_file_is_a_configuration_error(tmp_path: Any) -> None:
+    """It begins like GGUF and then breaks off."""
+    path = tmp_path / "broken.gguf"
+    path.write_bytes(b"GGUF" + bytes(200))
+    found = LlamaCppClient(path)
+    with pytest.raises(ConfigurationError, match=r"broken\.gguf: llama\.cpp cannot load this model"):
+        ask(found, request("x", None))
+    found.close()
+
+
+def test_a_grammar_the_engine_rejects_is_a_configuration_error(client: Any) -> None:
+    """Every row would meet it."""
+    with pytest.raises(ConfigurationError, match="cannot enforce this schema"):
+        ask(client, request("x", None, grammar="root ::= ("))
