@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from calibrant.core import ConfigurationError, LabelDistribution, LogprobSpace, Prediction
+from calibrant.logprobs import extract_distribution
+from calibrant.testing import fake_response
 
 
 def distribution(
@@ -63,6 +65,18 @@ def test_confidence_in_an_unknown_label_is_a_key_error(space: LogprobSpace, emit
     """As its probability is, in every space."""
     with pytest.raises(KeyError, match="e"):
         replace(distribution(space), emitted=emitted).confidence("e")
+
+
+@pytest.mark.parametrize(
+    ("written", "emitted", "confidence"),
+    [("cat", "cat", [0.6, 0.4]), (" CAT", "cat", [0.6, 0.4]), ("cow", "", [0.5, 0.5])],
+)
+def test_extraction_says_which_label_was_emitted(written: str, emitted: str, confidence: list[float]) -> None:
+    """As the label set spells it; what is no label lends its probability to none."""
+    response = fake_response(written, ["cat", "dog"], {written: 0.6, "dog": 0.4} if emitted else None)
+    found = extract_distribution(response, ["cat", "dog"], "category")
+    assert found.emitted == emitted
+    assert [found.confidence(label) for label in ("cat", "dog")] == pytest.approx(confidence)
 
 
 def test_confidence_without_a_joint_logprob_is_the_share_too() -> None:

@@ -11,6 +11,7 @@ from gepa.core.adapter import EvaluationBatch, ProposalFn
 
 from calibrant.adapters._failures import FailureMonitor
 from calibrant.adapters._objectives import Objective, resolve_objectives
+from calibrant.adapters._parameters import Schema, check_calls, check_thresholds, find_labels
 from calibrant.adapters._types import ConfidenceDataInst, ConfidenceRolloutOutput, ConfidenceTrajectory
 from calibrant.core import (
     Client,
@@ -24,7 +25,7 @@ from calibrant.core import (
 )
 from calibrant.feedback import build_feedback
 from calibrant.inference import Classifier, Query, RetryPolicy
-from calibrant.logprobs import as_response_format, labels_from_schema
+from calibrant.logprobs import as_response_format
 from calibrant.scoring import LinearBlendScoring, ScoringStrategy
 
 __all__ = ["ConfidenceAdapter"]
@@ -34,8 +35,6 @@ _LOG = logging.getLogger("calibrant")
 USER_TEMPLATE = "user_template"
 
 Candidate: TypeAlias = dict[str, str]
-Schema: TypeAlias = Mapping[str, Any] | type
-"""A JSON schema, an OpenAI-style ``response_format``, or a Pydantic model."""
 
 
 class ConfidenceAdapter:
@@ -130,10 +129,10 @@ class ConfidenceAdapter:
     ) -> None:
         self.model = model
         self.response_schema = response_schema
-        _check_calls(top_logprobs, max_litellm_workers, space)
+        check_calls(top_logprobs, max_litellm_workers, space)
         classifier = Classifier(
             model=model,
-            labels=_labels(model, field_path, response_format, response_schema),
+            labels=find_labels(model, field_path, response_format, response_schema),
             field=field_path,
             response_format=None if response_format is None else as_response_format(response_format),
             answer_field=answer_field,
@@ -183,7 +182,7 @@ class ConfidenceAdapter:
         proposer: ProposalFn | None = None,
         on_prediction: Callable[[Prediction], None] | None = None,
     ) -> None:
-        _check_parameters(high_confidence_threshold, low_confidence_threshold, failure_score)
+        check_thresholds(high_confidence_threshold, low_confidence_threshold, failure_score)
         if scoring_strategy is not None and not isinstance(scoring_strategy, ScoringStrategy):
             raise ConfigurationError(
                 f"Expected a scoring strategy with score and describe, got {scoring_strategy!r}."
@@ -424,54 +423,6 @@ class ConfidenceAdapter:
             More than 20 % of the last 50 rows, or of a larger batch, and at least 5 failed.
         """
         self._failures.record(predictions, provider=self.classifier.client.name)
-
-
-def _check_parameters(high: float, low: float, failure_score: float) -> None:
-    for name, value in (
-        ("high_confidence_threshold", high),
-        ("low_confidence_threshold", low),
-        ("failure_score", failure_score),
-    ):
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ConfigurationError(f"Expected {name} to be a number, got {value!r}.")
-    for name, value in (("high_confidence_threshold", high), ("low_confidence_threshold", low)):
-        if not 0.0 < value <= 1.0:
-            raise ConfigurationError(f"Expected {name} in (0, 1], got {value!r}.")
-    if low > high:
-        raise ConfigurationError(
-            f"Expected low_confidence_threshold <= high_confidence_threshold, got {low!r} > {high!r}: swap them."
-        )
-    if not 0.0 <= failure_score <= 1.0:
-        raise ConfigurationError(f"Expected failure_score in [0, 1], got {failure_score!r}.")
-
-
-def _check_calls(top_logprobs: int, workers: int, space: LogprobSpace | str | None) -> None:
-    for name, value in (("top_logprobs", top_logprobs), ("max_litellm_workers", workers)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigurationError(f"Expected {name} to be a whole number of at least 1, got {value!r}.")
-    if space is not None and space not in {LogprobSpace.MASKED, LogprobSpace.RAW}:
-        raise ConfigurationError(f"Expected space 'masked' or 'raw', got {space!r}.")
-
-
-def _labels(
-    model: object, field_path: str, response_format: Schema | None, response_schema: Schema | None
-) -> tuple[str, ...]:
-    if isinstance(model, str) and response_format is None:
-        raise ConfigurationError(
-            "Expected response_format when the model is a name: pass a JSON schema, or a Pydantic model, "
-            f"whose field {field_path!r} has an enum of the labels."
-        )
-    schemas = [schema for schema in (response_schema, response_format) if schema is not None]
-    if not schemas:
-        raise ConfigurationError(
-            "Expected response_schema or response_format with an enum of the labels, got neither."
-        )
-    try:
-        return labels_from_schema(schemas[0], field_path)
-    except ConfigurationError:
-        if len(schemas) == 1:
-            raise
-        return labels_from_schema(schemas[1], field_path)
 
 
 def _query(candidate: Candidate, row: ConfidenceDataInst) -> Query:

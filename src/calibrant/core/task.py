@@ -44,7 +44,7 @@ _KEY = re.compile(r"""^\s*([\w."' \t-]+?)\s*=""")
 
 def _wrong(message: str, remedy: str, **values: object) -> PydanticCustomError:
     """Return what a validator raises; `message` is a template over `values`."""
-    return PydanticCustomError("calibrant", message, {"remedy": remedy, **values})  # type: ignore[arg-type]
+    return PydanticCustomError("calibrant", message, {"remedy": remedy, **values})
 
 
 class _Section(pydantic.BaseModel):
