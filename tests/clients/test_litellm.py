@@ -199,6 +199,14 @@ class TestFailures:
         assert error.__cause__ is None
         assert error.__suppress_context__
 
+    def test_a_key_of_any_shape_is_hidden(self, server: Any, request_for_label: Any) -> None:
+        """The client's own key is hidden because it is the key, not because it looks like one."""
+        server.answer(401, {"error": {"message": "plainword123 is wrong", "code": "x"}})
+        client = LiteLLMClient("openai/fake", api_base=server.url, api_key="plainword123")
+        with pytest.raises(ProviderError) as caught:
+            ask(client, request_for_label)
+        assert "plainword123" not in str(caught.value)
+
     def test_cancelling_is_not_a_provider_error(self, server: Any, request_for_label: Any) -> None:
         """Cancellation passes the seam untouched."""
         server.delay = 0.3

@@ -345,7 +345,7 @@ class TestEngine:
         record(LlamaCppClient(other))
         assert grammars == [True, False, False, True, False]
 
-    def test_calls_run_side_by_side_up_to_n_parallel(self, path: Any) -> None:
+    def test_calls_run_side_by_side_up_to_n_parallel(self, server: Any, path: Any) -> None:
         """Two slots, two calls at the same time."""
         barrier = threading.Barrier(2, timeout=10)
 

@@ -35,7 +35,6 @@ AWKWARD = [
     "Müll/日本語",
     "a\nb",
     "</s>",
-    "<|im_end|>",
     "a|b",
     "\u2028",
     "🎉",
@@ -106,7 +105,7 @@ def test_a_label_that_is_the_end_token_is_noticed(client: Any) -> None:
 def test_a_schema_the_engine_ignores_is_noticed(client: Any, keyword: Any) -> None:
     """It answers in prose, with status 200."""
     with pytest.raises(ConfigurationError, match="ignored the schema"):
-        ask(client, request("What colour is the sky?", schema_of({"colour": keyword})))
+        ask(client, request("What colour is the sky?", schema_of({"colour": keyword}), max_tokens=8))
 
 
 def test_labels_that_begin_alike_are_kept_apart(client: Any) -> None:
@@ -134,7 +133,7 @@ def test_an_ignored_grammar_is_noticed(client: Any, monkeypatch: Any) -> None:
     constraint = type(constraint_for(enum_of(labels)))
     monkeypatch.setattr(constraint, "grammar", lambda *_args, **_kw: "%llguidance {}\nstart: " + rules)
     with pytest.raises(ConfigurationError, match="ignored the grammar of 2,001 labels"):
-        ask(client, request("What colour is the sky?", enum_of(labels)))
+        ask(client, request("What colour is the sky?", enum_of(labels), max_tokens=8))
 
 
 def test_other_schemas_are_answered_on_one_line(client: Any) -> None:
@@ -174,15 +173,15 @@ def test_two_engines_and_several_slots_live_side_by_side(client: Any) -> None:
 def test_a_long_text_is_an_error_of_its_row(client: Any) -> None:
     """The slot's context and the prompt's tokens are named; the next row is answered."""
     with pytest.raises(ProviderError, match=r"The prompt has \d+ tokens, the context 2048") as caught:
-        ask(client, request("word " * 5000, enum_of(["A", "B"])))
+        ask(client, request("word " * 2500, enum_of(["A", "B"])))
     assert not caught.value.retryable
     assert json.loads(text_of(ask(client, request("x", enum_of(["A", "B"])))))
 
 
 def test_n_ctx_is_the_context_of_every_slot() -> None:
     """llama.cpp divides its context among the slots; a user should not have to know."""
-    found = LlamaCppClient.local(n_ctx=512, n_parallel=2)
-    ask(found, request("word " * 400, enum_of(["A", "B"])))
+    found = LlamaCppClient.local(n_ctx=256, n_parallel=2)
+    ask(found, request("word " * 200, enum_of(["A", "B"])))
     found.close()
 
 
