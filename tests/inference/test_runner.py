@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from calibrant.core import LabelSet, LogprobSpace, Outcome
-from calibrant.inference import AnswerReader, Runner, Query
+from calibrant.inference import AnswerReader, Query, Runner
 from calibrant.testing import FakeClient
 
 
