@@ -129,7 +129,6 @@ HEAD = 'name = "n"\nlabels = ["cat", "dog"]\nprompt = "p"\n'
 DATA = '[data]\ntrain = "train.jsonl"\nvalidation = "validation.jsonl"\ntest = "test.jsonl"\n'
 CAT = b'{"input": "meow", "answer": "cat"}\n'
 
-UNFIT_SCORING = "scoring that does not fit"  # found out after the run directory was made
 BAD_INPUT: dict[str, tuple[dict[str, Any], str]] = {
     "unknown key": (
         {"toml": HEAD + 'promt = "q"\n' + DATA},
@@ -178,9 +177,9 @@ BAD_INPUT: dict[str, tuple[dict[str, Any], str]] = {
         {"toml": HEAD + '[data]\ntrain = "train.jsonl"\nvalidation = "validation.jsonl"\n'},
         "Task 'n' has no 'test' rows: name a file for it under [data].",
     ),
-    UNFIT_SCORING: (
+    "scoring that does not fit": (
         {"extra": '[scoring]\nstrategy = "threshold"\nparameters = { steepness = 5.0 }\n'},
-        "[scoring] parameters do not fit strategy 'threshold'",
+        "strategy 'threshold' has no parameter 'steepness'",
     ),
 }
 
@@ -200,7 +199,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert client.requests == []
 
 
-@pytest.mark.parametrize("kind", [kind for kind in BAD_INPUT if kind != UNFIT_SCORING])
+@pytest.mark.parametrize("kind", BAD_INPUT)
 def test_bad_input_leaves_nothing_behind(
     write_task: WriteTask, fake: Fake, tmp_path: Path, kind: str
 ) -> None:
@@ -319,7 +318,7 @@ def test_what_is_not_known_is_not_invented(write_task: WriteTask, monkeypatch: p
     text = shown(monkeypatch, write_task, result_of())
     rows = [line.split("│")[2:6] for line in text.splitlines() if "seed " in line and "│" in line]
     assert [[cell.strip() for cell in row] for row in rows] == [["-", "-", "-", "0.500"]]
-    assert "6 test answers failed for the server's reasons and count neither way." in text
+    assert "3 test answers failed for the server's reasons and count neither way." in text
     assert "4 of 10 answers of the search came without usable log-probabilities" in text
     assert "12 calls in the search, 0 of 2 proposals accepted, 5 s, $0.0123." in text
     assert "Files:" not in text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -438,7 +437,6 @@ def test_damaged_journal_is_refused_with_its_line(tmp_path: Path) -> None:
 
 def test_no_library_writes_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """GEPA's chatter goes to the run directory, or nowhere."""
-    logging.getLogger("calibrant").setLevel(logging.ERROR)
     optimize(make_task(), model=client(), max_metric_calls=60, minibatch_size=4)
     captured = capsys.readouterr()
     assert captured.out == captured.err == ""
