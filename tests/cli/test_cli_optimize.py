@@ -319,7 +319,7 @@ def test_what_is_not_known_is_not_invented(write_task: WriteTask, monkeypatch: p
     rows = [line.split("│")[2:6] for line in text.splitlines() if "seed " in line and "│" in line]
     assert [[cell.strip() for cell in row] for row in rows] == [["-", "-", "-", "0.500"]]
     assert "3 test answers failed for the server's reasons and count neither way." in text
-    assert "4 of 10 answers of the search came without usable log-probabilities" in text
+    assert "4 of 10 completions of the search came without usable log-probabilities" in text
     assert "12 calls in the search, 0 of 2 proposals accepted, 5 s, $0.0123." in text
     assert "Files:" not in text
 
