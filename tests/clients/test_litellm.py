@@ -165,7 +165,7 @@ class TestFailures:
     def test_a_broken_body_is_a_provider_error(self, server: Any, request_for_label: Any) -> None:
         """HTML with status 200 does not pass as an answer."""
         server.answer(200, b"<html>busy</html>")
-        failure(make_client(server), request_for_label)
+        assert isinstance(failure(make_client(server), request_for_label), ProviderError)
 
     def test_a_content_policy_block_is_a_refusal(self, server: Any, request_for_label: Any) -> None:
         """It says something about the row, so it comes back as an answer that refuses."""

@@ -355,10 +355,12 @@ class TestEngine:
 
         server.script = [meet]
 
-        async def four(client: Any) -> None:
-            await asyncio.gather(*(client.complete(request()) for _ in range(4)))
+        async def four(client: Any) -> list[Any]:
+            return await asyncio.gather(*(client.complete(request()) for _ in range(4)))
 
-        asyncio.run(four(LlamaCppClient(path, n_parallel=2)))
+        # A call that ran alone would break the barrier.
+        assert len(asyncio.run(four(LlamaCppClient(path, n_parallel=2)))) == 4
+        assert not barrier.broken
 
     def test_threads_wait_without_spinning(self, monkeypatch: Any) -> None:
         """The switch is set while the library loads, and is gone afterwards."""

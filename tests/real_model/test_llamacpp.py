@@ -181,7 +181,10 @@ def test_a_long_text_is_an_error_of_its_row(client: Any) -> None:
 def test_n_ctx_is_the_context_of_every_slot() -> None:
     """llama.cpp divides its context among the slots; a user should not have to know."""
     found = LlamaCppClient.local(n_ctx=256, n_parallel=2)
-    ask(found, request("word " * 200, enum_of(["A", "B"])))
+    fits = ask(found, request("word " * 200, enum_of(["A", "B"])))
+    assert json.loads(text_of(fits))["category"] in {"A", "B"}
+    with pytest.raises(ProviderError, match="the context 256"):
+        ask(found, request("word " * 300, enum_of(["A", "B"])))
     found.close()
 
 
