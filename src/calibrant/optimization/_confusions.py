@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from calibrant.core import Outcome, Prediction
@@ -35,7 +35,7 @@ class PromptRecord:
     got: dict[str, str] = field(default_factory=dict)
 
     def add(self, text: str, answer: str, prediction: Prediction) -> None:
-        """Take note of one prediction; the last one for a text counts."""
+        """Take note of one prediction; the first one for a text counts."""
         if prediction.outcome is not Outcome.OK or prediction.label is None or text in self.got:
             return
         self.got[text] = prediction.label
@@ -65,8 +65,3 @@ class ConfusionLog:
     def of(self, prompt: str) -> PromptRecord:
         """Return what is known of `prompt`; an empty record when nothing is."""
         return self._records[prompt] if prompt in self._records else PromptRecord()
-
-    @property
-    def prompts(self) -> Mapping[str, PromptRecord]:
-        """Every prompt seen."""
-        return self._records
