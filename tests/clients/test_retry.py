@@ -1,13 +1,14 @@
-"""complete_with_retries: only what may pass, with growing waits."""
+"""with_retries: only what may pass, with growing waits."""
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
 
-from calibrant.clients import RetryPolicy, complete_with_retries
+from calibrant.clients import RetryPolicy, with_retries
 from calibrant.core import (
     CompletionRequest,
     ConfigurationError,
@@ -35,7 +36,7 @@ def run(answers: Any, *, jitter: Any = 1.0, **options: Any) -> Any:
     client = FakeClient(["Food", "Rent"], {"lunch": answers})
     policy = RetryPolicy(sleep=clock.sleep, jitter=lambda: jitter, **options)
     try:
-        result = asyncio.run(complete_with_retries(client, REQUEST, policy=policy))
+        result = asyncio.run(with_retries(partial(client.complete, REQUEST), policy=policy))
     except ProviderError as error:
         result = error
     return result, clock.waits, len(client.requests)
@@ -99,7 +100,7 @@ def test_other_exceptions_pass_at_once() -> None:
     """A wrong configuration is no transport fault."""
     client = FakeClient(["Food", "Rent"], {"lunch": [ConfigurationError("wrong")]})
     with pytest.raises(ConfigurationError, match="wrong"):
-        asyncio.run(complete_with_retries(client, REQUEST))
+        asyncio.run(with_retries(partial(client.complete, REQUEST)))
     assert len(client.requests) == 1
 
 

@@ -19,6 +19,7 @@ from calibrant.core import (
     Outcome,
     Prediction,
 )
+from calibrant.inference import Decoding
 from calibrant.inference import _classifier as classifier_module
 from calibrant.testing import FakeClient, fake_response
 
@@ -352,7 +353,8 @@ def test_a_task_describes_its_classifier(
     options = {"max_tokens": 9, "api_base": "http://h/v1"}
     assert opened == [("openai/x", {"space": "raw", "concurrency": 3, "options": options})]
     assert classifier.runner.concurrency == 3
-    assert classifier.runner.reader.space is LogprobSpace.RAW
+    assert isinstance(classifier.runner.method, Decoding)
+    assert classifier.runner.method.reader.space is LogprobSpace.RAW
     assert classifier.classify("meow").label == "cat"
     assert sent(animals) == [("Which animal?", "<meow>")]
     assert dict(animals.requests[0].options) == options

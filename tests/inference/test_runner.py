@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from calibrant.core import LabelSet, LogprobSpace, Outcome
-from calibrant.inference import AnswerReader, Query, Runner
+from calibrant.inference import AnswerReader, Decoding, Query, Runner
 from calibrant.testing import FakeClient
 
 
@@ -12,7 +12,7 @@ def make(client: FakeClient) -> Runner:
     reader = AnswerReader(
         labels=LabelSet(["cat", "dog"]), field="category", answer_field="category", space=LogprobSpace.MASKED
     )
-    return Runner(client=client, reader=reader)
+    return Runner(client=client, method=Decoding(client=client, reader=reader))
 
 
 def test_queries_of_several_prompts_run_together() -> None:

@@ -1,17 +1,20 @@
 """Whoever answers, behind one seam: one request in, one response out, every failure a `ProviderError`."""
 
 from calibrant.clients._callable import CallableClient
+from calibrant.clients._constraint import Constraint, constraint_for
 from calibrant.clients._litellm import LiteLLMClient
 from calibrant.clients._llamacpp import LlamaCppClient
-from calibrant.clients._retry import RetryPolicy, complete_with_retries
+from calibrant.clients._retry import RetryPolicy, with_retries
 from calibrant.clients._weights import LocalModel, local_models
 
 __all__ = [
     "CallableClient",
+    "Constraint",
     "LiteLLMClient",
     "LlamaCppClient",
     "LocalModel",
     "RetryPolicy",
-    "complete_with_retries",
+    "constraint_for",
     "local_models",
+    "with_retries",
 ]

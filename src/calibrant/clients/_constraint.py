@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,10 +44,18 @@ class Constraint:
             return f"%llguidance {{}}\nstart: VALUE\nVALUE: {alternatives}"
         return f"root ::= {alternatives}"
 
+    def answer(self, value: str) -> str:
+        """Return the JSON that gives `value`, as it is outside JSON."""
+        return self.prefix + _inside(value) + self.suffix
+
+    def answers(self) -> Iterator[str]:
+        """Return every legal answer."""
+        return (self.prefix + value + self.suffix for value in self.values)
+
     def allows(self, text: str, *, partial: bool = False) -> bool:
         """Return whether `text` is a legal answer, or (`partial`) the beginning of one."""
         if partial:
-            return any((self.prefix + value + self.suffix).startswith(text) for value in self.values)
+            return any(answer.startswith(text) for answer in self.answers())
         if not (text.startswith(self.prefix) and text.endswith(self.suffix)):
             return False
         return text[len(self.prefix) : len(text) - len(self.suffix)] in self.values
@@ -132,8 +140,12 @@ def _walk(node: Mapping[str, Any], root: Mapping[str, Any], *, depth: int) -> _P
 def _quoted(values: object) -> _Parts | None:
     if not isinstance(values, list | tuple) or not all(isinstance(value, str) for value in values):
         return None
-    inside = [json.dumps(value, ensure_ascii=False)[1:-1] for value in values]
+    inside = [_inside(value) for value in values]
     return ('"', tuple(dict.fromkeys(inside)), '"') if inside else None
+
+
+def _inside(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False)[1:-1]
 
 
 def _resolve(node: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:

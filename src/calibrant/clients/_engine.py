@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import threading
+import urllib.request
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +22,8 @@ __all__ = ["Engine", "EngineSettings", "default_threads", "engine_module", "open
 
 _LIBRARY_COMMAND = "apt-get install libgomp1 (or your system's package of the GNU OpenMP library)"
 _SPINS = "1000"
+# A proxy of the environment is not asked for this process's own address.
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +92,26 @@ class Engine:
     def chat(self, body: dict[str, Any]) -> dict[str, Any]:
         """Answer one chat request; safe to call from several threads."""
         answer: dict[str, Any] = self._server.handle_chat_completions(body)
+        return answer
+
+    def tokenize(self, text: str, *, special: bool) -> list[int]:
+        """Return the tokens of `text`; `special` says whether special tokens are recognised in it."""
+        found: list[int] = self._post("/tokenize", {"content": text, "parse_special": special})["tokens"]
+        return found
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """Return the text of `tokens`."""
+        return str(self._post("/detokenize", {"tokens": list(tokens)})["content"])
+
+    def _post(self, route: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        # These routes exist over HTTP only; the server listens on the loopback interface.
+        request = urllib.request.Request(  # noqa: S310 (its own address)
+            self._server.listening_address + route,
+            data=json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        with _direct.open(request, timeout=60) as response:
+            answer: dict[str, Any] = json.load(response)
         return answer
 
 

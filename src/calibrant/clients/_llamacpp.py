@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
+from weakref import WeakKeyDictionary
 
 from calibrant.clients._constraint import (
     Constraint,
@@ -21,8 +24,11 @@ from calibrant.core import (
     CompletionRequest,
     ConfigurationError,
     ContextLengthError,
+    Continuation,
     LogprobSpace,
+    NextTokens,
     ProviderError,
+    Usage,
 )
 
 __all__ = ["LlamaCppClient"]
@@ -31,6 +37,12 @@ _MAX_TOKENS = 512
 
 # Raw alternatives are headed by tokens the grammar forbids: a handful would leave most labels unmeasured.
 _MIN_TOP_LOGPROBS = 100
+
+# Next tokens listed for exact scoring.
+_NEXT_TOKENS = 1000
+
+# About one call in 300 comes back without log-probabilities.
+_REPEATS = 3
 
 
 class LlamaCppClient:
@@ -88,6 +100,9 @@ class LlamaCppClient:
         self._pool = ThreadPoolExecutor(n_parallel, thread_name_prefix="calibrant-llamacpp")
         self._lock = threading.Lock()
         self._engine: Engine | None = None
+        self._slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.LifoQueue[int]] = (
+            WeakKeyDictionary()
+        )
 
     @classmethod
     def local(cls, model: str = "local/smollm2-135m", **settings: int | None) -> Self:
@@ -133,10 +148,81 @@ class LlamaCppClient:
         """
         constraint_for(response_format)
 
+    async def check_labels(self, labels: Sequence[str]) -> None:
+        """Refuse labels whose tokens do not spell them, or that the context cannot hold.
+
+        Raises
+        ------
+        ConfigurationError
+            A label holds a special token, has no tokens, or is longer than the context.
+        """
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._pool, self._check_labels, tuple(labels))
+
+    def continuing(self, request: CompletionRequest) -> AbstractAsyncContextManager[Continuation]:
+        """Return a row's place in the engine: a slot of its own, until the context ends."""
+        return self._continuing(request)
+
+    @asynccontextmanager
+    async def _continuing(self, request: CompletionRequest) -> AsyncIterator[Continuation]:
+        loop = asyncio.get_running_loop()
+        if loop not in self._slots:
+            self._slots[loop] = asyncio.LifoQueue()
+            for number in reversed(range(self._settings.n_parallel)):
+                self._slots[loop].put_nowait(number)
+        free = self._slots[loop]
+        slot = await free.get()
+        try:
+            yield _Row(self, request, slot)
+        finally:
+            free.put_nowait(slot)
+
+    async def next_tokens(self, request: CompletionRequest, text: str, slot: int) -> NextTokens:
+        """Return what may follow `text`, computed in `slot`."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, self._next_tokens, request, text, slot)
+
     def close(self) -> None:
         """Wait for running calls, then free the model unless another client uses it."""
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._engine = None
+
+    def _next_tokens(self, request: CompletionRequest, text: str, slot: int) -> NextTokens:
+        body = {
+            "messages": [*map(dict, request.messages), {"role": "assistant", "content": text}],
+            "temperature": 0,
+            "max_tokens": 1,
+            "logprobs": True,
+            "top_logprobs": request.top_logprobs or _NEXT_TOKENS,
+            "id_slot": slot,
+        }
+        engine = self._loaded()
+        for _ in range(_REPEATS):
+            answer = self._call(engine, body)
+            if _has_logprobs(answer):
+                return _read_next(answer)
+        msg = f"llama.cpp answered {_REPEATS} times without log-probabilities."
+        raise ProviderError(msg, provider=self.name, retryable=True, hint="Try again, or scoring='decode'.")
+
+    def _check_labels(self, labels: Sequence[str]) -> None:
+        engine = self._loaded()
+        longest = max(labels, key=lambda label: len(label.encode()))
+        # A token holds at least one byte.
+        if len(longest.encode()) >= self._settings.n_ctx:
+            size = len(engine.tokenize(longest, special=False))
+            if size >= self._settings.n_ctx:
+                msg = (
+                    f"The label {longest[:40]!r}... has {size:,} tokens, the context {self._settings.n_ctx:,}: "
+                    "shorten it, or raise n_ctx."
+                )
+                raise ConfigurationError(msg)
+        if not _spelled(engine, "\n".join(labels)):
+            wrong = next((label for label in labels if not _spelled(engine, label)), longest)
+            msg = (
+                f"The tokens of {self.name} do not spell the label {wrong!r:.80}: it holds a special token of the "
+                "model, or characters it does not know. Rename the label."
+            )
+            raise ConfigurationError(msg)
 
     def _loaded(self) -> Engine:
         with self._lock:
@@ -151,7 +237,6 @@ class LlamaCppClient:
         body = _body(request, choice, llguidance=engine.llguidance)
         answer = self._call(engine, body)
         if request.top_logprobs > 0 and not _has_logprobs(answer):
-            # About one call in 300 comes back without them.
             answer = self._call(engine, body)
         if not own:
             self._check(choice, answer)
@@ -201,6 +286,39 @@ class LlamaCppClient:
         if not legal:
             msg = f"{self.name}: llama.cpp ignored {what} and answered {text[-80:]!r}. {remedy}"
             raise ConfigurationError(msg)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row that holds a slot."""
+
+    client: LlamaCppClient
+    request: CompletionRequest
+    slot: int
+
+    async def next_tokens(self, text: str) -> NextTokens:
+        """Return what may follow `text`."""
+        return await self.client.next_tokens(self.request, text, self.slot)
+
+
+def _spelled(engine: Engine, text: str) -> bool:
+    """Return whether the tokens of `text` are those of ordinary text, and spell it."""
+    tokens = engine.tokenize(text, special=True)
+    return (
+        tokens == engine.tokenize(text, special=False) and engine.detokenize(tokens).strip() == text.strip()
+    )
+
+
+def _read_next(answer: Mapping[str, Any]) -> NextTokens:
+    listed = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
+    used = answer.get("usage", {})
+    return NextTokens(
+        top=tuple((bytes(token["bytes"]), token["logprob"]) for token in listed),
+        usage=Usage(
+            prompt_tokens=used.get("prompt_tokens", 0), completion_tokens=used.get("completion_tokens", 0)
+        ),
+        model=answer.get("model"),
+    )
 
 
 def _continues(request: CompletionRequest) -> bool:

@@ -6,14 +6,16 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from calibrant.core import Client, CompletionRequest, ConfigurationError, ProviderError
+from calibrant.core import ConfigurationError, ProviderError
 
 if TYPE_CHECKING:
     import tenacity
 
-__all__ = ["RetryPolicy", "complete_with_retries"]
+__all__ = ["RetryPolicy", "with_retries"]
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,24 +77,22 @@ class RetryPolicy:
         return error.retry_after is None or error.retry_after <= self.maximum_retry_after_seconds
 
 
-async def complete_with_retries(
-    client: Client, request: CompletionRequest, *, policy: RetryPolicy | None = None
-) -> tuple[object, int]:
-    """Call `client` until it answers, or until trying again makes no sense.
+async def with_retries(
+    call: Callable[[], Awaitable[_T]], *, policy: RetryPolicy | None = None
+) -> tuple[_T, int]:
+    """Call until there is an answer, or until trying again makes no sense.
 
     Parameters
     ----------
-    client : Client
-        Whom to ask.
-    request : CompletionRequest
-        What to ask.
+    call : coroutine function
+        Makes one call.
     policy : RetryPolicy, optional
         By default ``RetryPolicy()``.
 
     Returns
     -------
-    response : object
-        The provider's response, unread.
+    answer : object
+        What the call returned.
     attempts : int
         Calls made.
 
@@ -116,7 +116,7 @@ async def complete_with_retries(
         async for attempt in retrying:
             with attempt:
                 made = attempt.retry_state.attempt_number
-                return await client.complete(request), made
+                return await call(), made
     except ProviderError as error:
         error.attempts = made
         raise

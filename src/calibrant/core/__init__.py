@@ -1,6 +1,15 @@
 """Data and Protocols shared by every other package; imports none of them."""
 
-from calibrant.core.completion import Client, Completion, CompletionRequest, Message, Token
+from calibrant.core.completion import (
+    Client,
+    Completion,
+    CompletionRequest,
+    Continuation,
+    ContinuingClient,
+    Message,
+    NextTokens,
+    Token,
+)
 from calibrant.core.distribution import LabelDistribution, LogprobSpace
 from calibrant.core.errors import (
     CalibrantError,
@@ -30,6 +39,8 @@ __all__ = [
     "CompletionRequest",
     "ConfigurationError",
     "ContextLengthError",
+    "Continuation",
+    "ContinuingClient",
     "DataError",
     "Example",
     "Interval",
@@ -40,6 +51,7 @@ __all__ = [
     "LogprobsUnavailableError",
     "Message",
     "ModelSettings",
+    "NextTokens",
     "NotFittedError",
     "Outcome",
     "Prediction",

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from calibrant.core.distribution import LogprobSpace
 from calibrant.core.prediction import Usage
 
-__all__ = ["Client", "Completion", "CompletionRequest", "Message", "Token"]
+__all__ = [
+    "Client",
+    "Completion",
+    "CompletionRequest",
+    "Continuation",
+    "ContinuingClient",
+    "Message",
+    "NextTokens",
+    "Token",
+]
 
 
 Message = Mapping[str, str]
@@ -112,3 +122,62 @@ class Completion:
     refusal: str | None = None
     model: str | None = None
     usage: Usage = Usage()
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextTokens:
+    """What a model may write next.
+
+    Attributes
+    ----------
+    top : tuple of (bytes, float)
+        The most probable tokens with the natural logarithm of their probability; every token once.
+    usage : Usage
+        Tokens and cost of the call.
+    model : str or None
+        The model that really answered.
+    """
+
+    top: tuple[tuple[bytes, float], ...]
+    usage: Usage = Usage()
+    model: str | None = None
+
+
+class Continuation(Protocol):
+    """One row's place in an engine: its messages are computed once, continuations of them on demand."""
+
+    async def next_tokens(self, text: str) -> NextTokens:
+        """Return what the model may write after its answer began with `text`.
+
+        Raises
+        ------
+        ProviderError
+            The call failed.
+        """
+        ...
+
+
+@runtime_checkable
+class ContinuingClient(Client, Protocol):
+    """A client whose model can be asked what it would write after any beginning of an answer."""
+
+    async def check_labels(self, labels: Sequence[str]) -> None:
+        """Refuse labels that cannot be scored; called once, with the labels as the answer spells them.
+
+        Raises
+        ------
+        ConfigurationError
+            A label holds a special token of the model, has no tokens, or is longer than the context.
+        """
+        ...
+
+    def continuing(self, request: CompletionRequest) -> AbstractAsyncContextManager[Continuation]:
+        """Return a row's place in the engine; calls inside the context go where its prompt is cached.
+
+        Parameters
+        ----------
+        request : CompletionRequest
+            Its messages are the row's. ``top_logprobs`` says how many next tokens are wanted; 0 takes
+            the client's own number.
+        """
+        ...

@@ -67,6 +67,9 @@ class LabelDistribution:
     emitted : str or None, default None
         The label that the answer spells, which `joint_logprob` belongs to, as `labels` spells it;
         empty where the answer spells none of them; None where that is not known.
+    error_bound : float or None, default None
+        In ``exact`` space the largest total variation, in [0, 1], between this distribution and the
+        one that scoring every label to its end would give; None elsewhere, where it is not known.
     """
 
     labels: tuple[str, ...]
@@ -77,6 +80,7 @@ class LabelDistribution:
     unresolved_mass: float
     space: LogprobSpace
     emitted: str | None = None
+    error_bound: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("logprobs", "measured"):
@@ -96,6 +100,7 @@ class LabelDistribution:
             and self.unresolved_mass == other.unresolved_mass
             and self.space == other.space
             and self.emitted == other.emitted
+            and self.error_bound == other.error_bound
         )
 
     __hash__ = None  # type: ignore[assignment]

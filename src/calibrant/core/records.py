@@ -83,6 +83,7 @@ def _distribution_to_record(distribution: LabelDistribution) -> dict[str, Any]:
         "unresolved_mass": distribution.unresolved_mass,
         "space": distribution.space.value,
         "emitted": distribution.emitted,
+        "error_bound": distribution.error_bound,
     }
 
 
@@ -95,5 +96,6 @@ def _distribution_from_record(record: Mapping[str, Any]) -> LabelDistribution:
         label_mass=record["label_mass"],
         unresolved_mass=record["unresolved_mass"],
         space=LogprobSpace(record["space"]),
-        emitted=record.get("emitted"),  # older records lack it
+        emitted=record.get("emitted"),  # older records lack it, and the bound
+        error_bound=record.get("error_bound"),
     )

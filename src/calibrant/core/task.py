@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic
 from pydantic_core import PydanticCustomError
@@ -62,6 +62,10 @@ class ModelSettings(_Section):
         Endpoint of an OpenAI-compatible server.
     space : str or None
         ``masked`` or ``raw``, where the model's own default is wrong.
+    scoring : str or None
+        ``exact`` or ``decode``; None takes what model and schema allow.
+    tolerance : float, "exact" or None
+        How far ``exact`` goes; None takes its default.
     concurrency : int or None
         Calls in flight; None takes the model's own default.
     options : mapping
@@ -71,6 +75,8 @@ class ModelSettings(_Section):
     name: str = DEFAULT_MODEL
     api_base: str | None = None
     space: Literal["masked", "raw"] | None = None
+    scoring: Literal["exact", "decode"] | None = None
+    tolerance: Annotated[float, pydantic.Field(ge=0, le=1)] | Literal["exact"] | None = None
     concurrency: int | None = pydantic.Field(default=None, ge=1)
     options: dict[str, Any] = pydantic.Field(default_factory=dict)
 

@@ -2,7 +2,9 @@
 
 from calibrant.clients import RetryPolicy
 from calibrant.inference._classifier import Classifier
+from calibrant.inference._exact import ExactScoring
 from calibrant.inference._loop import run_sync
+from calibrant.inference._methods import Decoding, Method
 from calibrant.inference._models import ModelLike, open_client
 from calibrant.inference._reader import AnswerReader
 from calibrant.inference._runner import Query, Runner
@@ -10,6 +12,9 @@ from calibrant.inference._runner import Query, Runner
 __all__ = [
     "AnswerReader",
     "Classifier",
+    "Decoding",
+    "ExactScoring",
+    "Method",
     "ModelLike",
     "Query",
     "RetryPolicy",

@@ -7,6 +7,8 @@ from typing import Any
 
 from calibrant.clients import RetryPolicy
 from calibrant.core import Client, Journal, LabelSet, LogprobSpace, Prediction, Task
+from calibrant.inference._choice import Scoring, choose_method
+from calibrant.inference._exact import Tolerance
 from calibrant.inference._loop import run_sync
 from calibrant.inference._models import DEFAULT_CONCURRENCY, ModelLike, call_options, open_client
 from calibrant.inference._reader import AnswerReader
@@ -47,6 +49,18 @@ class Classifier:
         Finished predictions; what it holds is not asked again.
     retry : RetryPolicy, optional
         How passing faults are retried.
+    scoring : {"exact", "decode"}, optional
+        ``exact`` asks how probable every label is as the answer; nothing is sampled, and `options`
+        such as a temperature do not apply. ``decode`` lets the model write its answer and reads the
+        log-probabilities of its tokens. By default ``exact`` where model and schema allow it.
+    tolerance : float or "exact", optional
+        How far ``exact`` goes: beginnings of labels whose share of the label mass is not above this,
+        in [0, 1], are not looked into. 0.1 by default; ``"exact"`` is 0.005.
+
+    Raises
+    ------
+    ConfigurationError
+        A parameter is out of range, or the model cannot be asked as `scoring` says.
 
     Examples
     --------
@@ -73,6 +87,8 @@ class Classifier:
         options: Mapping[str, Any] | None = None,
         journal: Journal | None = None,
         retry: RetryPolicy | None = None,
+        scoring: Scoring | None = None,
+        tolerance: Tolerance | None = None,
     ) -> None:
         self.labels = LabelSet.of(labels)
         self.field = field
@@ -80,20 +96,28 @@ class Classifier:
         self.user_template = user_template
         self._owns_client = not isinstance(model, Client)
         client = open_client(model, space=space, concurrency=concurrency, options=options)
-        self.runner = Runner(
-            client=client,
-            reader=AnswerReader(
+        response_format = response_format or enum_schema(self.labels, field)
+        method = choose_method(
+            client,
+            AnswerReader(
                 labels=self.labels,
                 field=field,
                 answer_field=answer_field or field,
                 space=LogprobSpace(space) if space is not None else client.space,
             ),
-            response_format=response_format or enum_schema(self.labels, field),
+            response_format,
+            scoring=scoring if scoring is not None or space is None else "decode",
+            tolerance=tolerance,
+            retry=retry or RetryPolicy(),
+        )
+        self.runner = Runner(
+            client=client,
+            method=method,
+            response_format=response_format,
             top_logprobs=top_logprobs,
             concurrency=concurrency or DEFAULT_CONCURRENCY,
             options=call_options(options),
             journal=journal,
-            retry=retry or RetryPolicy(),
         )
 
     @classmethod
@@ -125,6 +149,8 @@ class Classifier:
             space=own.space if model is None else None,
             options=options,
             journal=journal,
+            scoring=own.scoring if model is None else None,
+            tolerance=own.tolerance if model is None else None,
         )
 
     @property

@@ -8,9 +8,8 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
-from calibrant.clients import RetryPolicy, complete_with_retries
 from calibrant.core import (
     CalibrantError,
     Client,
@@ -23,7 +22,7 @@ from calibrant.core import (
     ProviderError,
 )
 from calibrant.inference._loop import run_sync
-from calibrant.inference._reader import AnswerReader
+from calibrant.inference._methods import Method
 
 __all__ = ["Query", "Runner"]
 
@@ -67,8 +66,8 @@ class Runner:
     ----------
     client : Client
         Where the calls go.
-    reader : AnswerReader
-        How responses are read.
+    method : Method
+        How a request becomes a prediction.
     response_format : mapping or None
         JSON schema sent with every call.
     top_logprobs : int
@@ -79,18 +78,15 @@ class Runner:
         Handed to the provider with every call.
     journal : Journal or None
         Finished predictions; what it holds is not asked again. Errors are never stored.
-    retry : RetryPolicy
-        How passing faults are retried.
     """
 
     client: Client
-    reader: AnswerReader
+    method: Method
     response_format: Mapping[str, Any] | None = None
     top_logprobs: int = 5
     concurrency: int = 10
     options: Mapping[str, Any] = field(default_factory=dict)
     journal: Journal | None = None
-    retry: RetryPolicy = RetryPolicy()
     _answered: bool = field(default=False, init=False, repr=False)
 
     def run(self, queries: Sequence[Query], *, on_prediction: OnPrediction | None = None) -> list[Prediction]:
@@ -159,9 +155,7 @@ class Runner:
     async def _ask(self, request: CompletionRequest) -> Prediction:
         start = time.perf_counter()
         try:
-            found, attempts = await complete_with_retries(
-                _Reading(self.client, self.reader), request, policy=self.retry
-            )
+            prediction = await self.method.predict(request)
         except (SystemExit, KeyboardInterrupt) as error:
             # Either would end the event loop, and every later call would wait for ever.
             raise CalibrantError(f"{self.client.name}: the model raised {error!r}.") from error
@@ -172,44 +166,21 @@ class Runner:
                 )
             if error.systemic and not self._answered:
                 raise
-            prediction = Prediction(label=None, outcome=Outcome.ERROR, reason=str(error))
-            attempts = error.attempts
+            prediction = Prediction(
+                label=None, outcome=Outcome.ERROR, reason=str(error), attempts=error.attempts
+            )
         else:
-            prediction = cast("Prediction", found)
             self._answered = True
-        return replace(prediction, attempts=attempts, latency_seconds=time.perf_counter() - start)
+        return replace(prediction, latency_seconds=time.perf_counter() - start)
 
     def _key(self, request: CompletionRequest) -> str:
         """Return a digest of everything that can change the prediction."""
         parts = [
             self.client.name,
-            self.reader.space.value,
+            dict(self.method.describe()),
             [dict(message) for message in request.messages],
             request.response_format,
             request.top_logprobs,
             {name: value for name, value in request.options.items() if name not in _NOT_IN_KEY},
-            self.reader.labels.labels,
-            self.reader.field,
-            self.reader.answer_field,
         ]
         return hashlib.sha256(json.dumps(parts, sort_keys=True, default=repr).encode()).hexdigest()
-
-
-class _Reading:
-    """A client that reads what it is answered, so that broken responses are retried like failed calls."""
-
-    def __init__(self, client: Client, reader: AnswerReader) -> None:
-        self.name = client.name
-        self.space = client.space
-        self._client = client
-        self._reader = reader
-
-    async def complete(self, request: CompletionRequest) -> object:
-        """Return the prediction in the client's response."""
-        prediction = self._reader.read(await self._client.complete(request))
-        if prediction.outcome is Outcome.ERROR:
-            raise ProviderError(prediction.reason, provider=self.name, retryable=True)
-        return prediction
-
-    def close(self) -> None:
-        """Do nothing: the client belongs to the engine."""

@@ -5,8 +5,12 @@ from calibrant.logprobs._completion import read_completion
 from calibrant.logprobs._distribution import extract_distribution
 from calibrant.logprobs._fields import UnparsedError, field_value
 from calibrant.logprobs._schema import as_response_format, enum_schema, labels_from_schema
+from calibrant.logprobs._trie import LabelTrie
+from calibrant.logprobs._walk import LabelWalk
 
 __all__ = [
+    "LabelTrie",
+    "LabelWalk",
     "UnparsedError",
     "as_response_format",
     "enum_schema",

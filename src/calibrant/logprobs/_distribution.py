@@ -56,7 +56,7 @@ from calibrant.logprobs._align import AlignedField, align, checked
 from calibrant.logprobs._completion import IMPOSSIBLE, read_completion
 from calibrant.logprobs._trie import SPACES, START, Branch, LabelTrie, State, trie_for
 
-__all__ = ["FLOOR", "extract_distribution"]
+__all__ = ["FLOOR", "extract_distribution", "log_normalise"]
 
 FLOOR: Final = 1e-12
 """No label's probability is reported below this, so that logarithms stay finite."""
@@ -193,10 +193,10 @@ class _Masses:
                 # Evidence at the opening quote may be less than what a later node left open.
                 measured[label] = measured[label] and weights[label] >= bound
                 weights[label] += bound
-        return _log_normalise(weights), np.array(measured, dtype=np.bool_)
+        return log_normalise(weights), np.array(measured, dtype=np.bool_)
 
 
-def _log_normalise(weights: list[float]) -> NDArray[np.float64]:
+def log_normalise(weights: list[float]) -> NDArray[np.float64]:
     total = math.fsum(weights)
     if total <= 0:
         return np.full(len(weights), -math.log(len(weights)))

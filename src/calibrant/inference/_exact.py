@@ -1,0 +1,176 @@
+"""Exact scoring: what the model would write next is asked for, label by label, instead of decoded."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+from calibrant.clients import Constraint, RetryPolicy, with_retries
+from calibrant.core import (
+    CompletionRequest,
+    ConfigurationError,
+    Continuation,
+    ContinuingClient,
+    LabelDistribution,
+    LabelSet,
+    LogprobsUnavailableError,
+    NextTokens,
+    Outcome,
+    Prediction,
+    ProviderError,
+    Usage,
+)
+from calibrant.logprobs import LabelTrie, LabelWalk
+
+__all__ = ["DEFAULT_TOLERANCE", "ExactScoring", "Tolerance", "resolve_tolerance"]
+
+Tolerance = float | Literal["exact"]
+
+DEFAULT_TOLERANCE: Final = 0.1
+_EXACT_TOLERANCE: Final = 0.005
+
+
+def resolve_tolerance(tolerance: Tolerance | None) -> float:
+    """Return the number `tolerance` stands for.
+
+    Raises
+    ------
+    ConfigurationError
+        It is neither ``"exact"`` nor a number in [0, 1].
+    """
+    if tolerance is None:
+        return DEFAULT_TOLERANCE
+    if tolerance == "exact":
+        return _EXACT_TOLERANCE
+    if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0.0 <= tolerance <= 1.0:
+        raise ConfigurationError(f'Expected a tolerance in [0, 1] or "exact", got {tolerance!r}.')
+    return float(tolerance)
+
+
+@dataclass(kw_only=True)
+class ExactScoring:
+    """Scores every label by walking the label trie on next-token probabilities.
+
+    Attributes
+    ----------
+    client : ContinuingClient
+        Where the calls go.
+    labels : LabelSet
+        The legal labels.
+    constraint : Constraint
+        The JSON around the label.
+    tolerance : float
+        See `LabelWalk`.
+    retry : RetryPolicy
+        How passing faults of single calls are retried.
+    """
+
+    client: ContinuingClient
+    labels: LabelSet
+    constraint: Constraint
+    tolerance: float = DEFAULT_TOLERANCE
+    retry: RetryPolicy = RetryPolicy()
+    _trie: LabelTrie = field(init=False, repr=False)
+    _checked: bool = field(default=False, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._trie = LabelTrie(self.labels.labels)
+
+    async def predict(self, request: CompletionRequest) -> Prediction:
+        """Return the most probable label and the distribution over all of them."""
+        if not self._checked:
+            await self.client.check_labels(self.constraint.values)
+            self._checked = True
+        walk = LabelWalk(self.labels, tolerance=self.tolerance, trie=self._trie)
+        calls = _Calls()
+        try:
+            async with self.client.continuing(replace(request, top_logprobs=0)) as row:
+                while texts := walk.pending():
+                    for text, found in zip(texts, await self._ask(row, texts, calls), strict=True):
+                        walk.visit(text, found.top)
+        except LogprobsUnavailableError as error:
+            failure = ProviderError(f"unusable log-probabilities: {error}", provider=self.client.name)
+            failure.attempts = calls.made
+            raise failure from error
+        return self._prediction(walk.distribution(), calls)
+
+    async def _ask(self, row: Continuation, texts: list[str], calls: _Calls) -> list[NextTokens]:
+        """Ask about several nodes at once: they share the row's prompt, which the engine has cached."""
+
+        async def ask(text: str) -> NextTokens:
+            try:
+                found, attempts = await with_retries(
+                    lambda: row.next_tokens(self.constraint.prefix + text), policy=self.retry
+                )
+            except ProviderError as error:
+                calls.made += error.attempts
+                raise
+            calls.add(found, attempts)
+            return found
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(ask(text)) for text in texts]
+        except BaseExceptionGroup as errors:
+            first = errors.exceptions[0]
+            if isinstance(first, ProviderError):
+                first.attempts = calls.made
+            raise first from None
+        return [task.result() for task in tasks]
+
+    def _prediction(self, distribution: LabelDistribution, calls: _Calls) -> Prediction:
+        label = distribution.emitted
+        if not label:
+            return Prediction(
+                label=None,
+                outcome=Outcome.UNPARSED,
+                reason=(
+                    "no label is among the tokens the model would write next: it does not take the text before "
+                    "the label for the beginning of an answer"
+                ),
+                usage=calls.usage,
+                model=calls.model,
+                attempts=calls.made,
+            )
+        return Prediction(
+            label=label,
+            confidence=distribution.confidence(label),
+            distribution=distribution,
+            text=self.constraint.answer(label),
+            usage=calls.usage,
+            model=calls.model,
+            attempts=calls.made,
+        )
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return what is scored, and how far."""
+        return {
+            "scoring": "exact",
+            "labels": self.labels.labels,
+            "prefix": self.constraint.prefix,
+            "tolerance": self.tolerance,
+        }
+
+
+@dataclass
+class _Calls:
+    """What one row took."""
+
+    made: int = 0
+    model: str | None = None
+    usage: Usage = Usage()
+
+    def add(self, answer: NextTokens, attempts: int) -> None:
+        """Count a call that was answered."""
+        own, more = self.usage, answer.usage
+        costs = [cost for cost in (own.cost, more.cost) if cost is not None]
+        self.usage = Usage(
+            prompt_tokens=own.prompt_tokens + more.prompt_tokens,
+            completion_tokens=own.completion_tokens + more.completion_tokens,
+            cost=math.fsum(costs) if costs else None,
+        )
+        self.made += attempts
+        self.model = answer.model or self.model

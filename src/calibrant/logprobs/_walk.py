@@ -1,0 +1,285 @@
+"""Next-token probabilities after beginnings of a label -> distribution over the labels.
+
+The walk
+--------
+A node is the text of an answer's label so far, as JSON spells it; the root is the empty text. Asked
+what may come next there, a model lists tokens. Each of them leads to another node, ends a label (it
+holds the closing quote), or leaves the label set, where its mass is of no interest. The mass of a
+node is the sum over all ways to reach it, so alternative tokenisations of a label add up: ``Busin`` +
+``ess`` and ``Business`` meet. What follows a node is read once, after the node's text in the model's
+own tokenisation.
+
+Nodes are visited breadth-first as long as their share of the label mass (all that has not left the
+label set) exceeds a tolerance. The others are *open*: their mass is counted for the label they lead
+to, or spread evenly over several.
+
+The bound
+---------
+Let K be the mass of labels read to their end, A the mass of the open nodes, and t what tokens that
+were not listed may hold. Whatever the open nodes would turn out to hold, at most A + t in all, the
+total variation between the distribution given and the true one is at most (A + t) / (K + A + t): with
+a set T of labels that all of A + t turns out to avoid, the difference is at most
+(K(T) + A) / (K + A) - K(T) / (K + A + t), which is largest for K(T) = K and then equal to that.
+
+What tokens that were not listed may hold is the unlisted rest of a node, and no more than the least
+listed probability for each token that spells a beginning of what is left of a label; of those there are
+no more than bytes and closing quotes (tokens that hold structure behind the quote count as the quote).
+A label that no listed token leads to is given that least probability: an upper bound, not a measurement.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from calibrant.core import ConfigurationError, LabelDistribution, LabelSet, LogprobSpace
+from calibrant.logprobs._align import checked
+from calibrant.logprobs._distribution import log_normalise
+from calibrant.logprobs._trie import START, LabelTrie, State
+
+__all__ = ["LabelWalk"]
+
+# Less than this is rounding: a listing whose probabilities sum to 1 leaves nothing unlisted.
+_ROUNDING: Final = 1e-6
+
+
+@dataclass(slots=True)
+class _Open:
+    """A node that was not visited (yet)."""
+
+    state: State
+    fit: tuple[int, ...]
+    mass: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Branch:
+    """Where one listed token leads, and its probability.
+
+    Attributes
+    ----------
+    text : bytes
+        The node it leads to.
+    state : State
+        How that node's text is decoded.
+    fit : tuple of int
+        Labels that stay possible.
+    probability : float
+        In [0, 1].
+    """
+
+    text: bytes
+    state: State
+    fit: tuple[int, ...]
+    probability: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Visited:
+    """What a model said at one node.
+
+    Attributes
+    ----------
+    branches : tuple of _Branch
+        The listed tokens that stay in the label set.
+    unlisted : float
+        The most that other tokens can hold for labels, as a probability.
+    unseen : tuple of int
+        Labels of the node that no listed token leads to.
+    bound : float
+        The most that each of them can hold, as a probability.
+    """
+
+    branches: tuple[_Branch, ...]
+    unlisted: float
+    unseen: tuple[int, ...]
+    bound: float
+
+
+@dataclass(slots=True)
+class _Masses:
+    """What the visited nodes found: masses of labels read to their end, and bounds."""
+
+    complete: dict[int, float] = field(default_factory=dict)
+    bounds: dict[int, float] = field(default_factory=dict)
+    unlisted: float = 0.0
+
+
+class LabelWalk:
+    """Decides which beginnings of labels to ask a model about, and adds up what it says.
+
+    Ask about every text in `pending`, hand the answers to `visit`, and repeat until nothing is pending.
+
+    Parameters
+    ----------
+    labels : sequence of str, length L, or LabelSet
+        The label set.
+    tolerance : float
+        Nodes are visited whose share of the label mass exceeds this, in [0, 1]; 0 visits every node
+        that any listed token leads to.
+    trie : LabelTrie, optional
+        The trie of `labels`, where it exists already.
+
+    Raises
+    ------
+    ConfigurationError
+        `tolerance` is out of range.
+    """
+
+    def __init__(
+        self, labels: Sequence[str] | LabelSet, *, tolerance: float, trie: LabelTrie | None = None
+    ) -> None:
+        if not 0.0 <= tolerance <= 1.0:
+            raise ConfigurationError(f"Expected a tolerance in [0, 1], got {tolerance}.")
+        self._labels = LabelSet.of(labels).labels
+        self._tolerance = tolerance
+        self._trie = trie or LabelTrie(self._labels)
+        self._bytes = [label.encode("utf-8", "surrogatepass") for label in self._labels]
+        self._open = {b"": _Open(START, tuple(range(len(self._labels))), 1.0)}
+        self._visited: dict[bytes, _Visited] = {}
+        self._masses = _Masses()
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes were visited."""
+        return len(self._visited)
+
+    def pending(self) -> list[str]:
+        """Return the nodes to visit next, shorter texts first; empty when the walk is done.
+
+        A node that ends inside a character cannot be asked about as text, and stays open.
+        """
+        least = self._tolerance * self._label_mass()
+        found = []
+        for text, node in self._open.items():
+            if node.mass > least or not self._visited:
+                try:
+                    found.append(text.decode())
+                except UnicodeDecodeError:
+                    continue
+        return sorted(found, key=lambda text: (len(text), text))
+
+    def visit(self, text: str, tokens: Iterable[tuple[bytes, float]]) -> None:
+        """Take what the model may write after `text`.
+
+        Parameters
+        ----------
+        text : str
+            A node of `pending`.
+        tokens : iterable of (bytes, float)
+            The most probable next tokens with the natural logarithm of their probability.
+
+        Raises
+        ------
+        LogprobsUnavailableError
+            A log-probability is NaN or positive.
+        """
+        key = text.encode()
+        node = self._open.pop(key)
+        follows = self._follows(node)
+        branches, listed, least = [], 0.0, 1.0
+        for data, logprob in tokens:
+            probability = math.exp(checked(logprob))
+            listed += probability
+            least = min(least, probability)
+            # A token without bytes is a special one: it leads to no label.
+            if data and (follows is None or data[0] in follows):
+                state, fit = self._trie.step(node.state, data)
+                if state is not None and fit and probability > 0.0:
+                    branches.append(_Branch(key + data, state, fit, probability))
+        rest = max(0.0, 1.0 - listed) if listed < 1.0 - _ROUNDING else 0.0
+        seen = {label for branch in branches for label in branch.fit}
+        unseen = tuple(label for label in node.fit if label not in seen)
+        self._visited[key] = _Visited(
+            branches=tuple(branches),
+            unlisted=min(rest, least * self._spellings(node)),
+            unseen=unseen,
+            bound=min(rest / len(unseen), least) if unseen else 0.0,
+        )
+        self._pour(key, node.mass)
+
+    def _follows(self, node: _Open) -> frozenset[int] | None:
+        """Return the bytes that may come next, or None where an escape is unfinished: a quick look."""
+        if node.state.pending:
+            return None
+        done = len(node.state.prefix)
+        return frozenset(b'"\\') | {
+            self._bytes[label][done] for label in node.fit if len(self._bytes[label]) > done
+        }
+
+    def _spellings(self, node: _Open) -> int:
+        """Return how many tokens there can be that spell a beginning of what is left of a label."""
+        done = len(node.state.prefix)
+        return sum(len(self._bytes[label]) - done + 1 for label in node.fit)
+
+    def _pour(self, text: bytes, mass: float) -> None:
+        """Let `mass` that reached a visited node run on to the nodes and labels behind it."""
+        waiting = [(text, mass)]
+        while waiting:
+            text, mass = waiting.pop()
+            here = self._visited[text]
+            self._masses.unlisted += mass * here.unlisted
+            for label in here.unseen:
+                self._masses.bounds[label] = self._masses.bounds.get(label, 0.0) + mass * here.bound
+            for branch in here.branches:
+                share = mass * branch.probability
+                if branch.state.closed:
+                    label = branch.fit[0]
+                    self._masses.complete[label] = self._masses.complete.get(label, 0.0) + share
+                elif branch.text in self._visited:
+                    waiting.append((branch.text, share))
+                else:
+                    node = self._open.setdefault(branch.text, _Open(branch.state, branch.fit))
+                    node.mass += share
+
+    def _label_mass(self) -> float:
+        """Return the mass that has not left the label set."""
+        return math.fsum((*self._masses.complete.values(), *(node.mass for node in self._open.values())))
+
+    def distribution(self) -> LabelDistribution:
+        """Return the distribution over the labels, as far as the walk went.
+
+        Returns
+        -------
+        LabelDistribution
+            In ``exact`` space. ``label_mass``: the mass that has not left the label set.
+            ``unresolved_mass``: the part of it that several labels share, and what tokens that were
+            not listed may hold. ``emitted``: the most probable label, empty where no listed token leads to
+            any; ``joint_logprob``: the logarithm of its mass. ``measured``: labels that a listed token
+            leads to.
+        """
+        weights = [0.0] * len(self._labels)
+        measured = [False] * len(self._labels)
+        for label, mass in self._masses.complete.items():
+            weights[label] = mass
+            measured[label] = True
+        shared = 0.0
+        for node in self._open.values():
+            for label in node.fit:
+                weights[label] += node.mass / len(node.fit)
+            if len(node.fit) == 1:
+                measured[node.fit[0]] = True
+            else:
+                shared += node.mass
+        label_mass = math.fsum(weights)
+        best = max(range(len(weights)), key=weights.__getitem__)
+        top = weights[best]
+        for label, bound in self._masses.bounds.items():
+            weights[label] = weights[label] or bound
+        open_mass = math.fsum(node.mass for node in self._open.values()) + self._masses.unlisted
+        reachable = math.fsum(self._masses.complete.values()) + open_mass
+        return LabelDistribution(
+            labels=self._labels,
+            logprobs=log_normalise(weights),
+            measured=np.array(measured, dtype=np.bool_),
+            joint_logprob=math.log(top) if top > 0 else None,
+            label_mass=min(1.0, label_mass),
+            unresolved_mass=min(1.0, shared + self._masses.unlisted),
+            space=LogprobSpace.EXACT,
+            emitted=self._labels[best] if top > 0 else "",
+            error_bound=open_mass / reachable if label_mass > 0 else 1.0,
+        )
