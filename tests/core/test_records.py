@@ -40,6 +40,7 @@ def distributions(draw: st.DrawFn) -> LabelDistribution:
         unresolved_mass=draw(unit),
         space=draw(st.sampled_from(LogprobSpace)),
         emitted=draw(st.sampled_from([None, "", *labels])),
+        error_bound=draw(st.none() | st.floats(0.0, 1.0)),
     )
 
 
@@ -108,16 +109,19 @@ def test_a_record_says_what_it_means_by_name() -> None:
         "unresolved_mass": 0.0,
         "space": "masked",
         "emitted": "cat",
+        "error_bound": None,
     }
 
 
-def test_an_older_record_without_the_emitted_label_is_read() -> None:
+def test_an_older_record_without_the_emitted_label_and_the_bound_is_read() -> None:
     """Run directories outlive versions."""
     older = record()
     del older["distribution"]["emitted"]
+    del older["distribution"]["error_bound"]
     found = prediction_from_record(older).distribution
     assert found is not None
     assert found.emitted is None
+    assert found.error_bound is None
     assert found.confidence("cat") == pytest.approx(0.75)
 
 

@@ -48,6 +48,8 @@ def test_a_task_file_says_everything_about_a_task(write_task: WriteTask) -> None
 name = "openai/small"
 api_base = "http://localhost:1/v1"
 space = "raw"
+    scoring = "exact"
+    tolerance = 0.25
 concurrency = 3
 [model.options]
 max_tokens = 20
@@ -67,6 +69,8 @@ parameters = { steepness = 50.0 }
         "name": "openai/small",
         "api_base": "http://localhost:1/v1",
         "space": "raw",
+        "scoring": "exact",
+        "tolerance": 0.25,
         "concurrency": 3,
         "options": {"max_tokens": 20},
     }
@@ -180,7 +184,8 @@ ROOT_KEYS = "name, labels, prompt, field, user_template, data, model, scoring"
         ),
         pytest.param(
             HEAD + 'model.nam = "x"\n',
-            "task.toml:4: unknown key 'model.nam': expected one of name, api_base, space, concurrency, options.",
+            "task.toml:4: unknown key 'model.nam': expected one of name, api_base, space, "
+            "scoring, tolerance, concurrency, options.",
             id="unknown-dotted-key",
         ),
         pytest.param(

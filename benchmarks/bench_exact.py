@@ -1,0 +1,201 @@
+"""Exact scoring: how close a pruned walk comes to the full one, and how fast it is.
+
+    python benchmarks/bench_exact.py --data DIR_WITH_JSONL [--curve-rows 60] [--rows 60] [--only curve|speed]
+
+The curve: every row's label trie is walked without pruning, serially on one slot, and what the model
+said at every node is kept. Pruned walks are then replayed on it, so that both see the same numbers.
+Printed by tolerance: nodes a row, mean and largest total variation, arg-max agreement, mean bound.
+
+The speed: prefill alone (the same prompts, one token, no log-probabilities), exact scoring and
+constrained decoding take turns on rows that none of them saw before, in one run, on one engine
+whose cache of finished prompts is off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import statistics
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import numpy as np
+
+from calibrant import Classifier, LabelSet, Task
+from calibrant.clients import LlamaCppClient, constraint_for
+from calibrant.core import CompletionRequest, NextTokens, read_examples
+from calibrant.inference import Query
+from calibrant.logprobs import LabelTrie, LabelWalk, enum_schema
+
+TRANSACTIONS = Path(__file__).parent.parent / "examples" / "transactions" / "task.toml"
+PROMPTS = {
+    "ag_news": "Classify the following news text.",
+    "sms_spam": "Is the following text message spam?",
+    "banking77": "Classify the following question of a bank's customer.",
+}
+TOLERANCES = (1.0, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
+
+
+class Data:
+    """One task's labels, prompt and texts."""
+
+    def __init__(self, name: str, folder: Path | None) -> None:
+        self.name = name
+        if name == "transactions":
+            task = Task.from_file(TRANSACTIONS)
+            self.labels, self.prompt = task.labels, task.prompt
+            self.texts = [e.input for e in (*task.test, *task.validation, *task.train)]
+            return
+        path = None if folder is None else folder / f"{name}.jsonl"
+        if path is None or not path.is_file():
+            sys.exit(f"{name}: no file {path}: pass --data DIR.")
+        rows = [example for example, _ in read_examples(path)]
+        self.labels = LabelSet(sorted({e.answer for e in rows}))
+        self.prompt, self.texts = PROMPTS[name], [e.input for e in reversed(rows)]
+
+
+def request_for(data: Data, text: str) -> CompletionRequest:
+    """Return a row's request."""
+    return CompletionRequest(messages=Query(prompt=data.prompt, text=text).messages(), top_logprobs=0)
+
+
+async def full_walk(client: LlamaCppClient, data: Data, text: str, trie: LabelTrie) -> dict[str, NextTokens]:
+    """Return what the model said at every node of a row's label trie."""
+    constraint = constraint_for(enum_schema(data.labels, "category"))
+    assert constraint is not None  # noqa: S101 (one enum)
+    walk = LabelWalk(data.labels, tolerance=0.0, trie=trie)
+    heard = {}
+    async with client.continuing(request_for(data, text)) as row:
+        while texts := walk.pending():
+            for node in texts:
+                heard[node] = await row.next_tokens(constraint.prefix + node)
+                walk.visit(node, heard[node].top)
+    return heard
+
+
+def replay(data: Data, heard: dict[str, NextTokens], tolerance: float, trie: LabelTrie) -> LabelWalk:
+    """Walk with pruning on what was heard."""
+    walk = LabelWalk(data.labels, tolerance=tolerance, trie=trie)
+    while texts := walk.pending():
+        for node in texts:
+            walk.visit(node, heard[node].top)
+    return walk
+
+
+def curve(client: LlamaCppClient, data: Data, rows: int) -> None:
+    """Print how the error falls with the nodes visited."""
+    trie = LabelTrie(data.labels.labels)
+    heard = [asyncio.run(full_walk(client, data, text, trie)) for text in data.texts[:rows]]
+    full = [replay(data, h, 0.0, trie) for h in heard]
+    mass = statistics.mean(w.distribution().label_mass for w in full)
+    print(
+        f"\n{data.name}: {rows} rows, {len(data.labels)} labels, {statistics.mean(w.nodes for w in full):.0f} nodes "
+        f"a row unpruned, label mass {mass:.3f}"
+    )
+    print(
+        f"{'tolerance':>9} {'nodes':>6} {'mean TV':>8} {'max TV':>7} {'same arg max':>13} {'mean bound':>11}"
+    )
+    for tolerance in TOLERANCES:
+        walks = [replay(data, h, tolerance, trie) for h in heard]
+        pairs = [(w.distribution(), f.distribution()) for w, f in zip(walks, full, strict=True)]
+        variations = [0.5 * np.abs(w.probabilities - f.probabilities).sum() for w, f in pairs]
+        same = statistics.mean(w.emitted == f.emitted for w, f in pairs)
+        bound = statistics.mean(w.error_bound or 0.0 for w, _ in pairs)
+        print(
+            f"{tolerance:9.3f} {statistics.mean(w.nodes for w in walks):6.1f} {np.mean(variations):8.4f} "
+            f"{np.max(variations):7.3f} {same:13.3f} {bound:11.3f}",
+            flush=True,
+        )
+
+
+async def prefill(client: LlamaCppClient, data: Data, text: str) -> None:
+    """Compute a row's prompt and one token."""
+    constraint = constraint_for(enum_schema(data.labels, "category"))
+    assert constraint is not None  # noqa: S101 (one enum)
+    request = request_for(data, text)
+    beginning = {"role": "assistant", "content": constraint.prefix}
+    await client.complete(
+        CompletionRequest(messages=(*request.messages, beginning), top_logprobs=0, options={"max_tokens": 1})
+    )
+
+
+def speed(client: LlamaCppClient, data: Data, rows: int) -> None:
+    """Print rows per second of prefill alone, exact scoring and constrained decoding, in turns."""
+
+    def classifier(**options: object) -> Classifier:
+        return Classifier(
+            model=client,
+            labels=data.labels,
+            field="category",
+            prompt=data.prompt,
+            **options,  # type: ignore[arg-type]
+        )
+
+    sides: dict[str, Callable[[str], Awaitable[object]]] = {
+        "prefill": lambda text: prefill(client, data, text),
+        "exact, root only": classifier(scoring="exact", tolerance=1.0).aclassify,
+        "exact": classifier(scoring="exact").aclassify,
+        'tolerance="exact"': classifier(scoring="exact", tolerance="exact").aclassify,
+        "decode": classifier(scoring="decode").aclassify,
+    }
+    rows = min(rows, len(data.texts) // len(sides))
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    calls: dict[str, list[int]] = {name: [] for name in sides}
+
+    async def run() -> None:
+        for side in sides.values():  # the engine, the prompt and the grammar are loaded
+            await side("warm up")
+        for text, (name, side) in zip(data.texts, itertools.cycle(sides.items())):
+            if len(seconds[name]) < rows:
+                start = time.perf_counter()
+                found = await side(text)
+                seconds[name].append(time.perf_counter() - start)
+                calls[name].append(getattr(found, "attempts", 1))
+
+    asyncio.run(run())
+    report(data, seconds, calls)
+
+
+def report(data: Data, seconds: dict[str, list[float]], calls: dict[str, list[int]]) -> None:
+    """Print the table of one task."""
+    rate = {name: len(values) / sum(values) for name, values in seconds.items()}
+    print(f"\n{data.name}: {len(seconds['prefill'])} fresh rows a side")
+    print(f"{'':20} {'rows/s':>7} {'calls a row':>12} {'/ prefill':>10} {'/ decode':>9}")
+    for name, value in rate.items():
+        print(
+            f"{name:20} {value:7.2f} {statistics.mean(calls[name]):12.2f} {value / rate['prefill']:10.3f} "
+            f"{value / rate['decode']:9.2f}",
+            flush=True,
+        )
+    few, many = "exact, root only", 'tolerance="exact"'
+    more = statistics.mean(calls[many]) - statistics.mean(calls[few])
+    if more > 0:
+        extra = (1 / rate[many] - 1 / rate[few]) / more
+        print(f"a further node: {1000 * extra:.1f} ms, {100 * extra * rate[few]:.1f} % of a row")
+
+
+def main() -> None:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--rows", type=int, default=60)
+    parser.add_argument("--curve-rows", type=int, default=60)
+    parser.add_argument("--only", choices=["curve", "speed"])
+    parser.add_argument("--tasks", nargs="+")
+    parser.add_argument("--parallel", type=int, default=1)
+    options = parser.parse_args()
+    client = LlamaCppClient.local(n_parallel=options.parallel)
+    if options.only != "speed":
+        for name in options.tasks or ("ag_news", "transactions", "banking77"):
+            rows = options.curve_rows // 2 if name == "banking77" else options.curve_rows
+            curve(client, Data(name, options.data), rows)
+    if options.only != "curve":
+        for name in options.tasks or ("ag_news", "sms_spam", "banking77"):
+            speed(client, Data(name, options.data), options.rows)
+
+
+if __name__ == "__main__":
+    main()
