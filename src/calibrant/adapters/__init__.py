@@ -2,6 +2,7 @@
 
 from calibrant.adapters._gepa import ConfidenceAdapter
 from calibrant.adapters._objectives import OBJECTIVES, Objective
+from calibrant.adapters._prior import PRIOR_ROWS, PriorCorrection
 from calibrant.adapters._types import (
     ConfidenceDataInst,
     ConfidenceRolloutOutput,
@@ -11,10 +12,12 @@ from calibrant.adapters._types import (
 
 __all__ = [
     "OBJECTIVES",
+    "PRIOR_ROWS",
     "ConfidenceAdapter",
     "ConfidenceDataInst",
     "ConfidenceRolloutOutput",
     "ConfidenceTrajectory",
     "EvaluationObserver",
     "Objective",
+    "PriorCorrection",
 ]

@@ -12,7 +12,9 @@ from gepa.core.adapter import EvaluationBatch, ProposalFn
 from calibrant.adapters._failures import FailureMonitor
 from calibrant.adapters._objectives import Objective, resolve_objectives
 from calibrant.adapters._parameters import Schema, check_calls, check_thresholds, find_labels
+from calibrant.adapters._prior import PriorCorrection, open_prior
 from calibrant.adapters._types import ConfidenceDataInst, ConfidenceRolloutOutput, ConfidenceTrajectory
+from calibrant.calibration import LabelPriorCorrection
 from calibrant.core import (
     Client,
     ConfigurationError,
@@ -24,7 +26,7 @@ from calibrant.core import (
     Prediction,
 )
 from calibrant.feedback import build_feedback
-from calibrant.inference import Classifier, Query, RetryPolicy
+from calibrant.inference import Classifier, Query, RetryPolicy, Scoring, Tolerance
 from calibrant.logprobs import as_response_format
 from calibrant.scoring import LinearBlendScoring, ScoringStrategy
 
@@ -88,6 +90,14 @@ class ConfidenceAdapter:
         How passing faults are retried.
     on_prediction : callable, optional
         Called with every prediction as it is made, for progress.
+    scoring, tolerance
+        How labels are scored; see `Classifier`.
+    prior_correction : {"batch"}, optional
+        Scores and feedback use predictions without the label prior of their prompt: the mean
+        distribution over `prior_texts` under the same prompt is divided out (batch calibration).
+        The calls it takes, once per prompt, count as metric calls.
+    prior_texts : iterable of str
+        Unlabelled texts for it, such as the training inputs; 64 of them are used, always the same.
 
     Attributes
     ----------
@@ -126,6 +136,10 @@ class ConfidenceAdapter:
         journal: Journal | None = None,
         retry: RetryPolicy | None = None,
         on_prediction: Callable[[Prediction], None] | None = None,
+        scoring: Scoring | None = None,
+        tolerance: Tolerance | None = None,
+        prior_correction: PriorCorrection | None = None,
+        prior_texts: Iterable[str] = (),
     ) -> None:
         self.model = model
         self.response_schema = response_schema
@@ -142,6 +156,8 @@ class ConfidenceAdapter:
             options=litellm_batch_completion_kwargs,
             journal=journal,
             retry=retry,
+            scoring=scoring,
+            tolerance=tolerance,
         )
         self._set_up(
             classifier,
@@ -152,6 +168,8 @@ class ConfidenceAdapter:
             objectives=objectives,
             proposer=proposer,
             on_prediction=on_prediction,
+            prior_correction=prior_correction,
+            prior_texts=prior_texts,
         )
 
     @classmethod
@@ -164,7 +182,8 @@ class ConfidenceAdapter:
             Asked with the candidate's prompt instead of its own.
         **options
             ``scoring_strategy``, ``high_confidence_threshold``, ``low_confidence_threshold``,
-            ``failure_score``, ``objectives``, ``proposer`` and ``on_prediction``, as above.
+            ``failure_score``, ``objectives``, ``proposer``, ``on_prediction``, ``prior_correction``
+            and ``prior_texts``, as above.
         """
         adapter = cls.__new__(cls)
         adapter._set_up(classifier, **options)  # noqa: SLF001  (its own class)
@@ -181,6 +200,8 @@ class ConfidenceAdapter:
         objectives: Iterable[str] | Mapping[str, Objective] | None = None,
         proposer: ProposalFn | None = None,
         on_prediction: Callable[[Prediction], None] | None = None,
+        prior_correction: PriorCorrection | None = None,
+        prior_texts: Iterable[str] = (),
     ) -> None:
         check_thresholds(high_confidence_threshold, low_confidence_threshold, failure_score)
         if scoring_strategy is not None and not isinstance(scoring_strategy, ScoringStrategy):
@@ -197,6 +218,7 @@ class ConfidenceAdapter:
         self.completions = 0
         self.completions_without_logprobs = 0
         self._on_prediction = on_prediction
+        self._prior = open_prior(prior_correction, prior_texts)
         self._failures = FailureMonitor()
         self._observe = getattr(proposer, "observe", None)
         prepare = getattr(proposer, "prepare", None)
@@ -282,11 +304,7 @@ class ConfidenceAdapter:
         queries = [
             _query(candidate, row) for (candidate, _), batch in zip(items, rows, strict=True) for row in batch
         ]
-        new = self._new(queries)
-        predictions = self.classifier.runner.run(
-            queries, on_prediction=lambda index, found: self._notify(found) if new[index] else None
-        )
-        self._count(queries, predictions, new)
+        predictions, new = self._ask(queries)
         found, start = [], 0
         for (candidate, _), batch in zip(items, rows, strict=True):
             own = slice(start, start + len(batch))
@@ -297,6 +315,31 @@ class ConfidenceAdapter:
             # At least one call, so that a search that finds nothing new to ask comes to an end.
             found.append(replace(result, num_metric_calls=max(1, sum(new[own]))))
         return found
+
+    def _ask(self, queries: Sequence[Query]) -> tuple[list[Prediction], list[int]]:
+        """Return the predictions, corrected where wished, and how many calls each counts for."""
+        prior = [] if self._prior is None else self._prior.queries(queries)
+        asked = [*prior, *queries]
+        new = self._new(asked)
+        predictions = self.classifier.runner.run(
+            asked, on_prediction=lambda index, found: self._notify(found) if new[index] else None
+        )
+        self._count(asked, predictions, new)
+        n_prior = len(prior)
+        calls = [int(is_new) for is_new in new[n_prior:]]
+        if self._prior is not None:
+            self._prior.fit(prior, predictions[:n_prior])
+            if prior:
+                calls[0] += sum(new[:n_prior])
+        return [self.corrected(q, p) for q, p in zip(queries, predictions[n_prior:], strict=True)], calls
+
+    def label_prior(self, query: Query) -> LabelPriorCorrection | None:
+        """Return the correction of a query's prompt; None before the prompt was evaluated, or without one."""
+        return None if self._prior is None else self._prior.correction(query)
+
+    def corrected(self, query: Query, prediction: Prediction) -> Prediction:
+        """Return `prediction` without the label prior of its prompt, if the adapter corrects at all."""
+        return prediction if self._prior is None else self._prior.correct(query, prediction)
 
     def _new(self, queries: Sequence[Query]) -> list[bool]:
         """Return which queries count against GEPA's budget: with a journal, those not answered before."""

@@ -49,6 +49,10 @@ def optimize(  # noqa: PLR0913
         int | None, typer.Option(help="Training rows a proposal is tried on first.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of every choice of the search.")] = 0,
+    prior_correction: Annotated[
+        str | None,
+        typer.Option(help="batch divides out every prompt's preference for labels; off does not."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Run directory; an interrupted run in it is resumed.")
     ] = None,
@@ -65,6 +69,7 @@ def optimize(  # noqa: PLR0913
         max_metric_calls=max_metric_calls,
         minibatch_size=minibatch_size,
         seed=seed,
+        prior_correction=prior_correction,
         out=out,
         as_json=as_json,
     )
@@ -82,6 +87,9 @@ def classify(
     prompt: Annotated[
         Path | None, typer.Option(help="File with the prompt to use, such as best_prompt.txt.")
     ] = None,
+    label_prior: Annotated[
+        Path | None, typer.Option(help="File with that prompt's label-prior correction: label_prior.json.")
+    ] = None,
     model: Model = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON Lines: one JSON object per text.")
@@ -90,7 +98,15 @@ def classify(
     """Classify texts and print label and confidence, each row as soon as it is known."""
     from calibrant.cli._classify import run_classify
 
-    run_classify(task, texts=text or [], file=file, prompt=prompt, model=model, as_json=as_json)
+    run_classify(
+        task,
+        texts=text or [],
+        file=file,
+        prompt=prompt,
+        label_prior=label_prior,
+        model=model,
+        as_json=as_json,
+    )
 
 
 @app.command()

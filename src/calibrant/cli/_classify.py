@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from calibrant.calibration import LabelPriorCorrection
 from calibrant.core import ConfigurationError, DataError, Outcome, Task, read_texts
 from calibrant.inference import Classifier
 
@@ -24,6 +25,7 @@ def run_classify(
     texts: list[str],
     file: Path | None,
     prompt: Path | None,
+    label_prior: Path | None,
     model: str | None,
     as_json: bool,
 ) -> None:
@@ -36,6 +38,10 @@ def run_classify(
     classifier = Classifier.from_task(task, model=model)
     if prompt is not None:
         classifier = classifier.with_prompt(_read_prompt(prompt))
+    if label_prior is not None:
+        classifier.prior_correction = LabelPriorCorrection.load(
+            label_prior, fingerprint=classifier.fingerprint()
+        )
     listing = _Listing(texts, as_json=as_json)
     try:
         predictions = classifier.classify_many(texts, on_prediction=listing.add)

@@ -29,10 +29,11 @@ from calibrant.core.labels import LabelSet, normalise_label
 from calibrant.core.prediction import Outcome, Prediction, Usage
 from calibrant.core.records import Journal, prediction_from_record, prediction_to_record
 from calibrant.core.rows import Columns, Example, Row, read_examples, read_rows, read_texts
-from calibrant.core.task import ModelSettings, ScoringSettings, Split, Task
+from calibrant.core.task import CalibrationSettings, ModelSettings, ScoringSettings, Split, Task
 
 __all__ = [
     "CalibrantError",
+    "CalibrationSettings",
     "Client",
     "Columns",
     "Completion",

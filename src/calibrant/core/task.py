@@ -18,7 +18,7 @@ from calibrant.core.errors import ConfigurationError, DataError
 from calibrant.core.labels import LabelSet, normalise_label
 from calibrant.core.rows import Columns, Example, read_examples
 
-__all__ = ["ModelSettings", "ScoringSettings", "Split", "Task"]
+__all__ = ["CalibrationSettings", "ModelSettings", "ScoringSettings", "Split", "Task"]
 
 Split = Literal["train", "validation", "test"]
 
@@ -108,6 +108,18 @@ class ScoringSettings(_Section):
         return low
 
 
+class CalibrationSettings(_Section):
+    """The ``[calibration]`` section: what is done to distributions before they are used.
+
+    Attributes
+    ----------
+    prior_correction : str or None
+        ``batch`` makes the search divide out every prompt's label prior.
+    """
+
+    prior_correction: Literal["batch"] | None = None
+
+
 class _DataSection(_Section):
     file: str | None = None
     train: str | None = None
@@ -131,6 +143,7 @@ class _TaskFile(_Section):
     data: _DataSection = _DataSection()
     model: ModelSettings = ModelSettings()
     scoring: ScoringSettings = ScoringSettings()
+    calibration: CalibrationSettings = CalibrationSettings()
 
     @pydantic.field_validator("field")
     @classmethod
@@ -169,6 +182,8 @@ class Task:
         Which model answers by default.
     scoring : ScoringSettings
         How predictions are scored during the search.
+    calibration : CalibrationSettings
+        What is done to distributions before they are used.
     columns : Columns
         Which columns of its data files hold what.
     """
@@ -183,6 +198,7 @@ class Task:
     test: tuple[Example, ...] = ()
     model: ModelSettings = ModelSettings()
     scoring: ScoringSettings = ScoringSettings()
+    calibration: CalibrationSettings = CalibrationSettings()
     columns: Columns = Columns()
 
     def __post_init__(self) -> None:
@@ -255,6 +271,7 @@ class Task:
             test=splits["test"],
             model=settings.model,
             scoring=settings.scoring,
+            calibration=settings.calibration,
             columns=settings.data.columns,
         )
 

@@ -1,8 +1,9 @@
 """From a prompt and a model to predictions: clients by name, the concurrent engine, the classifier."""
 
 from calibrant.clients import RetryPolicy
+from calibrant.inference._choice import Scoring
 from calibrant.inference._classifier import Classifier
-from calibrant.inference._exact import ExactScoring
+from calibrant.inference._exact import ExactScoring, Tolerance
 from calibrant.inference._loop import run_sync
 from calibrant.inference._methods import Decoding, Method
 from calibrant.inference._models import ModelLike, open_client
@@ -19,6 +20,8 @@ __all__ = [
     "Query",
     "RetryPolicy",
     "Runner",
+    "Scoring",
+    "Tolerance",
     "open_client",
     "run_sync",
 ]

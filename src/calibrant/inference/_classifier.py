@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from calibrant.calibration import Fingerprint, LabelPriorCorrection, correct_prediction
 from calibrant.clients import RetryPolicy
 from calibrant.core import Client, Journal, LabelSet, LogprobSpace, Prediction, Task
 from calibrant.inference._choice import Scoring, choose_method
@@ -56,6 +57,8 @@ class Classifier:
     tolerance : float or "exact", optional
         How far ``exact`` goes: beginnings of labels whose share of the label mass is not above this,
         in [0, 1], are not looked into. 0.1 by default; ``"exact"`` is 0.005.
+    prior_correction : LabelPriorCorrection, optional
+        Fitted under this prompt; its label prior is divided out of every prediction.
 
     Raises
     ------
@@ -89,11 +92,13 @@ class Classifier:
         retry: RetryPolicy | None = None,
         scoring: Scoring | None = None,
         tolerance: Tolerance | None = None,
+        prior_correction: LabelPriorCorrection | None = None,
     ) -> None:
         self.labels = LabelSet.of(labels)
         self.field = field
         self.prompt = prompt
         self.user_template = user_template
+        self.prior_correction = prior_correction
         self._owns_client = not isinstance(model, Client)
         client = open_client(model, space=space, concurrency=concurrency, options=options)
         response_format = response_format or enum_schema(self.labels, field)
@@ -161,6 +166,8 @@ class Classifier:
     def with_prompt(self, prompt: str, *, user_template: str | None = None) -> Classifier:
         """Return a copy under another prompt that shares this one's client and journal.
 
+        A label-prior correction stays behind: it belongs to the prompt it was fitted under.
+
         Parameters
         ----------
         prompt : str
@@ -171,6 +178,7 @@ class Classifier:
         copy = object.__new__(Classifier)
         copy.__dict__.update(self.__dict__)
         copy.prompt = prompt
+        copy.prior_correction = None
         if user_template is not None:
             copy.user_template = user_template
         return copy
@@ -212,7 +220,24 @@ class Classifier:
     ) -> list[Prediction]:
         """Classify texts concurrently, for use inside an event loop; see `classify_many`."""
         queries = [Query(prompt=self.prompt, text=text, user_template=self.user_template) for text in texts]
-        return await self.runner.arun(queries, on_prediction=on_prediction)
+        listener = on_prediction and (lambda index, found: on_prediction(index, self._corrected(found)))
+        predictions = await self.runner.arun(queries, on_prediction=listener)
+        return [self._corrected(prediction) for prediction in predictions]
+
+    def _corrected(self, prediction: Prediction) -> Prediction:
+        if self.prior_correction is None:
+            return prediction
+        return correct_prediction(prediction, self.prior_correction)
+
+    def fingerprint(self) -> Fingerprint:
+        """Return what a correction or calibration of this classifier's predictions belongs to."""
+        prompt = self.prompt if self.user_template is None else f"{self.prompt}\n\n{self.user_template}"
+        return Fingerprint(
+            prompt=prompt,
+            model=self.client.name,
+            space=self.runner.method.space,
+            labels=self.labels.labels,
+        )
 
     def close(self) -> None:
         """Free what the client holds; a client that was handed in is left open."""

@@ -16,6 +16,7 @@ from calibrant.core import (
     ContinuingClient,
     LabelDistribution,
     LabelSet,
+    LogprobSpace,
     LogprobsUnavailableError,
     NextTokens,
     Outcome,
@@ -78,6 +79,11 @@ class ExactScoring:
 
     def __post_init__(self) -> None:
         self._trie = LabelTrie(self.labels.labels)
+
+    @property
+    def space(self) -> LogprobSpace:
+        """Always ``exact``."""
+        return LogprobSpace.EXACT
 
     async def predict(self, request: CompletionRequest) -> Prediction:
         """Return the most probable label and the distribution over all of them."""

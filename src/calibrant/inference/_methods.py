@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from calibrant.clients import RetryPolicy, with_retries
-from calibrant.core import Client, CompletionRequest, Outcome, Prediction, ProviderError
+from calibrant.core import Client, CompletionRequest, LogprobSpace, Outcome, Prediction, ProviderError
 from calibrant.inference._reader import AnswerReader
 
 __all__ = ["Decoding", "Method"]
@@ -15,6 +15,11 @@ __all__ = ["Decoding", "Method"]
 
 class Method(Protocol):
     """Turns a request into a prediction."""
+
+    @property
+    def space(self) -> LogprobSpace:
+        """Space of the distributions it returns."""
+        ...
 
     async def predict(self, request: CompletionRequest) -> Prediction:
         """Return the prediction; its ``attempts`` counts the calls made.
@@ -48,6 +53,11 @@ class Decoding:
     client: Client
     reader: AnswerReader
     retry: RetryPolicy = RetryPolicy()
+
+    @property
+    def space(self) -> LogprobSpace:
+        """The reader's."""
+        return self.reader.space
 
     async def predict(self, request: CompletionRequest) -> Prediction:
         """Return what the model answered; a broken response is retried like a failed call."""

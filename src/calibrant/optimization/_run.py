@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from calibrant.adapters import ConfidenceAdapter
+from calibrant.adapters import PRIOR_ROWS, ConfidenceAdapter, PriorCorrection
 from calibrant.adapters import ConfidenceDataInst as Row
+from calibrant.calibration import Fingerprint, LabelPriorCorrection
 from calibrant.core import (
     ConfigurationError,
     Example,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 __all__ = ["optimize"]
 
 COMPONENT = "system_prompt"
+LABEL_PRIOR = "label_prior.json"
 USER_TEMPLATE = "user_template"
 EXEMPLAR_MINIBATCH = 20
 REFLECTION_MINIBATCH = 3
@@ -72,6 +74,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     seed: int = 0,
     out: str | Path | None = None,
     progress: ProgressListener | None = None,
+    prior_correction: Literal["batch", "off"] | None = None,
 ) -> OptimizationResult:
     """Search for a better prompt with GEPA and report on rows the search never saw.
 
@@ -97,6 +100,10 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         the search is repeated from its journal, at no cost, and goes on where it stopped.
     progress : callable, optional
         Called with a `Progress` whenever something changed.
+    prior_correction : {"batch", "off"}, optional
+        ``batch`` divides the label prior of every prompt out of its predictions, fitted on 64
+        training inputs without their answers, which count as metric calls. By default what the task
+        says under ``[calibration]``.
 
     Returns
     -------
@@ -116,8 +123,8 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     if out is not None:
         _check_names(model, reflection_model, proposer)
     task = task if isinstance(task, Task) else Task.from_file(task)
-    plan = _plan(task, reflection_model, proposer, minibatch_size, seed)
-    _check_budget(task, plan.minibatch_size, max_metric_calls)
+    plan = _plan(task, reflection_model, proposer, minibatch_size, seed, prior_correction)
+    _check_budget(task, plan, max_metric_calls)
     scoring = _scoring(task.scoring)
     with ExitStack() as stack:
         classifier = Classifier.from_task(task, model=model)
@@ -138,8 +145,11 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         found = run.search(max_metric_calls)
         predictions = run.test(found)
         result = run.result(found, predictions, seconds=time.perf_counter() - started)
+        prior = run.label_prior(found)
     if directory is not None:
         write_run(directory, result, task.test, predictions)
+        if prior is not None:
+            prior[0].save(directory / LABEL_PRIOR, fingerprint=prior[1])
     return result
 
 
@@ -163,14 +173,16 @@ class _Plan:
     reflection_model: str | Callable[[str], str] | None
     minibatch_size: int
     seed: int
+    prior_correction: PriorCorrection | None
 
 
-def _plan(
+def _plan(  # noqa: PLR0913
     task: Task,
     reflection_model: str | Callable[[str], str] | None,
     proposer: Literal["exemplar", "reflection"] | Proposer | None,
     minibatch_size: int | None,
     seed: int,
+    prior_correction: Literal["batch", "off"] | None,
 ) -> _Plan:
     for split in ("train", "validation", "test"):
         task.rows(split)
@@ -208,7 +220,15 @@ def _plan(
         reflection_model=reflection_model if function is None else None,
         minibatch_size=minibatch_size or rows,
         seed=seed,
+        prior_correction=_prior(task, prior_correction),
     )
+
+
+def _prior(task: Task, wished: Literal["batch", "off"] | None) -> PriorCorrection | None:
+    if wished not in {None, "batch", "off"}:
+        raise ConfigurationError(f"Expected prior_correction 'batch' or 'off', got {wished!r}.")
+    method = wished or task.calibration.prior_correction
+    return None if method == "off" else method
 
 
 def _teaching(task: Task) -> list[Example]:
@@ -217,12 +237,14 @@ def _teaching(task: Task) -> list[Example]:
     return [example for example in task.train if normalise_label(example.input) not in held_out]
 
 
-def _check_budget(task: Task, minibatch_size: int, max_metric_calls: int) -> None:
-    floor = 2 * len(task.validation) + 2 * minibatch_size
+def _check_budget(task: Task, plan: _Plan, max_metric_calls: int) -> None:
+    n_prior = 0 if plan.prior_correction is None else min(PRIOR_ROWS, len(task.train))
+    floor = 2 * (len(task.validation) + plan.minibatch_size + n_prior)
     if max_metric_calls < floor:
+        prior = f" and two label-prior corrections from {n_prior} training rows" if n_prior else ""
         raise ConfigurationError(
             f"Expected max_metric_calls >= {floor}, got {max_metric_calls}: one accepted proposal takes two passes "
-            f"over {len(task.validation)} validation rows and two minibatches of {minibatch_size}."
+            f"over {len(task.validation)} validation rows, two minibatches of {plan.minibatch_size}{prior}."
         )
 
 
@@ -233,6 +255,7 @@ def _fingerprint(task: Task, model: ModelLike | None, plan: _Plan) -> dict[str, 
         "user_template": task.user_template,
         "field": task.field,
         "scoring": task.scoring.model_dump(),
+        "prior_correction": plan.prior_correction,
         "settings": task.model.model_dump(exclude={"concurrency"}),
         "rows": [
             [(e.input, e.answer, dict(e.additional_context)) for e in task.rows(split)]
@@ -260,6 +283,8 @@ def _adapter(
         low_confidence_threshold=task.scoring.low,
         proposer=plan.proposer,
         on_prediction=tracker.on_prediction,
+        prior_correction=plan.prior_correction,
+        prior_texts=[example.input for example in task.train],
     )
 
 
@@ -355,12 +380,11 @@ class _Run:
 
     def _predict(self, candidate: Mapping[str, str]) -> list[Prediction]:
         template = candidate.get(USER_TEMPLATE)
+        queries = [
+            Query(prompt=candidate[COMPONENT], text=e.input, user_template=template) for e in self.task.test
+        ]
         predictions = self.adapter.classifier.runner.run(
-            [
-                Query(prompt=candidate[COMPONENT], text=e.input, user_template=template)
-                for e in self.task.test
-            ],
-            on_prediction=lambda _, prediction: self.tracker.on_prediction(prediction),
+            queries, on_prediction=lambda _, prediction: self.tracker.on_prediction(prediction)
         )
         self.adapter.check_failures(predictions)
         if all(prediction.outcome is Outcome.ERROR for prediction in predictions):
@@ -369,7 +393,17 @@ class _Run:
                 provider=self.adapter.classifier.client.name,
                 hint="Mend the connection and start the run again; what was answered is kept in its directory.",
             )
-        return predictions
+        return [self.adapter.corrected(q, p) for q, p in zip(queries, predictions, strict=True)]
+
+    def label_prior(self, found: GEPAResult[Any, Any]) -> tuple[LabelPriorCorrection, Fingerprint] | None:
+        """Return the best prompt's correction and what it belongs to; None where nothing is corrected."""
+        best = found.candidates[found.best_idx]
+        query = Query(prompt=best[COMPONENT], text="", user_template=best.get(USER_TEMPLATE))
+        correction = self.adapter.label_prior(query)
+        if correction is None:
+            return None
+        classifier = self.adapter.classifier.with_prompt(query.prompt, user_template=query.user_template)
+        return correction, classifier.fingerprint()
 
     def result(
         self, found: GEPAResult[Any, Any], predictions: Mapping[str, Sequence[Prediction]], *, seconds: float

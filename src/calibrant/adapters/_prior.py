@@ -1,0 +1,103 @@
+"""Label-prior correction of candidates: every prompt has a bias of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal, TypeAlias
+
+import numpy as np
+
+from calibrant.calibration import LabelPriorCorrection, correct_prediction
+from calibrant.core import ConfigurationError, Prediction
+from calibrant.inference import Query
+
+__all__ = ["PRIOR_ROWS", "PriorCorrection", "PriorCorrector", "open_prior"]
+
+PriorCorrection: TypeAlias = Literal["batch"]
+
+PRIOR_ROWS: Final = 64
+
+_Key = tuple[str, str | None]
+
+
+class PriorCorrector:
+    """Corrects predictions for the label prior of the prompt they were made under.
+
+    The correction of a prompt is fitted once, on the same texts for every prompt, without their
+    answers.
+
+    Parameters
+    ----------
+    texts : iterable of str
+        Unlabelled texts; a fixed sample of `PRIOR_ROWS` of them is used.
+    seed : int, default 0
+        Seed of the sample.
+
+    Raises
+    ------
+    ConfigurationError
+        There are no texts.
+    """
+
+    def __init__(self, texts: Iterable[str], *, seed: int = 0) -> None:
+        found = list(dict.fromkeys(texts))
+        if not found:
+            raise ConfigurationError(
+                "Expected texts to fit the label-prior correction on, got none: pass prior_texts, such as the "
+                "inputs of the training rows."
+            )
+        if len(found) > PRIOR_ROWS:
+            chosen = np.random.default_rng(seed).choice(len(found), PRIOR_ROWS, replace=False)
+            found = [found[i] for i in sorted(chosen)]
+        self.texts = tuple(found)
+        self._fitted: dict[_Key, LabelPriorCorrection | None] = {}
+
+    def queries(self, asked: Sequence[Query]) -> list[Query]:
+        """Return what must be asked before predictions of these queries can be corrected."""
+        keys = dict.fromkeys(_key(query) for query in asked)
+        return [
+            Query(prompt=prompt, text=text, user_template=template)
+            for prompt, template in keys
+            if (prompt, template) not in self._fitted
+            for text in self.texts
+        ]
+
+    def fit(self, asked: Sequence[Query], predictions: Sequence[Prediction]) -> None:
+        """Fit the corrections of the prompts in `asked`, which came from `queries`."""
+        rows: dict[_Key, list[Prediction]] = {}
+        for query, prediction in zip(asked, predictions, strict=True):
+            rows.setdefault(_key(query), []).append(prediction)
+        for key, found in rows.items():
+            known = [p.distribution.logprobs for p in found if p.distribution is not None]
+            self._fitted[key] = LabelPriorCorrection("batch").fit(np.array(known)) if known else None
+
+    def correction(self, query: Query) -> LabelPriorCorrection | None:
+        """Return the correction of a query's prompt; None where its texts got no distribution."""
+        return self._fitted.get(_key(query))
+
+    def correct(self, query: Query, prediction: Prediction) -> Prediction:
+        """Return `prediction` without the prior of its prompt."""
+        correction = self.correction(query)
+        return prediction if correction is None else correct_prediction(prediction, correction)
+
+
+def open_prior(method: PriorCorrection | None, texts: Iterable[str]) -> PriorCorrector | None:
+    """Return what corrects predictions, or None where nothing shall.
+
+    Raises
+    ------
+    ConfigurationError
+        The method is unknown, or there are no texts for it.
+    """
+    if method is None:
+        return None
+    if method != "batch":
+        raise ConfigurationError(
+            f"Expected prior_correction 'batch' or None, got {method!r}: for 'contextual' fit a LabelPriorCorrection "
+            "on CONTENT_FREE_INPUTS."
+        )
+    return PriorCorrector(texts)
+
+
+def _key(query: Query) -> _Key:
+    return query.prompt, query.user_template
