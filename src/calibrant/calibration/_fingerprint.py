@@ -1,0 +1,106 @@
+"""What a calibrator was fitted on, and whether it is the same today."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from calibrant.core import ConfigurationError, LabelSet, LogprobSpace
+
+__all__ = ["Fingerprint"]
+
+_NAMED = 3  # labels a message shows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fingerprint:
+    """The circumstances that the numbers of a calibrator belong to.
+
+    A prior, a temperature or a threshold learned under one prompt says nothing about another; nor
+    does it carry over to another model, label set or log-probability space.
+
+    Parameters
+    ----------
+    prompt : str
+        The system text. Stored files and `to_record` hold only its SHA-256.
+    model : str
+        The model's name.
+    space : LogprobSpace
+        What the log-probabilities are probabilities of; its value as text is taken too.
+    labels : LabelSet or sequence of str
+        The labels, in the order every array follows; kept as a tuple.
+
+    Raises
+    ------
+    ConfigurationError
+        Prompt or model is not text, the space is unknown, or the labels are no label set.
+    """
+
+    prompt: str
+    model: str
+    space: LogprobSpace
+    labels: Sequence[str]
+
+    def __post_init__(self) -> None:
+        for name in ("prompt", "model"):
+            value = getattr(self, name)
+            if not isinstance(value, str):
+                msg = f"Expected the {name} of a fingerprint as text, got {value!r} ({type(value).__name__})."
+                raise ConfigurationError(msg)
+        object.__setattr__(self, "space", LogprobSpace(self.space))
+        object.__setattr__(self, "labels", LabelSet.of(self.labels).labels)
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the fingerprint as JSON values, the prompt as the SHA-256 of its UTF-8 bytes."""
+        return {
+            "prompt_sha256": _sha256(self.prompt),
+            "model": self.model,
+            "space": self.space.value,
+            "labels": list(self.labels),
+        }
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the record as canonical JSON, 64 hexadecimal digits.
+
+        Canonical: keys sorted, no spaces, ASCII only.
+        """
+        return _sha256(json.dumps(self.to_record(), sort_keys=True, separators=(",", ":")))
+
+    def differences(self, record: Mapping[str, Any]) -> list[str]:
+        """Return what differs from a record made by `to_record`, one readable phrase each.
+
+        Raises
+        ------
+        KeyError, TypeError
+            It is not such a record.
+        """
+        own = self.to_record()
+        found = ["prompt"] if record["prompt_sha256"] != own["prompt_sha256"] else []
+        found += [
+            f"{name} ({record[name]!r} then, {own[name]!r} now)"
+            for name in ("model", "space")
+            if record[name] != own[name]
+        ]
+        if record["labels"] != own["labels"]:
+            found.append(f"label set ({_label_change(record['labels'], own['labels'])})")
+        return found
+
+
+def _label_change(then: list[str], now: list[str]) -> str:
+    gone, new = (
+        [label for label in one if label not in set(other)] for one, other in ((then, now), (now, then))
+    )
+    parts = [f"{_some(labels)} only {when}" for labels, when in ((gone, "then"), (new, "now")) if labels]
+    return ", ".join(parts) or "the same labels in another order"
+
+
+def _some(labels: list[str]) -> str:
+    more = len(labels) - _NAMED
+    return ", ".join(map(repr, labels[:_NAMED])) + (f" and {more} more" if more > 0 else "")
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,83 @@
+"""Log loss and Brier score by row, and whether a change in them is more than noise."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["PairedGain", "brier_losses", "log_losses", "log_normalise", "paired_gain"]
+
+# Differences of losses are right up to rounding only; less than this is no gain.
+_ROUNDING = 1e-12
+
+
+def log_normalise(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return `rows`, shape (n, L), shifted so that the exponentials of each row sum to 1."""
+    shifted = rows - rows.max(axis=1, keepdims=True)
+    normalised: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return normalised
+
+
+def log_losses(log_p: NDArray[np.float64], answers: NDArray[np.intp]) -> NDArray[np.float64]:
+    """Return ``-log p(answer)`` of each normalised row, shape (n,), in nats, >= 0."""
+    losses: NDArray[np.float64] = -log_p[np.arange(len(log_p)), answers]
+    return losses
+
+
+def brier_losses(log_p: NDArray[np.float64], answers: NDArray[np.intp]) -> NDArray[np.float64]:
+    """Return half the squared distance of each row to its answer, shape (n,), in [0, 1].
+
+    ``sum((p - onehot)^2) / 2``: Brier (1950) over all labels, halved, so that it is 1 minus
+    `calibrant.scoring.BrierScoring`.
+    """
+    gap = np.exp(log_p)
+    gap[np.arange(len(gap)), answers] -= 1.0
+    losses: NDArray[np.float64] = 0.5 * (gap**2).sum(axis=1)
+    return losses
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairedGain:
+    """How far a loss falls on the same rows.
+
+    Attributes
+    ----------
+    before, after : float
+        Mean losses.
+    mean : float
+        Mean of before minus after, by row; above 0 where the loss falls.
+    standard_error : float
+        Of that mean: the sample standard deviation (divisor n - 1) over sqrt(n); infinite for a
+        single row, which cannot show its own error.
+    """
+
+    before: float
+    after: float
+    mean: float
+    standard_error: float
+
+    @property
+    def helps(self) -> bool:
+        """Whether the loss falls by more than one standard error (and more than rounding)."""
+        return self.mean > self.standard_error + _ROUNDING
+
+    @property
+    def hurts(self) -> bool:
+        """Whether the loss rises by more than one standard error (and more than rounding)."""
+        return -self.mean > self.standard_error + _ROUNDING
+
+
+def paired_gain(before: NDArray[np.float64], after: NDArray[np.float64]) -> PairedGain:
+    """Compare the losses of the same n rows, both of shape (n,)."""
+    difference = before - after
+    n = len(difference)
+    error = float(difference.std(ddof=1)) / math.sqrt(n) if n > 1 else math.inf
+    return PairedGain(
+        before=float(before.mean()),
+        after=float(after.mean()),
+        mean=float(difference.mean()),
+        standard_error=error,
+    )

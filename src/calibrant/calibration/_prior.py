@@ -1,0 +1,379 @@
+"""The label-prior correction: what the model prefers before it has read the text, divided out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from operator import index
+from pathlib import Path
+from typing import Any, Literal, Self, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calibrant.calibration._fingerprint import Fingerprint
+from calibrant.calibration._losses import log_losses, log_normalise, paired_gain
+from calibrant.calibration._state import damaged, read_state, write_state
+from calibrant.calibration._validation import (
+    as_numbers,
+    check_answers,
+    check_log_probabilities,
+    check_number,
+)
+from calibrant.core import ConfigurationError, NotFittedError
+
+__all__ = ["CONTENT_FREE_INPUTS", "LabelPriorCorrection", "PriorMethod", "best_strength"]
+
+PriorMethod = Literal["batch", "contextual"]
+"""Which rows a prior is the mean of: real inputs, or content-free ones."""
+
+CONTENT_FREE_INPUTS = (" ", "N/A", "[MASK]")
+"""Texts that say nothing, for contextual calibration: those of Zhao et al. (2021).
+
+A space stands in for their empty text, which some providers reject.
+"""
+
+_KIND = "label-prior correction"
+_VERSION = 1
+# The least probability a label has in a distribution read from an answer.
+_FLOOR = 1e-12
+_MOST_LEARNED = 2.0
+_MOST_GIVEN = 1e6
+
+
+class LabelPriorCorrection:
+    """Divides predicted distributions by the mean prediction, so that no label is preferred blindly.
+
+    Small models prefer a label whatever the text. The mean predicted distribution, `prior_`, shows
+    that preference without a single label, and ``p(y | x) / prior(y)^strength``, normalised, takes
+    it out. Batch calibration (Zhou et al. 2023, "Batch Calibration", arXiv 2309.17249) averages
+    over real inputs; contextual calibration (Zhao et al. 2021, "Calibrate Before Use", arXiv
+    2102.09690) over content-free ones, such as `CONTENT_FREE_INPUTS`. The strength is the factor
+    that Zhou et al. add where labels are at hand.
+
+    Full division assumes that the labels are about equally frequent; where one is truly more
+    frequent, learn the strength from answers (`fit_strength`), or let
+    `select_prior_correction` decide.
+
+    Parameters
+    ----------
+    method : {"batch", "contextual"}, default "batch"
+        Which rows `fit` and `partial_fit` are given; the mathematics is the same. ``batch``:
+        predictions for real inputs, the more the better. ``contextual``: predictions for
+        content-free inputs, which have no answers.
+    strength : float in [0, 1e6], optional
+        How much of the prior to divide by: 1 all of it, 0 nothing. Default: learned from answers
+        where there are any, else 1.
+    decay : float in (0, 1], default 1
+        Weight of a row relative to the next one, for streams that drift: about the last
+        ``1 / (1 - decay)`` rows count. 1 weighs all rows alike.
+
+    Attributes
+    ----------
+    prior_ : ndarray of shape (L,)
+        The (weighted) mean of the normalised probabilities, each at least 1e-12 so that logarithms
+        stay finite; sums to 1 but for that floor.
+    n_rows_ : int
+        Rows it is the mean of.
+    strength_ : float
+        The strength in use: the given one, the learned one, in [0, 2], or 1.
+
+    Raises
+    ------
+    ConfigurationError
+        An unknown method, or a strength or decay out of range.
+
+    Examples
+    --------
+    A model that always leans to the first label, and how it then tells the texts apart:
+
+    >>> import numpy as np
+    >>> rows = np.log([[0.9, 0.1], [0.6, 0.4]])
+    >>> correction = LabelPriorCorrection().fit(rows)
+    >>> correction.prior_.round(2).tolist()
+    [0.75, 0.25]
+    >>> np.exp(correction.transform(rows)).round(2).tolist()
+    [[0.75, 0.25], [0.33, 0.67]]
+    """
+
+    prior_: NDArray[np.float64]
+    n_rows_: int
+    strength_: float
+    _mean: NDArray[np.float64]  # prior_ before the floor
+    _weight: float  # the sum of the weights of all rows
+
+    def __init__(
+        self, method: PriorMethod = "batch", *, strength: float | None = None, decay: float = 1.0
+    ) -> None:
+        if method not in get_args(PriorMethod):
+            msg = f"Expected method 'batch' or 'contextual', got {method!r}."
+            raise ConfigurationError(msg)
+        self.method = method
+        self.strength = (
+            None if strength is None else check_number("strength", strength, low=0.0, high=_MOST_GIVEN)
+        )
+        self.decay = check_number("decay", decay, low=0.0, high=1.0, open_low=True)
+
+    def __repr__(self) -> str:
+        return f"LabelPriorCorrection({self.method!r}, strength={self.strength!r}, decay={self.decay!r})"
+
+    def fit(self, log_probabilities: ArrayLike, answers: ArrayLike | None = None) -> Self:
+        """Learn the prior, and with answers the strength; forget what was learned before.
+
+        With answers, prior and strength come from the same rows. The prior sees no answer, so the
+        bias is small, but rows other than those are the better judge: fit the prior on unlabelled
+        rows, then call `fit_strength` on labelled ones. `select_prior_correction` never lets a row
+        judge what it has taught.
+
+        Parameters
+        ----------
+        log_probabilities : array-like of shape (n, L)
+            Natural logarithms, finite; rows are normalised first.
+        answers : array-like of int, shape (n,), optional
+            Position of the true label of each row, in [0, L). Only checked where the strength was
+            given to the constructor. Content-free inputs have none.
+
+        Raises
+        ------
+        ConfigurationError
+            Wrong shapes, no rows, NaN or infinity, a position out of range, or answers to
+            content-free inputs.
+        """
+        rows = check_log_probabilities("log_probabilities", log_probabilities)
+        positions = None if answers is None else self._check_real(answers, rows)
+        self._absorb(rows, np.zeros(rows.shape[1]), weight=0.0, n_rows=0)
+        self.strength_ = 1.0 if self.strength is None else self.strength
+        if positions is not None and self.strength is None:
+            self._learn_strength(rows, positions)
+        return self
+
+    def partial_fit(self, log_probabilities: ArrayLike) -> Self:
+        """Add rows to the running mean; the strength stays as it is.
+
+        The prior equals that of `fit` on all rows at once, up to rounding, however they are split.
+
+        Parameters
+        ----------
+        log_probabilities : array-like of shape (n, L)
+            As for `fit`, the oldest row first, over the same labels as before.
+
+        Raises
+        ------
+        ConfigurationError
+            Wrong shapes, no rows, NaN or infinity.
+        """
+        if not self._fitted:
+            return self.fit(log_probabilities)
+        rows = check_log_probabilities("log_probabilities", log_probabilities, n_labels=len(self.prior_))
+        self._absorb(rows, self._mean, weight=self._weight, n_rows=self.n_rows_)
+        return self
+
+    def fit_strength(self, log_probabilities: ArrayLike, answers: ArrayLike) -> Self:
+        """Learn the strength on labelled rows; the prior stays as it is.
+
+        It is the strength in [0, 2] of least mean log loss, or 0 where that gains no more over no
+        correction than its own standard error (paired over rows; one row has none to show). To
+        second order, where the best strength is small, that asks the loss to fall at strength 0
+        with a slope of twice its standard error: it happens by chance about once in 44 times.
+
+        Parameters
+        ----------
+        log_probabilities : array-like of shape (n, L)
+            Natural logarithms, finite, uncorrected, for real inputs (validation rows).
+        answers : array-like of int, shape (n,)
+            Position of the true label of each row, in [0, L).
+
+        Raises
+        ------
+        NotFittedError
+            There is no prior yet.
+        ConfigurationError
+            The strength was given to the constructor, or the input is wrong as for `fit`.
+        """
+        self._require_fitted("fit_strength")
+        if self.strength is not None:
+            msg = (
+                f"Expected no strength where it is to be learned, got strength={self.strength!r} in the "
+                "constructor: leave it out there, or do not call fit_strength."
+            )
+            raise ConfigurationError(msg)
+        rows = check_log_probabilities("log_probabilities", log_probabilities, n_labels=len(self.prior_))
+        self._learn_strength(rows, check_answers(answers, rows))
+        return self
+
+    def transform(self, log_probabilities: ArrayLike) -> NDArray[np.float64]:
+        """Return corrected log-probabilities, normalised and finite.
+
+        Parameters
+        ----------
+        log_probabilities : array-like of shape (n, L) or (L,)
+            Natural logarithms, finite; rows are normalised first.
+
+        Returns
+        -------
+        ndarray of shape (n, L) or (L,)
+            As given; the exponentials of every row sum to 1.
+
+        Raises
+        ------
+        NotFittedError
+            Nothing was learned yet.
+        ConfigurationError
+            Wrong shapes, no rows, NaN or infinity.
+        """
+        self._require_fitted("transform")
+        given = as_numbers("log_probabilities", log_probabilities)
+        single = given.ndim == 1
+        rows = check_log_probabilities(
+            "log_probabilities", given[None, :] if single else given, n_labels=len(self.prior_)
+        )
+        corrected = divided(log_normalise(rows), self.prior_, self.strength_)
+        return corrected[0] if single else corrected
+
+    def save(self, path: str | Path, *, fingerprint: Fingerprint) -> None:
+        """Write what was learned to one JSON file, atomically and at full precision.
+
+        Parameters
+        ----------
+        path : str or Path
+            Where to; an existing file is replaced.
+        fingerprint : Fingerprint
+            What it was fitted on; `load` asks for the same.
+
+        Raises
+        ------
+        NotFittedError
+            There is nothing to save yet.
+        ConfigurationError
+            The fingerprint has another number of labels.
+        StateError
+            The file cannot be written.
+        """
+        self._require_fitted("save")
+        if len(fingerprint.labels) != len(self.prior_):
+            msg = (
+                f"Expected a fingerprint of {len(self.prior_)} labels, as fitted, got "
+                f"{len(fingerprint.labels)}: pass the label set of the rows."
+            )
+            raise ConfigurationError(msg)
+        state = {
+            "method": self.method,
+            "strength": self.strength,
+            "decay": self.decay,
+            "learned_strength": self.strength_,
+            "n_rows": self.n_rows_,
+            "weight": self._weight,
+            "mean": self._mean.tolist(),
+        }
+        write_state(path, kind=_KIND, version=_VERSION, fingerprint=fingerprint, state=state)
+
+    @classmethod
+    def load(cls, path: str | Path, *, fingerprint: Fingerprint) -> Self:
+        """Return the correction written by `save`; `partial_fit` goes on where it was.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file.
+        fingerprint : Fingerprint
+            What the correction is to be used on.
+
+        Raises
+        ------
+        StateError
+            The file is missing or damaged, holds something else or another version, or was fitted
+            on another prompt, model, log-probability space or label set; the message names which.
+        """
+        state = read_state(path, kind=_KIND, version=_VERSION, fingerprint=fingerprint)
+        try:
+            return cls._restored(state, n_labels=len(fingerprint.labels))
+        except (KeyError, TypeError, ValueError) as error:
+            raise damaged(path, error) from error
+
+    @classmethod
+    def _restored(cls, state: Mapping[str, Any], *, n_labels: int) -> Self:
+        """Return the correction of a stored state; KeyError, TypeError or ValueError if it is none."""
+        restored = cls(state["method"], strength=state["strength"], decay=state["decay"])
+        mean = np.array(state["mean"], dtype=np.float64)
+        if mean.shape != (n_labels,) or not (mean >= 0.0).all() or not abs(mean.sum() - 1.0) <= 1e-6:
+            msg = f"Expected the mean to be a distribution over {n_labels} labels, got {state['mean']}."
+            raise ConfigurationError(msg)
+        n_rows = index(state["n_rows"])
+        restored.strength_ = check_number("strength", state["learned_strength"], low=0.0, high=_MOST_GIVEN)
+        weight = check_number("weight", state["weight"], low=0.0, high=float(n_rows), open_low=True)
+        restored._remember(mean, weight=weight, n_rows=n_rows)
+        return restored
+
+    @property
+    def _fitted(self) -> bool:
+        return hasattr(self, "prior_")
+
+    def _require_fitted(self, what: str) -> None:
+        if not self._fitted:
+            msg = f"Expected a fitted LabelPriorCorrection, got {what} before fit: call fit or partial_fit first."
+            raise NotFittedError(msg)
+
+    def _check_real(self, answers: ArrayLike, rows: NDArray[np.float64]) -> NDArray[np.intp]:
+        """Return checked answers; content-free inputs have none."""
+        if self.method == "contextual":
+            msg = (
+                "Expected no answers to content-free inputs (method='contextual'), got some: call fit without "
+                "them, then fit_strength on labelled rows of real inputs."
+            )
+            raise ConfigurationError(msg)
+        return check_answers(answers, rows)
+
+    def _absorb(
+        self, rows: NDArray[np.float64], mean: NDArray[np.float64], *, weight: float, n_rows: int
+    ) -> None:
+        """Take `rows`, oldest first, into a mean of total weight `weight`.
+
+        A row that is followed by k others has weight ``decay^k``: that of a row does not depend on
+        how the stream is split.
+        """
+        n = len(rows)
+        weights = self.decay ** np.arange(n - 1, -1, -1, dtype=np.float64)
+        kept = weight * self.decay**n
+        total = kept + float(weights.sum())
+        updated = (kept * mean + weights @ np.exp(log_normalise(rows))) / total
+        self._remember(updated, weight=total, n_rows=n_rows + n)
+
+    def _remember(self, mean: NDArray[np.float64], *, weight: float, n_rows: int) -> None:
+        self._mean, self._weight, self.n_rows_ = mean, weight, n_rows
+        self.prior_ = np.maximum(mean, _FLOOR)
+        self.prior_.setflags(write=False)
+
+    def _learn_strength(self, rows: NDArray[np.float64], answers: NDArray[np.intp]) -> None:
+        log_p = log_normalise(rows)
+        strength = best_strength(log_p, answers, self.prior_)
+        before = log_losses(log_p, answers)
+        after = log_losses(divided(log_p, self.prior_, strength), answers)
+        self.strength_ = strength if paired_gain(before, after).helps else 0.0
+
+
+def divided(log_p: NDArray[np.float64], prior: NDArray[np.float64], strength: float) -> NDArray[np.float64]:
+    """Return the logarithm of ``p / prior^strength``, rows normalised, shape (n, L)."""
+    return log_normalise(log_p - strength * np.log(prior))
+
+
+def best_strength(log_p: NDArray[np.float64], answers: NDArray[np.intp], prior: NDArray[np.float64]) -> float:
+    """Return the strength in [0, 2] of least mean log loss.
+
+    Parameters
+    ----------
+    log_p : ndarray of shape (n, L)
+        Normalised log-probabilities.
+    answers : ndarray of int, shape (n,)
+        Positions of the true labels.
+    prior : ndarray of shape (L,)
+        Positive.
+    """
+    from scipy.optimize import minimize_scalar  # noqa: PLC0415 - `import calibrant` must not load scipy
+
+    def loss(strength: float) -> float:
+        return float(log_losses(divided(log_p, prior, strength), answers).mean())
+
+    # Convex in s, so one minimum: a row's loss is log sum_j exp(log p_j - s log prior_j), a log-sum-exp
+    # of functions affine in s, minus log p_y - s log prior_y, affine itself.
+    inner = minimize_scalar(loss, bounds=(0.0, _MOST_LEARNED), method="bounded", options={"xatol": 1e-8})
+    # The search stays inside the interval; the ends themselves may be the minimum.
+    return min((0.0, float(inner.x), _MOST_LEARNED), key=loss)

@@ -1,0 +1,117 @@
+"""Checks shared by everything that is fitted: log-probabilities of n rows, and their answers."""
+
+from __future__ import annotations
+
+from numbers import Real
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calibrant.core import ConfigurationError
+
+__all__ = ["as_numbers", "check_answers", "check_log_probabilities", "check_number"]
+
+# Masked logits are often the least float32, about -3e38; beyond this, squares overflow.
+_HUGE = 1e100
+
+
+def as_numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:
+    """Return `values` as an array of floats; ConfigurationError if it holds anything else."""
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        msg = f"Expected {name} to hold numbers, in rows of one length: {error}. Leave out rows without them."
+        raise ConfigurationError(msg) from error
+
+
+def check_log_probabilities(
+    name: str, values: ArrayLike, *, n_labels: int | None = None
+) -> NDArray[np.float64]:
+    """Return `values` as finite floats of shape (n, L), n >= 1, L >= 2.
+
+    Parameters
+    ----------
+    name : str
+        The argument as the caller knows it, for the message.
+    values : array-like of shape (n, L)
+        Natural logarithms, at most 1e100 in size; rows need not be normalised.
+    n_labels : int, optional
+        The L that is needed, where one is known.
+
+    Raises
+    ------
+    ConfigurationError
+        Not numbers, another shape, no rows, NaN, infinite or larger than 1e100.
+    """
+    rows = as_numbers(name, values)
+    if rows.ndim != 2:
+        msg = f"Expected {name} of shape (n, L), one row per text, got {rows.shape}."
+        raise ConfigurationError(msg)
+    if rows.shape[0] == 0:
+        msg = f"Expected {name} to hold at least one row, got none: nothing can be learned from no data."
+        raise ConfigurationError(msg)
+    _check_width(name, rows.shape[1], n_labels)
+    usable = np.abs(rows) <= _HUGE  # False for NaN
+    if not usable.all():
+        row, column = (int(i) for i in np.argwhere(~usable)[0])
+        msg = (
+            f"Expected {name} to be finite, got {rows[row, column]} in row {row}, label {column}: leave out "
+            "rows without log-probabilities, and give an impossible label a small one, such as log(1e-12)."
+        )
+        raise ConfigurationError(msg)
+    return rows
+
+
+def _check_width(name: str, width: int, n_labels: int | None) -> None:
+    if n_labels is not None and width != n_labels:
+        msg = f"Expected {name} over {n_labels} labels, as fitted, got {width}: use the same label set, or fit again."
+        raise ConfigurationError(msg)
+    if width < 2:
+        msg = f"Expected {name} over at least two labels, got {width}."
+        raise ConfigurationError(msg)
+
+
+def check_answers(answers: ArrayLike, rows: NDArray[np.float64]) -> NDArray[np.intp]:
+    """Return the positions of the true labels of `rows`, shape (n,), each in [0, L).
+
+    Raises
+    ------
+    ConfigurationError
+        Another length, not integers, or a position outside the L labels.
+    """
+    n, n_labels = rows.shape
+    given = np.asarray(answers)
+    if given.shape != (n,):
+        msg = f"Expected answers of shape ({n},), one per row of log-probabilities, got {given.shape}."
+        raise ConfigurationError(msg)
+    if given.dtype.kind not in "iu":
+        msg = (
+            f"Expected answers to be positions of labels (whole numbers from 0), got {given.dtype} such as "
+            f"{given[0]!r}: look each answer up in the label set."
+        )
+        raise ConfigurationError(msg)
+    legal = (given >= 0) & (given < n_labels)
+    if not legal.all():
+        row = int(np.argmin(legal))
+        msg = f"Expected answers in [0, {n_labels}), one position per label, got {given[row]} in row {row}."
+        raise ConfigurationError(msg)
+    return given.astype(np.intp)
+
+
+def check_number(name: str, value: object, *, low: float, high: float, open_low: bool = False) -> float:
+    """Return `value` as a float in [low, high], or in (low, high] with `open_low`.
+
+    Raises
+    ------
+    ConfigurationError
+        Not a number, NaN, or out of range.
+    """
+    interval = f"{'(' if open_low else '['}{low:g}, {high:g}]"
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
+        msg = f"Expected {name} to be a number in {interval}, got {value!r} ({type(value).__name__})."
+        raise ConfigurationError(msg)
+    number = float(value)
+    if not low <= number <= high or (open_low and number == low):
+        msg = f"Expected {name} in {interval}, got {number!r}: choose a value in that range."
+        raise ConfigurationError(msg)
+    return number

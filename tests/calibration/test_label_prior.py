@@ -1,0 +1,442 @@
+"""The label-prior correction: division by the mean prediction, and how much of it."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from calibrant.calibration import CONTENT_FREE_INPUTS, LabelPriorCorrection
+from calibrant.core import ConfigurationError, NotFittedError
+
+Rows = NDArray[np.float64]
+Answers = NDArray[np.intp]
+
+TWO = np.log([[0.9, 0.1], [0.6, 0.4]])
+
+
+def calibrated(
+    seed: int, n: int = 100, n_labels: int = 3, bias: tuple[float, ...] = ()
+) -> tuple[Rows, Answers]:
+    """Return log-probabilities that are right about their answers, with `bias` added afterwards."""
+    rng = np.random.default_rng(seed)
+    p = rng.dirichlet(np.arange(1.0, n_labels + 1.0) / 2.0, size=n)
+    answers = np.array([rng.choice(n_labels, p=row) for row in p])
+    return np.log(np.maximum(p, 1e-6)) + (np.array(bias) if bias else 0.0), answers
+
+
+def mean_loss(correction: LabelPriorCorrection, rows: Rows, answers: Answers) -> float:
+    """Return the mean log loss through the public interface."""
+    corrected = correction.transform(rows)
+    return float(np.mean([-corrected[i, answer] for i, answer in enumerate(answers)]))
+
+
+@st.composite
+def tables(draw: st.DrawFn, n_labels: int | None = None) -> Rows:
+    """Draw rows of log-probabilities, neither normalised nor tame."""
+    width = draw(st.integers(2, 6)) if n_labels is None else n_labels
+    value = st.one_of(st.floats(-30.0, 0.0), st.sampled_from([0.0, -1e6, -3.4e38, 50.0, 1e100, -1e100]))
+    row = st.lists(value, min_size=width, max_size=width)
+    return np.array(draw(st.lists(row, min_size=1, max_size=12)))
+
+
+# The mathematics
+
+
+def test_a_hand_made_example() -> None:
+    """Means 0.75 and 0.25: 1.2 against 0.4 in the first row, 0.8 against 1.6 in the second."""
+    correction = LabelPriorCorrection().fit(TWO)
+    assert correction.prior_ == pytest.approx([0.75, 0.25])
+    assert (correction.n_rows_, correction.strength_) == (2, 1.0)
+    assert np.exp(correction.transform(TWO)) == pytest.approx(np.array([[0.75, 0.25], [1 / 3, 2 / 3]]))
+
+
+def test_half_the_strength_divides_by_the_root() -> None:
+    """0.9 / sqrt(0.75) against 0.1 / sqrt(0.25)."""
+    found = np.exp(LabelPriorCorrection(strength=0.5).fit(TWO).transform(TWO[0]))
+    first, second = 0.9 / math.sqrt(0.75), 0.2
+    assert found == pytest.approx([first / (first + second), second / (first + second)])
+
+
+def test_the_prior_is_the_mean_of_probabilities_not_of_logarithms() -> None:
+    """By the plain mean; rows count alike, normalised or not."""
+    rows, _ = calibrated(0)
+    p = np.exp(rows) / np.exp(rows).sum(axis=1, keepdims=True)
+    expected = [math.fsum(column) / len(p) for column in p.T]
+    shifted = rows + np.linspace(-5, 5, len(rows))[:, None]
+    assert LabelPriorCorrection().fit(rows).prior_ == pytest.approx(expected)
+    assert LabelPriorCorrection().fit(shifted).prior_ == pytest.approx(expected)
+
+
+def test_a_uniform_prior_changes_nothing() -> None:
+    """At any strength."""
+    rows = np.log([[0.7, 0.2, 0.1], [0.1, 0.7, 0.2], [0.2, 0.1, 0.7]])
+    for strength in (0.5, 1.0, 7.0):
+        assert LabelPriorCorrection(strength=strength).fit(rows).transform(rows) == pytest.approx(rows)
+
+
+@given(tables())
+def test_strength_zero_is_the_identity(rows: Rows) -> None:
+    """But for normalising."""
+    correction = LabelPriorCorrection(strength=0.0).fit(rows)
+    top = rows.max(axis=1, keepdims=True)
+    expected = rows - top - np.log(np.exp(rows - top).sum(axis=1, keepdims=True))
+    assert correction.transform(rows) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("bias", [(0.0, 0.0, 0.0), (3.0, 0.0, 0.0), (0.0, -2.0, 1.0), (4.0, 4.0, 0.0)])
+def test_full_strength_balances_a_biased_model(bias: tuple[float, ...]) -> None:
+    """Rows with equal evidence for each label go to each label equally often, whatever the bias."""
+    evidence = np.kron(np.eye(3), np.full((4, 1), 1.0))
+    rows = evidence + np.array(bias)
+    found = LabelPriorCorrection().fit(rows).transform(rows).argmax(axis=1)
+    assert found.tolist() == evidence.argmax(axis=1).tolist()
+    if any(bias):
+        assert len(set(rows.argmax(axis=1))) < 3
+
+
+@given(tables(n_labels=4), st.permutations(range(4)), st.floats(0.0, 3.0))
+def test_permuting_the_labels_permutes_the_result(rows: Rows, order: list[int], strength: float) -> None:
+    """No label is special."""
+    plain = LabelPriorCorrection(strength=strength).fit(rows)
+    permuted = LabelPriorCorrection(strength=strength).fit(rows[:, order])
+    assert permuted.prior_ == pytest.approx(plain.prior_[order])
+    assert permuted.transform(rows[:, order]) == pytest.approx(plain.transform(rows)[:, order])
+
+
+@given(tables(), st.floats(0.0, 1e6))
+def test_results_are_normalised_and_finite(rows: Rows, strength: float) -> None:
+    """For anything finite, in any shape that is accepted."""
+    correction = LabelPriorCorrection(strength=strength).fit(rows)
+    corrected = correction.transform(rows)
+    assert corrected.shape == rows.shape
+    assert np.isfinite(corrected).all()
+    assert np.exp(corrected).sum(axis=1) == pytest.approx(np.ones(len(rows)))
+    single = correction.transform(rows[0])
+    assert single.shape == rows[0].shape
+    assert single == pytest.approx(corrected[0])
+
+
+def test_a_label_never_predicted_keeps_a_prior_above_zero() -> None:
+    """The floor is 1e-12, and a row that does favour the label comes out finite."""
+    correction = LabelPriorCorrection().fit([[0.0, -1000.0]])
+    assert correction.prior_.tolist() == [1.0, 1e-12]
+    assert np.exp(correction.transform(np.log([0.5, 0.5])))[1] == pytest.approx(1.0)
+
+
+# The strength
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("bias", [(), (2.0, 0.0, 0.0), (0.0, 1.0, -1.0)])
+def test_the_learned_strength_is_the_best_of_a_fine_grid(seed: int, bias: tuple[float, ...]) -> None:
+    """Steps of 0.002 over [0, 2], or 0 where the gain is within its standard error."""
+    rows, answers = calibrated(seed, bias=bias)
+    learned = LabelPriorCorrection().fit(rows).fit_strength(rows, answers)
+    grid = np.linspace(0.0, 2.0, 1001)
+    losses = [mean_loss(LabelPriorCorrection(strength=s).fit(rows), rows, answers) for s in grid]
+    best = int(np.argmin(losses))
+    if learned.strength_ == 0.0:
+        full = LabelPriorCorrection(strength=grid[best]).fit(rows)
+        gain = (full.transform(rows) - rows_normalised(rows))[np.arange(len(rows)), answers]
+        assert gain.mean() <= gain.std(ddof=1) / math.sqrt(len(rows)) + 1e-6
+    else:
+        assert learned.strength_ == pytest.approx(grid[best], abs=0.002)
+        assert mean_loss(learned, rows, answers) <= losses[best] + 1e-12
+
+
+def rows_normalised(rows: Rows) -> Rows:
+    """Return the rows as log-probabilities."""
+    return LabelPriorCorrection(strength=0.0).fit(rows).transform(rows)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_log_loss_is_convex_in_the_strength(seed: int) -> None:
+    """Second differences over a grid are nowhere negative, so one minimum is the minimum."""
+    rows, answers = calibrated(seed, bias=(2.0, 0.0, -1.0))
+    losses = [
+        mean_loss(LabelPriorCorrection(strength=s).fit(rows), rows, answers)
+        for s in np.linspace(0.0, 4.0, 81)
+    ]
+    assert np.diff(losses, n=2).min() > 0.0
+
+
+def test_the_strength_may_be_either_end_of_its_range() -> None:
+    """Exactly 2 where more would be better still, exactly 0 where less would."""
+    prior = LabelPriorCorrection().fit(np.log([[0.8, 0.2]]))
+    row = np.log([[0.8, 0.2]] * 2)
+    assert prior.fit_strength(row, [1, 1]).strength_ == 2.0
+    assert prior.fit_strength(row, [0, 0]).strength_ == 0.0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_biased_model_is_switched_on_at_about_full_strength(seed: int) -> None:
+    """Balanced answers, and a preference added on top: its size is found and the loss falls."""
+    rng = np.random.default_rng(seed)
+    answers = rng.integers(0, 3, 300)
+    fair = np.log(rng.dirichlet([1.0, 1.0, 1.0], 300) + 0.6 * np.eye(3)[answers])
+    rows = fair + np.array([2.5, 0.0, 0.0])
+    learned = LabelPriorCorrection().fit(rows, answers)
+    assert 0.7 < learned.strength_ < 2.0
+    assert mean_loss(learned, rows, answers) < 0.7 * mean_loss(
+        LabelPriorCorrection(strength=0).fit(rows), rows, answers
+    )
+
+
+def test_noise_rarely_switches_the_correction_on() -> None:
+    """Answers drawn from the model's own unequal probabilities: on about once in 44 times."""
+    on = sum(LabelPriorCorrection().fit(*calibrated(seed)).strength_ > 0.0 for seed in range(300))
+    assert 0 < on < 20
+
+
+def test_with_two_rows_both_must_gain() -> None:
+    """With n = 2 a mean exceeds its standard error just if both differences are positive.
+
+    Here the second row loses 0.14 where the first gains 1.39, which the divisor n would allow.
+    """
+    prior = LabelPriorCorrection().fit(np.log([[0.8, 0.2]]))
+    assert prior.fit_strength(np.log([[0.8, 0.2], [0.99, 0.01]]), [1, 0]).strength_ == 0.0
+    assert prior.fit_strength(np.log([[0.8, 0.2], [0.9, 0.1]]), [1, 1]).strength_ == 2.0
+
+
+def test_one_row_shows_no_error_and_switches_nothing_on() -> None:
+    """However large its gain."""
+    assert LabelPriorCorrection().fit(np.log([[0.9, 0.1]]), [1]).strength_ == 0.0
+
+
+def test_a_uniform_prior_is_switched_off() -> None:
+    """A gain of rounding errors is none."""
+    rows = np.log([[0.7, 0.2, 0.1], [0.1, 0.7, 0.2], [0.2, 0.1, 0.7]])
+    assert LabelPriorCorrection().fit(rows, [0, 1, 2]).strength_ == 0.0
+
+
+def test_prior_and_strength_may_come_from_different_rows() -> None:
+    """The strength answers to the labelled rows, the prior to the others."""
+    unlabelled, _ = calibrated(1, bias=(2.0, 0.0, 0.0))
+    rows, answers = calibrated(2, bias=(2.0, 0.0, 0.0))
+    correction = LabelPriorCorrection().fit(unlabelled)
+    prior = correction.prior_.copy()
+    assert correction.fit_strength(rows, answers) is correction
+    assert correction.prior_.tolist() == prior.tolist()
+    assert correction.n_rows_ == 100
+    assert correction.strength_ not in {0.0, 1.0}
+
+
+def test_a_given_strength_is_never_learned() -> None:
+    """`fit` checks the answers and leaves it; `fit_strength` has nothing to do and says so."""
+    rows, answers = calibrated(0, bias=(2.0, 0.0, 0.0))
+    correction = LabelPriorCorrection(strength=0.25).fit(rows, answers)
+    assert correction.strength_ == 0.25
+    with pytest.raises(ConfigurationError, match=r"strength=0\.25 in the constructor"):
+        correction.fit_strength(rows, answers)
+    with pytest.raises(ConfigurationError, match="answers"):
+        correction.fit(rows, answers[1:])
+
+
+# Streams
+
+
+@given(tables(n_labels=3), st.lists(st.integers(0, 12), max_size=4), st.sampled_from([1.0, 0.9, 0.3, 1e-300]))
+def test_a_stream_may_be_split_anywhere(rows: Rows, cuts: list[int], decay: float) -> None:
+    """The running mean equals the fit on all rows, at any decay."""
+    whole = LabelPriorCorrection(decay=decay).fit(rows)
+    parts = [part for part in np.split(rows, sorted(min(cut, len(rows)) for cut in cuts)) if len(part)]
+    stream = LabelPriorCorrection(decay=decay)
+    for part in parts:
+        assert stream.partial_fit(part) is stream
+    assert stream.n_rows_ == whole.n_rows_ == len(rows)
+    assert stream.prior_ == pytest.approx(whole.prior_, rel=1e-9, abs=1e-12)
+    assert stream.transform(rows) == pytest.approx(whole.transform(rows), abs=1e-6)
+
+
+def test_decay_weighs_a_row_by_its_age() -> None:
+    """With decay 0.5 three rows weigh 1/4, 1/2 and 1."""
+    rows = np.log([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
+    expected = (0.25 * 0.9 + 0.5 * 0.2 + 0.6) / 1.75
+    assert LabelPriorCorrection(decay=0.5).fit(rows).prior_[0] == pytest.approx(expected)
+
+
+def test_a_long_stream_with_decay_forgets_its_beginning() -> None:
+    """After 2,000 rows of another kind nothing of the first is left; without decay a third is."""
+    early, late = np.log([[0.99, 0.01]] * 1000), np.log([[0.3, 0.7]] * 2000)
+    assert LabelPriorCorrection(decay=0.98).fit(early).partial_fit(late).prior_[0] == pytest.approx(0.3)
+    assert LabelPriorCorrection().fit(early).partial_fit(late).prior_[0] == pytest.approx(0.53)
+
+
+def test_a_stream_keeps_the_strength_it_has() -> None:
+    """Learned or given, also from the first rows on."""
+    rows, answers = calibrated(0, bias=(2.0, 0.0, 0.0))
+    learned = LabelPriorCorrection().fit(rows, answers)
+    before = learned.strength_
+    assert learned.partial_fit(rows[:10]).strength_ == before > 0.0
+    assert LabelPriorCorrection(strength=0.3).partial_fit(rows).strength_ == 0.3
+    assert LabelPriorCorrection().partial_fit(rows).strength_ == 1.0
+
+
+def test_fit_forgets_what_was_learned() -> None:
+    """Rows, label count and strength."""
+    rows, answers = calibrated(0, bias=(2.0, 0.0, 0.0))
+    again = LabelPriorCorrection().fit(rows, answers).fit(TWO)
+    assert (again.prior_.tolist(), again.n_rows_, again.strength_) == (
+        LabelPriorCorrection().fit(TWO).prior_.tolist(),
+        2,
+        1.0,
+    )
+
+
+# Use and misuse
+
+
+def test_contextual_calibration_is_the_same_division() -> None:
+    """Over content-free inputs, which have no answers; the strength comes from real rows."""
+    correction = LabelPriorCorrection("contextual").fit(TWO)
+    assert (
+        correction.transform(TWO).tolist() == LabelPriorCorrection("batch").fit(TWO).transform(TWO).tolist()
+    )
+    with pytest.raises(ConfigurationError, match="then fit_strength on labelled rows"):
+        correction.fit(TWO, [0, 1])
+    assert correction.fit_strength(np.log([[0.75, 0.25]] * 2), [1, 1]).strength_ == 2.0
+
+
+def test_content_free_inputs_are_three_texts_a_provider_accepts() -> None:
+    """Distinct and none empty."""
+    assert len(set(CONTENT_FREE_INPUTS)) == 3
+    assert all(CONTENT_FREE_INPUTS)
+
+
+def test_nothing_given_is_changed_and_what_is_learned_cannot_be() -> None:
+    """Arrays of the caller stay; the prior is read-only."""
+    rows, answers = calibrated(0)
+    before = rows.copy(), answers.copy()
+    correction = LabelPriorCorrection().fit(rows, answers)
+    correction.transform(rows)
+    assert (rows == before[0]).all()
+    assert (answers == before[1]).all()
+    with pytest.raises(ValueError, match="read-only"):
+        correction.prior_[0] = 1.0
+
+
+def test_lists_and_small_floats_are_welcome() -> None:
+    """Anything that becomes an array."""
+    expected = LabelPriorCorrection().fit(TWO)
+    assert LabelPriorCorrection().fit(TWO.tolist()).transform(TWO[0].tolist()).tolist() == (
+        expected.transform(TWO[0]).tolist()
+    )
+    small = LabelPriorCorrection().fit(TWO.astype(np.float32), np.array([0, 1], dtype=np.uint8))
+    assert small.prior_.dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("what", "arguments"), [("transform", (TWO,)), ("fit_strength", (TWO, [0, 1])), ("save", ("x.json",))]
+)
+def test_nothing_works_before_fit(what: str, arguments: tuple[Any, ...]) -> None:
+    """The error names the call."""
+    options = {"fingerprint": None} if what == "save" else {}
+    with pytest.raises(NotFittedError, match=f"{what} before fit"):
+        getattr(LabelPriorCorrection(), what)(*arguments, **options)
+
+
+BAD_ROWS = [
+    ([], r"shape \(n, L\)|over 2 labels.*got 0"),
+    (np.zeros((0, 2)), "at least one row, got none"),
+    (np.zeros((2, 2, 2)), r"got \(2, 2, 2\)"),
+    (np.zeros((2, 1)), "two labels|over 2 labels"),
+    ([[0.0, math.nan]], "row 0, label 1"),
+    ([[0.0, -1.0], [0.0, -math.inf]], r"got -inf in row 1, label 1.*1e-12"),
+    ([[0.0, 1e101]], "finite"),
+    ([[0.0, -1.0], [0.0]], "numbers"),
+    ([["a", "b"]], "numbers"),
+]
+
+
+@pytest.mark.parametrize(("rows", "message"), BAD_ROWS)
+def test_bad_rows_are_errors_that_say_where(rows: Any, message: str) -> None:
+    """In every method that takes rows; what was learned stays."""
+    fitted = LabelPriorCorrection().fit(TWO)
+    before = fitted.prior_.tolist()
+    for call in (fitted.fit, fitted.partial_fit, fitted.transform):
+        with pytest.raises(ConfigurationError, match=message):
+            call(rows)
+    assert fitted.prior_.tolist() == before
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        ([0], r"shape \(2,\).*got \(1,\)"),
+        ([[0], [1]], r"got \(2, 1\)"),
+        ([0, 2], r"\[0, 2\).*got 2 in row 1"),
+        ([-1, 0], "got -1 in row 0"),
+        ([0.0, 1.0], "float64"),
+        ([False, True], "bool"),
+        (["cat", "dog"], "look each answer up"),
+    ],
+)
+def test_bad_answers_are_errors_that_say_where(answers: Any, message: str) -> None:
+    """Positions of labels, one a row; what was learned stays."""
+    fitted = LabelPriorCorrection().fit(np.log([[0.5, 0.5]]))
+    for call in (fitted.fit, fitted.fit_strength):
+        with pytest.raises(ConfigurationError, match=message):
+            call(TWO, answers)
+    assert (fitted.n_rows_, fitted.strength_) == (1, 1.0)
+
+
+def test_other_label_counts_are_errors() -> None:
+    """In everything that follows a fit but a new fit."""
+    fitted = LabelPriorCorrection().fit(TWO)
+    three = np.zeros((2, 3))
+    for call in (fitted.transform, fitted.partial_fit, lambda rows: fitted.fit_strength(rows, [0, 1])):
+        with pytest.raises(ConfigurationError, match="over 2 labels, as fitted, got 3"):
+            call(three)
+    with pytest.raises(ConfigurationError, match="over 2 labels, as fitted, got 3"):
+        fitted.transform(three[0])
+    assert len(fitted.fit(three).prior_) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "domain"}, "'batch' or 'contextual', got 'domain'"),
+        ({"strength": -0.1}, r"strength in \[0, 1e\+06\], got -0\.1"),
+        ({"strength": math.nan}, "strength"),
+        ({"strength": math.inf}, "strength"),
+        ({"strength": True}, "number"),
+        ({"strength": "1"}, "number"),
+        ({"decay": 0.0}, r"decay in \(0, 1\], got 0\.0"),
+        ({"decay": 1.01}, "decay"),
+        ({"decay": None}, "decay"),
+    ],
+)
+def test_parameters_out_of_range_are_errors(options: dict[str, Any], message: str) -> None:
+    """The message names the parameter, its range and the value."""
+    with pytest.raises(ConfigurationError, match=message):
+        LabelPriorCorrection(**options)
+
+
+def test_options_are_keyword_only_and_shown() -> None:
+    """The method alone may go by position."""
+    with pytest.raises(TypeError, match="positional"):
+        LabelPriorCorrection("batch", 1.0)  # type: ignore[misc]
+    assert repr(LabelPriorCorrection("contextual", strength=1)) == (
+        "LabelPriorCorrection('contextual', strength=1.0, decay=1.0)"
+    )
+
+
+def test_importing_the_package_loads_no_solver() -> None:
+    """Nor does a correction without answers; learning a strength does."""
+    code = """
+import sys
+from calibrant.calibration import LabelPriorCorrection
+correction = LabelPriorCorrection().fit([[0.0, -1.0], [0.0, -2.0]])
+assert not {"scipy", "sklearn"} & set(sys.modules)
+correction.fit_strength([[0.0, -1.0]], [0])
+assert "scipy" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)  # noqa: S603 (our own code)

@@ -1,0 +1,248 @@
+"""A correction on disk: exact, and refused for what it was not fitted on."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calibrant.calibration import Fingerprint, LabelPriorCorrection
+from calibrant.core import ConfigurationError, LabelSet, LogprobSpace, StateError
+
+LABELS = ("World", "Sports", "Café")
+FINGERPRINT = Fingerprint(
+    prompt="Sort the headline.", model="local/tiny", space=LogprobSpace.RAW, labels=LABELS
+)
+ROWS = np.log([[0.7, 0.2, 0.1], [0.6, 0.1, 0.3], [1 / 3, 1 / 3, 1 / 3]])
+
+
+def learned(correction: LabelPriorCorrection) -> dict[str, Any]:
+    """Return everything that tells one correction from another."""
+    return {name: np.asarray(value).tolist() for name, value in vars(correction).items()}
+
+
+def saved(path: Path, **options: Any) -> LabelPriorCorrection:
+    """Return a correction that was saved to `path`."""
+    correction = LabelPriorCorrection(**options).fit(ROWS)
+    correction.save(path, fingerprint=FINGERPRINT)
+    return correction
+
+
+# The file
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"method": "contextual", "strength": 0.1}, {"decay": 0.7}, {"strength": 0}]
+)
+def test_a_saved_correction_comes_back_exactly(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Parameters and learned numbers to the last bit, and a stream goes on where it was."""
+    path = tmp_path / "prior.json"
+    original = saved(path, **options)
+    loaded = LabelPriorCorrection.load(str(path), fingerprint=FINGERPRINT)
+    assert learned(loaded) == learned(original)
+    assert learned(loaded.partial_fit(ROWS[:2])) == learned(original.partial_fit(ROWS[:2]))
+    assert loaded.transform(ROWS).tolist() == original.transform(ROWS).tolist()
+
+
+def test_a_learned_strength_comes_back(tmp_path: Path) -> None:
+    """Although the constructor was not given one."""
+    correction = LabelPriorCorrection().fit(ROWS).fit_strength(ROWS, [1, 2, 1])
+    assert correction.strength_ not in {0.0, 1.0}
+    correction.save(tmp_path / "prior.json", fingerprint=FINGERPRINT)
+    loaded = LabelPriorCorrection.load(tmp_path / "prior.json", fingerprint=FINGERPRINT)
+    assert (loaded.strength, loaded.strength_) == (None, correction.strength_)
+
+
+def test_the_file_is_readable_but_for_the_prompt(tmp_path: Path) -> None:
+    """Model, space and labels in words, the prompt as a hash; a second save replaces the first."""
+    path = tmp_path / "prior.json"
+    saved(path, strength=0.5)
+    saved(path)
+    text = path.read_text(encoding="utf-8")
+    record = json.loads(text)
+    assert record["fingerprint"] == {
+        "prompt_sha256": hashlib.sha256(b"Sort the headline.").hexdigest(),
+        "model": "local/tiny",
+        "space": "raw",
+        "labels": list(LABELS),
+    }
+    assert (record["version"], record["state"]["strength"]) == (1, None)
+    assert "Café" in text
+    assert "headline" not in text
+    assert [file.name for file in tmp_path.iterdir()] == ["prior.json"]
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"prompt": "Sort the headline. "}, ["prompt"]),
+        ({"model": "local/other"}, ["model ('local/tiny' then, 'local/other' now)"]),
+        ({"space": LogprobSpace.MASKED}, ["space ('raw' then, 'masked' now)"]),
+        ({"labels": ("World", "Sports", "cafe")}, ["label set ('Café' only then, 'cafe' only now)"]),
+        ({"labels": ("Sports", "World", "Café")}, ["label set (the same labels in another order)"]),
+        ({"labels": LABELS[:2]}, ["label set ('Café' only then)"]),
+        (
+            {"labels": (*LABELS, "a", "b", "c", "d")},
+            ["label set ('a', 'b', 'c' and 1 more only now)"],
+        ),
+        ({"prompt": "x", "model": "y"}, ["prompt", "model ('local/tiny' then, 'y' now)"]),
+    ],
+)
+def test_another_fingerprint_is_refused_and_named(
+    tmp_path: Path, change: dict[str, Any], named: list[str]
+) -> None:
+    """What differs, nothing else, and what to do."""
+    path = tmp_path / "prior.json"
+    saved(path)
+    with pytest.raises(StateError) as caught:
+        LabelPriorCorrection.load(path, fingerprint=dataclasses.replace(FINGERPRINT, **change))
+    assert f"differs in {'; '.join(named)}: fit it again" in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def _without(name: str) -> Callable[[dict[str, Any]], object]:
+    return lambda record: record["state"].pop(name)
+
+
+def _with(name: str, value: Any) -> Callable[[dict[str, Any]], object]:
+    return lambda record: record["state"].update({name: value})
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda record: record.update(version=2), "expected version 1 .* got 2: fit and save it again"),
+        (lambda record: record.pop("version"), "got None"),
+        (lambda record: record.update(kind="temperature"), "expected a label-prior correction, got 'temper"),
+        (lambda record: record.pop("fingerprint"), "damaged"),
+        (lambda record: record.update(fingerprint=[]), "damaged"),
+        (lambda record: record["fingerprint"].pop("prompt_sha256"), "damaged"),
+        (lambda record: record["fingerprint"].update(labels=7), "damaged"),
+        (lambda record: record.pop("state"), "damaged"),
+        (lambda record: record.update(state=3), "damaged"),
+        (_without("mean"), "damaged .*mean"),
+        (_without("weight"), "damaged"),
+        (_with("mean", [0.5, 0.5]), "damaged .*3 labels"),
+        (_with("mean", [0.5, 0.5, 0.5]), "damaged"),
+        (_with("mean", [1.5, -0.5, 0.0]), "damaged"),
+        (_with("mean", [float("nan"), 0.5, 0.5]), "damaged"),
+        (_with("mean", "abc"), "damaged"),
+        (_with("n_rows", 0), "damaged"),
+        (_with("n_rows", 2.5), "damaged"),
+        (_with("weight", 4.0), "damaged"),
+        (_with("weight", float("nan")), "damaged"),
+        (_with("learned_strength", -1.0), "damaged"),
+        (_with("learned_strength", None), "damaged"),
+        (_with("method", "domain"), "damaged .*domain"),
+        (_with("decay", 2.0), "damaged"),
+    ],
+)
+def test_a_file_that_is_not_as_written_is_refused(
+    tmp_path: Path, spoil: Callable[[dict[str, Any]], object], message: str
+) -> None:
+    """Version, kind, and every number."""
+    path = tmp_path / "prior.json"
+    saved(path)
+    record = json.loads(path.read_text(encoding="utf-8"))
+    spoil(record)
+    path.write_text(json.dumps(record), encoding="utf-8")
+    with pytest.raises(StateError, match=message):
+        LabelPriorCorrection.load(path, fingerprint=FINGERPRINT)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[1]", b"null", b'"label-prior correction"'])
+def test_a_file_that_is_no_record_is_refused(tmp_path: Path, content: bytes) -> None:
+    """Cut off, not JSON, not UTF-8, not an object."""
+    path = tmp_path / "prior.json"
+    path.write_bytes(content)
+    with pytest.raises(StateError, match=r"prior\.json: (damaged|expected)"):
+        LabelPriorCorrection.load(path, fingerprint=FINGERPRINT)
+
+
+def test_a_missing_file_says_to_fit_first(tmp_path: Path) -> None:
+    """And where it was looked for."""
+    with pytest.raises(StateError, match=r"absent\.json: cannot be read .* fit and save it first"):
+        LabelPriorCorrection.load(tmp_path / "absent.json", fingerprint=FINGERPRINT)
+
+
+def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    """A missing folder."""
+    correction = LabelPriorCorrection().fit(ROWS)
+    with pytest.raises(StateError, match=r"cannot be written .* choose another place"):
+        correction.save(tmp_path / "absent" / "prior.json", fingerprint=FINGERPRINT)
+
+
+def test_a_fingerprint_of_other_labels_is_not_saved(tmp_path: Path) -> None:
+    """The rows had three labels."""
+    correction = LabelPriorCorrection().fit(ROWS)
+    with pytest.raises(ConfigurationError, match="3 labels, as fitted, got 2"):
+        correction.save(
+            tmp_path / "prior.json", fingerprint=dataclasses.replace(FINGERPRINT, labels=LABELS[:2])
+        )
+    assert not list(tmp_path.iterdir())
+
+
+# The fingerprint
+
+
+def test_the_digest_is_that_of_canonical_json() -> None:
+    """Keys sorted, no spaces, ASCII, the prompt hashed."""
+    prompt = hashlib.sha256(b"Sort the headline.").hexdigest()
+    canonical = (
+        '{"labels":["World","Sports","Caf\\u00e9"],"model":"local/tiny",'
+        f'"prompt_sha256":"{prompt}","space":"raw"}}'
+    )
+    assert FINGERPRINT.digest() == hashlib.sha256(canonical.encode("ascii")).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"prompt": ""}, {"model": "m"}, {"space": LogprobSpace.EXACT}, {"labels": ("Sports", "World", "Café")}],
+)
+def test_every_part_changes_the_digest(change: dict[str, Any]) -> None:
+    """The order of the labels too."""
+    assert dataclasses.replace(FINGERPRINT, **change).digest() != FINGERPRINT.digest()
+
+
+def test_equal_fingerprints_are_equal_however_written() -> None:
+    """A label set, a list, the space as text."""
+    same = [
+        dataclasses.replace(FINGERPRINT, labels=LabelSet(LABELS)),
+        dataclasses.replace(FINGERPRINT, labels=list(LABELS)),
+        dataclasses.replace(FINGERPRINT, space="raw"),  # type: ignore[arg-type]
+    ]
+    assert {FINGERPRINT, *same} == {FINGERPRINT}
+    assert {fingerprint.digest() for fingerprint in same} == {FINGERPRINT.digest()}
+
+
+@given(st.text(), st.text(), st.sampled_from(list(LogprobSpace)))
+def test_a_record_differs_from_no_fingerprint_of_its_own(
+    prompt: str, model: str, space: LogprobSpace
+) -> None:
+    """Also after a round trip through JSON."""
+    fingerprint = Fingerprint(prompt=prompt, model=model, space=space, labels=LABELS)
+    assert fingerprint.differences(json.loads(json.dumps(fingerprint.to_record()))) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"prompt": None}, "prompt of a fingerprint as text, got None"),
+        ({"model": 3}, "model"),
+        ({"space": "linear"}, "log-probability space 'linear'"),
+        ({"labels": ["one"]}, "two labels"),
+        ({"labels": "ab"}, "list of labels"),
+    ],
+)
+def test_a_fingerprint_of_nothing_sensible_is_an_error(change: dict[str, Any], message: str) -> None:
+    """It says which part."""
+    with pytest.raises(ConfigurationError, match=message):
+        dataclasses.replace(FINGERPRINT, **change)
