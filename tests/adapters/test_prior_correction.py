@@ -88,7 +88,7 @@ def test_several_candidates_are_corrected_in_one_go(client: FakeClient) -> None:
 def test_answers_without_log_probabilities_stay_as_they_are() -> None:
     """There is nothing to correct, and nothing breaks."""
     client = FakeClient(LABELS, {"meow": "cat", "woof": "dog"}, space="none")
-    found = evaluate(adapter(client, space="none", prior_correction="batch", prior_texts=["meow"]), "p")
+    found = evaluate(adapter(client, prior_correction="batch", prior_texts=["meow"]), "p")
     assert [output["parsed_value"] for output in found.outputs] == ["cat", "dog"]
 
 

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from calibrant.calibration import (
     LabelPriorCorrection,
     correct_distribution,
+    correct_prediction,
     select_prior_correction,
 )
-from calibrant.core import ConfigurationError, LabelDistribution, LogprobSpace, NotFittedError
+from calibrant.core import ConfigurationError, LabelDistribution, LogprobSpace, NotFittedError, Outcome, Prediction
 from calibrant.scoring import BrierScoring
 
 Rows = NDArray[np.float64]
@@ -194,32 +195,41 @@ def distribution(**changes: Any) -> LabelDistribution:
 CORRECTION = LabelPriorCorrection().fit(np.log([[0.75, 0.25]]))
 
 
-@pytest.mark.parametrize("emitted", ["cat", "dog", ""])
-def test_only_the_log_probabilities_of_a_distribution_change(emitted: str) -> None:
-    """0.6 / 0.75 against 0.4 / 0.25 is 1 to 2; the given distribution stays."""
-    given = distribution(emitted=emitted)
+@pytest.mark.parametrize("emitted", ["cat", "dog", "", None])
+def test_labels_masses_and_space_of_a_distribution_stay(emitted: str | None) -> None:
+    """0.6 / 0.75 against 0.4 / 0.25 is 1 to 2; what the answer spelled and its bound are gone."""
+    given = dataclasses.replace(distribution(emitted=emitted), error_bound=0.1)
     found = correct_distribution(given, CORRECTION)
     assert found.probabilities == pytest.approx([1 / 3, 2 / 3])
-    assert dataclasses.replace(found, logprobs=given.logprobs) == given
-    assert given == distribution(emitted=emitted)
+    assert (found.emitted, found.joint_logprob, found.error_bound) == ("dog", None, None)
+    kept = {name: getattr(given, name) for name in ("logprobs", "emitted", "joint_logprob", "error_bound")}
+    assert dataclasses.replace(found, **kept) == given
 
 
-def test_an_unknown_written_label_does_not_pass_to_another_one() -> None:
-    """The joint log-probability stays with the label that was most probable when it was read."""
-    given = distribution(emitted=None)
-    found = correct_distribution(given, CORRECTION)
-    assert found.emitted == "cat"
-    assert found.confidence("cat") == given.confidence("cat") == math.exp(-0.25)
+def test_the_confidence_of_a_corrected_distribution_is_its_probability() -> None:
+    """In masked space too, where the written label's would be its joint probability."""
+    found = correct_distribution(distribution(emitted="cat"), CORRECTION)
+    assert found.confidence("cat") == pytest.approx(1 / 3)
     assert found.confidence("dog") == pytest.approx(2 / 3)
 
 
-def test_without_a_joint_log_probability_there_is_nothing_to_pass_on() -> None:
-    """`emitted` stays unknown and confidences are the corrected probabilities."""
-    found = correct_distribution(
-        distribution(emitted=None, joint_logprob=None, space=LogprobSpace.EXACT), CORRECTION
-    )
-    assert found.emitted is None
-    assert found.confidence("cat") == pytest.approx(1 / 3)
+def test_a_correction_that_is_off_changes_nothing() -> None:
+    """Strength 0 returns what it was given."""
+    given = distribution(emitted="cat")
+    off = LabelPriorCorrection(strength=0.0).fit(np.log([[0.75, 0.25]]))
+    assert correct_distribution(given, off) is given
+    prediction = Prediction(label="cat", confidence=0.7, distribution=given)
+    assert correct_prediction(prediction, off) is prediction
+
+
+def test_a_corrected_prediction_has_the_corrected_label_and_confidence() -> None:
+    """Its text stays what the model wrote."""
+    given = Prediction(label="cat", confidence=0.9, distribution=distribution(emitted="cat"), text="cat")
+    found = correct_prediction(given, CORRECTION)
+    assert (found.label, found.text) == ("dog", "cat")
+    assert found.confidence == pytest.approx(2 / 3)
+    nothing = Prediction(label=None, outcome=Outcome.UNPARSED, reason="not JSON")
+    assert correct_prediction(nothing, CORRECTION) is nothing
 
 
 def test_another_number_of_labels_is_an_error_that_names_both() -> None:

@@ -1,6 +1,6 @@
 """Probabilities that mean what they say: what is learned after the model has answered."""
 
-from calibrant.calibration._distribution import correct_distribution
+from calibrant.calibration._distribution import correct_distribution, correct_prediction
 from calibrant.calibration._fingerprint import Fingerprint
 from calibrant.calibration._prior import CONTENT_FREE_INPUTS, LabelPriorCorrection, PriorMethod
 from calibrant.calibration._selection import PriorSelection, select_prior_correction
@@ -12,5 +12,6 @@ __all__ = [
     "PriorMethod",
     "PriorSelection",
     "correct_distribution",
+    "correct_prediction",
     "select_prior_correction",
 ]

@@ -77,7 +77,7 @@ def optimize(  # noqa: PLR0913
 
 @app.command()
 @reports_errors
-def classify(
+def classify(  # noqa: PLR0913
     task: TaskFile,
     *,
     text: Annotated[list[str] | None, typer.Option(help="A text; may be given several times.")] = None,

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 __all__ = ["run_classify"]
 
 
-def run_classify(
+def run_classify(  # noqa: PLR0913  (keyword-only options)
     task_file: Path,
     *,
     texts: list[str],
     file: Path | None,
     prompt: Path | None,
-    label_prior: Path | None,
     model: str | None,
     as_json: bool,
+    label_prior: Path | None = None,
 ) -> None:
     """Classify and print one line per text, each as soon as it and all before it are answered."""
     if not texts and file is None:

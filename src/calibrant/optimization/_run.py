@@ -176,7 +176,7 @@ class _Plan:
     prior_correction: PriorCorrection | None
 
 
-def _plan(  # noqa: PLR0913
+def _plan(
     task: Task,
     reflection_model: str | Callable[[str], str] | None,
     proposer: Literal["exemplar", "reflection"] | Proposer | None,
