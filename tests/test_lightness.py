@@ -9,6 +9,7 @@ import sys
 import pytest
 
 HEAVY = {
+    "aiohttp",
     "gepa",
     "jinja2",
     "litellm",

@@ -1,18 +1,25 @@
-"""A loopback server that answers chat requests as it is told."""
+"""Loopback servers: one answers chat requests as it is told, one serves a language model."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import hashlib
 import json
+import math
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from aiohttp import web
 
+from calibrant import Classifier
+from calibrant.clients import OpenAICompatibleClient, RetryPolicy
 from calibrant.core import CompletionRequest
 from calibrant.testing import fake_response
 
@@ -109,3 +116,287 @@ def unused_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+SPECIAL = "<|end|>"
+VOCABULARY = [*'SpaortBil/GsTé"', "Sp", "ort", "Gas", '"}', SPECIAL]
+PREFIX = '{"label": "'
+TOY_LABELS = ["Spa", "Sport", "Bill", "Bill/Gas", "Té"]
+
+
+class ToyModel:
+    """A language model of 20 tokens: how probable each is follows from the whole text before it."""
+
+    def next(self, text: str) -> dict[str, float]:
+        """Return the probability of every token after `text`, the most probable first."""
+        weights = {
+            token: math.exp(
+                int.from_bytes(hashlib.blake2b(f"{token}|{text}".encode(), digest_size=2).digest()) / 16384
+            )
+            for token in VOCABULARY
+        }
+        total = math.fsum(weights.values())
+        ranked = sorted(weights, key=weights.__getitem__, reverse=True)
+        return {token: weights[token] / total for token in ranked}
+
+    def mass(self, label: str, text: str, written: str = "") -> float:
+        """Return the probability that the answer after `text` is `label`, over all its tokenisations."""
+        found = []
+        for token, probability in self.next(text + written).items():
+            now = written + token
+            if now.rstrip("}") == label + '"':
+                found.append(probability)
+            elif label.startswith(now):
+                found.append(probability * self.mass(label, text, now))
+        return math.fsum(found)
+
+    def render(self, messages: Any) -> str:
+        """Return the prompt of a chat."""
+        chat = "".join(f"[{message['role']}]{message['content']}\n" for message in messages)
+        return f"<s>{chat}[assistant]"
+
+    def distribution(self, labels: Any, prompt: str, text: str) -> list[float]:
+        """Return how probable each label is as the answer, by summing over everything."""
+        messages = [{"role": "system", "content": prompt}, {"role": "user", "content": text}]
+        masses = [self.mass(label, self.render(messages) + PREFIX) for label in labels]
+        return [mass / math.fsum(masses) for mass in masses]
+
+    def tokenize(self, text: str, *, special: bool = True) -> list[int]:
+        """Return token numbers; a character without a token is its code point behind 1,000."""
+        known = sorted((token for token in VOCABULARY if special or token != SPECIAL), key=len, reverse=True)
+        found = []
+        while text:
+            token = next((token for token in known if text.startswith(token)), text[0])
+            found.append(VOCABULARY.index(token) if token in VOCABULARY else 1000 + ord(token))
+            text = text[len(token) :]
+        return found
+
+    def detokenize(self, tokens: list[int]) -> str:
+        """Return the text of token numbers; the model knows no Greek."""
+        pieces = [VOCABULARY[number] if number < 1000 else chr(number - 1000) for number in tokens]
+        return "".join("?" if "α" <= piece <= "ω" else piece for piece in pieces)
+
+
+class ToyServer:
+    """Serves the toy model as llama.cpp or as vLLM does.
+
+    ``faults[route]`` holds what goes wrong next there: a status with body and headers, ``"reset"``,
+    ``"cut"``, or a function that changes the answer. ``absent`` are routes it does not have.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.model = ToyModel()
+        self.calls: list[tuple[str, dict[str, Any], dict[str, str]]] = []
+        self.faults: dict[str, list[Any]] = defaultdict(list)
+        self.absent: set[str] = set()
+        self.slots, self.context, self.ceiling, self.form = 2, 4096, 10_000, "text"
+        self.delay = 0.0
+        self._loop = asyncio.new_event_loop()
+        ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(ready,), daemon=True)
+        self._thread.start()
+        ready.wait(30)
+
+    def bodies(self, route: str) -> list[dict[str, Any]]:
+        """Return what was sent to a route."""
+        return [body for asked, body, _ in self.calls if asked == route]
+
+    def wait_for_calls(self, count: int) -> None:
+        """Return when so many calls have come in."""
+        deadline = time.monotonic() + 60
+        while len(self.calls) < count and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert len(self.calls) >= count
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _run(self, ready: threading.Event) -> None:
+        asyncio.set_event_loop(self._loop)
+        app = web.Application()
+        app.router.add_route("*", "/{route:.*}", self._serve)
+        # A call whose client has gone ends at once.
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
+        self._loop.run_until_complete(runner.setup())
+        self._loop.run_until_complete(web.TCPSite(runner, "127.0.0.1", 0).start())
+        self.root = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        ready.set()
+        self._loop.run_forever()
+        self._loop.run_until_complete(runner.cleanup())
+        left = asyncio.all_tasks(self._loop)
+        for task in left:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        self._loop.close()
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json() if request.can_read_body else {}
+        self.calls.append((request.path, body, dict(request.headers)))
+        await asyncio.sleep(self.delay)
+        fault = self.faults[request.path].pop(0) if self.faults[request.path] else None
+        if isinstance(fault, tuple):
+            status, content, headers = fault
+            data = content if isinstance(content, bytes) else json.dumps(content).encode()
+            return web.Response(status=status, body=data, headers=headers)
+        if fault == "reset":
+            request.transport.abort()
+        if fault == "cut":
+            return await self._cut(request)
+        answer = self._answers().get(request.path)
+        if answer is None or request.path in self.absent:
+            return web.json_response({"detail": "Not Found"}, status=404)
+        found = answer(body)
+        status = found.pop("status", 200)
+        return web.json_response(fault(found) if callable(fault) else found, status=status)
+
+    async def _cut(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Length": "1000"})
+        await response.prepare(request)
+        await response.write(b'{"choices": [')
+        request.transport.close()
+        return response
+
+    def _answers(self) -> dict[str, Callable[[dict[str, Any]], dict[str, Any]]]:
+        if self.kind == "llama.cpp":
+            return {
+                "/props": lambda _: {
+                    "total_slots": self.slots,
+                    "default_generation_settings": {"n_ctx": self.context},
+                },
+                "/apply-template": lambda body: {
+                    "prompt": self.model.render(body["messages"]).removeprefix("<s>")
+                },
+                "/tokenize": lambda body: {
+                    "tokens": self.model.tokenize(body["content"], special=body["parse_special"])
+                },
+                "/detokenize": lambda body: {"content": self.model.detokenize(body["tokens"])},
+                "/completion": self._completion,
+            }
+        return {
+            "/v1/models": lambda _: {"data": [{"id": "toy"}]},
+            "/v1/completions": self._v1_completions,
+            "/v1/chat/completions": lambda _: fake_response("Spa", ["Spa", "Sport"]),
+            "/tokenize": self._tokenize,
+            "/detokenize": lambda body: {"prompt": self.model.detokenize(body["tokens"])},
+        }
+
+    def _tokenize(self, body: dict[str, Any]) -> dict[str, Any]:
+        text = self.model.render(body["messages"]) if "messages" in body else body["prompt"]
+        return {"tokens": self.model.tokenize(text), "max_model_len": self.context}
+
+    def _too_long(self, text: str) -> bool:
+        return len(self.model.tokenize(text)) > self.context
+
+    def _completion(self, body: dict[str, Any]) -> dict[str, Any]:
+        text = "<s>" + body["prompt"]
+        if self._too_long(text):
+            error = {"code": 400, "type": "exceed_context_size_error", "message": "too long", "n_ctx": 9}
+            return {"status": 400, "error": error}
+        listed = self._tokens(text, body["n_probs"])
+        return {
+            "model": "toy.gguf",
+            "tokens_evaluated": len(self.model.tokenize(text)),
+            "tokens_predicted": 1,
+            "completion_probabilities": [{**listed[0], "top_logprobs": listed}],
+        }
+
+    def _v1_completions(self, body: dict[str, Any]) -> dict[str, Any]:
+        text = ("<s>" if body.get("add_special_tokens", True) else "") + body["prompt"]
+        if body["model"] != "toy":
+            message = f"The model `{body['model']}` does not exist."
+            return {"status": 404, "error": {"message": message, "type": "NotFoundError"}}
+        if self._too_long(text):
+            message = f"This model's maximum context length is {self.context} tokens. However, ..."
+            return {"status": 400, "error": {"message": message, "type": "BadRequestError"}}
+        if body["logprobs"] > self.ceiling:
+            asked = f"Requested sample logprobs of {body['logprobs']}, which is greater than max allowed: "
+            return {"status": 400, "error": {"message": f"{asked}{self.ceiling}"}}
+        tokens = self._tokens(text, body["logprobs"])
+        reported: dict[str, Any] = {
+            "text": {"top_logprobs": [{token["token"]: token["logprob"] for token in tokens}]},
+            "list": {"top_logprobs": [tokens]},
+            "flat": {"top_logprobs": tokens},
+            "chat": {"content": [{**tokens[0], "top_logprobs": tokens}]},
+        }[self.form]
+        return {
+            "model": "toy",
+            "choices": [{"text": tokens[0]["token"], "logprobs": reported}],
+            "usage": {"prompt_tokens": len(self.model.tokenize(text)), "completion_tokens": 1},
+        }
+
+    def _tokens(self, text: str, count: int) -> list[dict[str, Any]]:
+        found = list(self.model.next(text).items())[:count]
+        return [
+            {
+                "id": VOCABULARY.index(token),
+                "token": token,
+                "bytes": [] if token == SPECIAL else list(token.encode()),
+                "logprob": math.log(probability),
+            }
+            for token, probability in found
+        ]
+
+
+@pytest.fixture
+def toy_server() -> Iterator[Callable[..., ToyServer]]:
+    """Return a function that starts a server of the toy model, of a kind."""
+    running: list[ToyServer] = []
+
+    def start(kind: str, **settings: Any) -> ToyServer:
+        running.append(ToyServer(kind))
+        for name, value in settings.items():
+            setattr(running[-1], name, value)
+        return running[-1]
+
+    yield start
+    for found in running:
+        found.stop()
+
+
+async def no_wait(_seconds: float) -> None:
+    """Replace sleeping."""
+
+
+@pytest.fixture
+def classifier_for() -> Iterator[Callable[..., Classifier]]:
+    """Return a function that makes a classifier on a server, which visits every node."""
+    made: list[Classifier] = []
+
+    def build(server: Any, **options: Any) -> Classifier:
+        named = {name: options.pop(name) for name in ("concurrency", "retry", "labels") if name in options}
+        made.append(
+            Classifier(
+                **{
+                    "model": "hosted_vllm/toy",
+                    "labels": TOY_LABELS,
+                    "retry": RetryPolicy(sleep=no_wait),
+                    **named,
+                },
+                prompt="Which one?",
+                scoring="exact",
+                tolerance=0,
+                options={"api_base": server.root, **options},
+            )
+        )
+        return made[-1]
+
+    yield build
+    for classifier in made:
+        classifier.close()
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., OpenAICompatibleClient]]:
+    """Return a function that makes a client of a server, closed at the end."""
+    made: list[OpenAICompatibleClient] = []
+
+    def build(server: Any, model: str = "hosted_vllm/toy", **settings: Any) -> OpenAICompatibleClient:
+        address = settings.pop("api_base", None) or server.root
+        made.append(OpenAICompatibleClient(model, api_base=address, **settings))
+        return made[-1]
+
+    yield build
+    for client in made:
+        client.close()

@@ -351,7 +351,8 @@ def test_a_task_describes_its_classifier(
     )
     classifier = Classifier.from_task(described)
     options = {"max_tokens": 9, "api_base": "http://h/v1"}
-    assert opened == [("openai/x", {"space": "raw", "concurrency": 3, "options": options})]
+    settings = {"space": "raw", "concurrency": 3, "options": options, "scoring": None}
+    assert opened == [("openai/x", settings)]
     assert classifier.runner.concurrency == 3
     assert isinstance(classifier.runner.method, Decoding)
     assert classifier.runner.method.reader.space is LogprobSpace.RAW
@@ -368,6 +369,7 @@ def test_a_model_given_by_hand_takes_nothing_of_the_tasks_model(
     own = ModelSettings(name="openai/x", api_base="http://h/v1", space="raw", concurrency=3, options={"a": 1})
     described = Task(name="n", labels=LabelSet(LABELS), prompt="p", model=own)
     classifier = Classifier.from_task(described, model="other")
-    assert opened == [("other", {"space": None, "concurrency": None, "options": {}})]
+    settings = {"space": None, "concurrency": None, "options": {}, "scoring": None}
+    assert opened == [("other", settings)]
     assert classifier.runner.concurrency == 10
     assert dict(classifier.runner.options) == {}

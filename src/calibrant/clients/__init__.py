@@ -4,6 +4,7 @@ from calibrant.clients._callable import CallableClient
 from calibrant.clients._constraint import Constraint, constraint_for
 from calibrant.clients._litellm import LiteLLMClient
 from calibrant.clients._llamacpp import LlamaCppClient
+from calibrant.clients._openai_compatible import OpenAICompatibleClient
 from calibrant.clients._retry import RetryPolicy, with_retries
 from calibrant.clients._weights import LocalModel, local_models
 
@@ -13,6 +14,7 @@ __all__ = [
     "LiteLLMClient",
     "LlamaCppClient",
     "LocalModel",
+    "OpenAICompatibleClient",
     "RetryPolicy",
     "constraint_for",
     "local_models",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
-from calibrant.clients import RetryPolicy, constraint_for
+from calibrant.clients import OpenAICompatibleClient, RetryPolicy, constraint_for
 from calibrant.core import Client, ConfigurationError, ContinuingClient
 from calibrant.inference._exact import ExactScoring, Tolerance, resolve_tolerance
 from calibrant.inference._methods import Decoding, Method
@@ -56,9 +56,10 @@ def _exact(
 ) -> ExactScoring | str:
     """Return the method, or why there is none."""
     if not isinstance(client, ContinuingClient):
+        served = ", ".join(f"{prefix}NAME" for prefix in OpenAICompatibleClient.PREFIXES)
         return (
             f"{client.name} reports no next-token probabilities after a beginning of an answer; local/NAME and "
-            "llamacpp:PATH do"
+            f"llamacpp:PATH do, and with the option api_base a server of llama.cpp or vLLM ({served})"
         )
     if reader.answer_field != reader.field:
         return f"the label is read from {reader.answer_field!r}, not from {reader.field!r}, which is scored"

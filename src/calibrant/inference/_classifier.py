@@ -45,7 +45,7 @@ class Classifier:
     space : str, optional
         What the log-probabilities are probabilities of, where the client's own is wrong.
     options : mapping, optional
-        Handed to the provider with every call.
+        Handed to the provider with every call; see `calibrant.inference.open_client`.
     journal : Journal, optional
         Finished predictions; what it holds is not asked again.
     retry : RetryPolicy, optional
@@ -53,7 +53,8 @@ class Classifier:
     scoring : {"exact", "decode"}, optional
         ``exact`` asks how probable every label is as the answer; nothing is sampled, and `options`
         such as a temperature do not apply. ``decode`` lets the model write its answer and reads the
-        log-probabilities of its tokens. By default ``exact`` where model and schema allow it.
+        log-probabilities of its tokens. By default ``exact`` where model and schema allow it; a server
+        with ``api_base`` is asked that way only where ``exact`` is written.
     tolerance : float or "exact", optional
         How far ``exact`` goes: beginnings of labels whose share of the label mass is not above this,
         in [0, 1], are not looked into. 0.1 by default; ``"exact"`` is 0.005.
@@ -100,7 +101,7 @@ class Classifier:
         self.user_template = user_template
         self.prior_correction = prior_correction
         self._owns_client = not isinstance(model, Client)
-        client = open_client(model, space=space, concurrency=concurrency, options=options)
+        client = open_client(model, space=space, concurrency=concurrency, options=options, scoring=scoring)
         response_format = response_format or enum_schema(self.labels, field)
         method = choose_method(
             client,

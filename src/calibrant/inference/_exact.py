@@ -88,7 +88,7 @@ class ExactScoring:
     async def predict(self, request: CompletionRequest) -> Prediction:
         """Return the most probable label and the distribution over all of them."""
         if not self._checked:
-            await self.client.check_labels(self.constraint.values)
+            await with_retries(lambda: self.client.check_labels(self.constraint.values), policy=self.retry)
             self._checked = True
         walk = LabelWalk(self.labels, tolerance=self.tolerance, trie=self._trie)
         calls = _Calls()
@@ -152,12 +152,14 @@ class ExactScoring:
         )
 
     def describe(self) -> Mapping[str, Any]:
-        """Return what is scored, and how far."""
+        """Return what is scored, how far, and what is set for the client itself."""
+        settings = getattr(self.client, "settings", None)
         return {
             "scoring": "exact",
             "labels": self.labels.labels,
             "prefix": self.constraint.prefix,
             "tolerance": self.tolerance,
+            **({"settings": dict(settings)} if settings and isinstance(settings, Mapping) else {}),
         }
 
 

@@ -99,3 +99,5 @@ async def _cancel_others() -> None:
     for task in others:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
+    # What clients keep open in this loop (connections) is held by generators.
+    await asyncio.get_running_loop().shutdown_asyncgens()

@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from calibrant.clients import CallableClient, LiteLLMClient, LlamaCppClient
+from calibrant.clients import CallableClient, LiteLLMClient, LlamaCppClient, OpenAICompatibleClient
 from calibrant.core import Client, ConfigurationError, LogprobSpace
+from calibrant.inference._choice import Scoring
 
 __all__ = ["DEFAULT_CONCURRENCY", "ModelLike", "call_options", "open_client"]
 
@@ -16,6 +17,7 @@ ModelLike: TypeAlias = str | Client | Callable[[list[dict[str, str]]], object]
 
 DEFAULT_CONCURRENCY = 10
 ENGINE_SETTINGS = ("n_ctx", "n_parallel", "n_threads")
+SERVER_SETTINGS = ("chat_template", "next_tokens")
 _NOT_OPTIONS = {
     "model": "name the model itself (name under [model] in a task file)",
     "messages": "write prompt and user_template",
@@ -35,6 +37,7 @@ def open_client(
     space: LogprobSpace | str | None = None,
     concurrency: int | None = None,
     options: Mapping[str, Any] | None = None,
+    scoring: Scoring | None = None,
 ) -> Client:
     """Return a client for `model`.
 
@@ -51,6 +54,11 @@ def open_client(
     options : mapping, optional
         Handed to the provider (``api_base``, ``timeout``, ``temperature``, ...); for embedded engines
         ``n_ctx``, ``n_parallel`` and ``n_threads`` too.
+    scoring : {"exact", "decode"}, optional
+        What the client is for. With ``exact``, a name that begins with ``openai/``, ``hosted_vllm/``,
+        ``llamafile/`` or ``text-completion-openai/`` and has an ``api_base`` is asked for next-token
+        probabilities by an `OpenAICompatibleClient`, which also takes the options ``chat_template``
+        and ``next_tokens``; otherwise it is litellm's.
 
     Raises
     ------
@@ -62,6 +70,9 @@ def open_client(
     _check_options(options)
     if concurrency is not None and concurrency < 1:
         raise ConfigurationError(f"Expected concurrency of at least 1, got {concurrency}.")
+    served = _is_served(model, options, scoring)
+    if not served:
+        _refuse_server_settings(options, "this model" if not isinstance(model, str) else model)
     if isinstance(model, Client):
         return model
     if callable(model):
@@ -77,6 +88,9 @@ def open_client(
     if model.startswith(_LOCAL):
         return LlamaCppClient.local(model, **settings)
     _refuse_engine_settings(settings, model)
+    if served:
+        own = {name: options[name] for name in OpenAICompatibleClient.SETTINGS if name in options}
+        return OpenAICompatibleClient(model, space=space or LogprobSpace.MASKED, **own)
     return LiteLLMClient(model, space=space or LogprobSpace.MASKED, **options)
 
 
@@ -106,6 +120,27 @@ def _refuse_engine_settings(options: Mapping[str, Any], model: str) -> None:
         )
 
 
+def _is_served(model: object, options: Mapping[str, Any], scoring: Scoring | None) -> bool:
+    """Return whether `model` names a server that is to be asked for next-token probabilities."""
+    return (
+        scoring == "exact"
+        and isinstance(model, str)
+        and model.startswith(OpenAICompatibleClient.PREFIXES)
+        and bool(options.get("api_base"))
+    )
+
+
+def _refuse_server_settings(options: Mapping[str, Any], model: str) -> None:
+    found = [name for name in SERVER_SETTINGS if name in options]
+    if found:
+        names = " or ".join(f"{prefix}NAME" for prefix in OpenAICompatibleClient.PREFIXES)
+        raise ConfigurationError(
+            f"Expected no {', '.join(found)} among the options of {model}: it shapes how a server is asked for "
+            f"next-token probabilities ({names} with api_base and scoring='exact') and means nothing elsewhere."
+        )
+
+
 def call_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the options that go with every call: all but the embedded engine's settings."""
-    return {name: value for name, value in (options or {}).items() if name not in ENGINE_SETTINGS}
+    """Return the options that go with every call: all but what an engine or a client is set up with."""
+    own = {*ENGINE_SETTINGS, *SERVER_SETTINGS}
+    return {name: value for name, value in (options or {}).items() if name not in own}

@@ -1,0 +1,429 @@
+"""OpenAICompatibleClient against a server of a small language model that is known in full."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrant import Classifier
+from calibrant.clients import LiteLLMClient, OpenAICompatibleClient
+from calibrant.clients._servers import readable
+from calibrant.core import (
+    CompletionRequest,
+    ConfigurationError,
+    LogprobSpace,
+    NextTokens,
+    Outcome,
+    ProviderError,
+)
+from calibrant.inference import ExactScoring, open_client
+from calibrant.inference._models import call_options
+
+LABELS = ["Spa", "Sport", "Bill", "Bill/Gas", "Té"]
+PROMPT = "Which one?"
+KEY = "plainword-secret-123"
+KINDS = ["llama.cpp", "vllm"]
+ROUTES = {"llama.cpp": "/completion", "vllm": "/v1/completions"}
+TEMPLATES = {"llama.cpp": "/apply-template", "vllm": "/tokenize"}
+TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}[{{ message['role'] }}]{{ message['content'] }}\n"
+    "{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+REQUEST = CompletionRequest(
+    messages=({"role": "system", "content": PROMPT}, {"role": "user", "content": "a swim"}), top_logprobs=0
+)
+
+Start = Callable[..., Any]
+Make = Callable[..., OpenAICompatibleClient]
+Classify = Callable[..., Classifier]
+
+
+async def ask(client: OpenAICompatibleClient, text: str = '{"label": "') -> NextTokens:
+    """Return what may follow, for a row of its own."""
+    async with client.continuing(REQUEST) as row:
+        return await row.next_tokens(text)
+
+
+def failure(client: OpenAICompatibleClient, kind: type[Exception] = ProviderError) -> Any:
+    """Return the error of a call, which must not show the key."""
+    with pytest.raises(kind) as caught:
+        asyncio.run(ask(client))
+    assert KEY not in str(caught.value)
+    assert KEY not in repr(caught.value)
+    return caught.value
+
+
+class TestExactness:
+    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/"])
+    def test_agrees_with_a_sum_over_the_whole_model(
+        self, toy_server: Start, classifier_for: Classify, kind: str, suffix: str
+    ) -> None:
+        """At tolerance 0 with all tokens listed, nothing is left open: the bound is 0."""
+        server = toy_server(kind)
+        classifier = classifier_for(server, api_base=server.root + suffix)
+        for text, prediction in zip(
+            ("a swim", "power"), classifier.classify_many(["a swim", "power"]), strict=True
+        ):
+            truth = server.model.distribution(LABELS, PROMPT, text)
+            assert prediction.distribution is not None
+            np.testing.assert_allclose(np.exp(prediction.distribution.logprobs), truth, rtol=1e-6)
+            assert prediction.distribution.error_bound == pytest.approx(0.0, abs=1e-12)
+            assert prediction.distribution.space is LogprobSpace.EXACT
+            assert prediction.label == LABELS[int(np.argmax(truth))]
+            assert prediction.confidence == pytest.approx(max(truth), rel=1e-6)
+            assert prediction.usage.completion_tokens == prediction.attempts > 1
+            assert prediction.usage.prompt_tokens > prediction.attempts
+            assert prediction.model == {"llama.cpp": "toy.gguf", "vllm": "toy"}[kind]
+
+    @pytest.mark.parametrize("form", ["text", "list", "flat", "chat"])
+    def test_reads_every_form_of_alternatives(
+        self, toy_server: Start, classifier_for: Classify, form: str
+    ) -> None:
+        """A mapping from text, or lists of tokens as other servers send them."""
+        server = toy_server("vllm", form=form)
+        classifier = classifier_for(server)
+        distribution = classifier.classify("x").distribution
+        assert distribution is not None
+        np.testing.assert_allclose(
+            np.exp(distribution.logprobs), server.model.distribution(LABELS, PROMPT, "x"), rtol=1e-6
+        )
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_a_template_of_ones_own_replaces_the_servers(
+        self, toy_server: Start, classifier_for: Classify, kind: str
+    ) -> None:
+        """The server is not asked for its template, and adds the token that begins a text itself."""
+        server = toy_server(kind)
+        server.absent.add("/apply-template")
+        classifier = classifier_for(server, chat_template=TEMPLATE)
+        distribution = classifier.classify("x").distribution
+        assert distribution is not None
+        np.testing.assert_allclose(
+            np.exp(distribution.logprobs), server.model.distribution(LABELS, PROMPT, "x"), rtol=1e-6
+        )
+        assert not any("messages" in body for _, body, _ in server.calls)
+        assert not any("add_special_tokens" in body for body in server.bodies("/v1/completions"))
+        assert not any("chat_template" in body for _, body, _ in server.calls)
+
+    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("count", [9, 15])
+    def test_fewer_alternatives_widen_the_bound(
+        self, toy_server: Start, classifier_for: Classify, kind: str, count: int
+    ) -> None:
+        """What was not listed is in the bound, which holds."""
+        server = toy_server(kind)
+        classifier = classifier_for(server, next_tokens=count)
+        texts = [f"text {number}" for number in range(12)]
+        found = [prediction.distribution for prediction in classifier.classify_many(texts)]
+        bounds = []
+        for text, distribution in zip(texts, found, strict=True):
+            if distribution is not None:  # no label is among the few tokens
+                truth = server.model.distribution(LABELS, PROMPT, text)
+                away = 0.5 * float(np.abs(np.exp(distribution.logprobs) - truth).sum())
+                assert distribution.error_bound is not None
+                assert 0.0 < away <= distribution.error_bound
+                bounds.append(distribution.error_bound)
+        assert len(bounds) > 2
+        assert min(bounds) < 1.0
+        name = "n_probs" if kind == "llama.cpp" else "logprobs"
+        assert {body[name] for body in server.bodies(ROUTES[kind])} == {count}
+
+    def test_reads_tokens_that_end_inside_a_character(self, toy_server: Start, make: Make) -> None:
+        """They are written as escaped bytes; text that only looks like it stays text."""
+        server = toy_server("vllm")
+        tokens = {"bytes:\\xe2\\x80": -1.0, "bytes: \\xc3": -2.0, "bytes:": -3.0, "é": -4.0}
+
+        def change(answer: Any) -> Any:
+            answer["choices"][0]["logprobs"]["top_logprobs"] = [tokens]
+            return answer
+
+        client = make(server)
+        asyncio.run(ask(client))
+        server.faults["/v1/completions"] = [change]
+        top = asyncio.run(ask(client)).top
+        assert top == ((b"\xe2\x80", -1.0), (b" \xc3", -2.0), (b"bytes:", -3.0), ("é".encode(), -4.0))
+
+    def test_tokens_that_are_not_to_be_told_apart_shorten_the_listing(self) -> None:
+        """No unlisted token may be more probable than the least listed one."""
+
+        def listed(**probabilities: float) -> Any:
+            return tuple((text.encode(), math.log(value)) for text, value in probabilities.items())
+
+        whole = listed(a=0.6, b=0.2, c=0.1)
+        assert readable(whole) == whole
+        broken = "\N{REPLACEMENT CHARACTER}"
+        # 0.05 are not listed, 0.04 are: any token behind them may have 0.09.
+        assert readable((*listed(a=0.6, b=0.23, c=0.08), (broken.encode(), math.log(0.04)))) == listed(
+            a=0.6, b=0.23
+        )
+
+    @pytest.mark.parametrize(("labels", "kept"), [(["Spa", "Bill"], 3), (["Spa", "Té"], 1)])
+    def test_only_labels_beyond_ascii_need_that(
+        self, toy_server: Start, make: Make, labels: list[str], kept: int
+    ) -> None:
+        """A token that ends inside a character leads to no other label."""
+        server = toy_server("vllm")
+        client = make(server)
+        asyncio.run(client.check_labels(labels))
+        tokens = {"S": math.log(0.8), "B": math.log(0.05), "\N{REPLACEMENT CHARACTER}": math.log(0.1)}
+        server.faults["/v1/completions"] = [
+            lambda answer: {**answer, "choices": [{"logprobs": {"top_logprobs": [tokens]}}]}
+        ]
+        assert len(asyncio.run(ask(client)).top) == kept
+
+
+class TestRows:
+    def test_a_row_keeps_its_slot_and_shares_it_with_no_other(
+        self, toy_server: Start, classifier_for: Classify
+    ) -> None:
+        """Rows that run at the same time have slots of their own; the others wait."""
+        server = toy_server("llama.cpp", slots=3)
+        texts = [f"text {number}" for number in range(9)]
+        classifier = classifier_for(server, concurrency=8)
+        assert all(prediction.label for prediction in classifier.classify_many(texts))
+        rows: dict[str, set[int]] = {}
+        turns: dict[int, list[str]] = {}
+        for body in server.bodies("/completion"):
+            found = next((text for text in texts if text in body["prompt"]), None)
+            if found is not None:  # not the first call, which finds out what the server can do
+                rows.setdefault(found, set()).add(body["id_slot"])
+                turns.setdefault(body["id_slot"], []).append(found)
+        assert rows.keys() == set(texts)
+        assert all(len(slots) == 1 for slots in rows.values())
+        assert turns.keys() == {0, 1, 2}
+        for order in turns.values():
+            blocks = [text for text, _ in itertools.groupby(order)]
+            assert len(blocks) == len(set(blocks))
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_the_template_is_asked_for_once_a_row(
+        self, toy_server: Start, classifier_for: Classify, kind: str
+    ) -> None:
+        """With the messages, without the answer's beginning, which is put behind what comes back."""
+        server = toy_server(kind)
+        classifier = classifier_for(server, chat_template_kwargs={"enable_thinking": False})
+        classifier.classify_many(["one", "two"])
+        asked = [body for body in server.bodies(TEMPLATES[kind]) if "messages" in body]
+        assert sorted(body["messages"][1]["content"] for body in asked) == ["one", "two"]
+        assert all(body["chat_template_kwargs"] == {"enable_thinking": False} for body in asked)
+        assert all(body.get("add_generation_prompt", True) for body in asked)
+        assert all("assistant" not in str(body["messages"]) for body in asked)
+        prompts = [body["prompt"] for body in server.bodies(ROUTES[kind])[1:]]
+        assert len(prompts) > 10
+        assert all('[assistant]{"label": "' in prompt for prompt in prompts)
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_one_greedy_token_is_asked_for(self, toy_server: Start, make: Make, kind: str) -> None:
+        """With the prompt cached, and the beginning of the text added once only."""
+        server = toy_server(kind)
+        asyncio.run(ask(make(server)))
+        prompt = server.model.render(REQUEST.messages) + '{"label": "'
+        assert (
+            server.bodies(ROUTES[kind])[-1]
+            == {
+                "llama.cpp": {
+                    "prompt": prompt.removeprefix("<s>"),
+                    "n_predict": 1,
+                    "n_probs": 1000,
+                    "temperature": 0,
+                    "cache_prompt": True,
+                    "id_slot": 0,
+                },
+                "vllm": {
+                    "model": "toy",
+                    "prompt": prompt,
+                    "max_tokens": 1,
+                    "temperature": 0,
+                    "logprobs": 20,
+                    "add_special_tokens": False,
+                },
+            }[kind]
+        )
+
+    def test_a_request_may_want_fewer_tokens(self, toy_server: Start, make: Make) -> None:
+        """Its number beats the client's."""
+        server = toy_server("vllm")
+
+        async def few() -> NextTokens:
+            async with make(server).continuing(
+                CompletionRequest(messages=REQUEST.messages, top_logprobs=3)
+            ) as row:
+                return await row.next_tokens("")
+
+        assert len(asyncio.run(few()).top) == 3
+
+
+class TestFinding:
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_is_done_once_for_many_calls(self, toy_server: Start, make: Make, kind: str) -> None:
+        """Concurrent first calls wait for one of them, and later loops know."""
+        server = toy_server(kind, delay=0.01)
+        client = make(server)
+
+        async def many() -> None:
+            await asyncio.gather(*(ask(client) for _ in range(8)))
+
+        asyncio.run(many())
+        asyncio.run(many())
+        assert [route for route, *_ in server.calls].count("/props") == 1
+
+    def test_calls_that_wait_share_its_failure(self, toy_server: Start, make: Make) -> None:
+        """A dead server is not waited for by each in turn; later calls try again."""
+        server = toy_server("llama.cpp", delay=0.02)
+        server.faults["/props"] = [(503, {"error": {"message": "Loading model"}}, {})]
+        client = make(server)
+
+        async def many() -> list[Any]:
+            return await asyncio.gather(*(ask(client) for _ in range(8)), return_exceptions=True)
+
+        first = asyncio.run(many())
+        assert all(isinstance(error, ProviderError) and error.retryable for error in first)
+        assert "Loading model" in str(first[0])
+        assert len(server.calls) == 1
+        assert all(isinstance(found, NextTokens) for found in asyncio.run(many()))
+
+    def test_a_server_that_is_not_ready_yet_is_asked_again(
+        self, toy_server: Start, classifier_for: Classify
+    ) -> None:
+        """By the classifier, as after any passing fault."""
+        server = toy_server("llama.cpp")
+        server.faults["/props"] = [(503, {"error": {"message": "Loading model"}}, {})] * 2
+        classifier = classifier_for(server)
+        assert classifier.classify("x").outcome is Outcome.OK
+
+    def test_nobody_there_is_worth_another_try(self, make: Make, unused_port: int) -> None:
+        """It may be starting."""
+        error = failure(make(None, api_base=f"http://127.0.0.1:{unused_port}"))
+        assert error.retryable
+        assert str(unused_port) in str(error)
+
+    @pytest.mark.parametrize(
+        "missing",
+        [
+            pytest.param(lambda server: server.absent.add("/v1/completions"), id="no-route"),
+            pytest.param(
+                lambda server: server.faults["/v1/completions"].extend(
+                    [lambda answer: {**answer, "choices": [{"text": "x", "logprobs": None}]}] * 3
+                ),
+                id="no-logprobs",
+            ),
+            pytest.param(
+                lambda server: server.faults["/v1/completions"].extend(
+                    [(400, {"error": {"message": f"logprobs are not supported {KEY}"}}, {})] * 3
+                ),
+                id="refused",
+            ),
+        ],
+    )
+    def test_a_server_without_the_ability_is_named(self, toy_server: Start, make: Make, missing: Any) -> None:
+        """With what can be done instead."""
+        server = toy_server("vllm")
+        missing(server)
+        error = failure(make(server, api_key=KEY), ConfigurationError)
+        assert str(error).startswith("This endpoint reports no next-token probabilities: http://127.0.0.1:")
+        assert "use scoring='decode' or 'sampled'" in str(error)
+
+    def test_an_unknown_model_is_not_a_missing_ability(self, toy_server: Start, make: Make) -> None:
+        """Nor is it worth another try."""
+        error = failure(make(toy_server("vllm"), "hosted_vllm/other"))
+        assert error.systemic
+        assert "The model `other` does not exist" in str(error)
+
+    def test_a_wrong_address_is_systemic(self, toy_server: Start, make: Make) -> None:
+        """A server that knows neither completions nor models."""
+        server = toy_server("vllm")
+        server.absent = {"/v1/completions", "/v1/models"}
+        error = failure(make(server))
+        assert error.systemic
+        assert "the address" in str(error)
+
+    @pytest.mark.parametrize(("kind", "routes"), [("llama.cpp", "/apply-template"), ("vllm", "/detokenize")])
+    def test_a_server_without_a_template_needs_one(
+        self, toy_server: Start, make: Make, kind: str, routes: str
+    ) -> None:
+        """The message names the endpoint, what was tried and the remedy."""
+        server = toy_server(kind)
+        server.absent.add(routes)
+        message = str(failure(make(server), ConfigurationError))
+        assert server.root in message
+        assert routes in message
+        assert "chat_template" in message
+
+
+class TestLabels:
+    def test_a_special_token_is_refused(self, toy_server: Start, classifier_for: Classify) -> None:
+        """The model could never write it as text; the classifier says so before any row."""
+        classifier = classifier_for(toy_server("llama.cpp"), labels=["Spa", "Bill<|end|>"])
+        with pytest.raises(ConfigurationError, match=r"do not spell the label 'Bill<\|end\|>'"):
+            classifier.classify("x")
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_what_the_model_cannot_spell_is_refused(self, toy_server: Start, make: Make, kind: str) -> None:
+        """Characters its tokens do not give back."""
+        with pytest.raises(ConfigurationError, match="do not spell the label 'λ'"):
+            asyncio.run(make(toy_server(kind)).check_labels(["Spa", "λ"]))
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_a_label_longer_than_the_context_is_refused(
+        self, toy_server: Start, make: Make, kind: str
+    ) -> None:
+        """With both lengths."""
+        client = make(toy_server(kind, context=16))
+        with pytest.raises(ConfigurationError, match="has 20 tokens, the context 16"):
+            asyncio.run(client.check_labels(["Spa", "x" * 20]))
+
+    def test_a_server_that_cannot_be_asked_is_trusted(self, toy_server: Start, make: Make) -> None:
+        """Without /tokenize there is nothing to check with."""
+        server = toy_server("vllm")
+        server.absent = {"/tokenize", "/detokenize"}
+        asyncio.run(make(server, chat_template=TEMPLATE).check_labels(["Spa", "λ"]))
+
+
+class TestOpening:
+    @pytest.mark.parametrize("prefix", OpenAICompatibleClient.PREFIXES)
+    def test_exact_scoring_of_a_server_opens_this_client(self, prefix: str) -> None:
+        """A name with its prefix and an address; every other combination is litellm's."""
+        name, options = f"{prefix}x", {"api_base": "http://localhost:1/v1", "timeout": 5}
+        client = open_client(name, options=options, scoring="exact", space="raw")
+        assert isinstance(client, OpenAICompatibleClient)
+        assert (client.name, client.space) == (name, LogprobSpace.RAW)
+        assert isinstance(open_client(name, options=options), LiteLLMClient)
+        assert isinstance(open_client(name, options=options, scoring="decode"), LiteLLMClient)
+        assert isinstance(open_client(name, scoring="exact"), LiteLLMClient)
+        assert isinstance(open_client("groq/x", options=options, scoring="exact"), LiteLLMClient)
+
+    @pytest.mark.parametrize("name", ["chat_template", "next_tokens"])
+    def test_its_settings_mean_nothing_elsewhere(self, name: str) -> None:
+        """They are refused rather than dropped, and never sent."""
+        options = {"api_base": "http://localhost:1", name: 5}
+        for model in ("openai/x", "groq/x", "local/smollm2-135m", lambda _messages: {}):
+            with pytest.raises(ConfigurationError, match=f"Expected no {name} among the options of"):
+                open_client(model, options=options)
+        assert call_options(options) == {"api_base": "http://localhost:1"}
+
+    def test_exact_scoring_without_an_address_says_what_is_possible(self) -> None:
+        """The message names the forms of names that work."""
+        with pytest.raises(ConfigurationError, match="with the option api_base") as caught:
+            Classifier(model="openai/gpt", labels=LABELS, scoring="exact")
+        assert all(f"{prefix}NAME" in str(caught.value) for prefix in OpenAICompatibleClient.PREFIXES)
+        assert "scoring='decode'" in str(caught.value)
+
+    def test_its_settings_are_part_of_what_a_stored_prediction_depends_on(self) -> None:
+        """Another template is another question."""
+        address = {"api_base": "http://localhost:1"}
+        methods = [
+            Classifier(model="openai/x", labels=LABELS, scoring="exact", options={**address, **more})
+            for more in ({}, {"chat_template": TEMPLATE}, {"next_tokens": 9})
+        ]
+        described = [classifier.runner.method.describe() for classifier in methods]
+        assert isinstance(methods[0].runner.method, ExactScoring)
+        assert "settings" not in described[0]
+        assert described[1]["settings"] == {"chat_template": TEMPLATE}
+        assert described[2]["settings"] == {"next_tokens": 9}

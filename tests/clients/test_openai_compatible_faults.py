@@ -1,0 +1,481 @@
+"""OpenAICompatibleClient where something goes wrong, is out of range, is secret, or ends."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import math
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from calibrant import Classifier
+from calibrant.clients import OpenAICompatibleClient
+from calibrant.core import (
+    Client,
+    CompletionRequest,
+    ConfigurationError,
+    ContextLengthError,
+    ContinuingClient,
+    LogprobSpace,
+    NextTokens,
+    Outcome,
+    ProviderError,
+    ProviderTimeoutError,
+    RateLimitError,
+)
+
+KEY = "plainword-secret-123"
+KINDS = ["llama.cpp", "vllm"]
+ROUTES = {"llama.cpp": "/completion", "vllm": "/v1/completions"}
+REQUEST = CompletionRequest(
+    messages=({"role": "system", "content": "Which one?"}, {"role": "user", "content": "a swim"}),
+    top_logprobs=0,
+)
+
+Start = Callable[..., Any]
+Make = Callable[..., OpenAICompatibleClient]
+
+
+async def ask(client: OpenAICompatibleClient, text: str = '{"label": "') -> NextTokens:
+    """Return what may follow, for a row of its own."""
+    async with client.continuing(REQUEST) as row:
+        return await row.next_tokens(text)
+
+
+def failure(client: OpenAICompatibleClient, kind: type[Exception] = ProviderError) -> Any:
+    """Return the error of a call, which must not show the key."""
+    with pytest.raises(kind) as caught:
+        asyncio.run(ask(client))
+    assert KEY not in str(caught.value)
+    assert KEY not in repr(caught.value)
+    return caught.value
+
+
+@pytest.mark.parametrize("kind", KINDS)
+class TestFaults:
+    @pytest.fixture
+    def found(self, toy_server: Start, make: Make, kind: str) -> tuple[Any, OpenAICompatibleClient]:
+        """Return a server and a client that knows it."""
+        server = toy_server(kind)
+        client = make(server, api_key=KEY, timeout=20.0)
+        asyncio.run(ask(client))
+        return server, client
+
+    @pytest.mark.parametrize(
+        ("status", "retryable", "systemic"),
+        [
+            (400, False, False),
+            (401, False, True),
+            (403, False, True),
+            (404, False, True),
+            (408, True, False),
+            (500, True, False),
+            (503, True, False),
+        ],
+    )
+    def test_a_status_becomes_a_provider_error(
+        self, found: Any, kind: str, status: int, retryable: bool, systemic: bool
+    ) -> None:
+        """A server that echoes the key does not get it into the message."""
+        server, client = found
+        server.faults[ROUTES[kind]] = [(status, {"error": {"message": f"no, {KEY}"}}, {})]
+        error = failure(client)
+        assert (error.status, error.retryable, error.systemic) == (status, retryable, systemic)
+        assert "no, [redacted]" in str(error)
+        assert error.__cause__ is None
+        assert isinstance(error, ProviderTimeoutError) == (status == 408)
+
+    def test_a_rate_limit_carries_the_wait(self, found: Any, kind: str) -> None:
+        """Retry-After, in seconds."""
+        server, client = found
+        server.faults[ROUTES[kind]] = [(429, {"error": {"message": "slow down"}}, {"Retry-After": "7"})]
+        error = failure(client)
+        assert isinstance(error, RateLimitError)
+        assert (error.retryable, error.retry_after) == (True, 7.0)
+
+    @pytest.mark.parametrize(
+        "fault",
+        [
+            "reset",
+            "cut",
+            (200, b'{"choices": [{"logpro', {}),
+            (200, b"<html>busy</html>", {}),
+            (200, b"[]", {}),
+        ],
+    )
+    def test_a_broken_answer_is_retryable(self, found: Any, kind: str, fault: Any) -> None:
+        """The connection fell, the body broke off, or it is no JSON object."""
+        server, client = found
+        server.faults[ROUTES[kind]] = [fault]
+        assert failure(client).retryable
+        assert asyncio.run(ask(client)).top
+
+    def test_a_slow_server_is_a_timeout(self, toy_server: Start, make: Make, kind: str) -> None:
+        """The message says how long was waited."""
+        error = failure(make(toy_server(kind, delay=0.5), timeout=0.05))
+        assert isinstance(error, ProviderTimeoutError)
+        assert error.retryable
+        assert "within 0.05 seconds" in str(error)
+
+    def test_a_moved_server_is_not_followed(self, found: Any, kind: str) -> None:
+        """The key stays with the address it was given for."""
+        server, client = found
+        server.faults[ROUTES[kind]] = [(307, {}, {"Location": f"{server.root}/elsewhere"})]
+        assert "moved to" in str(failure(client))
+        assert not server.bodies("/elsewhere")
+
+    def test_a_prompt_too_long_is_the_prompts_fault(self, found: Any) -> None:
+        """Both wordings are understood; the classifier takes the row for unparsed."""
+        server, client = found
+        server.context = 15
+        error = failure(client)
+        assert isinstance(error, ContextLengthError)
+        assert not error.retryable
+        assert "too long" in str(error) or "maximum context length is 15" in str(error)
+        classifier = Classifier(model=client, labels=["Spa", "Bill"], scoring="exact")
+        assert classifier.classify("x" * 99).outcome is Outcome.UNPARSED
+
+    def test_missing_logprobs_are_asked_for_again(self, found: Any, kind: str) -> None:
+        """Twice; then the call has failed, and may be retried."""
+        server, client = found
+
+        def without(answer: Any) -> Any:
+            return {**answer, "completion_probabilities": [], "choices": [{"text": "x", "logprobs": None}]}
+
+        before = len(server.bodies(ROUTES[kind]))
+        server.faults[ROUTES[kind]] = [without, without]
+        assert asyncio.run(ask(client)).top
+        assert len(server.bodies(ROUTES[kind])) == before + 3
+        server.faults[ROUTES[kind]] = [without, without, without]
+        error = failure(client)
+        assert error.retryable
+        assert "3 times without log-probabilities" in str(error)
+
+    def test_cancelling_passes_the_seam(self, toy_server: Start, make: Make, kind: str) -> None:
+        """And the next call works."""
+        server = toy_server(kind, delay=0.3)
+        client = make(server)
+
+        async def cancelled() -> NextTokens:
+            task = asyncio.create_task(ask(client))
+            await asyncio.sleep(0.05)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            server.delay = 0.0
+            return await ask(client)
+
+        assert asyncio.run(cancelled()).top
+
+
+class TestNumberOfTokens:
+    def test_a_named_maximum_is_obeyed_and_remembered(self, toy_server: Start, make: Make) -> None:
+        """The number is refused once, whatever is asked later."""
+        server = toy_server("vllm", ceiling=7)
+        client = make(server, next_tokens=1000)
+        for _ in range(2):
+            assert len(asyncio.run(ask(client)).top) == 7
+        assert [body["logprobs"] for body in server.bodies("/v1/completions")] == [1000, 7, 7, 7]
+
+    @pytest.mark.parametrize(
+        ("message", "asked"),
+        [
+            ("max_logprobs (3) was exceeded", [20, 3]),
+            ("logprobs: Input should be less than or equal to 5", [20, 5]),
+            ("logprobs of 20 is too much", [20, 10]),
+        ],
+    )
+    def test_the_maximum_is_read_from_the_message(
+        self, toy_server: Start, make: Make, message: str, asked: list[int]
+    ) -> None:
+        """Where none is named, half as many are asked for."""
+        server = toy_server("vllm")
+        server.faults["/v1/completions"] = [(400, {"error": {"message": message}}, {})]
+        asyncio.run(ask(make(server)))
+        assert [body["logprobs"] for body in server.bodies("/v1/completions")][:2] == asked
+
+    def test_half_as_many_end_at_five(self, toy_server: Start, make: Make) -> None:
+        """A server that refuses even that reports none."""
+        server = toy_server("vllm")
+        server.faults["/v1/completions"] = [(400, {"error": {"message": "logprobs: too many"}}, {})] * 3
+        failure(make(server), ConfigurationError)
+        assert [body["logprobs"] for body in server.bodies("/v1/completions")] == [20, 10, 5]
+
+    def test_llama_cpp_is_asked_for_fewer_too(self, toy_server: Start, make: Make) -> None:
+        """A limit of its own, or of what stands before it."""
+        server = toy_server("llama.cpp")
+        client = make(server)
+        server.faults["/completion"] = [(400, {"error": {"message": "n_probs: maximum is 50"}}, {})]
+        asyncio.run(ask(client))
+        assert [body["n_probs"] for body in server.bodies("/completion")] == [1000, 50, 50]
+
+
+class TestComplete:
+    def test_returns_the_answer_as_it_came(self, toy_server: Start, make: Make) -> None:
+        """Messages, schema, log-probabilities and options reach the wire; the client's own settings do not."""
+        server = toy_server("vllm")
+        schema = {"type": "json_schema", "json_schema": {"name": "a", "schema": {}}}
+        request = CompletionRequest(
+            messages=REQUEST.messages,
+            response_format=schema,
+            options={"seed": 3, "temperature": None, "api_base": "x", "api_key": KEY, "timeout": 1},
+        )
+        answer = asyncio.run(make(server).complete(request))
+        assert isinstance(answer, dict)
+        assert answer["choices"][0]["message"]["content"]
+        ((route, body, _),) = server.calls
+        assert route == "/v1/chat/completions"
+        assert body == {
+            "model": "toy",
+            "messages": [dict(message) for message in REQUEST.messages],
+            "response_format": schema,
+            "logprobs": True,
+            "top_logprobs": 5,
+            "seed": 3,
+        }
+
+    def test_is_greedy_and_asks_for_no_more_than_is_wanted(self, toy_server: Start, make: Make) -> None:
+        """Neither schema nor log-probabilities where the request has none."""
+        server = toy_server("vllm")
+        asyncio.run(make(server).complete(CompletionRequest(messages=REQUEST.messages[:1], top_logprobs=0)))
+        assert server.calls[0][1].keys() == {"model", "messages", "temperature"}
+
+    def test_a_fault_is_a_provider_error(self, toy_server: Start, make: Make) -> None:
+        """As everywhere."""
+        server = toy_server("vllm")
+        server.faults["/v1/chat/completions"] = [(500, {"error": "out of order"}, {})]
+        with pytest.raises(ProviderError, match="out of order") as caught:
+            asyncio.run(make(server).complete(REQUEST))
+        assert caught.value.retryable
+
+
+class TestKey:
+    @pytest.mark.parametrize(
+        ("model", "given", "sent"),
+        [
+            ("openai/toy", None, "Bearer from-openai"),
+            ("hosted_vllm/toy", None, "Bearer from-vllm"),
+            ("llamafile/toy", None, None),
+            ("text-completion-openai/toy", None, None),
+            ("openai/toy", KEY, f"Bearer {KEY}"),
+        ],
+    )
+    def test_comes_from_the_parameter_or_the_environment(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        toy_server: Start,
+        make: Make,
+        model: str,
+        given: str | None,
+        sent: str | None,
+    ) -> None:
+        """The parameter first; names without a variable of their own get none."""
+        monkeypatch.setenv("OPENAI_API_KEY", "from-openai")
+        monkeypatch.setenv("HOSTED_VLLM_API_KEY", "from-vllm")
+        server = toy_server("vllm")
+        asyncio.run(ask(make(server, model, api_key=given)))
+        assert {headers.get("Authorization") for *_, headers in server.calls} == {sent}
+        assert {body["model"] for _, body, _ in server.calls if "model" in body} == {"toy"}
+
+    def test_is_never_shown(self, toy_server: Start, make: Make) -> None:
+        """Not by the client, and not with the address."""
+        server = toy_server("llama.cpp")
+        server.absent.add("/apply-template")
+        client = make(server, api_key=KEY)
+        assert KEY not in repr(client)
+        assert KEY not in repr(client.settings)
+        message = str(failure(client, ConfigurationError))
+        assert server.root in message
+        with pytest.raises(ConfigurationError, match="Expected api_base") as caught:
+            OpenAICompatibleClient("openai/x", api_base="ftp://me:hidden-pw@host/v1")
+        assert "hidden-pw" not in str(caught.value)
+
+
+class TestConstruction:
+    def test_satisfies_the_protocols(self, toy_server: Start, make: Make) -> None:
+        """It stands wherever a client that continues is asked for."""
+        client = make(toy_server("vllm"), space="raw")
+        assert isinstance(client, Client)
+        assert isinstance(client, ContinuingClient)
+        assert (client.name, client.space) == ("hosted_vllm/toy", LogprobSpace.RAW)
+
+    @pytest.mark.parametrize(
+        ("settings", "message"),
+        [
+            ({"timeout": 0}, "timeout to be a number of seconds above 0, got 0"),
+            ({"timeout": math.nan}, "timeout to be a number of seconds above 0, got nan"),
+            ({"next_tokens": 0}, "next_tokens to be a whole number of at least 1, got 0"),
+            ({"next_tokens": True}, "next_tokens to be a whole number of at least 1, got True"),
+            ({"chat_template": " "}, "chat_template to be the text of a Jinja template, got ' '"),
+            ({"chat_template": "{% if %}"}, "chat_template to be a Jinja template, got one that is not"),
+            ({"space": "nonsense"}, "expected one of"),
+            ({"api_base": "localhost:8000"}, "api_base to be an address such as"),
+            ({"api_base": None}, "api_base to be an address such as"),
+            ({"api_base": "http://[::1"}, "api_base to be an address such as"),
+        ],
+    )
+    def test_refuses_what_cannot_be(self, settings: dict[str, Any], message: str) -> None:
+        """Before any call."""
+        with pytest.raises(ConfigurationError, match=message):
+            OpenAICompatibleClient("openai/x", **{"api_base": "http://localhost:1", **settings})
+        with pytest.raises(ConfigurationError, match="a model's name behind 'openai/'"):
+            OpenAICompatibleClient("openai/", api_base="http://localhost:1")
+
+    @pytest.mark.parametrize(
+        ("template", "reason"),
+        [
+            ("{{ raise_exception('only users') }}", "ValueError: only users"),
+            ("{{ messages.append(1) }}", "SecurityError"),
+            ("{{ missing.name }}", "UndefinedError"),
+        ],
+    )
+    def test_a_template_that_refuses_the_messages_is_named(
+        self, toy_server: Start, make: Make, template: str, reason: str
+    ) -> None:
+        """It runs in a sandbox."""
+        client = make(toy_server("vllm"), chat_template=template)
+        assert reason in str(failure(client, ConfigurationError))
+
+    def test_a_template_may_write_json_and_take_variables(self, toy_server: Start, make: Make) -> None:
+        """As templates of tokenizer_config.json do."""
+        server = toy_server("llama.cpp")
+        client = make(server, chat_template="{{ messages[0] | tojson }}{{ mood }}")
+
+        async def asked() -> None:
+            request = CompletionRequest(
+                messages=({"role": "user", "content": "<é>"},),
+                options={"chat_template_kwargs": {"mood": "calm"}},
+            )
+            async with client.continuing(request) as row:
+                await row.next_tokens("!")
+
+        asyncio.run(asked())
+        assert server.bodies("/completion")[-1]["prompt"] == '{"role": "user", "content": "<é>"}calm!'
+
+
+class TestClosing:
+    def test_a_loop_that_ends_takes_its_session_along(self, toy_server: Start, make: Make) -> None:
+        """Nothing is left open, whether the client is closed afterwards or not (a warning is an error)."""
+        client = make(toy_server("vllm"))
+        asyncio.run(ask(client))
+        (line,) = client._http._lines.values()
+        assert line.session.closed
+        gc.collect()
+        client.close()
+
+    def test_closes_sessions_of_a_loop_in_another_thread(self, toy_server: Start, make: Make) -> None:
+        """A classifier's calls run on a background loop."""
+        client = make(toy_server("vllm"))
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_forever, daemon=True)
+        thread.start()
+        asyncio.run_coroutine_threadsafe(ask(client), loop).result(30)
+        (line,) = client._http._lines.values()
+        assert not line.session.closed
+        client.close()
+        assert line.session.closed
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+    def test_closes_inside_the_loop_itself(self, toy_server: Start, make: Make) -> None:
+        """Without waiting for itself; the client can even be used again."""
+        client = make(toy_server("vllm"))
+
+        async def used() -> None:
+            await ask(client)
+            (line,) = client._http._lines.values()
+            client.close()
+            await ask(client)
+            assert line.session.closed
+
+        asyncio.run(used())
+
+    def test_closes_sessions_of_a_loop_at_rest(self, toy_server: Start, make: Make) -> None:
+        """A loop that is neither running nor closed."""
+        client = make(toy_server("vllm"))
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(ask(client))
+        (line,) = client._http._lines.values()
+        client.close()
+        assert line.session.closed
+        loop.close()
+
+    def test_a_client_that_is_let_go_closes_too(self, toy_server: Start) -> None:
+        """Its sessions end in the loop they belong to."""
+        server = toy_server("vllm")
+
+        async def used() -> Any:
+            client = OpenAICompatibleClient("openai/toy", api_base=server.root)
+            await ask(client)
+            (line,) = client._http._lines.values()
+            return line.session
+
+        async def dropped() -> None:
+            session = await used()
+            gc.collect()
+            for _ in range(10):
+                await asyncio.sleep(0.01)
+            assert session.closed
+
+        asyncio.run(dropped())
+
+    def test_a_classifier_that_is_never_closed_ends_in_silence(self, toy_server: Start) -> None:
+        """The background loop ends with the process, and takes the session along."""
+        code = (
+            "import sys; from calibrant import Classifier\n"
+            "found = Classifier(model='openai/toy', labels=['Spa', 'Bill'], scoring='exact',"
+            " options={'api_base': sys.argv[1]}).classify('x')\n"
+            "print(found.outcome.value)"
+        )
+        done = subprocess.run(  # noqa: S603 (our own code)
+            [sys.executable, "-X", "dev", "-c", code, toy_server("vllm").root],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.strip() == "ok"
+        assert "unclosed" not in done.stderr.lower()
+
+    def test_many_calls_run_at_the_same_time(self, toy_server: Start, make: Make) -> None:
+        """64 rows are under way at once."""
+        server = toy_server("vllm")
+        client = make(server)
+
+        async def many() -> None:
+            await ask(client)
+            server.delay = 20.0
+            server.calls.clear()
+            rows = [asyncio.create_task(ask(client)) for _ in range(64)]
+            await asyncio.to_thread(server.wait_for_calls, 64)  # all of them before the first is answered
+            assert not any(row.done() for row in rows)
+            for row in rows:
+                row.cancel()
+            await asyncio.gather(*rows, return_exceptions=True)
+
+        asyncio.run(many())
+
+    @pytest.mark.parametrize(
+        ("address", "own"),
+        [
+            ("http://localhost:1", True),
+            ("http://127.0.0.2:1", True),
+            ("http://[::1]:1", True),
+            ("http://localhost.example", False),
+            ("https://10.0.0.1", False),
+        ],
+    )
+    def test_a_proxy_is_not_asked_for_this_machine(self, address: str, own: bool) -> None:
+        """Only for other addresses does the environment matter."""
+        client = OpenAICompatibleClient("openai/x", api_base=address)
+
+        async def trusted() -> bool:
+            line = await client._http._line()
+            return line.session.trust_env
+
+        assert asyncio.run(trusted()) is not own
