@@ -215,3 +215,26 @@ def test_cancelled_rows_give_their_slot_back(client: LlamaCppClient) -> None:
         return await asyncio.wait_for(asked.aclassify(TEXTS[1]), timeout=60)
 
     assert asyncio.run(impatient()).outcome is Outcome.OK
+
+
+def test_the_engine_answers_the_same_over_http(client: LlamaCppClient) -> None:
+    """Its own server, asked as any llama.cpp server is: both report the same model."""
+    address = client._loaded().address
+    remote = Classifier(
+        model="openai/smollm2",
+        labels=LABELS,
+        field="category",
+        prompt="Classify the news.",
+        scoring="exact",
+        tolerance=0.02,
+        options={"api_base": address},
+    )
+    near = classifier(client, tolerance=0.02).classify_many(TEXTS)
+    far = remote.classify_many(TEXTS)
+    remote.close()
+    for one, other in zip(near, far, strict=True):
+        # Batches of other sizes round differently.
+        np.testing.assert_allclose(
+            distribution(one).probabilities, distribution(other).probabilities, atol=0.02
+        )
+        assert one.attempts == other.attempts

@@ -94,6 +94,11 @@ class Engine:
         answer: dict[str, Any] = self._server.handle_chat_completions(body)
         return answer
 
+    @property
+    def address(self) -> str:
+        """Where the engine's own server listens, on the loopback interface."""
+        return str(self._server.listening_address)
+
     def tokenize(self, text: str, *, special: bool) -> list[int]:
         """Return the tokens of `text`; `special` says whether special tokens are recognised in it."""
         found: list[int] = self._post("/tokenize", {"content": text, "parse_special": special})["tokens"]
@@ -106,7 +111,7 @@ class Engine:
     def _post(self, route: str, body: Mapping[str, Any]) -> dict[str, Any]:
         # These routes exist over HTTP only; the server listens on the loopback interface.
         request = urllib.request.Request(  # noqa: S310 (its own address)
-            self._server.listening_address + route,
+            self.address + route,
             data=json.dumps(body).encode(),
             headers={"Content-Type": "application/json"},
         )
