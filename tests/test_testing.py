@@ -14,12 +14,13 @@ from calibrant.core import (
     Client,
     CompletionRequest,
     ConfigurationError,
+    ContinuingClient,
     LogprobSpace,
     ProviderError,
     ProviderTimeoutError,
 )
-from calibrant.logprobs import extract_distribution
-from calibrant.testing import FakeClient, fake_response
+from calibrant.logprobs import LabelWalk, extract_distribution
+from calibrant.testing import FakeClient, FakeContinuingClient, fake_response
 
 LABELS = ["Bills", "Bills/Gas", "Food", "Müll"]
 PROBABILITIES = [0.4, 0.3, 0.2, 0.1]
@@ -251,3 +252,194 @@ class TestFakeClient:
         """The forms it knows are listed."""
         with pytest.raises(ConfigurationError, match="Expected a label"):
             ask(FakeClient(LABELS, lambda _text: 3), "a")
+
+
+OPENING = '{"category": "'
+
+# Tokens of three labels of which each begins with "Bi", but only one with the token "Bi".
+ODD_TOKENS = {
+    'Bills"': ["Bi", 'lls"'],
+    'Bills/Gas"': ["Bill", 's/Gas"'],
+    'Bison"': ["B", "i", 'son"'],
+    'Food"': ['Food"'],
+}
+ODD = {"Bills": 0.4, "Bills/Gas": 0.3, "Bison": 0.2, "Food": 0.1}
+
+
+def next_tokens(client: Any, text: str, **fields: Any) -> Any:
+    """Return the listed next tokens and their probabilities, in order."""
+
+    async def asked() -> Any:
+        request = CompletionRequest(
+            messages=({"role": "user", "content": "a"},), **{"top_logprobs": 0, **fields}
+        )
+        async with client.continuing(request) as row:
+            return await row.next_tokens(text)
+
+    return {token.decode(): math.exp(logprob) for token, logprob in asyncio.run(asked()).top}
+
+
+def walked(client: Any, labels: Any, *, opening: str = OPENING) -> Any:
+    """Return the distribution that a walk to every end finds."""
+    walk = LabelWalk(labels, tolerance=0.0)
+    while texts := walk.pending():
+        for text in texts:
+            found = next_tokens(client, opening + text)
+            walk.visit(text, [(token.encode(), math.log(p)) for token, p in found.items()])
+    return walk.distribution()
+
+
+class TestFakeContinuingClient:
+    def test_satisfies_both_protocols_and_the_plain_fake_only_one(self) -> None:
+        """Whoever asks for next tokens must be able to tell the two apart."""
+        assert isinstance(FakeContinuingClient(LABELS, {}), ContinuingClient)
+        assert not isinstance(FakeClient(LABELS, {}), ContinuingClient)
+
+    def test_answers_whole_requests_as_the_plain_fake_does(self) -> None:
+        """The rule is the same, and so is every option."""
+        options: dict[str, Any] = {"default": ("Food", 0.7), "tokens": "characters", "illegal_mass": 0.2}
+        plain, continuing = FakeClient(LABELS, {}, **options), FakeContinuingClient(LABELS, {}, **options)
+        assert ask(continuing, "lunch") == ask(plain, "lunch")
+
+    def test_whole_labels_have_their_own_probabilities(self) -> None:
+        """One token a label, most probable first; what is impossible is not listed."""
+        client = FakeContinuingClient(LABELS, {}, default={"Food": 1, "Bills": 3, "Bills/Gas": 0})
+        found = next_tokens(client, OPENING)
+        assert found == pytest.approx({'Bills"': 0.75, 'Food"': 0.25})
+        assert list(found) == ['Bills"', 'Food"']
+
+    def test_shared_prefixes_part_where_their_tokens_part(self) -> None:
+        """By hand: Bills has 0.4 of the 0.7 that its letters lead to."""
+        client = FakeContinuingClient(
+            LABELS, {}, default=dict(zip(LABELS, PROBABILITIES, strict=True)), tokens="characters"
+        )
+        assert next_tokens(client, OPENING) == pytest.approx({"B": 0.7, "F": 0.2, "M": 0.1})
+        assert next_tokens(client, OPENING + "Bill") == pytest.approx({"s": 1.0})
+        assert next_tokens(client, OPENING + "Bills") == pytest.approx({'"': 4 / 7, "/": 3 / 7})
+
+    @pytest.mark.parametrize("split", ["label", "characters", by_threes])
+    @pytest.mark.parametrize("path", ["category", "classification.name", "results[].category"])
+    def test_a_walk_gives_the_probabilities_back(self, split: Any, path: Any) -> None:
+        """However labels are split and wherever they stand."""
+        answer = dict(zip(LABELS, PROBABILITIES, strict=True))
+        client = FakeContinuingClient(LABELS, {}, default=answer, tokens=split, field=path)
+        opening = text_of(ask(client, "a")).partition("Bills")[0]
+        found = walked(client, LABELS, opening=opening)
+        assert found.probabilities == pytest.approx(PROBABILITIES)
+        assert found.error_bound == pytest.approx(0.0, abs=1e-9)
+
+    def test_a_walk_gives_them_back_where_each_label_has_tokens_of_its_own(self) -> None:
+        """After "Bi" comes what the labels that wrote "Bi" as whole tokens go on with, and no other."""
+        client = FakeContinuingClient(list(ODD), {}, default=ODD, tokens=ODD_TOKENS.__getitem__)
+        assert next_tokens(client, OPENING) == pytest.approx({"Bi": 0.4, "Bill": 0.3, "B": 0.2, 'Food"': 0.1})
+        assert next_tokens(client, OPENING + "Bi") == pytest.approx({'lls"': 2 / 3, 'son"': 1 / 3})
+        assert next_tokens(client, OPENING + "Bill") == pytest.approx({'s/Gas"': 1.0})
+        assert walked(client, list(ODD)).probabilities == pytest.approx(list(ODD.values()))
+
+    def test_a_beginning_inside_a_token_goes_on_inside_it(self) -> None:
+        """Where no label has whole tokens up to there, all that begin so share."""
+        client = FakeContinuingClient(list(ODD), {}, default=ODD, tokens=ODD_TOKENS.__getitem__)
+        assert next_tokens(client, OPENING + "Bil") == pytest.approx({'ls"': 4 / 7, "l": 3 / 7})
+        assert next_tokens(client, OPENING + "Fo") == pytest.approx({'od"': 1.0})
+
+    def test_json_before_and_after_the_label_is_certain(self) -> None:
+        """From nothing to the token without bytes that ends an answer."""
+        client = FakeContinuingClient(LABELS, {}, default=("Food", 0.7))
+        steps = ["", '{"cat', '{"category": "Food"', '{"category": "Food"}']
+        found = [next_tokens(client, text) for text in steps]
+        assert found == [{OPENING: 1.0}, {'egory": "': 1.0}, {"}": 1.0}, {"": 1.0}]
+
+    @pytest.mark.parametrize("text", ["Well, ", OPENING + "Rent", '{"category": "Food"}!'])
+    def test_no_label_follows_what_no_answer_begins_with(self, text: Any) -> None:
+        """A real model would write something too."""
+        client = FakeContinuingClient(LABELS, {}, default="Food")
+        assert next_tokens(client, text) == {"\u2205": 1.0}
+
+    def test_a_label_outside_the_set_may_be_what_the_model_wants(self) -> None:
+        """It leads the listing, and a walk finds nothing."""
+        client = FakeContinuingClient(LABELS, {}, default="Rent")
+        assert next_tokens(client, OPENING) == {'Rent"': 1.0}
+        assert walked(client, LABELS).emitted == ""
+
+    def test_illegal_mass_is_on_the_first_position(self) -> None:
+        """The labels share what is left; behind it they have everything."""
+        client = FakeContinuingClient(
+            LABELS, {}, default={"Food": 3, "Bills": 1}, tokens="characters", illegal_mass=0.9
+        )
+        assert next_tokens(client, OPENING) == pytest.approx({"\u2205": 0.9, "F": 0.075, "B": 0.025})
+        assert next_tokens(client, OPENING + "F") == {"o": 1.0}
+        assert walked(client, LABELS).label_mass == pytest.approx(0.1)
+
+    def test_labels_are_spelled_as_json(self) -> None:
+        """As exact scoring spells them."""
+        client = FakeContinuingClient(['6" \\pipe', "rod"], {}, default='6" \\pipe')
+        assert next_tokens(client, OPENING) == {'6\\" \\\\pipe"': 1.0}
+
+    @pytest.mark.parametrize(("wanted", "listed"), [(0, 2), (1, 1), (3, 3)])
+    def test_lists_as_many_as_are_wanted(self, wanted: int, listed: int) -> None:
+        """Zero leaves the number to the client."""
+        client = FakeContinuingClient(LABELS, {}, default=("Food", 0.7), listed=2)
+        assert len(next_tokens(client, OPENING, top_logprobs=wanted)) == listed
+
+    def test_questions_are_counted_recorded_and_fail_like_calls(self) -> None:
+        """Whole answers and next tokens share the numbers."""
+        down = ProviderError("down", provider="fake")
+        client = FakeContinuingClient(LABELS, {}, default="Food", failures={1: down})
+        ask(client, "a")
+        with pytest.raises(ProviderError, match="down"):
+            next_tokens(client, OPENING)
+        next_tokens(client, OPENING + "F", top_logprobs=7)
+        assert client.beginnings == [OPENING, OPENING + "F"]
+        assert [request.top_logprobs for request in client.requests] == [5, 0, 7]
+
+    def test_successive_answers_hold_for_questions_too(self) -> None:
+        """A row may fail first and be known later."""
+        slow = ProviderTimeoutError("slow", provider="fake", retryable=True)
+        client = FakeContinuingClient(LABELS, {"a": [slow, "Food", "Bills"]})
+        with pytest.raises(ProviderTimeoutError):
+            next_tokens(client, OPENING)
+        assert [next(iter(next_tokens(client, OPENING))) for _ in range(2)] == ['Food"', 'Bills"']
+
+    def test_concurrent_questions_are_counted(self) -> None:
+        """They run side by side, for as long as latency says."""
+        client = FakeContinuingClient(LABELS, {}, default="Food", latency=0.02)
+        request = CompletionRequest(messages=({"role": "user", "content": "a"},))
+
+        async def three() -> None:
+            async with client.continuing(request) as row:
+                assert client.open_rows == 1
+                await asyncio.gather(*(row.next_tokens(OPENING) for _ in range(3)))
+
+        asyncio.run(three())
+        assert (client.max_in_flight, client.open_rows) == (3, 0)
+
+    def test_a_row_that_has_ended_is_not_asked(self) -> None:
+        """Its place may be another row's by then; it ends however the context does."""
+        client = FakeContinuingClient(LABELS, {}, default="Food")
+
+        async def late() -> None:
+            with pytest.raises(LookupError):
+                async with client.continuing(CompletionRequest(messages=())) as row:
+                    raise LookupError
+            assert client.open_rows == 0
+            await row.next_tokens(OPENING)
+
+        with pytest.raises(ConfigurationError, match="after its context had ended"):
+            asyncio.run(late())
+
+    def test_notes_and_refuses_labels(self) -> None:
+        """As an engine refuses special tokens."""
+        client = FakeContinuingClient(LABELS, {}, unscorable=["Food"])
+        asyncio.run(client.check_labels(["Bills", "Rent"]))
+        with pytest.raises(ConfigurationError, match="'Food'"):
+            asyncio.run(client.check_labels(LABELS))
+        assert client.checked == [("Bills", "Rent"), tuple(LABELS)]
+
+    def test_refuses_what_cannot_be_continued(self) -> None:
+        """A ready response has no probabilities; a listing holds at least one token."""
+        with pytest.raises(ConfigurationError, match="ready response"):
+            next_tokens(FakeContinuingClient(LABELS, {}, default={"choices": []}), OPENING)
+        with pytest.raises(ConfigurationError, match="listed must be at least 1, got 0"):
+            FakeContinuingClient(LABELS, {}, listed=0)
+        with pytest.raises(ConfigurationError, match="illegal_mass"):
+            next_tokens(FakeContinuingClient(LABELS, {}, default="Food", illegal_mass=1.0), OPENING)

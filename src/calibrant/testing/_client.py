@@ -1,0 +1,196 @@
+"""A fake model behind the client seam."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from calibrant.core import CompletionRequest, ConfigurationError, LabelSet, LogprobSpace
+from calibrant.testing._response import fake_response
+from calibrant.testing._tokens import Split
+
+__all__ = ["Answer", "FakeClient", "distribution_of"]
+
+Answer = str | tuple[str, float] | Mapping[str, Any] | Exception | Sequence[Any]
+"""What a fake model says to one text.
+
+``"Food"`` (certain), ``("Food", 0.8)`` (the rest spread evenly), ``{"Food": 0.8, "Rent": 0.2}``
+(a distribution, the most probable label is emitted), an exception (raised), a dict with
+``choices`` (returned as it is), or a list of these for successive calls; the last one stays.
+"""
+
+
+class FakeClient:
+    """A model that answers as it is told.
+
+    Parameters
+    ----------
+    labels : sequence of str
+        The label set.
+    answers : mapping or callable
+        The rule. A mapping goes from texts to answers: the user message itself, or else the first
+        key it contains. A callable takes the user message, and the system prompt if it has a second
+        parameter, and returns an `Answer`.
+    default : Answer, optional
+        For texts a mapping does not know; without one such a text is an error.
+    failures : mapping of int to Exception, optional
+        Raised by the calls with these numbers (the first call is 0), whatever the row.
+    field, tokens, illegal_mass
+        As in `fake_response`.
+    latency : float, default 0
+        Seconds every call takes.
+    space : LogprobSpace or str, default "masked"
+        What the client says its log-probabilities are.
+    name : str, default "fake"
+        The model's name.
+
+    Attributes
+    ----------
+    requests : list of CompletionRequest
+        Every request, in the order of arrival.
+    max_in_flight : int
+        Most calls that ran at the same time.
+    closed : bool
+        Whether `close` was called.
+
+    Examples
+    --------
+    >>> import asyncio
+    >>> client = FakeClient(["Food", "Rent"], {"lunch": ("Food", 0.9)}, default="Rent")
+    >>> request = CompletionRequest(messages=({"role": "user", "content": "lunch with Ana"},))
+    >>> asyncio.run(client.complete(request))["choices"][0]["message"]["content"]
+    '{"category": "Food"}'
+    """
+
+    def __init__(  # noqa: PLR0913 (independent, all with defaults)
+        self,
+        labels: Sequence[str],
+        answers: Mapping[str, Answer] | Callable[..., Answer],
+        *,
+        default: Answer | None = None,
+        failures: Mapping[int, Exception] | None = None,
+        field: str = "category",
+        tokens: Split = "label",
+        illegal_mass: float = 0.0,
+        latency: float = 0.0,
+        space: LogprobSpace | str = LogprobSpace.MASKED,
+        name: str = "fake",
+    ) -> None:
+        self.name = name
+        self.space = LogprobSpace(space)
+        self.labels = LabelSet.of(labels).labels
+        self.requests: list[CompletionRequest] = []
+        self.max_in_flight = 0
+        self.closed = False
+        self._rule = _rule(answers, default)
+        self._failures = dict(failures or {})
+        self._latency = latency
+        self._style: dict[str, Any] = {"field": field, "tokens": tokens, "illegal_mass": illegal_mass}
+        self._lock = threading.Lock()
+        self._in_flight = 0
+        self._asked: dict[str, int] = {}
+
+    async def complete(self, request: CompletionRequest) -> object:
+        """Answer the last user message as the rule says."""
+        with self._call(request) as number:
+            if self._latency:
+                await asyncio.sleep(self._latency)
+            return self._answer(request, number)
+
+    def as_callable(self, *, top_logprobs: int = 5) -> Callable[[list[dict[str, str]]], object]:
+        """Return the same model as a function ``messages -> response``, thread-safe."""
+
+        def fake_model(messages: list[dict[str, str]]) -> object:
+            request = CompletionRequest(messages=tuple(messages), top_logprobs=top_logprobs)
+            with self._call(request) as number:
+                if self._latency:
+                    time.sleep(self._latency)
+                return self._answer(request, number)
+
+        return fake_model
+
+    def close(self) -> None:
+        """Note that it was closed."""
+        self.closed = True
+
+    @contextlib.contextmanager
+    def _call(self, request: CompletionRequest) -> Iterator[int]:
+        with self._lock:
+            number = len(self.requests)
+            self.requests.append(request)
+            self._in_flight += 1
+            self.max_in_flight = max(self.max_in_flight, self._in_flight)
+        try:
+            yield number
+        finally:
+            with self._lock:
+                self._in_flight -= 1
+
+    def _answer(self, request: CompletionRequest, number: int) -> object:
+        answer = self._told(request, number)
+        if isinstance(answer, Mapping) and "choices" in answer:
+            return answer
+        label, probabilities = distribution_of(answer, self.labels)
+        return fake_response(
+            label, self.labels, probabilities, top_logprobs=request.top_logprobs, **self._style
+        )
+
+    def _told(self, request: CompletionRequest, number: int) -> object:
+        """Return what the rule says to this call; raise what it is told to raise."""
+        if number in self._failures:
+            raise self._failures[number]
+        text = _last(request, "user")
+        answer = self._rule(text, _last(request, "system"))
+        if isinstance(answer, list):
+            with self._lock:
+                turn = self._asked.get(text, 0)
+                self._asked[text] = turn + 1
+            answer = answer[min(turn, len(answer) - 1)]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def _rule(
+    answers: Mapping[str, Answer] | Callable[..., Answer], default: Answer | None
+) -> Callable[[str, str], Answer]:
+    if not isinstance(answers, Mapping):
+        takes_prompt = len(inspect.signature(answers).parameters) > 1
+        return answers if takes_prompt else lambda text, _prompt: answers(text)
+    known = dict(answers)
+
+    def look_up(text: str, _prompt: str) -> Answer:
+        key = text if text in known else next((key for key in known if key in text), None)
+        if key is not None:
+            return known[key]
+        if default is None:
+            msg = f"FakeClient knows no answer to {text!r}: add one, or a default."
+            raise ConfigurationError(msg)
+        return default
+
+    return look_up
+
+
+def distribution_of(answer: object, labels: Sequence[str]) -> tuple[str, Mapping[str, float]]:
+    """Return the label an answer emits, and the weights of the labels it knows."""
+    if isinstance(answer, str):
+        return answer, {answer: 1.0}
+    if isinstance(answer, tuple):
+        label, probability = answer
+        rest = (1.0 - probability) / max(1, len(labels) - (label in labels))
+        return label, dict.fromkeys(labels, rest) | {label: probability}
+    if isinstance(answer, Mapping) and answer:
+        return max(answer, key=lambda name: answer[name]), answer
+    msg = (
+        f"Expected a label, (label, probability), a distribution, an exception or a response, got {answer!r}."
+    )
+    raise ConfigurationError(msg)
+
+
+def _last(request: CompletionRequest, role: str) -> str:
+    return next((m["content"] for m in reversed(request.messages) if m.get("role") == role), "")

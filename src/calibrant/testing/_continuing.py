@@ -1,0 +1,162 @@
+"""A fake model that can be asked what it would write next."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from calibrant.core import CompletionRequest, ConfigurationError, Continuation, NextTokens, Usage
+from calibrant.testing._client import Answer, FakeClient, distribution_of
+from calibrant.testing._tokens import frame_of, pieces_of, ranked, shares_at, weights_of, with_illegal
+
+__all__ = ["FakeContinuingClient"]
+
+
+class FakeContinuingClient(FakeClient):
+    """A model that can also be asked what it would write after any beginning of its answer.
+
+    It satisfies `ContinuingClient`, as embedded engines do. `complete` answers as `FakeClient` does;
+    `continuing` follows the same rule. The answer a label leads to is a row of tokens: the JSON before
+    the label, the pieces that `tokens` makes of the label and its closing quote, the JSON after it, and
+    the empty token that ends an answer. After a beginning that is made of whole tokens of some labels,
+    their next tokens are listed, each with the share of the probability that these labels hold; the
+    chain of all next tokens therefore gives the probabilities of the labels back exactly. A beginning
+    that no label reaches with whole tokens goes on inside the token it ends in, and one that no label
+    of the rule begins with is followed by a token that leads to no label. At the label's first
+    position, `illegal_mass` is on that token, and the rest is what the labels share.
+
+    Parameters
+    ----------
+    labels : sequence of str
+        The label set.
+    answers : mapping or callable
+        The rule, as in `FakeClient`; a ready response cannot be continued.
+    listed : int, default 1000
+        Next tokens listed at most, where a request leaves the number to the client.
+    unscorable : collection of str, default ()
+        Labels, as JSON spells them, that `check_labels` refuses.
+    **options
+        ``default``, ``failures``, ``field``, ``tokens``, ``illegal_mass``, ``latency``, ``space`` and
+        ``name``, as in `FakeClient`; every question about next tokens is one of the numbered calls.
+
+    Attributes
+    ----------
+    requests : list of CompletionRequest
+        One for every call; for a question about next tokens it is the row's.
+    beginnings : list of str
+        The beginnings of answers that were asked about, in the order of arrival.
+    checked : list of tuple of str
+        The labels of every `check_labels`.
+    open_rows : int
+        Rows that were begun and have not ended.
+
+    Examples
+    --------
+    >>> import asyncio
+    >>> client = FakeContinuingClient(["Food", "Rent"], {"lunch": ("Food", 0.75)})
+    >>> request = CompletionRequest(messages=({"role": "user", "content": "lunch"},), top_logprobs=1)
+    >>> async def ask(text):
+    ...     async with client.continuing(request) as row:
+    ...         return (await row.next_tokens(text)).top
+    >>> [(token, round(math.exp(logprob), 2)) for token, logprob in asyncio.run(ask('{"category": "'))]
+    [(b'Food"', 0.75)]
+    """
+
+    def __init__(
+        self,
+        labels: Sequence[str],
+        answers: Mapping[str, Answer] | Callable[..., Answer],
+        *,
+        listed: int = 1000,
+        unscorable: Collection[str] = (),
+        **options: Any,  # noqa: ANN401 (those of FakeClient)
+    ) -> None:
+        super().__init__(labels, answers, **options)
+        if listed < 1:
+            msg = f"listed must be at least 1, got {listed}."
+            raise ConfigurationError(msg)
+        self.beginnings: list[str] = []
+        self.checked: list[tuple[str, ...]] = []
+        self.open_rows = 0
+        self._listed = listed
+        self._unscorable = frozenset(unscorable)
+
+    async def check_labels(self, labels: Sequence[str]) -> None:
+        """Note the labels, and refuse those it was told to refuse.
+
+        Raises
+        ------
+        ConfigurationError
+            One of them is among `unscorable`.
+        """
+        self.checked.append(tuple(labels))
+        for label in labels:
+            if label in self._unscorable:
+                msg = f"The tokens of {self.name} do not spell the label {label!r}: rename the label."
+                raise ConfigurationError(msg)
+
+    def continuing(self, request: CompletionRequest) -> contextlib.AbstractAsyncContextManager[Continuation]:
+        """Return a row's place; it may be asked until the context ends."""
+        return self._continuing(request)
+
+    async def next_tokens(self, request: CompletionRequest, text: str) -> NextTokens:
+        """Return what may follow `text`, the beginning of an answer to the request."""
+        with self._call(request) as number:
+            self.beginnings.append(text)
+            if self._latency:
+                await asyncio.sleep(self._latency)
+            shares = self._shares_after(text, self._told(request, number))
+        listed = ranked(shares, request.top_logprobs or self._listed)
+        return NextTokens(
+            top=tuple((data, math.log(min(1.0, share))) for data, share in listed),
+            usage=Usage(completion_tokens=1),
+            model="fake",
+        )
+
+    @contextlib.asynccontextmanager
+    async def _continuing(self, request: CompletionRequest) -> AsyncIterator[Continuation]:
+        row = _FakeRow(self, request)
+        self._count_rows(1)
+        try:
+            yield row
+        finally:
+            row.ended = True
+            self._count_rows(-1)
+
+    def _count_rows(self, change: int) -> None:
+        with self._lock:
+            self.open_rows += change
+
+    def _shares_after(self, text: str, answer: object) -> dict[bytes, float]:
+        if isinstance(answer, Mapping) and "choices" in answer:
+            msg = "Expected probabilities of labels, got a ready response: it cannot be continued."
+            raise ConfigurationError(msg)
+        label, probabilities = distribution_of(answer, self.labels)
+        prefix, suffix = frame_of(self._style["field"])
+        rivals = [
+            ((prefix.encode(), *pieces_of(name, self._style["tokens"]), suffix[1:].encode(), b""), weight)
+            for name, weight in weights_of(label, None, probabilities).items()
+            if weight > 0
+        ]
+        shares = shares_at(text.encode(), rivals)
+        return with_illegal(shares, self._style["illegal_mass"]) if text == prefix else shares
+
+
+@dataclass
+class _FakeRow:
+    """A row of a `FakeContinuingClient`."""
+
+    client: FakeContinuingClient
+    request: CompletionRequest
+    ended: bool = False
+
+    async def next_tokens(self, text: str) -> NextTokens:
+        """Return what may follow `text`."""
+        if self.ended:
+            msg = f"{self.client.name}: a row was asked after its context had ended: ask inside `async with`."
+            raise ConfigurationError(msg)
+        return await self.client.next_tokens(self.request, text)
