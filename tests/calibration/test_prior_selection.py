@@ -16,7 +16,14 @@ from calibrant.calibration import (
     correct_prediction,
     select_prior_correction,
 )
-from calibrant.core import ConfigurationError, LabelDistribution, LogprobSpace, NotFittedError, Outcome, Prediction
+from calibrant.core import (
+    ConfigurationError,
+    LabelDistribution,
+    LogprobSpace,
+    NotFittedError,
+    Outcome,
+    Prediction,
+)
 from calibrant.scoring import BrierScoring
 
 Rows = NDArray[np.float64]

@@ -1,0 +1,106 @@
+"""Does dividing the label prior out help? Five tasks, one prompt each, the embedded model.
+
+    python benchmarks/bench_prior.py --data DIR_WITH_JSONL [--prior-rows 64] [--validation-rows 100] [--test-rows 200]
+
+Every task's first training texts give the prior (without their answers), its validation rows decide
+whether the correction is used, and its test rows are what the table is about: as the model answered,
+with the prior divided out whether that helps or not, and as the validation rows decided.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant import Classifier, LabelSet
+from calibrant.calibration import LabelPriorCorrection, select_prior_correction
+from calibrant.core import Client, Example, Prediction, read_examples
+from calibrant.inference import open_client
+from calibrant.metrics import classification_summary, expected_calibration_error
+
+PROMPTS = {
+    "ag_news": "Classify the following news text.",
+    "emotion": "Which emotion does the following text express?",
+    "rotten_tomatoes": "Classify the following movie review.",
+    "banking77": "Classify the following question of a bank's customer.",
+    "sms_spam": "Is the following text message spam?",
+}
+
+Array = NDArray[np.float64]
+
+
+def rows(path: Path, split: str, limit: int) -> list[Example]:
+    """Return the first rows of a split."""
+    return [example for example, _ in read_examples(path, split=split)][:limit]
+
+
+def log_probabilities(predictions: list[Prediction]) -> Array:
+    """Return what was predicted, one row a text."""
+    found = [p.distribution.logprobs for p in predictions if p.distribution is not None]
+    if len(found) < len(predictions):
+        sys.exit(f"{len(predictions) - len(found)} rows came without a distribution: {predictions[0].reason}")
+    return np.array(found)
+
+
+def figures(rows_of_logs: Array, answers: NDArray[np.intp], labels: LabelSet) -> str:
+    """Return accuracy, macro-F1, Brier score and calibration error."""
+    probabilities = np.exp(rows_of_logs)
+    predicted = probabilities.argmax(axis=1)
+    truth = np.eye(len(labels))[answers]
+    brier = 0.5 * ((probabilities - truth) ** 2).sum(axis=1).mean()
+    summary = classification_summary(
+        [labels.labels[i] for i in answers], [labels.labels[i] for i in predicted]
+    )
+    error = expected_calibration_error(
+        confidence=probabilities.max(axis=1), correct=(predicted == answers).astype(float)
+    )
+    return f"{(predicted == answers).mean():9.3f} {summary.macro_f1:9.3f} {brier:7.3f} {error:7.3f}"
+
+
+def measure(client: Client, path: Path, options: argparse.Namespace) -> None:
+    """Print one task's figures."""
+    name = path.stem
+    limits = {"train": options.prior_rows, "validation": options.validation_rows, "test": options.test_rows}
+    data = {split: rows(path, split, limit) for split, limit in limits.items()}
+    labels = LabelSet(sorted({example.answer for example, _ in read_examples(path)}))
+    asked = Classifier(
+        model=client, labels=labels, field="category", prompt=PROMPTS[name], tolerance=options.tolerance
+    )
+    predicted = {split: asked.classify_many([e.input for e in found]) for split, found in data.items()}
+    logs = {split: log_probabilities(found) for split, found in predicted.items()}
+    answers = {
+        split: np.array([labels.labels.index(e.answer) for e in found]) for split, found in data.items()
+    }
+    mass = np.mean([p.distribution.label_mass for p in predicted["test"] if p.distribution is not None])
+    chosen = select_prior_correction(logs["validation"], answers["validation"], prior_rows=logs["train"])
+    full = LabelPriorCorrection("batch").fit(logs["train"])
+    print(f"\n{name}: {len(labels)} labels, {len(data['test'])} test rows, mean label mass {mass:.3f}")
+    print(f"{'':24} {'accuracy':>9} {'macro-F1':>9} {'Brier':>7} {'ECE':>7}")
+    print(f"{'as answered':24}", figures(logs["test"], answers["test"], labels))
+    print(f"{'prior divided out':24}", figures(full.transform(logs["test"]), answers["test"], labels))
+    decided = chosen.correction.transform(logs["test"])
+    print(f"{f'decided ({chosen.correction.strength_:.2f})':24}", figures(decided, answers["test"], labels))
+    print(f"decided on validation: {chosen.reason}", flush=True)
+
+
+def main() -> None:
+    """Measure the tasks."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--prior-rows", type=int, default=64)
+    parser.add_argument("--validation-rows", type=int, default=100)
+    parser.add_argument("--test-rows", type=int, default=200)
+    parser.add_argument("--tolerance", type=float, default=None)
+    parser.add_argument("--tasks", nargs="+", default=list(PROMPTS))
+    options = parser.parse_args()
+    client = open_client("local/smollm2-135m")
+    for name in options.tasks:
+        measure(client, options.data / f"{name}.jsonl", options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""Exact scoring through the classifier: what is asked, what comes back, what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrant import Classifier, ConfidenceAdapter
+from calibrant.core import (
+    ConfigurationError,
+    LabelSet,
+    LogprobSpace,
+    Outcome,
+    Prediction,
+    ProviderError,
+)
+from calibrant.inference import Decoding, ExactScoring, RetryPolicy
+from calibrant.logprobs import enum_schema
+from calibrant.testing import FakeClient, FakeContinuingClient
+
+LABELS = ("Bills/Electricity", "Bills/Gas & Oil", "Food")
+ODDS = {"Bills/Electricity": 0.5, "Bills/Gas & Oil": 0.2, "Food": 0.3}
+
+
+async def no_sleep(_seconds: float) -> None:
+    """Do not wait."""
+
+
+def fake(**options: Any) -> FakeContinuingClient:
+    """Return a model of three labels, two of which begin alike."""
+    settings: dict[str, Any] = {"default": ODDS, "tokens": "characters", **options}
+    return FakeContinuingClient(LABELS, {}, **settings)
+
+
+def classifier(client: Any, **options: Any) -> Classifier:
+    """Return a classifier that does not wait between attempts."""
+    settings: dict[str, Any] = {"field": "category", "retry": RetryPolicy(sleep=no_sleep), **options}
+    return Classifier(model=client, labels=LABELS, **settings)
+
+
+def test_the_distribution_is_the_models_own() -> None:
+    """Every label's probability, wherever their texts part; the answer is what the model would write."""
+    prediction = classifier(fake(), tolerance=0.0).classify("t")
+    assert prediction.label == "Bills/Electricity"
+    assert prediction.confidence == pytest.approx(0.5)
+    assert prediction.text == '{"category": "Bills/Electricity"}'
+    found = prediction.distribution
+    assert found is not None
+    assert found.space is LogprobSpace.EXACT
+    np.testing.assert_allclose(found.probabilities, [0.5, 0.2, 0.3])
+    assert found.error_bound == pytest.approx(0.0, abs=1e-9)
+
+
+def test_exact_is_the_default_where_the_client_can() -> None:
+    """And decoding elsewhere, or where it is asked for, or where the space is given."""
+    assert isinstance(classifier(fake()).runner.method, ExactScoring)
+    assert isinstance(classifier(FakeClient(LABELS, {})).runner.method, Decoding)
+    assert isinstance(classifier(fake(), scoring="decode").runner.method, Decoding)
+    assert isinstance(classifier(fake(), space="raw").runner.method, Decoding)
+    assert isinstance(classifier(fake(), field="results[].category").runner.method, Decoding)
+    adapter = ConfidenceAdapter(fake(), "category", enum_schema(LabelSet(LABELS), "category"))
+    assert isinstance(adapter.classifier.runner.method, ExactScoring)
+
+
+@pytest.mark.parametrize(
+    ("client", "options", "message"),
+    [
+        (FakeClient(LABELS, {}), {}, "reports no next-token probabilities"),
+        (fake(), {"field": "results[].category"}, "leaves more than the label open"),
+        (fake(), {"answer_field": "other"}, "read from 'other', not from 'category'"),
+        (
+            fake(),
+            {"response_format": enum_schema(LabelSet(LABELS[:2]), "category")},
+            "enum lacks some of the labels",
+        ),
+    ],
+)
+def test_exact_scoring_that_cannot_work_is_refused(client: Any, options: Any, message: str) -> None:
+    """Asked for by name, it never becomes something else silently."""
+    with pytest.raises(ConfigurationError, match=message):
+        classifier(client, scoring="exact", **options)
+
+
+@pytest.mark.parametrize("tolerance", [-0.1, 1.5, "rough", True, float("nan")])
+def test_a_tolerance_that_is_none_is_refused(tolerance: Any) -> None:
+    """A share of the label mass, or the word."""
+    with pytest.raises(ConfigurationError, match='tolerance in \\[0, 1\\] or "exact"'):
+        classifier(fake(), tolerance=tolerance)
+
+
+def test_a_larger_tolerance_asks_less() -> None:
+    """The root alone at 1; every call of a row is counted."""
+    asked = {}
+    for tolerance in (1.0, 0.25, "exact", 0.0):
+        client = fake()
+        prediction = classifier(client, tolerance=tolerance).classify("t")
+        assert prediction.attempts == len(client.beginnings) == len(set(client.beginnings))
+        assert prediction.usage.completion_tokens == prediction.attempts
+        asked[tolerance] = prediction.attempts
+    assert asked[1.0] == 1
+    assert asked[0.25] < asked[0.0]
+    assert asked["exact"] == asked[0.0], "nothing holds less than 0.005 here"
+
+
+def test_two_spellings_of_the_tolerance_do_not_share_a_journal() -> None:
+    """What was scored roughly is not taken for exact."""
+    stored: dict[str, Prediction] = {}
+
+    class Memory:
+        def get(self, key: str) -> Prediction | None:
+            return stored.get(key)
+
+        def put(self, key: str, prediction: Prediction) -> None:
+            stored[key] = prediction
+
+    for options in ({"tolerance": 0.1}, {"tolerance": "exact"}, {"scoring": "decode"}):
+        classifier(fake(), journal=Memory(), **options).classify("t")
+    assert len(stored) == 3
+    client = fake()
+    again = classifier(client, journal=Memory(), tolerance="exact").classify("t")
+    assert client.beginnings == []
+    assert again.attempts == 0
+
+
+def test_labels_are_checked_once() -> None:
+    """As JSON spells them; a label that cannot be scored is refused before any row."""
+    client = fake()
+    classifier(client).classify_many(["a", "b"])
+    assert set(client.checked) == {LABELS}
+    refusing = fake(unscorable=["Food"])
+    with pytest.raises(ConfigurationError, match="do not spell the label 'Food'"):
+        classifier(refusing).classify("a")
+    assert refusing.beginnings == []
+
+
+def test_a_passing_fault_is_retried_for_its_call_alone() -> None:
+    """What was answered is not asked again, and attempts count every call."""
+    client = fake(failures={1: ProviderError("slow down", provider="fake", retryable=True)})
+    prediction = classifier(client, tolerance=0.3).classify("t")
+    assert prediction.outcome is Outcome.OK
+    assert len(client.requests) == prediction.attempts
+    # The failed call never came to its beginning.
+    assert len(client.beginnings) == len(set(client.beginnings)) == prediction.attempts - 1
+
+
+def test_a_lasting_fault_is_the_rows_error() -> None:
+    """With its reason and the calls made; the other row is answered, and no row is left open."""
+    failing = ProviderError("broken", provider="fake", status=500, retryable=True)
+    client = FakeContinuingClient(LABELS, {"bad": failing, "good": ODDS})
+    good, bad = classifier(client, concurrency=1).classify_many(["good", "bad"])
+    assert good.outcome is Outcome.OK
+    assert bad.outcome is Outcome.ERROR
+    assert "broken" in bad.reason
+    assert bad.attempts == RetryPolicy().attempts
+    assert client.open_rows == 0
+
+
+def test_a_systemic_fault_stops_the_batch() -> None:
+    """A bad key is one error, not one per row."""
+    denied = ProviderError("bad key", provider="fake", status=401)
+    client = FakeContinuingClient(LABELS, lambda _text: denied)
+    with pytest.raises(ProviderError, match="bad key"):
+        classifier(client, concurrency=2).classify_many(["a", "b", "c", "d"])
+    assert len(client.requests) <= 2
+    assert client.open_rows == 0
+
+
+def test_a_model_that_would_write_no_label_is_unparsed() -> None:
+    """There is no honest distribution, and the reason says what the model did."""
+    client = fake(illegal_mass=0.5, listed=1)
+    prediction = classifier(client, tolerance=0.0).classify("t")
+    assert prediction.outcome is Outcome.UNPARSED
+    assert prediction.label is None
+    assert prediction.distribution is None
+    assert "no label is among the tokens" in prediction.reason
+
+
+def test_label_mass_is_what_is_left_of_illegal_text() -> None:
+    """Probabilities are among the labels; how little they hold together is said."""
+    prediction = classifier(fake(illegal_mass=0.9), tolerance=0.0).classify("t")
+    assert prediction.distribution is not None
+    assert prediction.distribution.label_mass == pytest.approx(0.1)
+    np.testing.assert_allclose(prediction.distribution.probabilities, [0.5, 0.2, 0.3])
+
+
+def test_rows_run_side_by_side() -> None:
+    """As many as the concurrency allows."""
+    client = fake(latency=0.01)
+    asyncio.run(classifier(client, concurrency=4, tolerance=1.0).aclassify_many(["t"] * 8))
+    assert client.max_in_flight == 4
+
+
+def test_the_nodes_of_a_level_are_asked_together() -> None:
+    """A server far away is waited for once per level, not once per node."""
+    client = fake(latency=0.01)
+    classifier(client, concurrency=1, tolerance=0.2).classify("t")
+    assert client.max_in_flight == 2, "F and B"
+
+
+def test_labels_that_differ_in_space_alone_are_refused() -> None:
+    """Nobody could tell which of them an answer means."""
+    with pytest.raises(ConfigurationError, match="equal"):
+        Classifier(model=fake(), labels=["Food", "Food "])
