@@ -2,7 +2,8 @@
 
     python benchmarks/bench_exact.py --data DIR_WITH_JSONL [--curve-rows 60] [--rows 60] [--only curve|speed]
 
-The curve: every row's label trie is walked without pruning (to a millionth of the label mass), serially on one slot, and what the model
+The curve: every row's label trie is walked without pruning (to a millionth of the label mass),
+serially on one slot, and what the model
 said at every node is kept. Pruned walks are then replayed on it, so that both see the same numbers.
 Printed by tolerance: nodes a row, mean and largest total variation, arg-max agreement, mean bound.
 

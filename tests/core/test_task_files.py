@@ -71,6 +71,7 @@ parameters = { steepness = 50.0 }
         "space": "raw",
         "scoring": "exact",
         "tolerance": 0.25,
+        "samples": None,
         "concurrency": 3,
         "options": {"max_tokens": 20},
     }
@@ -185,7 +186,7 @@ ROOT_KEYS = "name, labels, prompt, field, user_template, data, model, scoring, c
         pytest.param(
             HEAD + 'model.nam = "x"\n',
             "task.toml:4: unknown key 'model.nam': expected one of name, api_base, space, "
-            "scoring, tolerance, concurrency, options.",
+            "scoring, tolerance, samples, concurrency, options.",
             id="unknown-dotted-key",
         ),
         pytest.param(

@@ -18,6 +18,7 @@ from calibrant.clients._constraint import (
     json_grammar,
     looks_like_json,
 )
+from calibrant.clients._continuing import WRITABLE
 from calibrant.clients._engine import Engine, EngineSettings, default_threads, engine_module, open_engine
 from calibrant.clients._weights import check_weights, locate_weights
 from calibrant.core import (
@@ -41,7 +42,7 @@ _MIN_TOP_LOGPROBS = 100
 # Next tokens listed for exact scoring.
 _NEXT_TOKENS = 1000
 
-# About one call in 300 comes back without log-probabilities.
+# A call may come back without log-probabilities.
 _REPEATS = 3
 
 
@@ -195,6 +196,7 @@ class LlamaCppClient:
             "logprobs": True,
             "top_logprobs": request.top_logprobs or _NEXT_TOKENS,
             "id_slot": slot,
+            "logit_bias": WRITABLE,
         }
         engine = self._loaded()
         for _ in range(_REPEATS):

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
+from calibrant.clients._continuing import WRITABLE
 from calibrant.clients._http import JsonHttp, Reply
 from calibrant.core import Message, Usage
 
@@ -88,7 +89,14 @@ class LlamaCppServer:
 
     def body(self, prompt: str, *, count: int, place: Place) -> dict[str, Any]:
         """Return what asks for the `count` most probable tokens after `prompt`."""
-        body = {"prompt": prompt, "n_predict": 1, "n_probs": count, "temperature": 0, "cache_prompt": True}
+        body: dict[str, Any] = {
+            "prompt": prompt,
+            "n_predict": 1,
+            "n_probs": count,
+            "temperature": 0,
+            "cache_prompt": True,
+            "logit_bias": WRITABLE,
+        }
         return body if place.slot is None else {**body, "id_slot": place.slot}
 
     def listing(self, answer: Mapping[str, Any]) -> Listing | None:

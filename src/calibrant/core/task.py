@@ -63,9 +63,11 @@ class ModelSettings(_Section):
     space : str or None
         ``masked`` or ``raw``, where the model's own default is wrong.
     scoring : str or None
-        ``exact`` or ``decode``; None takes what model and schema allow.
+        ``exact``, ``decode`` or ``sampled``; None takes what model and schema allow.
     tolerance : float, "exact" or None
         How far ``exact`` goes; None takes its default.
+    samples : int or None
+        How often ``sampled`` asks, at least 2; None takes its default.
     concurrency : int or None
         Calls in flight; None takes the model's own default.
     options : mapping
@@ -75,10 +77,18 @@ class ModelSettings(_Section):
     name: str = DEFAULT_MODEL
     api_base: str | None = None
     space: Literal["masked", "raw"] | None = None
-    scoring: Literal["exact", "decode"] | None = None
+    scoring: Literal["exact", "decode", "sampled"] | None = None
     tolerance: Annotated[float, pydantic.Field(ge=0, le=1)] | Literal["exact"] | None = None
+    samples: int | None = pydantic.Field(default=None, ge=2)
     concurrency: int | None = pydantic.Field(default=None, ge=1)
     options: dict[str, Any] = pydantic.Field(default_factory=dict)
+
+    @pydantic.field_validator("samples")
+    @classmethod
+    def _check_samples(cls, samples: int | None, info: pydantic.ValidationInfo) -> int | None:
+        if samples is not None and info.data.get("scoring") != "sampled":
+            raise _wrong("Input should come with scoring = 'sampled'", "add it, or leave samples out")
+        return samples
 
 
 class ScoringSettings(_Section):

@@ -3,23 +3,27 @@
 from calibrant.clients import RetryPolicy
 from calibrant.inference._choice import Scoring
 from calibrant.inference._classifier import Classifier
+from calibrant.inference._codes import LabelCodes
 from calibrant.inference._exact import ExactScoring, Tolerance
 from calibrant.inference._loop import run_sync
 from calibrant.inference._methods import Decoding, Method
 from calibrant.inference._models import ModelLike, open_client
 from calibrant.inference._reader import AnswerReader
 from calibrant.inference._runner import Query, Runner
+from calibrant.inference._sampling import Sampling
 
 __all__ = [
     "AnswerReader",
     "Classifier",
     "Decoding",
     "ExactScoring",
+    "LabelCodes",
     "Method",
     "ModelLike",
     "Query",
     "RetryPolicy",
     "Runner",
+    "Sampling",
     "Scoring",
     "Tolerance",
     "open_client",

@@ -3,47 +3,128 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from calibrant.clients import OpenAICompatibleClient, RetryPolicy, constraint_for
-from calibrant.core import Client, ConfigurationError, ContinuingClient
+from calibrant.core import Client, ConfigurationError, ContinuingClient, LabelSet
+from calibrant.inference._codes import CodedMethod, LabelCodes, resolve_codes
 from calibrant.inference._exact import ExactScoring, Tolerance, resolve_tolerance
 from calibrant.inference._methods import Decoding, Method
 from calibrant.inference._reader import AnswerReader
+from calibrant.inference._sampling import DEFAULT_SAMPLES, Sampling, check_seed, resolve_temperature
+from calibrant.inference._several import LimitedClient
+from calibrant.logprobs import enum_schema
 
-__all__ = ["Scoring", "choose_method"]
+__all__ = ["MethodOptions", "Scoring", "choose_method"]
 
-Scoring: TypeAlias = Literal["exact", "decode"]
+Scoring: TypeAlias = Literal["exact", "decode", "sampled"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodOptions:
+    """What a classifier was told about how its requests become predictions.
+
+    Attributes
+    ----------
+    scoring, tolerance, samples, temperature, label_codes
+        See `calibrant.inference.Classifier`.
+    retry : RetryPolicy
+        How passing faults are retried.
+    concurrency : int
+        Calls in flight at most.
+    options : mapping
+        Handed to the provider with every call.
+    """
+
+    scoring: Scoring | None = None
+    tolerance: Tolerance | None = None
+    samples: int | None = None
+    temperature: float | None = None
+    label_codes: LabelCodes | bool = False
+    retry: RetryPolicy = RetryPolicy()
+    concurrency: int = 10
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def choose_method(
-    client: Client,
-    reader: AnswerReader,
-    response_format: Mapping[str, Any],
-    *,
-    scoring: Scoring | None,
-    tolerance: Tolerance | None,
-    retry: RetryPolicy,
+    client: Client, reader: AnswerReader, response_format: Mapping[str, Any], wanted: MethodOptions
 ) -> Method:
     """Return how requests become predictions.
 
     Raises
     ------
     ConfigurationError
-        `scoring` is unknown, or the model or the schema does not allow it.
+        A value of `wanted` is unknown or out of range, or the model or the schema does not allow it.
     """
-    if scoring not in {None, "exact", "decode"}:
-        raise ConfigurationError(f"Expected scoring 'exact' or 'decode', got {scoring!r}.")
-    limit = resolve_tolerance(tolerance)
-    decoding = Decoding(client=client, reader=reader, retry=retry)
-    if scoring == "decode":
+    _check(wanted)
+    label_codes = resolve_codes(wanted.label_codes)
+    if label_codes is None:
+        return _choose(client, reader, response_format, wanted)
+    labels = reader.labels
+    _check_schema(reader, response_format)
+    coded = LabelSet(label_codes.for_labels(labels))
+    inner = _choose(
+        client, replace(reader, labels=coded), enum_schema(coded, reader.field), wanted, several=True
+    )
+    return CodedMethod(inner=inner, labels=labels, field_path=reader.field, label_codes=label_codes)
+
+
+def _check(wanted: MethodOptions) -> None:
+    if wanted.scoring not in {None, "exact", "decode", "sampled"}:
+        raise ConfigurationError(f"Expected scoring 'exact', 'decode' or 'sampled', got {wanted.scoring!r}.")
+    if wanted.scoring == "sampled":
+        return
+    for name, instead in (("samples", "it"), ("temperature", "it, or name it among options")):
+        if getattr(wanted, name) is not None:
+            raise ConfigurationError(
+                f"Expected {name} only with scoring='sampled', got {name}={getattr(wanted, name)!r} and "
+                f"scoring={wanted.scoring!r}: add scoring='sampled', or leave out {instead}."
+            )
+
+
+def _check_schema(reader: AnswerReader, response_format: Mapping[str, Any]) -> None:
+    """Refuse what label codes would have to replace: the schema holds the codes, at one field."""
+    if reader.answer_field != reader.field or response_format != enum_schema(reader.labels, reader.field):
+        raise ConfigurationError(
+            "Expected no response_format or answer_field of your own with label_codes, which build a schema of "
+            "codes: leave them out."
+        )
+
+
+def _choose(
+    client: Client,
+    reader: AnswerReader,
+    response_format: Mapping[str, Any],
+    wanted: MethodOptions,
+    *,
+    several: bool = False,
+) -> Method:
+    """Return the method that answers with a label of `reader`; `several` says that rows ask it repeatedly."""
+    limit = resolve_tolerance(wanted.tolerance)
+    if wanted.scoring == "sampled":
+        return _sampling(client, reader, wanted)
+    calls = LimitedClient(client, wanted.concurrency) if several else client
+    decoding = Decoding(client=calls, reader=reader, retry=wanted.retry)
+    if wanted.scoring == "decode":
         return decoding
-    exact = _exact(client, reader, response_format, tolerance=limit, retry=retry)
+    exact = _exact(client, reader, response_format, tolerance=limit, retry=wanted.retry)
     if isinstance(exact, ExactScoring):
         return exact
-    if scoring == "exact":
+    if wanted.scoring == "exact":
         raise ConfigurationError(f"scoring='exact' is not possible: {exact}. Use scoring='decode'.")
     return decoding
+
+
+def _sampling(client: Client, reader: AnswerReader, wanted: MethodOptions) -> Sampling:
+    check_seed(wanted.options)
+    return Sampling(
+        client=LimitedClient(client, wanted.concurrency),
+        reader=reader,
+        samples=DEFAULT_SAMPLES if wanted.samples is None else wanted.samples,
+        temperature=resolve_temperature(wanted.temperature, wanted.options),
+        retry=wanted.retry,
+    )
 
 
 def _exact(

@@ -8,7 +8,8 @@ from typing import Any
 from calibrant.calibration import Fingerprint, LabelPriorCorrection, correct_prediction
 from calibrant.clients import RetryPolicy
 from calibrant.core import Client, Journal, LabelSet, LogprobSpace, Prediction, Task
-from calibrant.inference._choice import Scoring, choose_method
+from calibrant.inference._choice import MethodOptions, Scoring, choose_method
+from calibrant.inference._codes import LabelCodes
 from calibrant.inference._exact import Tolerance
 from calibrant.inference._loop import run_sync
 from calibrant.inference._models import DEFAULT_CONCURRENCY, ModelLike, call_options, open_client
@@ -50,14 +51,24 @@ class Classifier:
         Finished predictions; what it holds is not asked again.
     retry : RetryPolicy, optional
         How passing faults are retried.
-    scoring : {"exact", "decode"}, optional
+    scoring : {"exact", "decode", "sampled"}, optional
         ``exact`` asks how probable every label is as the answer; nothing is sampled, and `options`
         such as a temperature do not apply. ``decode`` lets the model write its answer and reads the
-        log-probabilities of its tokens. By default ``exact`` where model and schema allow it; a server
-        with ``api_base`` is asked that way only where ``exact`` is written.
+        log-probabilities of its tokens. ``sampled`` asks several times and takes the agreement of the
+        answers for the confidence, for models without log-probabilities: see `Sampling`; it is never
+        used unless asked for. By default ``exact`` where model and schema allow it, else ``decode``; a
+        server with ``api_base`` is asked for exact scores only where ``exact`` is written.
     tolerance : float or "exact", optional
         How far ``exact`` goes: beginnings of labels whose share of the label mass is not above this,
         in [0, 1], are not looked into. 0.1 by default; ``"exact"`` is 0.005.
+    samples : int, optional
+        How often ``sampled`` asks about a text, at least 2; 10 by default.
+    temperature : float, optional
+        What ``sampled`` samples at, above 0; by default the temperature among `options`, else 1. A
+        ``seed`` among `options` is counted on from sample to sample.
+    label_codes : bool or LabelCodes, default False
+        Shows the labels as codes, in several orders, and averages: see `LabelCodes`. Every text is
+        asked about that often; predictions hold the labels, as ever.
     prior_correction : LabelPriorCorrection, optional
         Fitted under this prompt; its label prior is divided out of every prediction.
 
@@ -70,7 +81,7 @@ class Classifier:
     --------
     >>> from calibrant.testing import FakeClient
     >>> fake = FakeClient(labels=["cat", "dog"], answers={"purrs": "cat"})
-    >>> classifier = Classifier(model=fake, labels=["cat", "dog"], prompt="Which animal?")
+    >>> classifier = Classifier(model=fake, labels=["cat", "dog"], field="category")
     >>> classifier.classify("purrs").label
     'cat'
     """
@@ -93,6 +104,9 @@ class Classifier:
         retry: RetryPolicy | None = None,
         scoring: Scoring | None = None,
         tolerance: Tolerance | None = None,
+        samples: int | None = None,
+        temperature: float | None = None,
+        label_codes: LabelCodes | bool = False,
         prior_correction: LabelPriorCorrection | None = None,
     ) -> None:
         self.labels = LabelSet.of(labels)
@@ -112,9 +126,16 @@ class Classifier:
                 space=LogprobSpace(space) if space is not None else client.space,
             ),
             response_format,
-            scoring=scoring if scoring is not None or space is None else "decode",
-            tolerance=tolerance,
-            retry=retry or RetryPolicy(),
+            MethodOptions(
+                scoring=scoring if scoring is not None or space is None else "decode",
+                tolerance=tolerance,
+                samples=samples,
+                temperature=temperature,
+                label_codes=label_codes,
+                retry=retry or RetryPolicy(),
+                concurrency=concurrency or DEFAULT_CONCURRENCY,
+                options=call_options(options),
+            ),
         )
         self.runner = Runner(
             client=client,
@@ -157,6 +178,7 @@ class Classifier:
             journal=journal,
             scoring=own.scoring if model is None else None,
             tolerance=own.tolerance if model is None else None,
+            samples=own.samples if model is None else None,
         )
 
     @property

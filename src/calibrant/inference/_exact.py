@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
@@ -24,6 +23,7 @@ from calibrant.core import (
     ProviderError,
     Usage,
 )
+from calibrant.inference._several import total_usage
 from calibrant.logprobs import LabelTrie, LabelWalk
 
 __all__ = ["DEFAULT_TOLERANCE", "ExactScoring", "Tolerance", "resolve_tolerance"]
@@ -173,12 +173,6 @@ class _Calls:
 
     def add(self, answer: NextTokens, attempts: int) -> None:
         """Count a call that was answered."""
-        own, more = self.usage, answer.usage
-        costs = [cost for cost in (own.cost, more.cost) if cost is not None]
-        self.usage = Usage(
-            prompt_tokens=own.prompt_tokens + more.prompt_tokens,
-            completion_tokens=own.completion_tokens + more.completion_tokens,
-            cost=math.fsum(costs) if costs else None,
-        )
+        self.usage = total_usage((self.usage, answer.usage))
         self.made += attempts
         self.model = answer.model or self.model

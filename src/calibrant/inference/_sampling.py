@@ -1,0 +1,200 @@
+"""Sampling: the model is asked several times, and how far its answers agree is the confidence."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+
+from calibrant.clients import RetryPolicy
+from calibrant.core import (
+    Client,
+    CompletionRequest,
+    ConfigurationError,
+    LabelDistribution,
+    LogprobSpace,
+    Outcome,
+    Prediction,
+)
+from calibrant.inference._methods import Decoding
+from calibrant.inference._reader import AnswerReader
+from calibrant.inference._several import ask_together
+
+__all__ = ["DEFAULT_SAMPLES", "Sampling", "check_seed", "resolve_temperature"]
+
+DEFAULT_SAMPLES: Final = 10
+_DEFAULT_TEMPERATURE: Final = 1.0
+
+
+def resolve_temperature(temperature: float | None, options: Mapping[str, Any]) -> float | None:
+    """Return the temperature samples are drawn at: the one in `options`, the given one, or 1.
+
+    Raises
+    ------
+    ConfigurationError
+        Both are given.
+    """
+    if "temperature" not in options:
+        return _DEFAULT_TEMPERATURE if temperature is None else temperature
+    own: float | None = options["temperature"]
+    if temperature is not None:
+        raise ConfigurationError(
+            f"Expected one temperature, got temperature={temperature!r} and {own!r} among the model's options: "
+            "leave out one of them."
+        )
+    return own
+
+
+def check_seed(options: Mapping[str, Any]) -> None:
+    """Refuse a seed that cannot be counted on from.
+
+    Raises
+    ------
+    ConfigurationError
+        `options` hold a seed that is no whole number.
+    """
+    seed = options.get("seed")
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+        raise ConfigurationError(
+            f"Expected the model's option seed to be a whole number, got {seed!r}: every sample takes the next one."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """Asks several times at a temperature, for models that report no log-probabilities.
+
+    With n_l of the k legal answers for label l, and L labels, the probability of l is
+    ``(n_l + 1) / (k + L)``: additive smoothing, Laplace's rule of succession, which is the mean of the
+    posterior under a uniform prior [1]_ [2]_. No label is impossible, and answers that all agree make
+    ``(k + 1) / (k + L)``, not 1: with many labels a high confidence takes many samples. The label is
+    the most frequent one; of equally frequent ones, the first in the label set. Agreement as a measure
+    of confidence is compared with others in [3]_.
+
+    Samples that are refusals, or that cannot be read as a label, count only in the label mass, which
+    is the share of the answers that were legal labels. Samples whose calls failed count nowhere, as
+    long as at least half of the samples were answered.
+
+    A function as the model is handed the messages alone: it has to sample by itself.
+
+    Attributes
+    ----------
+    client : Client
+        Where the calls go.
+    reader : AnswerReader
+        How responses are read; log-probabilities are left aside.
+    samples : int, default 10
+        How often the model is asked about each row, at least 2.
+    temperature : float or None, default 1
+        Sampling temperature, above 0; None leaves it to the provider. A temperature among the
+        request's options comes before it.
+    retry : RetryPolicy
+        How passing faults of single calls are retried.
+
+    Raises
+    ------
+    ConfigurationError
+        `samples` or `temperature` is out of range.
+
+    References
+    ----------
+    .. [1] P.-S. Laplace, "Mémoire sur la probabilité des causes par les événements", 1774.
+    .. [2] A. Gelman et al., "Bayesian Data Analysis", 3rd edition, 2013, section 3.4.
+    .. [3] M. Xiong et al., "Can LLMs Express Their Uncertainty? An Empirical Evaluation of Confidence
+       Elicitation in LLMs", ICLR 2024.
+    """
+
+    client: Client
+    reader: AnswerReader
+    samples: int = DEFAULT_SAMPLES
+    temperature: float | None = _DEFAULT_TEMPERATURE
+    retry: RetryPolicy = RetryPolicy()
+    _decoding: Decoding = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        samples, temperature = self.samples, self.temperature
+        if isinstance(samples, bool) or not isinstance(samples, int) or samples < 2:
+            raise ConfigurationError(f"Expected samples to be a whole number of at least 2, got {samples!r}.")
+        if temperature is not None and not _is_positive(temperature):
+            raise ConfigurationError(
+                f"Expected a temperature above 0 to sample at, got {temperature!r}: at 0 all samples are alike."
+            )
+        decoding = Decoding(
+            client=self.client, reader=replace(self.reader, space=LogprobSpace.NONE), retry=self.retry
+        )
+        object.__setattr__(self, "_decoding", decoding)
+
+    @property
+    def space(self) -> LogprobSpace:
+        """Always ``sampled``."""
+        return LogprobSpace.SAMPLED
+
+    async def predict(self, request: CompletionRequest) -> Prediction:
+        """Return the most frequent label and the smoothed frequencies of all of them.
+
+        Raises
+        ------
+        ProviderError
+            More than half of the samples failed, after retries; the first failure.
+        """
+        answers = await ask_together(
+            self._decoding.predict(self._sample(request, number)) for number in range(self.samples)
+        )
+        if 2 * len(answers.given) < self.samples:
+            raise answers.failure()
+        found = Counter(answer.label for answer in answers.given if answer.outcome is Outcome.OK)
+        if not found:
+            return answers.without_label()
+        labels = self.reader.labels.labels
+        counts = [found[label] for label in labels]
+        label = labels[counts.index(max(counts))]
+        distribution = _smoothed(labels, counts, label=label, n_answers=len(answers.given))
+        first = next(answer for answer in answers.given if answer.label == label)
+        return replace(
+            first,
+            confidence=distribution.confidence(label),
+            distribution=distribution,
+            usage=answers.usage,
+            model=answers.model,
+            attempts=answers.attempts,
+        )
+
+    def _sample(self, request: CompletionRequest, number: int) -> CompletionRequest:
+        options = {"temperature": self.temperature, **request.options}
+        if options.get("seed") is not None:
+            options["seed"] += number
+        return replace(request, top_logprobs=0, options=options)
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return how often and how the model is asked."""
+        return {
+            "scoring": "sampled",
+            "samples": self.samples,
+            "temperature": self.temperature,
+            "labels": self.reader.labels.labels,
+            "answer_field": self.reader.answer_field,
+        }
+
+
+def _smoothed(
+    labels: tuple[str, ...], counts: Sequence[int], *, label: str, n_answers: int
+) -> LabelDistribution:
+    legal = sum(counts)
+    return LabelDistribution(
+        labels=labels,
+        logprobs=np.log((np.array(counts) + 1.0) / (legal + len(labels))),
+        measured=np.array(counts) > 0,
+        joint_logprob=None,
+        label_mass=legal / n_answers,
+        unresolved_mass=0.0,
+        space=LogprobSpace.SAMPLED,
+        emitted=label,
+    )
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0.0 < value < math.inf

@@ -1,0 +1,148 @@
+"""Rows that take several answers: how many calls are in flight, what they took, what went wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Awaitable, Iterable
+from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
+
+from calibrant.core import (
+    CalibrantError,
+    Client,
+    CompletionRequest,
+    LogprobSpace,
+    Prediction,
+    ProviderError,
+    Usage,
+)
+
+__all__ = ["Answers", "LimitedClient", "ask_together", "total_usage"]
+
+
+class LimitedClient:
+    """A client behind a limit on the calls in flight, per event loop.
+
+    The runner counts rows; where a row takes several calls at once, these have to share the same limit.
+
+    Parameters
+    ----------
+    client : Client
+        Where the calls go.
+    limit : int
+        Calls in flight at most, at least 1.
+    """
+
+    def __init__(self, client: Client, limit: int) -> None:
+        self.name: str = client.name
+        self.space: LogprobSpace = client.space
+        self._client = client
+        self._limit = limit
+        self._gates: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+
+    async def complete(self, request: CompletionRequest) -> object:
+        """Return the client's response, once there is room for the call.
+
+        Raises
+        ------
+        ProviderError
+            The call failed.
+        """
+        loop = asyncio.get_running_loop()
+        async with self._gates.setdefault(loop, asyncio.Semaphore(self._limit)):
+            return await self._client.complete(request)
+
+    def close(self) -> None:
+        """Close the client."""
+        self._client.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """What the questions about one row came to.
+
+    Attributes
+    ----------
+    given : tuple of Prediction
+        The answers, in the order of the questions.
+    failures : tuple of ProviderError
+        The failures of the other questions, in their order.
+    """
+
+    given: tuple[Prediction, ...]
+    failures: tuple[ProviderError, ...]
+
+    @property
+    def attempts(self) -> int:
+        """Calls made for the row, failed ones and retries included."""
+        answered = sum(answer.attempts for answer in self.given)
+        return answered + sum(failure.attempts for failure in self.failures)
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens and cost of all answers."""
+        return total_usage(answer.usage for answer in self.given)
+
+    @property
+    def model(self) -> str | None:
+        """The first model that is known to have answered."""
+        return next((answer.model for answer in self.given if answer.model is not None), None)
+
+    def failure(self) -> ProviderError:
+        """Return the first failure, with the calls of the whole row as its attempts."""
+        first = self.failures[0]
+        first.attempts = self.attempts
+        return first
+
+    def without_label(self) -> Prediction:
+        """Return the outcome most answers had, for rows in which none holds a label.
+
+        Of outcomes that are equally frequent the one that came first is taken; text and reason are
+        those of the first answer that had it.
+        """
+        ((outcome, _),) = Counter(answer.outcome for answer in self.given).most_common(1)
+        first = next(answer for answer in self.given if answer.outcome is outcome)
+        return replace(first, usage=self.usage, model=self.model, attempts=self.attempts)
+
+
+async def ask_together(questions: Iterable[Awaitable[Prediction]]) -> Answers:
+    """Ask all questions at the same time, and wait for every one of them.
+
+    Raises
+    ------
+    CalibrantError
+        A question raised anything but a `ProviderError`; the others are cancelled.
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_answer(question)) for question in questions]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    found = [task.result() for task in tasks]
+    return Answers(
+        given=tuple(answer for answer in found if isinstance(answer, Prediction)),
+        failures=tuple(answer for answer in found if isinstance(answer, ProviderError)),
+    )
+
+
+async def _answer(question: Awaitable[Prediction]) -> Prediction | ProviderError:
+    try:
+        return await question
+    except ProviderError as error:
+        return error
+    except (SystemExit, KeyboardInterrupt) as error:
+        # From a task of its own, either would end the event loop, and every later call would wait for ever.
+        raise CalibrantError(f"The model raised {error!r}.") from error
+
+
+def total_usage(parts: Iterable[Usage]) -> Usage:
+    """Return the sum; its cost is that of the parts whose cost is known, None where none is."""
+    usages = tuple(parts)
+    costs = [usage.cost for usage in usages if usage.cost is not None]
+    return Usage(
+        prompt_tokens=sum(usage.prompt_tokens for usage in usages),
+        completion_tokens=sum(usage.completion_tokens for usage in usages),
+        cost=math.fsum(costs) if costs else None,
+    )
