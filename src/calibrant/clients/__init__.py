@@ -4,6 +4,7 @@ from calibrant.clients._callable import CallableClient
 from calibrant.clients._constraint import Constraint, constraint_for
 from calibrant.clients._litellm import LiteLLMClient
 from calibrant.clients._llamacpp import LlamaCppClient
+from calibrant.clients._redact import redact
 from calibrant.clients._retry import RetryPolicy, with_retries
 from calibrant.clients._weights import LocalModel, local_models
 
@@ -16,5 +17,6 @@ __all__ = [
     "RetryPolicy",
     "constraint_for",
     "local_models",
+    "redact",
     "with_retries",
 ]

@@ -8,17 +8,35 @@ from calibrant.inference._methods import Decoding, Method
 from calibrant.inference._models import ModelLike, open_client
 from calibrant.inference._reader import AnswerReader
 from calibrant.inference._runner import Query, Runner
+from calibrant.inference.doctor import (
+    Examination,
+    Finding,
+    Thresholds,
+    Verdict,
+    aexamine,
+    examine,
+    load_examination,
+    save_examination,
+)
 
 __all__ = [
     "AnswerReader",
     "Classifier",
     "Decoding",
     "ExactScoring",
+    "Examination",
+    "Finding",
     "Method",
     "ModelLike",
     "Query",
     "RetryPolicy",
     "Runner",
+    "Thresholds",
+    "Verdict",
+    "aexamine",
+    "examine",
+    "load_examination",
     "open_client",
     "run_sync",
+    "save_examination",
 ]
