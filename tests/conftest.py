@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,14 @@ def animal_rows(split: str, count: int = 4) -> list[dict[str, str]]:
         {"input": f"{split} {number} {kinds[number % 2][0]}", "answer": kinds[number % 2][1]}
         for number in range(count)
     ]
+
+
+@pytest.fixture(autouse=True)
+def calibrant_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Keep stored examinations of the machine out of the tests, and those of one test out of the next."""
+    home = tmp_path_factory.getbasetemp() / "homes" / uuid.uuid4().hex  # made by whoever stores something
+    monkeypatch.setenv("CALIBRANT_HOME", str(home))
+    return home
 
 
 @pytest.fixture

@@ -23,9 +23,9 @@ HEAVY = {
 }
 HELP = """
 from calibrant.cli import app
-for arguments in (["--help"], ["optimize", "--help"], ["classify", "--help"], ["models", "--help"]):
+for command in ([], ["optimize"], ["classify"], ["doctor"], ["models"]):
     try:
-        app(arguments)
+        app([*command, "--help"])
     except SystemExit as done:
         assert done.code == 0
 """

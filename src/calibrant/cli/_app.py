@@ -111,6 +111,30 @@ def classify(  # noqa: PLR0913
 
 @app.command()
 @reports_errors
+def doctor(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="The model's name; see `calibrant models`.")],
+    *,
+    api_base: Annotated[str | None, typer.Option(help="Endpoint of an OpenAI-compatible server.")] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="An option of every call; may be given several times."),
+    ] = None,
+    space: Annotated[
+        str | None, typer.Option(help="masked or raw: what the setup takes the log-probabilities for.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+    no_save: Annotated[
+        bool, typer.Option("--no-save", help="Store nothing that later commands would consult.")
+    ] = False,
+) -> None:
+    """Ask a model a few cheap questions, and say what its log-probabilities mean."""
+    from calibrant.cli._doctor import run_doctor
+
+    run_doctor(model, api_base=api_base, options=option or [], space=space, as_json=as_json, save=not no_save)
+
+
+@app.command()
+@reports_errors
 def models(
     *,
     as_json: Annotated[

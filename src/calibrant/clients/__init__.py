@@ -5,6 +5,7 @@ from calibrant.clients._constraint import Constraint, constraint_for
 from calibrant.clients._litellm import LiteLLMClient
 from calibrant.clients._llamacpp import LlamaCppClient
 from calibrant.clients._openai_compatible import OpenAICompatibleClient
+from calibrant.clients._redact import redact
 from calibrant.clients._retry import RetryPolicy, with_retries
 from calibrant.clients._weights import LocalModel, local_models
 
@@ -18,5 +19,6 @@ __all__ = [
     "RetryPolicy",
     "constraint_for",
     "local_models",
+    "redact",
     "with_retries",
 ]

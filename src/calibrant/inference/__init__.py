@@ -11,12 +11,24 @@ from calibrant.inference._models import ModelLike, open_client
 from calibrant.inference._reader import AnswerReader
 from calibrant.inference._runner import Query, Runner
 from calibrant.inference._sampling import Sampling
+from calibrant.inference.doctor import (
+    Examination,
+    Finding,
+    Thresholds,
+    Verdict,
+    aexamine,
+    examine,
+    load_examination,
+    save_examination,
+)
 
 __all__ = [
     "AnswerReader",
     "Classifier",
     "Decoding",
     "ExactScoring",
+    "Examination",
+    "Finding",
     "LabelCodes",
     "Method",
     "ModelLike",
@@ -25,7 +37,13 @@ __all__ = [
     "Runner",
     "Sampling",
     "Scoring",
+    "Thresholds",
     "Tolerance",
+    "Verdict",
+    "aexamine",
+    "examine",
+    "load_examination",
     "open_client",
     "run_sync",
+    "save_examination",
 ]

@@ -15,6 +15,7 @@ from calibrant.inference._loop import run_sync
 from calibrant.inference._models import DEFAULT_CONCURRENCY, ModelLike, call_options, open_client
 from calibrant.inference._reader import AnswerReader
 from calibrant.inference._runner import Query, Runner
+from calibrant.inference.doctor import refuse_misleading
 from calibrant.logprobs import enum_schema
 
 __all__ = ["Classifier"]
@@ -75,7 +76,8 @@ class Classifier:
     Raises
     ------
     ConfigurationError
-        A parameter is out of range, or the model cannot be asked as `scoring` says.
+        A parameter is out of range, the model cannot be asked as `scoring` says, or a stored
+        examination says that confidence would mislead (see `calibrant.inference.examine`).
 
     Examples
     --------
@@ -137,6 +139,7 @@ class Classifier:
                 options=call_options(options),
             ),
         )
+        refuse_misleading(model, options=options, method=method)
         self.runner = Runner(
             client=client,
             method=method,

@@ -1,8 +1,8 @@
 """Token log-probabilities of one answer become a distribution over the labels."""
 
 from calibrant.logprobs._align import joint_logprob
-from calibrant.logprobs._completion import read_completion
-from calibrant.logprobs._distribution import extract_distribution
+from calibrant.logprobs._completion import read_completion, reported_tokens
+from calibrant.logprobs._distribution import OpeningMasses, extract_distribution, opening_masses
 from calibrant.logprobs._fields import UnparsedError, field_value
 from calibrant.logprobs._schema import as_response_format, enum_schema, labels_from_schema
 from calibrant.logprobs._trie import LabelTrie
@@ -11,6 +11,7 @@ from calibrant.logprobs._walk import LabelWalk
 __all__ = [
     "LabelTrie",
     "LabelWalk",
+    "OpeningMasses",
     "UnparsedError",
     "as_response_format",
     "enum_schema",
@@ -18,5 +19,7 @@ __all__ = [
     "field_value",
     "joint_logprob",
     "labels_from_schema",
+    "opening_masses",
     "read_completion",
+    "reported_tokens",
 ]

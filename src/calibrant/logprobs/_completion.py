@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from calibrant.core import Completion, DataError, Token, Usage
 
-__all__ = ["IMPOSSIBLE", "TOLERANCE", "read_completion"]
+__all__ = ["IMPOSSIBLE", "TOLERANCE", "read_completion", "reported_tokens"]
 
 TOLERANCE: Final = 1e-6
 """A log-probability may exceed 0 by this much (rounding); it then counts as 0."""
@@ -301,3 +301,60 @@ def _google_tokens(result: object) -> tuple[Token, ...] | None:
 def _google_pair(item: object) -> tuple[bytes, float]:
     logprob = _first(item, "log_probability", "logProbability")
     return _data(_get(item, "token"), None), _logprob(logprob)
+
+
+# --- what was reported, usable or not ----------------------------------------------------------
+
+
+def reported_tokens(response: object) -> tuple[Token, ...]:
+    """Read an answer's tokens with their log-probabilities as they were reported, unchecked.
+
+    This is for looking into what a provider reports. Nothing may be computed from it that others
+    rely on: that is what `read_completion` is for.
+
+    Parameters
+    ----------
+    response : object
+        Anything `read_completion` takes.
+
+    Returns
+    -------
+    tuple of Token
+        Empty where none were reported. A log-probability that is missing or no number is NaN; others
+        may be anything, positive ones included.
+
+    Raises
+    ------
+    DataError
+        The shape is unknown, or the body holds an error or no answer.
+    """
+    if isinstance(response, Completion):
+        return response.tokens or ()
+    if isinstance(response, str):
+        return ()
+    body = _unwrap(response)
+    if _get(body, "choices") is not None:
+        chosen = _listed_items(_get(_get(_head(body, "choices"), "logprobs"), "content"))
+        return tuple([_unchecked(item, _get(item, "top_logprobs")) for item in chosen])
+    result = _first(_head(body, "candidates"), "logprobs_result", "logprobsResult")
+    chosen = _listed_items(_first(result, "chosen_candidates", "chosenCandidates"))
+    tops = _listed_items(_first(result, "top_candidates", "topCandidates"))
+    return tuple([_unchecked(item, _get(top, "candidates")) for item, top in zip_longest(chosen, tops)])
+
+
+def _listed_items(value: object) -> Sequence[object]:
+    return value if isinstance(value, list | tuple) else ()
+
+
+def _unchecked(item: object, others: object) -> Token:
+    return Token(*_unchecked_pair(item), tuple([_unchecked_pair(other) for other in _listed_items(others)]))
+
+
+def _unchecked_pair(item: object) -> tuple[bytes, float]:
+    value = _first(item, "logprob", "log_probability", "logProbability")
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    try:
+        data = _data(_get(item, "token"), _get(item, "bytes"))
+    except _UnusableEvidenceError:
+        data = b""
+    return data, float(value) if number else math.nan

@@ -56,7 +56,7 @@ from calibrant.logprobs._align import AlignedField, align, checked
 from calibrant.logprobs._completion import IMPOSSIBLE, read_completion
 from calibrant.logprobs._trie import SPACES, START, Branch, LabelTrie, State, trie_for
 
-__all__ = ["FLOOR", "extract_distribution", "log_normalise"]
+__all__ = ["FLOOR", "OpeningMasses", "extract_distribution", "log_normalise", "opening_masses"]
 
 FLOOR: Final = 1e-12
 """No label's probability is reported below this, so that logarithms stay finite."""
@@ -125,6 +125,64 @@ def extract_distribution(
         space=checked_space,
         emitted=names[spelled[0]] if spelled else "",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpeningMasses:
+    """What an answer lists where its label begins.
+
+    Attributes
+    ----------
+    legal : float
+        Reported probability of tokens that begin a label, in [0, 1].
+    illegal : float
+        Reported probability of tokens that begin none, in [0, 1]. A token that belongs to the JSON
+        before the label counts neither way.
+    listed : int
+        Tokens reported there, the emitted one included.
+    """
+
+    legal: float
+    illegal: float
+    listed: int
+
+
+def opening_masses(response: object, labels: Sequence[str] | LabelSet, field_path: str) -> OpeningMasses:
+    """Read how much probability labels, and other texts, have where an answer's label begins.
+
+    Behind a mask other texts have none, whatever was asked.
+
+    Parameters
+    ----------
+    response, labels, field_path
+        As for `extract_distribution`.
+
+    Raises
+    ------
+    LogprobsUnavailableError, DataError, ConfigurationError
+        As `extract_distribution`.
+    """
+    names = _label_tuple(labels)
+    aligned = align(read_completion(response), field_path)
+    trie = trie_for(names, aligned.value if isinstance(aligned.value, str) else "")
+    if not isinstance(aligned.value, str):
+        msg = f"Expected text in the field {field_path!r}, got {aligned.value!r:.100}: labels are text."
+        raise LogprobsUnavailableError(msg)
+    index = aligned.holder(aligned.begin)
+    structured = aligned.start(index) < aligned.begin
+    follow: _Follow = partial(trie.step, START)
+    if structured:
+        before = aligned.stream[aligned.start(index) : aligned.begin - 1]
+        follow = partial(trie.enter, before.rstrip(SPACES))
+    legal = illegal = 0.0
+    listed = _listed(aligned.tokens[index])
+    for data, logprob in listed.items():
+        state, fit = follow(data) if data else (None, ())
+        if fit:
+            legal += math.exp(logprob)
+        elif state is not None or not structured:
+            illegal += math.exp(logprob)
+    return OpeningMasses(legal=min(1.0, legal), illegal=min(1.0, illegal), listed=len(listed))
 
 
 def _checked_space(space: LogprobSpace | str) -> LogprobSpace:

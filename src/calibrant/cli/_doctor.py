@@ -1,0 +1,159 @@
+"""``calibrant doctor``: what a model's log-probabilities mean, and the settings that follow from it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from calibrant.core import ConfigurationError, LogprobSpace, StateError
+from calibrant.inference import Verdict, examine, save_examination
+
+if TYPE_CHECKING:
+    from calibrant.inference import Examination
+
+__all__ = ["run_doctor", "settings_toml"]
+
+_STYLES: Final = {
+    Verdict.OK: "green",
+    Verdict.WARNING: "yellow",
+    Verdict.PROBLEM: "bold red",
+    Verdict.UNKNOWN: "dim",
+}
+_BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def run_doctor(
+    model: str,
+    *,
+    api_base: str | None,
+    options: list[str],
+    space: str | None,
+    as_json: bool,
+    save: bool,
+) -> None:
+    """Examine a model, print and store what was found; exit code 1 where confidence would mislead."""
+    given = dict(map(_option, options))
+    with _progress(model) as on_call:
+        found = examine(
+            model, api_base=api_base, options=given, space=space, now=datetime.now(UTC), on_call=on_call
+        )
+    stored = _save(found) if save else None
+    if as_json:
+        sys.stdout.write(json.dumps(found.to_record()) + "\n")
+    else:
+        _print(found, stored)
+    if found.problems:
+        raise SystemExit(1)
+
+
+def _option(text: str) -> tuple[str, Any]:
+    """Return name and value of ``KEY=VALUE``; what is no JSON is text."""
+    name, equals, value = text.partition("=")
+    if not name.strip() or not equals:
+        raise ConfigurationError(
+            f"Expected --option KEY=VALUE, got {text!r}: write --option temperature=0.5."
+        )
+    try:
+        return name.strip(), json.loads(value)
+    except ValueError:
+        return name.strip(), value
+
+
+@contextlib.contextmanager
+def _progress(model: str) -> Iterator[Callable[[int], None] | None]:
+    """Show the number of the call on a terminal, and nothing elsewhere."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    with console.status(Text(f"examining {model}")) as status:
+        yield lambda number: status.update(Text(f"examining {model}, call {number}"))
+
+
+def _save(found: Examination) -> Path | None:
+    try:
+        return save_examination(found)
+    except StateError as error:
+        sys.stderr.write(f"warning: {error}\n")  # what was found is printed all the same
+        return None
+
+
+def _print(found: Examination, stored: Path | None) -> None:
+    console = Console()
+    if console.is_terminal:
+        console.print(_table(found))
+    else:
+        for finding in found.findings:
+            sys.stdout.write(f"{finding.feature}\t{finding.verdict.value}\t{_line(finding.detail)}\n")
+    lines = [f"{finding.feature}: {_line(finding.remedy)}" for finding in found.findings if finding.remedy]
+    if lines:
+        sys.stdout.write("\nWhat to do:\n" + "".join(f"  {line}\n" for line in lines))
+    sys.stdout.write(f"\nRecommended settings, after {found.calls} calls:\n\n{settings_toml(found)}")
+    if stored is not None:
+        sys.stdout.write(f"\nStored in {stored}: a classifier of this model that would mislead is refused.\n")
+
+
+def _table(found: Examination) -> Table:
+    table = Table(title=Text(found.model))  # names may hold brackets, which are markup in plain text
+    table.add_column("feature")
+    table.add_column("verdict")
+    table.add_column("detail", overflow="fold")
+    for finding in found.findings:
+        table.add_row(
+            finding.feature,
+            Text(finding.verdict.value, style=_STYLES[finding.verdict]),
+            Text(_line(finding.detail)),
+        )
+    return table
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def settings_toml(found: Examination) -> str:
+    """Return the recommended ``[model]`` and ``[scoring]`` sections of a task file, free of credentials."""
+    model: dict[str, Any] = {"name": found.model}
+    if found.api_base is not None:
+        model["api_base"] = found.api_base
+    if found.scoring == "decode" and found.space in {LogprobSpace.MASKED, LogprobSpace.RAW}:
+        model["space"] = found.space.value
+    model["scoring"] = found.scoring
+    sections: dict[str, Mapping[str, Any]] = {"model": model}
+    if found.parameters:
+        sections["model.options"] = found.parameters
+    sections["scoring"] = {"high": found.thresholds.high, "low": found.thresholds.low}
+    return "\n".join(f"[{name}]\n{_assignments(values)}" for name, values in sections.items())
+
+
+def _assignments(values: Mapping[str, Any]) -> str:
+    # TOML has no null: such an option cannot be set in a task file.
+    return "".join(
+        f"{_key(name)} = {_value(value)}\n" if value is not None else f"# {_key(name)} = null\n"
+        for name, value in values.items()
+    )
+
+
+def _key(name: str) -> str:
+    return name if _BARE_KEY.fullmatch(name) else json.dumps(name)
+
+
+def _value(value: Any) -> str:  # noqa: ANN401 (any JSON value)
+    if isinstance(value, Mapping):
+        inside = ", ".join(
+            f"{_key(name)} = {_value(found)}" for name, found in value.items() if found is not None
+        )
+        return f"{{{inside}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(_value(found) for found in value if found is not None)}]"
+    return json.dumps(value, ensure_ascii=False)  # TOML knows no surrogate pairs

@@ -1,0 +1,18 @@
+"""What a model's log-probabilities mean, found out before anyone trusts them."""
+
+from calibrant.inference.doctor._examine import aexamine, examine, recommended_thresholds
+from calibrant.inference.doctor._records import load_examination, refuse_misleading, save_examination
+from calibrant.inference.doctor._report import Examination, Finding, Thresholds, Verdict
+
+__all__ = [
+    "Examination",
+    "Finding",
+    "Thresholds",
+    "Verdict",
+    "aexamine",
+    "examine",
+    "load_examination",
+    "recommended_thresholds",
+    "refuse_misleading",
+    "save_examination",
+]

@@ -1,0 +1,199 @@
+"""Examinations on disk, one file per model and setup, and what they forbid."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from calibrant.clients import redact
+from calibrant.core import ConfigurationError, LogprobSpace, StateError, write_atomically
+from calibrant.inference._methods import Decoding, Method
+from calibrant.inference.doctor._report import Examination, Finding, Verdict
+
+__all__ = [
+    "examine_command",
+    "identity",
+    "load_examination",
+    "record_path",
+    "refuse_misleading",
+    "save_examination",
+]
+
+_ADDRESS: Final = ("api_base", "base_url")
+# Words of an option's name that say it holds a credential; "max_tokens" holds none of them.
+_SECRET_WORDS: Final = frozenset(
+    {"apikey", "auth", "authorization", "cookie", "cookies", "credential", "credentials", "header", "headers"}
+    | {"key", "keys", "passwd", "password", "secret", "secrets", "token"}
+)
+_WORD: Final = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+")
+
+Identity = tuple[str, str | None, dict[str, Any]]
+"""Model, endpoint and the other options that matter, free of credentials."""
+
+
+def identity(model: str, options: Mapping[str, Any] | None, *, api_base: str | None = None) -> Identity:
+    """Return what tells one examined setup from another.
+
+    Credentials and timeouts are left out: neither changes what log-probabilities mean. What is no
+    JSON value counts by its type.
+    """
+    options = dict(options or {})
+    addresses = [options.pop(name, None) for name in _ADDRESS]
+    address = next((found for found in (api_base, *addresses) if found is not None), None)
+    return model, None if address is None else _address(str(address)), _plain(options)
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 (any option)
+    if isinstance(value, Mapping):
+        return {str(name): _plain(found) for name, found in value.items() if _counts(str(name))}
+    if isinstance(value, list | tuple):
+        return [_plain(found) for found in value]
+    if isinstance(value, str):
+        return redact(value)
+    return value if value is None or isinstance(value, bool | int | float) else type(value).__qualname__
+
+
+def _counts(name: str) -> bool:
+    return "timeout" not in name.lower() and not _is_secret(name)
+
+
+def _is_secret(name: str) -> bool:
+    return not _SECRET_WORDS.isdisjoint(word.lower() for word in _WORD.findall(name))
+
+
+def _address(address: str) -> str:
+    """Return an endpoint without user, password and secret parameters, and without a slash at its end."""
+    try:
+        parts = urlsplit(address)
+        query = [(name, value) for name, value in parse_qsl(parts.query) if not _is_secret(name)]
+    except ValueError:
+        return redact(address)  # no URL, so it will not be called either
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit((parts.scheme, host, parts.path.rstrip("/"), urlencode(query), ""))
+
+
+def _directory() -> Path:
+    home = os.environ.get("CALIBRANT_HOME")
+    if home:
+        return Path(home).expanduser() / "doctor"
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    # The standard says that a relative path is to be ignored.
+    return (cache if cache.is_absolute() else Path.home() / ".cache") / "calibrant" / "doctor"
+
+
+def record_path(found: Identity) -> Path:
+    """Return the file of one setup.
+
+    It lies in ``doctor`` under ``$CALIBRANT_HOME``, or else under ``calibrant`` in the user's cache folder
+    (``$XDG_CACHE_HOME``, ``~/.cache``).
+
+    Raises
+    ------
+    RuntimeError
+        The user has no home.
+    """
+    model, address, parameters = found
+    parts = json.dumps([address, model, parameters], sort_keys=True)
+    return _directory() / f"{hashlib.sha256(parts.encode()).hexdigest()}.json"
+
+
+def save_examination(examination: Examination) -> Path:
+    """Store an examination, in place of an older one of the same setup, and return its file.
+
+    Raises
+    ------
+    StateError
+        The file cannot be written.
+    """
+    record = examination.to_record()
+    for finding in record["findings"]:  # a provider's message may repeat what it was sent
+        finding |= {"detail": redact(finding["detail"])}
+    try:
+        path = record_path((examination.model, examination.api_base, dict(examination.parameters)))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(record, indent=1) + "\n")
+    except (OSError, RuntimeError) as error:
+        msg = (
+            f"The examination cannot be stored ({error}): set CALIBRANT_HOME to a folder that can be written."
+        )
+        raise StateError(msg) from error
+    return path
+
+
+def load_examination(
+    model: str, api_base: str | None = None, options: Mapping[str, Any] | None = None
+) -> Examination | None:
+    """Return the stored examination of a setup, or None where there is none that can be read.
+
+    Parameters
+    ----------
+    model : str
+        The model's name.
+    api_base : str, optional
+        The endpoint; by default the one in `options`.
+    options : mapping, optional
+        As `Classifier` takes them.
+    """
+    with contextlib.suppress(OSError, RuntimeError, StateError, TypeError, ValueError):
+        wanted = identity(model, options, api_base=api_base)
+        found = Examination.from_record(json.loads(record_path(wanted).read_text(encoding="utf-8")))
+        if (found.model, found.api_base, found.parameters) == wanted:
+            return found
+    return None
+
+
+def refuse_misleading(model: object, *, options: Mapping[str, Any] | None, method: Method) -> None:
+    """Refuse a setup whose confidence is known to mislead, from an earlier examination of the same model.
+
+    Models that are no name have no record, and methods that decode nothing cannot be misled this way.
+
+    Raises
+    ------
+    ConfigurationError
+        Log-probabilities that were found to be raw would be read as masked, or such that are no
+        log-probabilities would be read at all.
+    """
+    if not isinstance(model, str) or not isinstance(method, Decoding):
+        return
+    space = method.reader.space
+    if space not in {LogprobSpace.MASKED, LogprobSpace.RAW}:
+        return
+    record = load_examination(model, options=options)
+    if record is None:
+        return
+    for finding in record.findings:
+        remedy = _remedy(record, finding, space)
+        if remedy:
+            when = "" if record.examined is None else f" on {record.examined:%Y-%m-%d}"
+            raise ConfigurationError(
+                f"{model}: confidence would mislead. An examination{when} found: {finding.detail} {remedy} "
+                f"To examine the model again: {examine_command(record)}"
+            )
+
+
+def _remedy(record: Examination, finding: Finding, space: LogprobSpace) -> str:
+    """Return what to do about a finding, or an empty text where the setup may stay."""
+    if finding.feature == "units" and finding.verdict is Verdict.PROBLEM:
+        return finding.remedy
+    known = finding.feature == "space" and finding.verdict is not Verdict.UNKNOWN
+    if known and record.space is LogprobSpace.RAW and space is LogprobSpace.MASKED:
+        return finding.remedy or 'Set space = "raw" under [model] (space="raw" in Python).'
+    return ""
+
+
+def examine_command(record: Examination) -> str:
+    """Return the command that examines the same setup again; credentials are not in it."""
+    words = ["calibrant", "doctor", record.model]
+    if record.api_base is not None:
+        words += ["--api-base", record.api_base]
+    for name, value in record.parameters.items():
+        words += ["--option", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
+    return shlex.join(words)

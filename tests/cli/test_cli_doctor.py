@@ -1,0 +1,330 @@
+"""``calibrant doctor``: findings, remedies, settings to paste, and an exit code."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from calibrant import Classifier, Task
+from calibrant.cli import app
+from calibrant.cli._doctor import settings_toml
+from calibrant.core import ConfigurationError, LogprobSpace, ProviderError
+from calibrant.inference import Examination, Thresholds, _classifier, load_examination
+from calibrant.inference.doctor import _examine
+from calibrant.testing import FakeClient
+
+LABELS = ("Animals", "Food", "Music", "Weather")
+WORDS = {"pasta": "Food", "rain": "Weather", "dog": "Animals", "guitar": "Music"}
+
+WriteTask = Callable[..., Path]
+
+
+def answer(text: str) -> Mapping[str, float]:
+    """Return the distribution of a model that knows the built-in texts."""
+    for word, label in WORDS.items():
+        if word in text:
+            return dict.fromkeys(LABELS, 0.01) | {label: 0.97}
+    return {"Animals": 0.2, "Food": 0.3, "Music": 0.4, "Weather": 0.1}
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Record what is opened; the answers are those of `answer`, without a mask if the name says so."""
+    calls: list[dict[str, Any]] = []
+
+    def open_fake(model: str, **options: Any) -> FakeClient:
+        calls.append({"model": model, **options})
+        illegal = 0.4 if "raw" in model else 0.0
+        space = options["space"] or "masked"
+        return FakeClient(LABELS, answer, field="topic", illegal_mass=illegal, space=space, name=model)
+
+    monkeypatch.setattr(_examine, "open_client", open_fake)
+    monkeypatch.setattr(_classifier, "open_client", open_fake)
+    return calls
+
+
+def run(*arguments: object) -> Result:
+    """Run the command line in this process."""
+    return CliRunner().invoke(app, ["doctor", *map(str, arguments)])
+
+
+@pytest.mark.usefixtures("opened")
+def test_a_usable_model_is_plain_lines_and_settings(calibrant_home: Path) -> None:
+    """One finding a line, tabs between; nothing to do; where it is stored."""
+    result = run("openai/x")
+    assert result.exit_code == 0
+    findings, settings, stored = result.stdout.split("\n\n", 1)[0], *result.stdout.rsplit("\n\n", 2)[1:]
+    rows = [line.split("\t") for line in findings.splitlines()]
+    assert [row[0] for row in rows][:3] == ["enum", "logprobs", "space"]
+    assert rows[0] == ["enum", "ok", "4 of 4 answers were a label, 4 the expected one."]
+    assert all(len(row) == 3 for row in rows)
+    assert "What to do" not in result.stdout
+    assert "Recommended settings, after 11 calls:" in result.stdout
+    assert settings == "[scoring]\nhigh = 0.95\nlow = 0.8"
+    assert stored.startswith(f"Stored in {calibrant_home}")
+
+
+@pytest.mark.usefixtures("opened")
+def test_a_problem_comes_with_its_remedy_and_exit_code_1() -> None:
+    """Confidence would mislead."""
+    result = run("openai/raw")
+    assert result.exit_code == 1
+    assert "\nspace\tproblem\tRaw: " in result.stdout
+    assert (
+        '\nWhat to do:\n  space: Set space = "raw" under [model] (space="raw" in Python).\n'
+    ) in result.stdout
+    assert 'name = "openai/raw"\nspace = "raw"\nscoring = "decode"\n' in result.stdout
+    assert run("openai/raw", "--space", "raw").exit_code == 0
+
+
+@pytest.mark.usefixtures("opened")
+def test_json_is_one_object() -> None:
+    """The record itself, with a date of this moment."""
+    before = datetime.now(UTC)
+    result = run("openai/raw", "--json")
+    assert result.exit_code == 1
+    assert result.stdout.count("\n") == 1
+    found = Examination.from_record(json.loads(result.stdout))
+    assert found.model == "openai/raw"
+    assert found.examined is not None
+    assert before <= found.examined <= datetime.now(UTC)
+    assert found == load_examination("openai/raw")
+
+
+@pytest.mark.usefixtures("opened")
+def test_a_terminal_gets_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With progress on standard error."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "160")
+    result = run("openai/[raw]")
+    assert result.exit_code == 1
+    assert "openai/[raw]" in result.stdout
+    assert "┏" in result.stdout
+    assert "problem" in result.stdout
+    assert "What to do:" in result.stdout
+    assert "examining openai/[raw]" in result.stderr
+    assert "┏" not in result.stderr
+
+
+@pytest.mark.usefixtures("opened")
+def test_no_progress_is_shown_elsewhere() -> None:
+    """A log file wants results."""
+    assert run("openai/x").stderr == ""
+
+
+@pytest.mark.usefixtures("opened")
+def test_what_is_stored_is_consulted() -> None:
+    """A classifier that would mislead is refused, unless nothing was to be stored."""
+    assert run("openai/raw", "--no-save").exit_code == 1
+    assert load_examination("openai/raw") is None
+    Classifier(model="openai/raw", labels=LABELS)
+    stored = run("openai/raw")
+    assert "Stored in " in stored.stdout
+    with pytest.raises(ConfigurationError, match="To examine the model again: calibrant doctor openai/raw"):
+        Classifier(model="openai/raw", labels=LABELS)
+
+
+@pytest.mark.usefixtures("opened")
+def test_the_command_of_a_refusal_examines_the_same_setup() -> None:
+    """So that a new examination replaces the old one."""
+    arguments = ["openai/raw", "--api-base", "http://h/v1", "--option", "seed=7", "--option", "user=a b"]
+    run(*arguments)
+    options = {"api_base": "http://h/v1", "seed": 7, "user": "a b"}
+    with pytest.raises(ConfigurationError) as caught:
+        Classifier(model="openai/raw", labels=LABELS, options=options)
+    _, _, command = str(caught.value).partition("To examine the model again: ")
+    assert shlex.split(command) == ["calibrant", "doctor", *arguments]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("seed=7", {"seed": 7}),
+        ("top_p=0.5", {"top_p": 0.5}),
+        ("stream=false", {"stream": False}),
+        ("temperature=null", {"temperature": None}),
+        ("user=me", {"user": "me"}),
+        ("user=a=b", {"user": "a=b"}),
+        ("user=", {"user": ""}),
+        ('stop=["a"]', {"stop": ["a"]}),
+        ('extra_body={"min_p": 0.1}', {"extra_body": {"min_p": 0.1}}),
+    ],
+)
+def test_options_are_json_or_text(opened: list[dict[str, Any]], text: str, value: dict[str, Any]) -> None:
+    """As they would stand in a task file."""
+    assert run("openai/x", "--option", text, "--api-base", "http://h").exit_code == 0
+    assert opened[0]["options"] == {**value, "api_base": "http://h"}
+
+
+@pytest.mark.usefixtures("opened")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["openai/x", "--option", "seed"], "Expected --option KEY=VALUE, got 'seed'"),
+        (["openai/x", "--option", "=7"], "Expected --option KEY=VALUE, got '=7'"),
+        (["openai/x", "--space", "cooked"], "'cooked': expected one of masked"),
+        (["openai/x", "--space", "exact"], "Expected space 'masked' or 'raw'"),
+        (
+            ["openai/x", "--api-base", "http://a", "--option", "api_base=http://b"],
+            "Expected one api_base, got 'http://a' and 'http://b'",
+        ),
+        ([], "Missing argument"),
+        (["openai/x", "--spaces", "raw"], "No such option"),
+    ],
+)
+def test_bad_usage_is_exit_code_2(arguments: list[str], message: str) -> None:
+    """In one line, before any call."""
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_a_model_that_cannot_be_opened_is_exit_code_2() -> None:
+    """The message names the models there are."""
+    result = run("local/huge")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: ")
+
+
+def test_a_bad_key_is_one_line_and_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call, nothing stored, no table."""
+    fault = ProviderError("no", provider="openai/x", status=401, hint="Check the API key.")
+    client = FakeClient(LABELS, {}, default=fault)
+    monkeypatch.setattr(_examine, "open_client", lambda *_, **__: client)
+    result = run("openai/x")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "error: openai/x: no Check the API key.\n"
+    assert len(client.requests) == 1
+    assert client.closed
+    assert load_examination("openai/x") is None
+
+
+@pytest.mark.usefixtures("opened")
+def test_a_folder_that_cannot_be_written_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What was found is printed all the same."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("CALIBRANT_HOME", str(tmp_path / "file"))
+    result = run("openai/x")
+    assert result.exit_code == 0
+    assert result.stderr.startswith("warning: The examination cannot be stored")
+    assert result.stderr.count("\n") == 1
+    assert "Recommended settings" in result.stdout
+    assert "Stored" not in result.stdout
+
+
+def examined(**changes: Any) -> Examination:
+    """Return an examination with some of its fields replaced."""
+    fields: dict[str, Any] = {
+        "model": "openai/x",
+        "api_base": None,
+        "parameters": {},
+        "examined": None,
+        "findings": (),
+        "space": LogprobSpace.MASKED,
+        "scoring": "decode",
+        "thresholds": Thresholds(high=0.95, low=0.8),
+        "calls": 11,
+        "top_logprobs": 20,
+        "label_mass": None,
+        **changes,
+    }
+    return Examination(**fields)
+
+
+PLAIN = """\
+[model]
+name = "openai/x"
+space = "masked"
+scoring = "decode"
+
+[scoring]
+high = 0.95
+low = 0.8
+"""
+
+
+def test_the_settings_of_a_plain_model() -> None:
+    """Ready to paste."""
+    assert settings_toml(examined()) == PLAIN
+
+
+@pytest.mark.parametrize(
+    ("changes", "model"),
+    [
+        ({}, {"space": "masked", "scoring": "decode"}),
+        ({"space": LogprobSpace.RAW}, {"space": "raw", "scoring": "decode"}),
+        ({"scoring": "exact", "space": LogprobSpace.RAW}, {"scoring": "exact"}),
+        ({"api_base": "http://h/v1"}, {"api_base": "http://h/v1"}),
+        ({"model": 'llamacpp:C:\\"ü🎉\n.gguf'}, {"name": 'llamacpp:C:\\"ü🎉\n.gguf'}),
+        (
+            {
+                "parameters": {
+                    "seed": 7,
+                    "top_p": 0.5,
+                    "logprobs?": True,
+                    "stop": ["a", "b"],
+                    "extra_body": {"min_p": 0.1, "a b": {"c": []}},
+                }
+            },
+            {
+                "options": {
+                    "seed": 7,
+                    "top_p": 0.5,
+                    "logprobs?": True,
+                    "stop": ["a", "b"],
+                    "extra_body": {"min_p": 0.1, "a b": {"c": []}},
+                }
+            },
+        ),
+        ({"parameters": {"temperature": None, "seed": 1}}, {"options": {"seed": 1}}),
+    ],
+)
+def test_the_settings_are_what_a_task_file_takes(
+    write_task: WriteTask, changes: dict[str, Any], model: dict[str, Any]
+) -> None:
+    """Any name, any option; what TOML cannot say is a comment."""
+    task = Task.from_file(write_task(extra=settings_toml(examined(**changes))))
+    assert task.model.model_dump() | model == task.model.model_dump()
+    assert task.model.name == changes.get("model", "openai/x")
+    assert (task.scoring.high, task.scoring.low) == (0.95, 0.8)
+    if changes.get("scoring") == "exact":
+        assert task.model.space is None
+
+
+def test_sampling_is_recommended_without_a_space() -> None:
+    """There is nothing to read."""
+    text = settings_toml(examined(scoring="sampled", space=LogprobSpace.NONE))
+    assert 'scoring = "sampled"' in text
+    assert "space" not in text
+
+
+@pytest.mark.usefixtures("opened")
+def test_credentials_are_printed_nowhere() -> None:
+    """Neither in the settings nor in the record."""
+    secret = "s3cr3t-value"  # noqa: S105 (made up)
+    arguments = ["openai/x", "--option", f"api_key={secret}", "--api-base", f"http://me:{secret}@h/v1"]
+    for form in ([], ["--json"]):
+        result = run(*arguments, *form)
+        assert result.exit_code == 0
+        assert secret not in result.output
+        assert "http://h/v1" in result.stdout
+
+
+def test_help_explains_the_command() -> None:
+    """In the overview and on its own."""
+    overview = CliRunner().invoke(app, ["--help"])
+    assert "doctor" in overview.stdout
+    alone = " ".join(run("--help").stdout.replace("│", " ").split())
+    for word in ("MODEL", "--api-base", "--option", "KEY=VALUE", "--space", "--json", "--no-save"):
+        assert word in alone
+    assert "Print one JSON object instead" in alone

@@ -1,0 +1,1091 @@
+"""What an examination finds in models that are well, and in models that are not."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import math
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from calibrant.core import (
+    CalibrantError,
+    CompletionRequest,
+    ConfigurationError,
+    ContinuingClient,
+    LogprobSpace,
+    NextTokens,
+    ProviderError,
+    ProviderTimeoutError,
+    RateLimitError,
+)
+from calibrant.inference import (
+    Examination,
+    Thresholds,
+    Verdict,
+    aexamine,
+    examine,
+)
+from calibrant.inference.doctor import _examine, recommended_thresholds
+from calibrant.testing import FakeClient, fake_response
+
+LABELS = ("Animals", "Food", "Music", "Weather")
+WORDS = {"pasta": "Food", "rain": "Weather", "dog": "Animals", "guitar": "Music"}
+NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
+
+Response = dict[str, Any]
+
+
+def sure(label: str, share: float = 0.97) -> dict[str, float]:
+    """Return a distribution that is sure of one label."""
+    return dict.fromkeys(LABELS, (1.0 - share) / 3) | {label: share}
+
+
+def topic(request: CompletionRequest) -> str | None:
+    """Return what a text of the built-in task is about; None for the question off the topic."""
+    text = request.messages[1]["content"]
+    return next((label for word, label in WORDS.items() if word in text), None)
+
+
+class Model:
+    """A model that is well, unless it is told what ails it.
+
+    ``share``: probability of the expected label. ``illegal``, ``illegal_off_topic``: probability of texts
+    that are no label. ``limit``: most alternatives it lists. ``spell``: shapes the label it answers.
+    ``ail``: changes the response to a question under a schema. ``refuse``: returns what a request raises.
+    ``continued``, ``drawn``: what it writes after a beginning, and as a random answer.
+    """
+
+    def __init__(
+        self,
+        *,
+        space: str = "masked",
+        share: float = 0.97,
+        illegal: float = 0.0,
+        illegal_off_topic: float | None = None,
+        limit: int = 20,
+        tokens: Any = "label",
+        spell: Callable[[str, bool], str] = lambda label, _: label,
+        ail: Callable[[Response, int], object] = lambda response, _: response,
+        refuse: Callable[[CompletionRequest], Exception | None] = lambda _: None,
+        continued: str = " six, seven, eight",
+        drawn: Sequence[str] = ("17, 4, 9031, 5, 66",),
+        name: str = "patient",
+    ) -> None:
+        self.name = name
+        self.space = LogprobSpace(space)
+        self.requests: list[CompletionRequest] = []
+        self.closed = False
+        self._share = share
+        self._illegal = illegal
+        self._illegal_off_topic = illegal if illegal_off_topic is None else illegal_off_topic
+        self._limit = limit
+        self._tokens = tokens
+        self._spell = spell
+        self._ail = ail
+        self._refuse = refuse
+        self._continued = continued
+        self._drawn = itertools.cycle(drawn)
+        self._asked = itertools.count()
+
+    async def complete(self, request: CompletionRequest) -> object:
+        """Answer as it is told."""
+        self.requests.append(request)
+        error = self._refuse(request)
+        if error is not None:
+            raise error
+        if request.response_format is None:
+            begun = request.messages[-1]["role"] == "assistant"
+            text = self._continued if begun else next(self._drawn)
+            return {"choices": [{"message": {"content": text}}]}
+        label = topic(request)
+        response = fake_response(
+            self._spell(label or "Music", label is None),
+            LABELS,
+            {"Animals": 0.2, "Food": 0.3, "Music": 0.4, "Weather": 0.1}
+            if label is None
+            else sure(label, self._share),
+            field="topic",
+            tokens=self._tokens,
+            top_logprobs=min(request.top_logprobs, self._limit),
+            illegal_mass=self._illegal_off_topic if label is None else self._illegal,
+        )
+        return self._ail(response, next(self._asked))
+
+    def close(self) -> None:
+        """Note that it was closed."""
+        self.closed = True
+
+
+class Continuing(Model):
+    """A model that can be asked what it would write next; ``next_logprob`` shapes what it says."""
+
+    def __init__(
+        self, *, next_logprob: Callable[[float], float] = math.log, label_mass: float = 0.8, **ailments: Any
+    ) -> None:
+        super().__init__(**ailments)
+        self._next_logprob = next_logprob
+        self._label_mass = label_mass
+        self.checked: list[Sequence[str]] = []
+        self.next_failure: Exception | None = None
+        self.prefixes: list[str] = []
+
+    async def check_labels(self, labels: Sequence[str]) -> None:
+        """Note that labels were checked."""
+        self.checked.append(labels)
+
+    @asynccontextmanager
+    async def continuing(self, request: CompletionRequest) -> AsyncIterator[Any]:
+        """Return a row that knows the text's topic."""
+        model = self
+        self.requests.append(request)
+
+        class Row:
+            async def next_tokens(self, text: str) -> NextTokens:
+                model.prefixes.append(text)
+                if model.next_failure is not None:
+                    raise model.next_failure
+                label = topic(request)
+                assert label is not None
+                shares = {name[:3]: share * model._label_mass for name, share in sure(label).items()}
+                shares["The"] = 1.0 - model._label_mass
+                return NextTokens(
+                    top=tuple((name.encode(), model._next_logprob(share)) for name, share in shares.items())
+                )
+
+        yield Row()
+
+
+def refusing(
+    message: str, *, when: Callable[[CompletionRequest], bool], status: int | None = 400
+) -> Callable[[CompletionRequest], Exception | None]:
+    """Return what raises an error for some requests."""
+
+    def refuse(request: CompletionRequest) -> Exception | None:
+        return ProviderError(message, provider="patient", status=status) if when(request) else None
+
+    return refuse
+
+
+def values(change: Callable[[float], Any]) -> Callable[[Response, int], Response]:
+    """Return an ailment that changes every reported log-probability."""
+
+    def ail(response: Response, _: int) -> Response:
+        for token in response["choices"][0]["logprobs"]["content"]:
+            for item in (token, *token["top_logprobs"]):
+                item["logprob"] = change(item["logprob"])
+        return response
+
+    return ail
+
+
+def saying(text: str) -> Callable[[Response, int], Response]:
+    """Return an ailment that answers something else."""
+
+    def ail(response: Response, _: int) -> Response:
+        response["choices"][0]["message"]["content"] = text
+        return response
+
+    return ail
+
+
+def without_logprobs(response: Response, _: int) -> Response:
+    """Leave log-probabilities out."""
+    response["choices"][0]["logprobs"] = None
+    return response
+
+
+def verdicts(found: Examination) -> dict[str, str]:
+    """Return the verdict of every probe."""
+    return {finding.feature: finding.verdict.value for finding in found.findings}
+
+
+FEATURES = [
+    "enum",
+    "logprobs",
+    "space",
+    "top_logprobs",
+    "determinism",
+    "label_mass",
+    "units",
+    "exact",
+    "prefill",
+    "seed",
+    "latency",
+]
+
+
+# --- models that are well -----------------------------------------------------------------------
+
+
+def test_a_masked_model_that_is_well() -> None:
+    """Nothing to do; what cannot be known is said to be unknown."""
+    model = Model()
+    found = examine(model)
+    assert list(verdicts(found)) == FEATURES
+    assert verdicts(found) == dict.fromkeys(FEATURES, "ok") | {"label_mass": "unknown", "exact": "warning"}
+    assert (found.space, found.scoring) == (LogprobSpace.MASKED, "decode")
+    assert found.problems == ()
+    assert found.finding("enum").detail == "4 of 4 answers were a label, 4 the expected one."
+    assert found.finding("logprobs").detail == "They came with 8 of 8 answers."
+    assert found.calls == len(model.requests) == 11
+    assert (found.model, found.api_base, found.parameters, found.examined) == ("patient", None, {}, None)
+    with pytest.raises(KeyError):
+        found.finding("pulse")
+
+
+def test_an_embedded_model_that_is_well() -> None:
+    """Raw space, as it says itself; the texts are scored exactly."""
+    model = Continuing(space="raw", illegal=0.3, limit=10_000)
+    assert isinstance(model, ContinuingClient)
+    found = examine(model)
+    assert verdicts(found) == dict.fromkeys(FEATURES, "ok")
+    assert (found.space, found.scoring) == (LogprobSpace.RAW, "exact")
+    assert found.label_mass == pytest.approx(0.8)
+    assert model.prefixes == ['{"topic": "'] * 4
+    assert model.checked == [LABELS]
+    assert found.calls == len(model.requests) == 15
+
+
+def test_what_is_asked() -> None:
+    """What a classifier asks, greedily; other settings where a probe needs them, an engine's settings nowhere."""
+    model = Model()
+    examine(model, options={"top_p": 0.5, "temperature": 0.7, "n_ctx": 512})
+    under_schema = [request for request in model.requests if request.response_format is not None]
+    schema: Any = under_schema[0].response_format
+    assert schema["json_schema"]["schema"]["properties"]["topic"]["enum"] == list(LABELS)
+    assert {json.dumps(dict(request.options), sort_keys=True) for request in under_schema} == {
+        '{"temperature": 0, "top_p": 0.5}'
+    }
+    assert [request.top_logprobs for request in under_schema] == [5, 5, 5, 20, 20, 20, 20, 20]
+    assert under_schema[0].messages == under_schema[1].messages == under_schema[2].messages
+    *_, prefill, first, second = model.requests
+    assert prefill.messages[-1]["role"] == "assistant"
+    assert first == second
+    assert dict(first.options) == {"top_p": 0.5, "temperature": 1, "seed": 11, "max_tokens": 32}
+
+
+def test_a_model_without_a_temperature_is_sent_none() -> None:
+    """Reasoning models refuse the parameter."""
+    model = Model()
+    examine(model, options={"temperature": None})
+    assert model.requests[0].options["temperature"] is None
+
+
+def test_the_twin_runs_on_the_callers_loop() -> None:
+    """And finds the same."""
+    found, again = asyncio.run(aexamine(Model(), now=NOON)), examine(Model())
+    assert (found.examined, again.examined) == (NOON, None)
+    assert found.findings[:-1] == again.findings[:-1]
+    assert replace(found, examined=None, findings=again.findings) == again
+
+
+def test_a_callable_is_examined_too() -> None:
+    """Under its own name; options do not reach it."""
+
+    def my_model(messages: list[dict[str, str]]) -> object:
+        request = CompletionRequest(messages=tuple(messages), response_format={}, top_logprobs=5)
+        if len(messages) != 2:
+            return {"choices": [{"message": {"content": "six"}}]}
+        return asyncio.run(Model().complete(request))
+
+    found = examine(my_model)
+    assert found.model == "my_model"
+    assert (found.space, found.scoring) == (LogprobSpace.MASKED, "decode")
+
+
+def test_progress_is_told_call_by_call() -> None:
+    """From 1, before each call is made."""
+    heard: list[int] = []
+    found = examine(Model(), on_call=heard.append)
+    assert heard == list(range(1, found.calls + 1))
+
+
+def test_latency_is_a_median() -> None:
+    """With the number of calls it rests on."""
+    found = examine(FakeClient(LABELS, {}, default=sure("Food"), field="topic", latency=0.01))
+    detail = found.finding("latency").detail
+    assert detail.endswith(f" s, median of {found.calls} calls.")
+    assert 0.01 <= float(detail.split()[0]) < 5
+
+
+# --- log-probability space ----------------------------------------------------------------------
+
+
+def test_raw_claimed_as_masked_is_a_problem() -> None:
+    """Confidence would be far too low; the remedy is one line."""
+    found = examine(Model(illegal=0.4))
+    finding = found.finding("space")
+    assert finding.verdict is Verdict.PROBLEM
+    assert "0.40 of the probability is on texts that are no label" in finding.detail
+    assert finding.remedy == 'Set space = "raw" under [model] (space="raw" in Python).'
+    assert found.problems == (finding,)
+    assert (found.space, found.scoring) == (LogprobSpace.RAW, "decode")
+    assert found.label_mass == pytest.approx(0.6)
+
+
+def test_a_sure_raw_model_is_told_by_a_question_off_the_topic() -> None:
+    """On plain texts it puts nothing on other words, and looks masked."""
+    found = examine(Model(illegal=0.0, illegal_off_topic=0.9))
+    assert found.finding("space").verdict is Verdict.PROBLEM
+    assert found.space is LogprobSpace.RAW
+    assert found.label_mass == pytest.approx(1.0)
+
+
+def test_the_space_of_the_setup_is_what_is_examined() -> None:
+    """A user who has set the remedy is told that all is well."""
+    found = examine(Model(illegal=0.4), space="raw")
+    assert found.finding("space").verdict is Verdict.OK
+    assert found.problems == ()
+    assert found.space is LogprobSpace.RAW
+
+
+def test_exact_scoring_is_another_remedy() -> None:
+    """It does not read the answer's own tokens."""
+    found = examine(Continuing(illegal=0.4))
+    assert found.finding("space").remedy.endswith(', or scoring = "exact".')
+    assert found.scoring == "exact"
+
+
+def test_next_to_nothing_on_other_texts_is_still_a_mask() -> None:
+    """A rounded number, said as it is."""
+    detail = examine(Model(illegal=0.005)).finding("space").detail
+    assert (
+        detail == "Masked: only 0.005 of the probability is on texts that are no label, even off the topic."
+    )
+
+
+def test_masked_claimed_as_raw_is_a_warning() -> None:
+    """Nearly the same confidence comes out of it."""
+    found = examine(Model(space="raw"))
+    finding = found.finding("space")
+    assert finding.verdict is Verdict.WARNING
+    assert finding.remedy == 'Set space = "masked" under [model] (space="masked" in Python).'
+    assert found.space is LogprobSpace.MASKED
+
+
+@pytest.mark.parametrize("illegal", [0.0, 0.2])
+def test_one_alternative_tells_nothing_about_the_space(illegal: float) -> None:
+    """The emitted token alone is legal in either."""
+    found = examine(Model(limit=1, illegal=illegal))
+    finding = found.finding("space")
+    assert finding.verdict is Verdict.UNKNOWN
+    assert finding.detail.startswith("Only one alternative is reported")
+    assert finding.detail.endswith("they are read as masked.")
+    assert found.finding("top_logprobs").verdict is Verdict.WARNING
+    assert (found.space, found.scoring) == (LogprobSpace.MASKED, "decode")
+
+
+def test_an_alternative_that_beats_the_answer_shows_that_nothing_is_masked() -> None:
+    """Even where one is all that is listed: the answer was forced."""
+    found = examine(Model(limit=1, illegal=0.5))
+    assert found.finding("space").verdict is Verdict.PROBLEM
+    assert found.space is LogprobSpace.RAW
+
+
+def test_plain_texts_alone_do_not_prove_a_mask() -> None:
+    """The question off the topic is refused: a sure model without a mask would look the same."""
+    off_topic = refusing("no", when=lambda r: r.response_format is not None and topic(r) is None)
+    found = examine(Model(refuse=off_topic))
+    assert found.finding("space").verdict is Verdict.UNKNOWN
+    assert "off the topic could not be read" in found.finding("space").detail
+    assert found.space is LogprobSpace.MASKED
+
+
+def test_a_client_that_claims_no_evidence_is_believed() -> None:
+    """Space ``none``: whatever it reports is no log-probability."""
+    found = examine(Model(space="none"))
+    assert found.finding("space").verdict is Verdict.UNKNOWN
+    assert found.scoring == "sampled"
+
+
+@pytest.mark.parametrize("tokens", ["label", "characters", "bytes"])
+@pytest.mark.parametrize(("illegal", "space"), [(0.0, "masked"), (0.4, "raw")])
+def test_the_space_does_not_depend_on_the_tokeniser(tokens: str, illegal: float, space: str) -> None:
+    """One token a label, or one a byte."""
+    assert examine(Model(tokens=tokens, illegal=illegal)).space == space
+
+
+# --- enum and log-probabilities -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["It is about food.", '{"topic": "Cars"}', '{"subject": "Food"}'])
+def test_a_model_that_ignores_the_enum_is_a_problem(text: str) -> None:
+    """Prose, another label, another key."""
+    found = examine(Model(ail=saying(text)))
+    finding = found.finding("enum")
+    assert finding.verdict is Verdict.PROBLEM
+    assert finding.detail.startswith("4 of 4 answers were no label: ")
+    assert finding.remedy
+
+
+def test_a_schema_that_is_not_enforced_is_noticed() -> None:
+    """The prompt alone makes the model answer with labels; off the topic it does not."""
+    found = examine(Model(spell=lambda label, off_topic: "Tokyo" if off_topic else label))
+    finding = found.finding("enum")
+    assert finding.verdict is Verdict.WARNING
+    assert "not enforced: off the topic, answered 'Tokyo'" in finding.detail
+
+
+def test_a_refusal_off_the_topic_says_nothing_about_the_schema() -> None:
+    """The model would not answer, rather than answer something else."""
+
+    def ail(response: Response, number: int) -> Response:
+        if number == 7:
+            response["choices"][0]["message"] |= {"content": None, "refusal": "No."}
+        return response
+
+    assert examine(Model(ail=ail)).finding("enum").verdict is Verdict.OK
+
+
+def test_wrong_labels_are_counted_but_no_problem() -> None:
+    """A weak model may still have honest log-probabilities."""
+    found = examine(Model(spell=lambda _, __: "Music"))
+    assert found.finding("enum").verdict is Verdict.OK
+    assert found.finding("enum").detail == "4 of 4 answers were a label, 1 the expected one."
+
+
+def test_no_logprobs_is_a_problem() -> None:
+    """Everything that rests on them is unknown, and sampling is recommended."""
+    found = examine(Model(ail=without_logprobs))
+    assert found.finding("logprobs").verdict is Verdict.PROBLEM
+    assert 'scoring = "sampled"' in found.finding("logprobs").remedy
+    assert [verdicts(found)[name] for name in ("space", "top_logprobs", "label_mass", "units")] == [
+        "unknown"
+    ] * 4
+    assert found.finding("determinism").verdict is Verdict.OK
+    assert (found.space, found.scoring, found.top_logprobs) == (LogprobSpace.NONE, "sampled", 0)
+    assert found.thresholds == Thresholds(high=0.85, low=0.60)
+
+
+def test_logprobs_that_are_refused_are_done_without() -> None:
+    """The rest is examined all the same; no more than one call is lost."""
+    model = Model(refuse=refusing("logprobs are not supported", when=lambda r: r.top_logprobs > 0))
+    found = examine(model)
+    assert verdicts(found)["enum"] == "ok"
+    finding = found.finding("logprobs")
+    assert finding.verdict is Verdict.PROBLEM
+    assert finding.detail == "Refused together with enum output: logprobs are not supported"
+    assert found.calls == 11
+    assert found.scoring == "sampled"
+
+
+def test_without_logprobs_exact_scoring_may_still_be_possible() -> None:
+    """Then their absence is no problem."""
+    found = examine(Continuing(ail=without_logprobs))
+    assert found.finding("logprobs").verdict is Verdict.WARNING
+    assert (found.problems, found.scoring) == ((), "exact")
+
+
+def test_some_answers_without_logprobs_are_a_warning() -> None:
+    """Their rows carry no confidence."""
+    found = examine(
+        Model(ail=lambda response, number: without_logprobs(response, 0) if number == 5 else response)
+    )
+    assert found.finding("logprobs").verdict is Verdict.WARNING
+    assert found.finding("logprobs").detail == "They came with 7 of 8 answers."
+    assert found.scoring == "decode"
+
+
+def test_tokens_that_do_not_spell_the_answer_are_a_problem() -> None:
+    """Log-probabilities of something else."""
+
+    def ail(response: Response, _: int) -> Response:
+        for token in response["choices"][0]["logprobs"]["content"]:
+            token |= {"bytes": None, "token": "?"}
+        return response
+
+    found = examine(Model(ail=ail))
+    assert found.finding("logprobs").verdict is Verdict.PROBLEM
+    assert "do not spell the label" in found.finding("logprobs").detail
+    assert found.scoring == "sampled"
+
+
+def test_a_schema_that_is_refused_is_a_problem() -> None:
+    """What needs none is examined all the same."""
+    model = Continuing(refuse=refusing("no json_schema here", when=lambda r: r.response_format is not None))
+    found = examine(model)
+    finding = found.finding("enum")
+    assert (finding.verdict, finding.detail) == (
+        Verdict.PROBLEM,
+        "The schema is refused: no json_schema here",
+    )
+    assert found.finding("logprobs").verdict is Verdict.UNKNOWN
+    assert [verdicts(found)[name] for name in ("exact", "prefill", "seed", "latency")] == ["ok"] * 4
+    assert (found.scoring, found.calls) == ("exact", 9)
+
+
+# --- alternatives -------------------------------------------------------------------------------
+
+
+def listing(limit: int) -> Callable[[Response, int], Response]:
+    """Return an ailment that lists up to `limit` alternatives more, of no weight."""
+
+    def ail(response: Response, _: int) -> Response:
+        for token in response["choices"][0]["logprobs"]["content"]:
+            token["top_logprobs"] += [
+                {"token": f"~{number}", "bytes": None, "logprob": -9999.0}
+                for number in range(limit - len(token["top_logprobs"]))
+            ]
+        return response
+
+    return ail
+
+
+class Listing(Model):
+    """A model that lists as many alternatives as it is asked for, up to a limit."""
+
+    async def complete(self, request: CompletionRequest) -> object:
+        """List what is asked for."""
+        self._ail = listing(min(request.top_logprobs, self._limit))
+        return await super().complete(request)
+
+
+@pytest.mark.parametrize(
+    ("limit", "asked"), [(5, [20]), (20, [20, 100]), (50, [20, 100]), (1000, [20, 100, 1000])]
+)
+def test_the_largest_number_of_alternatives_is_found(limit: int, asked: list[int]) -> None:
+    """More are asked for as long as all come; the other questions ask for no more than a hundred."""
+    model = Listing(limit=limit)
+    found = examine(model)
+    assert found.top_logprobs == limit
+    assert found.finding("top_logprobs").detail == f"{asked[-1]} asked for, {limit} came back."
+    asked_in_all = [request.top_logprobs for request in model.requests if request.response_format]
+    assert asked_in_all == [5, 5, 5, *asked, *[min(asked[-1], 100)] * 4]
+
+
+@pytest.mark.parametrize(("most", "came"), [(5, 5), (20, 20)])
+def test_a_number_that_is_refused_is_no_failure(most: int, came: int) -> None:
+    """The one below it is taken."""
+    model = Listing(
+        limit=1000, refuse=refusing(f"at most {most}", when=lambda request: request.top_logprobs > most)
+    )
+    found = examine(model)
+    finding = found.finding("top_logprobs")
+    assert finding.verdict is Verdict.OK
+    assert f"{came} came back; " in finding.detail
+    assert f"were refused (at most {most})" in finding.detail
+    assert found.top_logprobs == came
+    assert verdicts(found)["space"] == "ok"
+    assert found.calls == 12 if most == 20 else 11
+
+
+def test_an_engine_that_lists_more_than_it_is_asked_for() -> None:
+    """Is not asked for what it has shown already."""
+    model = Model(ail=listing(100))
+    assert examine(model).top_logprobs == 100
+    assert [request.top_logprobs for request in model.requests][3] == 1000
+
+
+def test_alternatives_that_vanish_at_a_larger_number_are_not_asked_for_again() -> None:
+    """Some servers drop log-probabilities in silence rather than refuse."""
+
+    class Dropping(Model):
+        async def complete(self, request: CompletionRequest) -> object:
+            self._ail = without_logprobs if request.top_logprobs > 5 else lambda response, _: response
+            return await super().complete(request)
+
+    found = examine(Dropping())
+    assert found.top_logprobs == 4
+    assert found.finding("top_logprobs").detail == "5 asked for, 4 came back."
+    assert found.space is LogprobSpace.MASKED
+
+
+# --- repeating ----------------------------------------------------------------------------------
+
+
+def test_another_label_to_the_same_call_is_a_warning() -> None:
+    """At temperature 0."""
+    answers = itertools.cycle(["Food", "Music"])
+    found = examine(Model(spell=lambda _, __: next(answers)))
+    finding = found.finding("determinism")
+    assert finding.verdict is Verdict.WARNING
+    assert finding.detail == "2 different answers to 3 equal calls at temperature 0."
+
+
+@pytest.mark.parametrize(("jitter", "verdict"), [(0.0, "ok"), (0.004, "ok"), (0.1, "warning")])
+def test_the_largest_difference_is_reported(jitter: float, verdict: str) -> None:
+    """Of the emitted tokens and of the alternatives that count."""
+
+    def ail(response: Response, number: int) -> object:
+        return values(lambda value: value - jitter * number if value < -0.01 else value)(response, 0)
+
+    finding = examine(Model(ail=ail)).finding("determinism")
+    assert finding.verdict == verdict
+    assert finding.detail.endswith(f"differ by up to {2 * jitter:.2g}.")
+
+
+def test_noise_far_below_is_not_compared() -> None:
+    """The alternatives' tail differs in any engine, and -9999 is no number."""
+
+    def ail(response: Response, number: int) -> object:
+        for token in response["choices"][0]["logprobs"]["content"]:
+            token["top_logprobs"] += [
+                {"token": "~", "bytes": None, "logprob": -20.0 - number},
+                {"token": "-", "bytes": None, "logprob": -9999.0 - number},
+            ]
+        return response
+
+    assert examine(Model(ail=ail)).finding("determinism").detail.endswith("differ by up to 0.")
+
+
+def test_the_answers_own_tokens_are_compared_however_improbable() -> None:
+    """Without a mask the grammar may force them."""
+
+    def ail(response: Response, number: int) -> object:
+        response["choices"][0]["logprobs"]["content"][1]["logprob"] = -9.0 - number / 10
+        return response
+
+    assert examine(Model(ail=ail)).finding("determinism").detail.endswith("differ by up to 0.2.")
+
+
+def test_an_alternative_that_becomes_impossible_is_a_difference() -> None:
+    """From 3 % to -9999: down to where noise begins."""
+
+    def ail(response: Response, number: int) -> object:
+        return values(lambda value: -9999.0 if value < -1 and number == 2 else value)(response, 0)
+
+    finding = examine(Model(ail=ail, share=0.91)).finding("determinism")
+    assert finding.verdict is Verdict.WARNING
+    assert finding.detail.endswith("differ by up to 3.4.")  # log(0.03 / 0.001)
+
+
+def test_calls_that_cannot_be_repeated_leave_determinism_unknown() -> None:
+    """One answer is none to compare."""
+    model = Model()
+    model._refuse = lambda _: (
+        ProviderError("busy", provider="patient", status=503) if 1 < len(model.requests) < 4 else None
+    )
+    found = examine(model)
+    assert found.finding("determinism").verdict is Verdict.UNKNOWN
+    assert found.finding("space").verdict is Verdict.OK
+
+
+# --- label mass ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("illegal", "verdict"), [(0.79, "ok"), (0.85, "warning")])
+def test_low_label_mass_is_a_warning(illegal: float, verdict: str) -> None:
+    """The prompt does not make the model answer with labels."""
+    found = examine(Model(space="raw", illegal=illegal))
+    finding = found.finding("label_mass")
+    assert (finding.verdict, bool(finding.remedy)) == (verdict, verdict == "warning")
+    assert finding.detail.startswith(f"Mean {1 - illegal:.3f} over 4 texts")
+    assert found.label_mass == pytest.approx(1 - illegal)
+
+
+def test_exact_scoring_shows_the_label_mass_behind_a_mask() -> None:
+    """It asks the unconstrained model."""
+    found = examine(Continuing(label_mass=0.1))
+    assert found.space is LogprobSpace.MASKED
+    assert found.label_mass == pytest.approx(0.1)
+    assert found.finding("label_mass").verdict is Verdict.WARNING
+
+
+# --- units --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "detail"),
+    [
+        pytest.param(lambda value: value + 0.5, "values above 0 (up to 0.5)", id="positive"),
+        pytest.param(lambda value: -value, "values above 0", id="negated"),
+        pytest.param(math.exp, "probabilities instead of their logarithms", id="probabilities"),
+        pytest.param(lambda value: 100 * math.exp(value), "percentages instead", id="percentages"),
+        pytest.param(lambda value: value / math.log(10), "logarithms to base 10", id="base-10"),
+        pytest.param(lambda value: value / 20, "sum to 3.38, which is more than 1", id="more-than-1"),
+        pytest.param(lambda _: math.nan, "NaN, or no number", id="nan"),
+        pytest.param(lambda _: None, "NaN, or no number", id="null"),
+        pytest.param(str, "NaN, or no number", id="text"),
+    ],
+)
+def test_numbers_that_are_no_logprobs_are_a_problem(change: Callable[[float], Any], detail: str) -> None:
+    """Named, and never taken for evidence."""
+    found = examine(Model(ail=values(change)))
+    finding = found.finding("units")
+    assert finding.verdict is Verdict.PROBLEM
+    assert detail in finding.detail
+    assert finding.remedy
+    assert found.finding("space").verdict is Verdict.UNKNOWN
+    assert found.finding("label_mass").verdict is Verdict.UNKNOWN
+    assert (found.space, found.scoring) == (LogprobSpace.NONE, "sampled")
+
+
+def test_one_bad_answer_is_enough() -> None:
+    """What happens once in eight calls happens in every run."""
+
+    def ail(response: Response, number: int) -> object:
+        return values(lambda _: math.nan)(response, 0) if number == 6 else response
+
+    assert examine(Model(ail=ail)).finding("units").verdict is Verdict.PROBLEM
+
+
+def test_values_for_impossible_are_fine() -> None:
+    """OpenAI's -9999 for what its mask rules out, and minus infinity."""
+    found = examine(Model(ail=listing(7)))
+    finding = found.finding("units")
+    assert finding.verdict is Verdict.OK
+    assert "at or below -9999, read as impossible" in finding.detail
+    assert found.space is LogprobSpace.MASKED
+
+
+def test_rounding_above_zero_is_fine() -> None:
+    """Half precision."""
+    found = examine(Model(ail=values(lambda value: value + 5e-7)))
+    assert found.finding("units").verdict is Verdict.OK
+    assert found.scoring == "decode"
+
+
+def test_numbers_without_gradation_are_a_warning() -> None:
+    """0 or -9999, even where the answer is anyone's guess: confidence would always be 1."""
+    found = examine(Model(ail=values(lambda value: 0.0 if value > -1 else -9999.0)))
+    finding = found.finding("units")
+    assert finding.verdict is Verdict.WARNING
+    assert "they do not tell a sure answer from a doubtful one" in finding.detail
+
+
+def test_an_emitted_token_that_is_listed_twice_counts_once() -> None:
+    """Some servers add it to the alternatives whatever its rank."""
+
+    def ail(response: Response, _: int) -> object:
+        for token in response["choices"][0]["logprobs"]["content"]:
+            token["top_logprobs"].append({key: token[key] for key in ("token", "bytes", "logprob")})
+        return response
+
+    assert examine(Model(ail=ail)).finding("units").verdict is Verdict.OK
+
+
+# --- exact scoring, prefill, seed ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ailment", "detail"),
+    [
+        ({"next_logprob": lambda _: math.nan}, "got nan"),
+        ({"next_logprob": lambda share: share}, "Expected a log-probability <= 0"),
+        ({"next_logprob": lambda share: math.log(share) / math.log(10)}, "base 10"),
+        ({"label_mass": 0.0, "next_logprob": lambda share: math.log(max(share, 1e-320))}, None),
+    ],
+)
+def test_next_tokens_are_checked_like_any_other_numbers(ailment: dict[str, Any], detail: str | None) -> None:
+    """Exact scoring is the default where a client offers it, so what is wrong with it is a problem."""
+    found = examine(Continuing(**ailment, illegal=0.4))
+    finding = found.finding("exact")
+    assert ('scoring = "exact"' in found.finding("space").remedy) is (detail is None)
+    if detail is None:
+        assert finding.verdict is Verdict.OK
+        return
+    assert finding.verdict is Verdict.PROBLEM
+    assert detail in finding.detail
+    assert finding.remedy.startswith('Use scoring = "decode"')
+    assert found.scoring == "decode"
+    assert found.label_mass == pytest.approx(0.6)
+
+
+def test_a_model_that_does_not_take_up_the_beginning_cannot_be_scored() -> None:
+    """No label among the next tokens."""
+
+    class Elsewhere(Continuing):
+        @asynccontextmanager
+        async def continuing(self, request: CompletionRequest) -> AsyncIterator[Any]:
+            class Row:
+                async def next_tokens(self, _: str) -> NextTokens:
+                    return NextTokens(top=((b"The", -0.1),))
+
+            self.requests.append(request)
+            yield Row()
+
+    found = examine(Elsewhere())
+    assert found.finding("exact").verdict is Verdict.PROBLEM
+    assert found.finding("exact").detail == "No label is among the tokens the model would write next."
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ProviderError("no such route", provider="patient", status=501), ConfigurationError("special token")],
+)
+def test_exact_scoring_that_fails_is_a_problem_with_its_reason(error: Exception) -> None:
+    """After one call: the other texts would fail too."""
+    model = Continuing()
+    model.next_failure = error
+    found = examine(model)
+    finding = found.finding("exact")
+    assert finding.verdict is Verdict.PROBLEM
+    assert str(error).removeprefix("patient: ") in finding.detail
+    assert len(model.prefixes) == 1
+    assert found.scoring == "decode"
+
+
+@pytest.mark.parametrize(
+    ("continued", "verdict"),
+    [
+        (" six, seven", "ok"),
+        ("6, 7", "ok"),
+        ("One, two, three, four, five, six, seven", "ok"),
+        ("one, two, three", "warning"),
+        ("1, 2, 3", "warning"),
+        ("Sure! Here it is", "unknown"),
+        ("", "warning"),
+    ],
+)
+def test_a_begun_answer_is_continued_or_given_anew(continued: str, verdict: str) -> None:
+    """Some servers repeat the beginning before they go on."""
+    assert examine(Model(continued=continued)).finding("prefill").verdict == verdict
+
+
+def test_a_begun_answer_may_be_refused() -> None:
+    """With the reason."""
+    begun = refusing("last message must be the user's", when=lambda r: r.messages[-1]["role"] == "assistant")
+    finding = examine(Model(refuse=begun)).finding("prefill")
+    assert finding.verdict is Verdict.WARNING
+    assert finding.detail == "An answer that is begun is refused: last message must be the user's"
+
+
+def test_a_seed_repeats_a_sample_or_not() -> None:
+    """The same answer twice at temperature 1."""
+    assert examine(Model(drawn=["1, 2, 3"])).finding("seed").verdict is Verdict.OK
+    assert examine(Model(drawn=["1, 2, 3", "4, 5, 6"])).finding("seed").verdict is Verdict.WARNING
+
+
+def test_a_seed_that_is_refused_leaves_it_unknown() -> None:
+    """And costs one call."""
+    model = Model(refuse=refusing("no seed", when=lambda request: "seed" in request.options))
+    found = examine(model)
+    finding = found.finding("seed")
+    assert (finding.verdict, finding.detail) == (
+        Verdict.UNKNOWN,
+        "Temperature 1 with a seed brought no answer: no seed",
+    )
+    assert sum("seed" in request.options for request in model.requests) == 1
+    assert found.problems == ()
+
+
+# --- failures -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(ProviderError("bad key", provider="patient", status=401), id="key"),
+        pytest.param(ProviderError("no credit", provider="patient", status=402), id="credit"),
+        pytest.param(ProviderError("no such model", provider="patient", status=404), id="model"),
+        pytest.param(ProviderError("cannot connect", provider="patient"), id="unreachable"),
+        pytest.param(ProviderError("down", provider="patient", status=503, retryable=True), id="down"),
+        pytest.param(ProviderTimeoutError("late", provider="patient", retryable=True), id="timeout"),
+        pytest.param(RateLimitError("slow down", provider="patient", status=429), id="limit"),
+    ],
+)
+def test_a_fault_of_every_call_ends_it_at_the_first(error: ProviderError) -> None:
+    """As it is: one clear message, one call."""
+    model = Continuing(refuse=lambda _: error)
+    with pytest.raises(ProviderError) as caught:
+        examine(model)
+    assert caught.value is error
+    assert len(model.requests) == 1
+
+
+def test_when_no_call_is_answered_the_first_failure_comes_out() -> None:
+    """Refused one by one: some servers call a bad key a bad request."""
+    model = Model(refuse=refusing("API key not valid", when=lambda _: True))
+    with pytest.raises(ProviderError, match="patient: API key not valid"):
+        examine(model)
+    assert len(model.requests) == 4
+
+
+def test_after_a_first_answer_every_failure_is_a_finding() -> None:
+    """The key works, so it is not the key."""
+    model = Continuing()
+    model._refuse = lambda _: (
+        ProviderError("quota", provider="patient", status=401) if len(model.requests) > 1 else None
+    )
+    model.next_failure = ProviderError("quota", provider="patient", status=401)
+    found = examine(model)
+    assert verdicts(found) == {
+        "enum": "warning",
+        "logprobs": "ok",
+        "space": "unknown",
+        "top_logprobs": "ok",
+        "determinism": "unknown",
+        "label_mass": "unknown",
+        "units": "ok",
+        "exact": "problem",
+        "prefill": "warning",
+        "seed": "unknown",
+        "latency": "ok",
+    }
+    assert "3 calls failed: quota" in found.finding("enum").detail
+
+
+@pytest.mark.parametrize("body", [None, {}, {"choices": []}, {"error": "overloaded"}, 5])
+def test_a_broken_body_is_a_finding(body: object) -> None:
+    """Nothing in it is evidence."""
+    found = examine(Model(ail=lambda _, __: body))
+    assert found.finding("enum").verdict is Verdict.PROBLEM
+    assert "broken response" in found.finding("enum").detail
+    assert found.finding("logprobs").verdict is Verdict.PROBLEM
+    assert found.finding("determinism").verdict is Verdict.UNKNOWN
+
+
+def test_a_model_that_ends_the_program_does_not_end_the_loop() -> None:
+    """Every later call would wait for ever."""
+    with pytest.raises(CalibrantError, match="patient: the model raised SystemExit"):
+        examine(Model(refuse=lambda _: exit_error()))
+    assert examine(Model()).calls == 11
+
+
+def exit_error() -> Exception:
+    """Raise what ends a program."""
+    raise SystemExit(3)
+
+
+def test_a_client_that_was_handed_in_is_left_open() -> None:
+    """It is the caller's."""
+    model = Model()
+    examine(model)
+    assert not model.closed
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, Mapping[str, Any]]]:
+    """Record what is opened by name; a model that is well answers."""
+    calls: list[tuple[object, Mapping[str, Any]]] = []
+
+    def open_well(model: object, **options: Any) -> Any:
+        calls.append((model, options))
+        return Model(name=str(model))
+
+    monkeypatch.setattr(_examine, "open_client", open_well)
+    return calls
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_client_that_was_opened_is_closed(monkeypatch: pytest.MonkeyPatch, *, fails: bool) -> None:
+    """Whatever happens."""
+    error = ProviderError("bad key", provider="patient", status=401)
+    model = Model(refuse=lambda _: error if fails else None)
+    monkeypatch.setattr(_examine, "open_client", lambda *_, **__: model)
+    try:
+        examine("openai/x")
+    except ProviderError:
+        assert fails
+    assert model.closed
+
+
+def test_a_name_is_opened_as_a_classifier_opens_it(opened: list[tuple[object, Mapping[str, Any]]]) -> None:
+    """Space, address and options included."""
+    found = examine("openai/x", api_base="http://h/v1", options={"n_ctx": 512}, space="raw")
+    assert opened == [("openai/x", {"space": "raw", "options": {"n_ctx": 512, "api_base": "http://h/v1"}})]
+    assert (found.model, found.api_base, found.parameters) == ("openai/x", "http://h/v1", {"n_ctx": 512})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"space": "exact"}, "Expected space 'masked' or 'raw', got 'exact'"),
+        ({"space": "cooked"}, "'cooked': expected one of masked"),
+        ({"api_base": "http://a", "options": {"api_base": "http://b"}}, "Expected one api_base"),
+        ({"options": {"top_logprobs": 3}}, "Expected no 'top_logprobs' among the model's options"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_any_call(arguments: dict[str, Any], message: str) -> None:
+    """A configuration error says what to write instead."""
+    model = Model()
+    with pytest.raises(ConfigurationError, match=message):
+        examine(model, **arguments)
+    assert model.requests == []
+
+
+class ContinuingListing(Continuing, Listing):
+    """Everything at once: most calls."""
+
+
+def failing_after_the_first() -> Model:
+    """Return a model that answers once."""
+    model = Continuing()
+    model._refuse = lambda _: (
+        ProviderError("no", provider="patient", status=500) if len(model.requests) > 1 else None
+    )
+    model.next_failure = ProviderError("no", provider="patient", status=500)
+    return model
+
+
+PATHOLOGIES: dict[str, Callable[[], Model]] = {
+    "well": Model,
+    "embedded": lambda: Continuing(space="raw", illegal=0.3),
+    "generous": lambda: Listing(limit=5000),
+    "generous and embedded": lambda: ContinuingListing(limit=5000),
+    "raw": lambda: Model(illegal=0.5),
+    "no logprobs": lambda: Model(ail=without_logprobs),
+    "logprobs refused": lambda: Continuing(refuse=refusing("no", when=lambda r: r.top_logprobs > 0)),
+    "schema refused": lambda: Continuing(refuse=refusing("no", when=lambda r: r.response_format is not None)),
+    "nan": lambda: Continuing(ail=values(lambda _: math.nan)),
+    "broken": lambda: Continuing(ail=lambda _, __: None),
+    "prose": lambda: Continuing(ail=saying("no")),
+    "all but the first fail": failing_after_the_first,
+}
+
+
+@pytest.mark.parametrize("name", PATHOLOGIES)
+def test_fewer_than_twenty_calls_are_made(name: str) -> None:
+    """Whatever ails the model; and what is found survives JSON."""
+    model = PATHOLOGIES[name]()
+    found = examine(model, now=NOON)
+    assert found.calls == len(model.requests) < 20
+    assert list(verdicts(found)) == FEATURES
+    for finding in found.findings:
+        assert finding.detail
+        assert finding.remedy or finding.verdict is not Verdict.PROBLEM
+    assert Examination.from_record(json.loads(json.dumps(found.to_record()))) == found
+
+
+def test_most_calls_are_seventeen() -> None:
+    """As documented."""
+    assert examine(ContinuingListing(limit=5000)).calls == 17
+
+
+# --- thresholds ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("space", "confidences", "high", "low"),
+    [
+        ("masked", [0.999, 0.992, 0.4], 0.99, 0.90),
+        ("masked", [0.98, 0.98, 0.999], 0.95, 0.80),
+        ("masked", [0.9, 0.94, 0.999], 0.85, 0.60),
+        ("masked", [0.3, 0.3, 0.999], 0.85, 0.60),
+        ("masked", [], 0.85, 0.60),
+        ("raw", [0.999, 0.999], 0.95, 0.80),
+        ("exact", [0.999, 0.999], 0.95, 0.80),
+        ("exact", [0.9, 0.9], 0.85, 0.60),
+        ("sampled", [1.0, 1.0], 0.85, 0.60),
+        ("none", [1.0, 1.0], 0.85, 0.60),
+    ],
+)
+def test_thresholds_follow_the_confidence_in_plain_texts(
+    space: str, confidences: list[float], high: float, low: float
+) -> None:
+    """The strictest family half of them reach; the first one only behind a mask."""
+    assert recommended_thresholds(confidences, LogprobSpace(space)) == Thresholds(high=high, low=low)
+
+
+@pytest.mark.parametrize(
+    ("model", "high"),
+    [
+        (Model(share=0.995), 0.99),
+        (Model(share=0.97), 0.95),
+        (Model(share=0.7), 0.85),
+        (Model(share=0.992, illegal=0.005), 0.95),
+        (Model(share=0.995, illegal=0.4, space="raw"), 0.95),
+        (Model(share=0.995, illegal=0.4), 0.95),
+        (Continuing(share=0.5, label_mass=0.4), 0.95),
+    ],
+)
+def test_an_examination_recommends_thresholds(model: Model, high: float) -> None:
+    """From the confidence the recommended settings would give."""
+    assert examine(model).thresholds.high == high

@@ -1,0 +1,420 @@
+"""Examinations on disk, and the setups they forbid."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calibrant import Classifier
+from calibrant.core import CompletionRequest, ConfigurationError, LogprobSpace, NextTokens, StateError
+from calibrant.inference import (
+    Examination,
+    Finding,
+    Thresholds,
+    Verdict,
+    _classifier,
+    examine,
+    load_examination,
+    save_examination,
+)
+from calibrant.inference.doctor import _examine, _records
+from calibrant.testing import FakeClient
+
+LABELS = ("Animals", "Food", "Music", "Weather")
+NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
+SECRET = "s3cr3t-value"  # noqa: S105 (made up)
+
+
+def model(name: str = "patient", *, illegal: float = 0.0) -> FakeClient:
+    """Return a model that is fairly sure of everything."""
+    return FakeClient(LABELS, {}, default=("Food", 0.97), field="topic", illegal_mass=illegal, name=name)
+
+
+class Continuing(FakeClient):
+    """A model that can be asked what it would write next."""
+
+    async def check_labels(self, labels: Sequence[str]) -> None:
+        """Take any labels."""
+
+    @asynccontextmanager
+    async def continuing(self, _: CompletionRequest) -> AsyncIterator[Any]:
+        """Return a row that knows one label."""
+
+        class Row:
+            async def next_tokens(self, _: str) -> NextTokens:
+                return NextTokens(top=((b"Food", -0.1),))
+
+        yield Row()
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Record what is opened by name, by examinations and by classifiers."""
+    names: list[object] = []
+
+    def open_fake(name: object, **_: Any) -> FakeClient:
+        names.append(name)
+        return model(str(name))
+
+    monkeypatch.setattr(_examine, "open_client", open_fake)
+    monkeypatch.setattr(_classifier, "open_client", open_fake)
+    return names
+
+
+# --- records ------------------------------------------------------------------------------------
+
+
+def examined(model: str = "openai/x", *, space: str = "raw", **changes: Any) -> Examination:
+    """Return an examination as it would be stored."""
+    fields: dict[str, Any] = {
+        "api_base": None,
+        "parameters": {},
+        "examined": NOON,
+        "findings": (
+            Finding(feature="space", verdict=Verdict.PROBLEM, detail="Raw: so it is.", remedy="Set it."),
+            Finding(feature="units", verdict=Verdict.OK, detail="Fine."),
+        ),
+        "space": LogprobSpace(space),
+        "scoring": "decode",
+        "thresholds": Thresholds(high=0.95, low=0.8),
+        "calls": 11,
+        "top_logprobs": 20,
+        "label_mass": 0.5,
+        **changes,
+    }
+    return Examination(model=model, **fields)
+
+
+def test_a_record_is_json_with_a_version() -> None:
+    """And says everything."""
+    record = examined().to_record()
+    assert json.loads(json.dumps(record)) == {
+        "version": 1,
+        "model": "openai/x",
+        "api_base": None,
+        "parameters": {},
+        "examined": "2026-03-04T12:00:00+00:00",
+        "findings": [
+            {"feature": "space", "verdict": "problem", "detail": "Raw: so it is.", "remedy": "Set it."},
+            {"feature": "units", "verdict": "ok", "detail": "Fine.", "remedy": ""},
+        ],
+        "space": "raw",
+        "scoring": "decode",
+        "thresholds": {"high": 0.95, "low": 0.8},
+        "calls": 11,
+        "top_logprobs": 20,
+        "label_mass": 0.5,
+    }
+    assert Examination.from_record(record) == examined()
+    undated = examined(examined=None, label_mass=None)
+    assert Examination.from_record(undated.to_record()) == undated
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"version": 0},
+        {"version": 2},
+        {"space": "cooked"},
+        {"scoring": "guess"},
+        {"findings": 5},
+        {"findings": [{"feature": "space"}]},
+        {"findings": [{"feature": "space", "verdict": "bad", "detail": ""}]},
+        {"findings": [{"feature": "space", "verdict": "ok", "detail": "", "more": 1}]},
+        {"thresholds": None},
+        {"examined": "yesterday"},
+        {"calls": "many"},
+        {"parameters": 3},
+    ],
+)
+def test_a_damaged_record_is_refused_and_ignored(damage: dict[str, Any], opened: list[Any]) -> None:
+    """By `from_record` with an error, by everyone else in silence."""
+    path = save_examination(examined())
+    record = examined().to_record() | damage
+    with pytest.raises(StateError, match="Examine again"):
+        Examination.from_record(record)
+    path.write_text(json.dumps(record))
+    assert load_examination("openai/x") is None
+    Classifier(model="openai/x", labels=LABELS)
+    assert len(opened) == 1
+
+
+@pytest.mark.parametrize("missing", sorted(set(examined().to_record())))
+def test_a_record_with_a_hole_is_refused(missing: str) -> None:
+    """Whatever is missing."""
+    record = examined().to_record()
+    del record[missing]
+    with pytest.raises(StateError):
+        Examination.from_record(record)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 100_000, b'"text"'])
+def test_a_file_that_is_no_record_is_ignored(content: bytes) -> None:
+    """Half a file, another file."""
+    save_examination(examined()).write_bytes(content)
+    assert load_examination("openai/x") is None
+
+
+def test_a_file_that_cannot_be_read_is_ignored(calibrant_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder in its place, a file in the folder's place, no home at all."""
+    path = save_examination(examined())
+    path.unlink()
+    path.mkdir()
+    assert load_examination("openai/x") is None
+    monkeypatch.setenv("CALIBRANT_HOME", str(path / "file"))
+    (path / "file").write_text("")
+    assert load_examination("openai/x") is None
+    with pytest.raises(StateError, match="set CALIBRANT_HOME to a folder that can be written"):
+        save_examination(examined())
+    monkeypatch.delenv("CALIBRANT_HOME")
+
+    def homeless() -> Path:
+        raise RuntimeError("no home")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert load_examination("openai/x") is None
+    assert calibrant_home.is_dir()
+
+
+def test_a_record_under_anothers_name_is_ignored() -> None:
+    """A copied file must not speak for another model."""
+    path = save_examination(examined())
+    other = _records.record_path(("openai/y", None, {}))
+    other.write_bytes(path.read_bytes())
+    assert load_examination("openai/x") == examined()
+    assert load_examination("openai/y") is None
+
+
+def test_records_are_kept_apart_by_model_endpoint_and_options() -> None:
+    """Two servers may serve different things under one name."""
+    found = [
+        examined(),
+        examined("openai/y"),
+        examined(api_base="http://h/v1"),
+        examined(parameters={"logit_bias": {"5": 1}}),
+        examined(parameters={"max_tokens": 9}),
+    ]
+    assert len({save_examination(one) for one in found}) == 5
+    assert load_examination("openai/x") == found[0]
+    assert load_examination("openai/y", options={}) == found[1]
+    assert load_examination("openai/x", "http://h/v1/") == found[2]
+    assert load_examination("openai/x", options={"api_base": "http://h/v1"}) == found[2]
+    assert load_examination("openai/x", options={"base_url": "http://h/v1"}) == found[2]
+    assert load_examination("openai/x", None, {"logit_bias": {5: 1}}) == found[3]
+    assert load_examination("openai/x", options={"max_tokens": 9}) == found[4]
+    assert load_examination("openai/x", options={"max_tokens": 8}) is None
+
+
+def test_a_newer_examination_replaces_the_older_one() -> None:
+    """Whole, or not at all."""
+    path = save_examination(examined())
+    assert save_examination(examined(calls=12)) == path
+    assert load_examination("openai/x") == examined(calls=12)
+    assert os.listdir(path.parent) == [path.name]  # noqa: PTH208 (names only)
+
+
+@pytest.mark.usefixtures("opened")
+def test_credentials_and_timeouts_are_not_stored() -> None:
+    """Nor do they tell setups apart: with another key the same record is found."""
+    options = {
+        "api_key": SECRET,
+        "aws_secret_access_key": SECRET,
+        "azure_ad_token": SECRET,
+        "vertex_credentials": SECRET,
+        "extra_headers": {"Authorization": f"Bearer {SECRET}"},
+        "extra_body": {
+            "clientSecret": SECRET,
+            "API_KEY": SECRET,
+            "maxTokens": 5,
+            "min_p": 0.1,
+            "names": ["a", f"Bearer {SECRET}"],
+        },
+        "client": object(),
+        "timeout": 3,
+        "stream_timeout": 4,
+        "max_tokens": 9,
+        "user": "sk-abcdefgh1234",
+    }
+    found = examine(
+        "openai/x", api_base=f"https://me:{SECRET}@h:8/v1/?api_key={SECRET}&version=2#x", options=options
+    )
+    assert found.api_base == "https://h:8/v1?version=2"
+    assert found.parameters == {
+        "extra_body": {"maxTokens": 5, "min_p": 0.1, "names": ["a", "Bearer [redacted]"]},
+        "client": "object",
+        "max_tokens": 9,
+        "user": "[redacted]",
+    }
+    text = save_examination(found).read_text()
+    assert SECRET not in text
+    assert "sk-abc" not in text
+    others = {**options, "api_key": "another", "timeout": 60, "client": object()}
+    assert load_examination("openai/x", "https://h:8/v1?version=2", others) == found
+
+
+def test_a_key_that_a_provider_repeats_is_not_stored() -> None:
+    """Its message becomes a finding."""
+    told = Finding(feature="seed", verdict=Verdict.UNKNOWN, detail="got api_key=s3cr3t-value")
+    path = save_examination(examined(findings=(told,)))
+    assert SECRET not in path.read_text()
+    assert load_examination("openai/x") is not None
+
+
+def test_text_that_is_no_utf8_can_be_stored() -> None:
+    """Half a surrogate pair from a model's answer."""
+    told = Finding(feature="prefill", verdict=Verdict.UNKNOWN, detail="came '\ud83d'")
+    save_examination(examined(findings=(told,)))
+    assert load_examination("openai/x") == examined(findings=(told,))
+
+
+@pytest.mark.parametrize(
+    ("home", "cache", "expected"),
+    [
+        ("/a", "/b", "/a/doctor"),
+        (None, "/b", "/b/calibrant/doctor"),
+        ("", "/b", "/b/calibrant/doctor"),
+        (None, "relative", "/home/u/.cache/calibrant/doctor"),
+        (None, "", "/home/u/.cache/calibrant/doctor"),
+        (None, None, "/home/u/.cache/calibrant/doctor"),
+        ("~/c", None, "/home/u/c/doctor"),
+    ],
+)
+def test_where_records_lie(
+    monkeypatch: pytest.MonkeyPatch, home: str | None, cache: str | None, expected: str
+) -> None:
+    """CALIBRANT_HOME, or else the user's cache folder."""
+    monkeypatch.setenv("HOME", "/home/u")
+    for name, value in (("CALIBRANT_HOME", home), ("XDG_CACHE_HOME", cache)):
+        monkeypatch.delenv(name, raising=False)
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    path = _records.record_path(("openai/x", None, {}))
+    assert str(path.parent) == expected
+    assert len(path.stem) == 64
+
+
+def test_tests_do_not_see_the_machines_own_records(calibrant_home: Path) -> None:
+    """Every test has a home of its own."""
+    assert _records.record_path(("openai/x", None, {})).is_relative_to(calibrant_home)
+    assert not calibrant_home.exists()
+
+
+# --- setups that are refused --------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("opened")
+@pytest.mark.parametrize("space", [None, "masked"])
+@pytest.mark.parametrize("scoring", [None, "decode"])
+def test_a_raw_model_is_not_read_as_masked(space: str | None, scoring: Any) -> None:
+    """The message says what was found, when, what to do, and how to examine again."""
+    save_examination(examined())
+    with pytest.raises(ConfigurationError) as caught:
+        Classifier(model="openai/x", labels=LABELS, space=space, scoring=scoring)
+    assert str(caught.value) == (
+        "openai/x: confidence would mislead. An examination on 2026-03-04 found: Raw: so it is. Set it. "
+        "To examine the model again: calibrant doctor openai/x"
+    )
+
+
+@pytest.mark.usefixtures("opened")
+def test_what_was_found_with_the_right_space_is_refused_with_the_wrong_one() -> None:
+    """The finding was fine then, and needs a remedy now."""
+    fine = Finding(feature="space", verdict=Verdict.OK, detail="Raw: fine.")
+    save_examination(examined(findings=(fine,), examined=None))
+    with pytest.raises(
+        ConfigurationError, match=r'An examination found: Raw: fine\. Set space = "raw" under'
+    ):
+        Classifier(model="openai/x", labels=LABELS)
+
+
+@pytest.mark.usefixtures("opened")
+def test_the_command_names_endpoint_and_options() -> None:
+    """Ready to be copied."""
+    options = {"api_base": "http://h/v1?a=1&b=2", "seed": 7, "user": "a b", "api_key": SECRET}
+    save_examination(
+        examined(api_base=options["api_base"], parameters={"seed": 7, "user": "a b"})  # type: ignore[arg-type]
+    )
+    with pytest.raises(ConfigurationError) as caught:
+        Classifier(model="openai/x", labels=LABELS, options=options)
+    assert str(caught.value).endswith(
+        "calibrant doctor openai/x --api-base 'http://h/v1?a=1&b=2' --option seed=7 --option 'user=a b'"
+    )
+
+
+@pytest.mark.parametrize(
+    "setup",
+    [
+        {"space": "raw"},
+        {"space": "none"},
+        {"model": "openai/y"},
+        {"options": {"api_base": "http://other"}},
+        {"options": {"seed": 7}},
+    ],
+)
+def test_other_setups_are_not_refused(setup: dict[str, Any], opened: list[Any]) -> None:
+    """The remedy, no log-probabilities, another model, another endpoint, other options."""
+    save_examination(examined())
+    Classifier(**{"model": "openai/x", "labels": LABELS, **setup})
+    assert len(opened) == 1
+
+
+def test_exact_scoring_of_a_raw_model_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads no answer; decoding the same model in masked space is another matter."""
+    save_examination(examined("local/x"))
+    monkeypatch.setattr(_classifier, "open_client", lambda *_, **__: Continuing(LABELS, {}))
+    Classifier(model="local/x", labels=LABELS)
+    with pytest.raises(ConfigurationError, match="confidence would mislead"):
+        Classifier(model="local/x", labels=LABELS, scoring="decode")
+
+
+@pytest.mark.usefixtures("opened")
+@pytest.mark.parametrize("space", ["raw", "masked"])
+def test_numbers_that_are_no_logprobs_are_not_decoded(space: str) -> None:
+    """Whatever the space."""
+    bad = Finding(feature="units", verdict=Verdict.PROBLEM, detail="Probabilities.", remedy="Sample.")
+    save_examination(examined(findings=(bad,), space="none"))
+    with pytest.raises(ConfigurationError, match=r"found: Probabilities\. Sample\."):
+        Classifier(model="openai/x", labels=LABELS, space=space)
+    Classifier(model="openai/x", labels=LABELS, space="none")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "space"), [("unknown", "raw"), ("ok", "masked"), ("warning", "masked"), ("problem", "masked")]
+)
+def test_what_does_not_mislead_is_not_refused(verdict: str, space: str, opened: list[Any]) -> None:
+    """A space that could not be told, and one that is masked after all."""
+    finding = Finding(feature="space", verdict=Verdict(verdict), detail="d", remedy="r")
+    doubtful = Finding(feature="units", verdict=Verdict.WARNING, detail="d", remedy="r")
+    save_examination(examined(findings=(finding, doubtful), space=space))
+    Classifier(model="openai/x", labels=LABELS)
+    assert len(opened) == 1
+
+
+def test_clients_and_callables_have_no_record() -> None:
+    """Their names are not what they are."""
+    save_examination(examined("patient"))
+    Classifier(model=model(), labels=LABELS)
+
+    def patient(messages: list[dict[str, str]]) -> object:
+        return messages
+
+    Classifier(model=patient, labels=LABELS).close()
+
+
+def test_an_examined_model_is_refused_as_it_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the first call to the refusal; with the remedy set, it works."""
+    for module in (_examine, _classifier):
+        monkeypatch.setattr(module, "open_client", lambda *_, **__: model(illegal=0.4))
+    save_examination(examine("openai/x", options={"api_key": SECRET}, now=NOON))
+    with pytest.raises(ConfigurationError, match=r"no label.*Read as masked.*Set space = \"raw\""):
+        Classifier(model="openai/x", labels=LABELS, field="topic")
+    classifier = Classifier(model="openai/x", labels=LABELS, field="topic", space="raw")
+    assert classifier.classify("boil the pasta").confidence == pytest.approx(0.97)

@@ -1,0 +1,157 @@
+"""What is listed where a label begins, and what was reported before anyone checked it."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from calibrant.core import Completion, DataError, LogprobsUnavailableError, Token
+from calibrant.logprobs import opening_masses, reported_tokens
+from calibrant.testing import fake_response
+
+LABELS = ["Food", "Fuel", "Rent"]
+
+
+def answer(*tokens: tuple[str, dict[str, float]]) -> Completion:
+    """Return an answer made of tokens with their alternatives, as probabilities."""
+    return Completion(
+        text="".join(text for text, _ in tokens),
+        tokens=tuple(
+            Token(
+                text.encode(),
+                math.log(listed.get(text, 1.0)),
+                tuple((other.encode(), math.log(share)) for other, share in listed.items()),
+            )
+            for text, listed in tokens
+        ),
+    )
+
+
+@pytest.mark.parametrize("tokens", ["label", "characters", "bytes"])
+@pytest.mark.parametrize("illegal", [0.0, 0.25])
+def test_masses_of_labels_and_of_other_texts(tokens: Any, illegal: float) -> None:
+    """At the first token of the label, whatever a token is."""
+    response = fake_response(
+        "Food", LABELS, [0.5, 0.3, 0.2], field="result.kind", tokens=tokens, illegal_mass=illegal
+    )
+    found = opening_masses(response, LABELS, "result.kind")
+    assert found.legal == pytest.approx(1 - illegal)
+    assert found.illegal == pytest.approx(illegal)
+    assert found.listed == (2 if tokens != "label" else 3) + bool(illegal)
+
+
+def test_an_answer_outside_the_labels_is_illegal_itself() -> None:
+    """Nothing kept the model from it."""
+    found = opening_masses(fake_response("Cars"), LABELS, "category")
+    assert (found.legal, found.illegal, found.listed) == (0.0, 1.0, 1)
+
+
+def test_the_json_before_the_label_counts_neither_way() -> None:
+    """Its token holds the quote and the label's beginning; other spacing is no other answer."""
+    shares = {'": "Fo': 0.5, '":"R': 0.1, '":': 0.1, '": "Ca': 0.2, " ": 0.05}
+    found = opening_masses(
+        answer(('{"kind', {'{"kind': 1.0}), ('": "Fo', shares), ('od"}', {'od"}': 1.0})), LABELS, "kind"
+    )
+    assert found.legal == pytest.approx(0.6)
+    assert found.illegal == pytest.approx(0.2)
+    assert found.listed == 5
+
+
+def test_special_tokens_and_closing_quotes_are_no_labels() -> None:
+    """An end of turn, an empty text, a label in another case."""
+    listed = {"Food": 0.5, "": 0.125, '"': 0.125, "food": 0.0625, "Re": 0.125}
+    found = opening_masses(
+        answer(('{"kind": "', {'{"kind": "': 1.0}), ("Food", listed), ('"}', {'"}': 1.0})), LABELS, "kind"
+    )
+    assert found.legal == pytest.approx(0.625)
+    assert found.illegal == pytest.approx(0.3125)
+
+
+def test_impossible_alternatives_have_no_mass() -> None:
+    """OpenAI's -9999."""
+    response: Any = fake_response("Food", LABELS, [0.6, 0.3, 0.1])
+    response["choices"][0]["logprobs"]["content"][1]["top_logprobs"].append(
+        {"token": "Cars", "bytes": None, "logprob": -9999.0}
+    )
+    found = opening_masses(response, LABELS, "category")
+    assert (found.illegal, found.listed) == (0.0, 4)
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        fake_response("Food", top_logprobs=0),
+        Completion(text='{"category": 5}', tokens=(Token(b'{"category": 5}', 0.0),)),
+        Completion(text="Food", tokens=(Token(b"Food", 0.0),)),
+    ],
+)
+def test_where_nothing_can_be_seen_an_error_says_so(response: object) -> None:
+    """No log-probabilities, no text, no JSON."""
+    with pytest.raises(LogprobsUnavailableError):
+        opening_masses(response, LABELS, "category")
+
+
+def test_reported_tokens_are_unchecked() -> None:
+    """What cannot be used is what one wants to see."""
+    body = {
+        "choices": [
+            {
+                "message": {"content": "ab"},
+                "logprobs": {
+                    "content": [
+                        {"token": "a", "bytes": [97], "logprob": 3, "top_logprobs": [{"token": "é"}]},
+                        {"bytes": None, "logprob": "x", "top_logprobs": None},
+                        {"token": "b", "logprob": True},
+                        None,
+                    ]
+                },
+            }
+        ]
+    }
+    first, second, third, fourth = reported_tokens(body)
+    assert (first.data, first.logprob) == (b"a", 3.0)
+    assert first.top[0][0] == "é".encode()
+    assert math.isnan(first.top[0][1])
+    assert (second.data, second.top) == (b"", ())
+    assert all(math.isnan(token.logprob) for token in (second, third, fourth))
+    assert third.data == b"b"
+
+
+@pytest.mark.parametrize("snake", [True, False])
+def test_googles_tokens_are_read_too(snake: bool) -> None:
+    """As objects of its SDK and as JSON of its API."""
+    names = ["logprobs_result", "chosen_candidates", "top_candidates", "log_probability"]
+    if not snake:
+        names = ["logprobsResult", "chosenCandidates", "topCandidates", "logProbability"]
+    result, chosen, top, value = names
+    body: Any = {
+        "candidates": [
+            {
+                result: {
+                    chosen: [{"token": "Food", value: 0.9}],
+                    top: [{"candidates": [{"token": "Food", value: 0.9}, {"token": "Rent", value: 0.1}]}],
+                }
+            }
+        ]
+    }
+    if snake:
+        body = SimpleNamespace(**body)
+    (token,) = reported_tokens(body)
+    assert (token.data, token.logprob) == (b"Food", 0.9)
+    assert token.top == ((b"Food", 0.9), (b"Rent", 0.1))
+
+
+def test_tokens_agree_with_the_checked_reading() -> None:
+    """On evidence that can be used they are the same."""
+    response = fake_response("Food", LABELS, [0.5, 0.3, 0.2], tokens="bytes")
+    completion = Completion(text="x", tokens=(Token(b"x", -1.0),))
+    assert b"".join(token.data for token in reported_tokens(response)) == b'{"category": "Food"}'
+    assert reported_tokens(completion) == completion.tokens
+    assert reported_tokens(Completion(text="x")) == reported_tokens("x") == ()
+    assert reported_tokens(fake_response("Food", top_logprobs=0)) == ()
+    for shape in (None, {}, {"error": "down"}, {"choices": []}):
+        with pytest.raises(DataError):
+            reported_tokens(shape)
