@@ -209,6 +209,27 @@ def test_a_label_no_listed_token_leads_to_gets_an_upper_bound() -> None:
     assert found.error_bound == pytest.approx(0.35 / 0.95)
 
 
+def test_unlisted_tokens_are_bounded_by_the_least_listed_one() -> None:
+    """Four tokens could begin a label here; three of them were not listed."""
+    walk = LabelWalk(["a", "b"], tolerance=0.0)
+    walk.visit("", [(b'a"', math.log(0.9)), (b"?", math.log(0.01))])
+    found = walk.distribution()
+    assert found.error_bound == pytest.approx(0.03 / 0.93)
+    assert found.unresolved_mass == pytest.approx(0.03)
+
+
+def test_open_nodes_count_for_what_was_left_of_the_others() -> None:
+    """Half of what began with ``c`` became a label: so it is taken to be with ``d``."""
+    walk = LabelWalk(["cat", "dog"], tolerance=0.5)
+    walk.visit("", [(b"c", math.log(0.6)), (b"d", math.log(0.2)), (b"?", math.log(0.2))])
+    walk.visit("c", [(b'at"', math.log(0.5)), (b"!", math.log(0.5))])
+    assert walk.pending() == []
+    found = walk.distribution()
+    np.testing.assert_allclose(found.probabilities, [0.75, 0.25])
+    assert found.label_mass == pytest.approx(0.4)
+    assert found.error_bound == pytest.approx(0.2 / 0.5), "all of the 0.2 may turn out to be a label, or none"
+
+
 def test_where_no_label_can_follow_nothing_is_claimed() -> None:
     """No label, no evidence, and the largest bound there is."""
     walk = LabelWalk(["cat", "dog"], tolerance=0.0)

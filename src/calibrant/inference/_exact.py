@@ -30,8 +30,8 @@ __all__ = ["DEFAULT_TOLERANCE", "ExactScoring", "Tolerance", "resolve_tolerance"
 
 Tolerance = float | Literal["exact"]
 
-DEFAULT_TOLERANCE: Final = 0.1
-_EXACT_TOLERANCE: Final = 0.005
+DEFAULT_TOLERANCE: Final = 0.2
+_EXACT_TOLERANCE: Final = 0.02
 
 
 def resolve_tolerance(tolerance: Tolerance | None) -> float:

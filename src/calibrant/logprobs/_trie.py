@@ -119,6 +119,7 @@ class LabelTrie:
         # Rows of one task show the same alternatives again and again.
         self.step = lru_cache(maxsize=_MEMORY)(self._step)
         self.enter = lru_cache(maxsize=_MEMORY)(self._enter)
+        self.continuations = lru_cache(maxsize=_MEMORY)(self._continuations)
 
     def _step(self, state: State, data: bytes) -> Branch:
         """Return what is left after `data` at `state`, inside the string."""
@@ -138,6 +139,14 @@ class LabelTrie:
     def holds(self, text: str) -> bool:
         """Return whether `text` is one of the spellings."""
         return bool(self.fitting(State(text.encode("utf-8", "surrogatepass"), closed=True)))
+
+    def _continuations(self, state: State) -> frozenset[bytes]:
+        """Return every beginning of what is left of the labels, closing quote included, without escapes."""
+        done = len(state.prefix)
+        rests = [
+            self.labels[label].encode("utf-8", "surrogatepass")[done:] + b'"' for label in self.fitting(state)
+        ]
+        return frozenset(rest[:length] for rest in rests for length in range(1, len(rest) + 1))
 
     def fitting(self, state: State | None) -> tuple[int, ...]:
         """Return the positions of the labels that `state` may still become, each once."""

@@ -10,21 +10,22 @@ node is the sum over all ways to reach it, so alternative tokenisations of a lab
 own tokenisation.
 
 Nodes are visited breadth-first as long as their share of the label mass (all that has not left the
-label set) exceeds a tolerance. The others are *open*: their mass is counted for the label they lead
-to, or spread evenly over several.
+label set) exceeds a tolerance. The others are *open*. Of their mass as much is counted as was left of
+the mass of the others, which were read to their end (a model that begins with ``B`` may go on to any
+word), for the label they lead to, or spread evenly over several.
 
 The bound
 ---------
-Let K be the mass of labels read to their end, A the mass of the open nodes, and t what tokens that
-were not listed may hold. Whatever the open nodes would turn out to hold, at most A + t in all, the
-total variation between the distribution given and the true one is at most (A + t) / (K + A + t): with
-a set T of labels that all of A + t turns out to avoid, the difference is at most
-(K(T) + A) / (K + A) - K(T) / (K + A + t), which is largest for K(T) = K and then equal to that.
+Let K be the mass of labels read to their end, A the mass of the open nodes, of which a <= A is
+counted, and t what tokens that were not listed may hold. Whatever A + t would turn out to be, the total
+variation between the distribution given and the true one is at most (A + t) / (K + A + t): for a set T
+of labels that A + t turns out to avoid, the difference is at most
+(K(T) + a) / (K + a) - K(T) / (K + A + t), which is largest for K(T) = K and then equal to that.
 
 What tokens that were not listed may hold is the unlisted rest of a node, and no more than the least
-listed probability for each token that spells a beginning of what is left of a label; of those there are
-no more than bytes and closing quotes (tokens that hold structure behind the quote count as the quote).
-A label that no listed token leads to is given that least probability: an upper bound, not a measurement.
+listed probability for each beginning of what is left of a label that was not listed (spellings with
+escapes, or with structure behind the closing quote, are not counted apart). A label that no listed token
+leads to is given that least probability: an upper bound, not a measurement.
 """
 
 from __future__ import annotations
@@ -192,11 +193,13 @@ class LabelWalk:
                 if state is not None and fit and probability > 0.0:
                     branches.append(_Branch(key + data, state, fit, probability))
         rest = max(0.0, 1.0 - listed) if listed < 1.0 - _ROUNDING else 0.0
+        spellings = self._trie.continuations(node.state)
+        unlisted = len(spellings) - len({branch.text[len(key) :] for branch in branches} & spellings)
         seen = {label for branch in branches for label in branch.fit}
         unseen = tuple(label for label in node.fit if label not in seen)
         self._visited[key] = _Visited(
             branches=tuple(branches),
-            unlisted=min(rest, least * self._spellings(node)),
+            unlisted=min(rest, least * unlisted),
             unseen=unseen,
             bound=min(rest / len(unseen), least) if unseen else 0.0,
         )
@@ -210,11 +213,6 @@ class LabelWalk:
         return frozenset(b'"\\') | {
             self._bytes[label][done] for label in node.fit if len(self._bytes[label]) > done
         }
-
-    def _spellings(self, node: _Open) -> int:
-        """Return how many tokens there can be that spell a beginning of what is left of a label."""
-        done = len(node.state.prefix)
-        return sum(len(self._bytes[label]) - done + 1 for label in node.fit)
 
     def _pour(self, text: bytes, mass: float) -> None:
         """Let `mass` that reached a visited node run on to the nodes and labels behind it."""
@@ -240,15 +238,25 @@ class LabelWalk:
         """Return the mass that has not left the label set."""
         return math.fsum((*self._masses.complete.values(), *(node.mass for node in self._open.values())))
 
+    def _survival(self) -> float:
+        """Return how much of the mass that entered the label set was left at the labels' ends, in [0, 1]."""
+        root = self._visited.get(b"")
+        complete = math.fsum(self._masses.complete.values())
+        if root is None or complete <= 0.0:
+            return 1.0
+        entered = math.fsum(branch.probability for branch in root.branches)
+        read = entered - math.fsum(node.mass for node in self._open.values())
+        return min(1.0, complete / read) if read > 0.0 else 1.0
+
     def distribution(self) -> LabelDistribution:
         """Return the distribution over the labels, as far as the walk went.
 
         Returns
         -------
         LabelDistribution
-            In ``exact`` space. ``label_mass``: the mass that has not left the label set.
-            ``unresolved_mass``: the part of it that several labels share, and what tokens that were
-            not listed may hold. ``emitted``: the most probable label, empty where no listed token leads to
+            In ``exact`` space. ``label_mass``: the mass of labels read to their end and what is counted
+            of open nodes. ``unresolved_mass``: the part of it that several labels share, and what tokens
+            that were not listed may hold. ``emitted``: the most probable label, empty where no listed token leads to
             any; ``joint_logprob``: the logarithm of its mass. ``measured``: labels that a listed token
             leads to.
         """
@@ -257,14 +265,15 @@ class LabelWalk:
         for label, mass in self._masses.complete.items():
             weights[label] = mass
             measured[label] = True
+        survival = self._survival()
         shared = 0.0
         for node in self._open.values():
             for label in node.fit:
-                weights[label] += node.mass / len(node.fit)
+                weights[label] += survival * node.mass / len(node.fit)
             if len(node.fit) == 1:
                 measured[node.fit[0]] = True
             else:
-                shared += node.mass
+                shared += survival * node.mass
         label_mass = math.fsum(weights)
         best = max(range(len(weights)), key=weights.__getitem__)
         top = weights[best]
