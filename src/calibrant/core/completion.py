@@ -146,6 +146,11 @@ class NextTokens:
 class Continuation(Protocol):
     """One row's place in an engine: its messages are computed once, continuations of them on demand."""
 
+    @property
+    def serial(self) -> bool:
+        """Whether the row's calls wait for each other in one slot, which keeps the text of the last one."""
+        ...
+
     async def next_tokens(self, text: str) -> NextTokens:
         """Return what the model may write after its answer began with `text`.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
@@ -30,7 +30,7 @@ __all__ = ["DEFAULT_TOLERANCE", "ExactScoring", "Tolerance", "resolve_tolerance"
 
 Tolerance = float | Literal["exact"]
 
-DEFAULT_TOLERANCE: Final = 0.2
+DEFAULT_TOLERANCE: Final = 0.1
 _EXACT_TOLERANCE: Final = 0.02
 
 
@@ -94,7 +94,11 @@ class ExactScoring:
         calls = _Calls()
         try:
             async with self.client.continuing(replace(request, top_logprobs=0)) as row:
+                last = ""
                 while texts := walk.pending():
+                    if row.serial:
+                        texts = [_nearest(texts, last)]
+                        last = texts[0]
                     for text, found in zip(texts, await self._ask(row, texts, calls), strict=True):
                         walk.visit(text, found.top)
         except LogprobsUnavailableError as error:
@@ -161,6 +165,17 @@ class ExactScoring:
             "tolerance": self.tolerance,
             **({"settings": dict(settings)} if settings and isinstance(settings, Mapping) else {}),
         }
+
+
+def _nearest(texts: Sequence[str], last: str) -> str:
+    """Return the text that shares the longest beginning with the last one: the rest must be computed."""
+
+    def shared(text: str) -> int:
+        return next(
+            (i for i, (a, b) in enumerate(zip(text, last, strict=False)) if a != b), min(len(text), len(last))
+        )
+
+    return max(texts, key=shared)
 
 
 @dataclass

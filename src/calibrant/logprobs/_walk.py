@@ -150,9 +150,10 @@ class LabelWalk:
         return len(self._visited)
 
     def pending(self) -> list[str]:
-        """Return the nodes to visit next, shorter texts first; empty when the walk is done.
+        """Return the nodes to visit next; empty when the walk is done.
 
-        A node that ends inside a character cannot be asked about as text, and stays open.
+        Sorted, shorter texts first. Which of them is visited first does not matter to what is visited
+        in the end. A node that ends inside a character cannot be asked about as text, and stays open.
         """
         least = self._tolerance * self._label_mass()
         found = []

@@ -39,6 +39,8 @@ class FakeContinuingClient(FakeClient):
         Next tokens listed at most, where a request leaves the number to the client.
     unscorable : collection of str, default ()
         Labels, as JSON spells them, that `check_labels` refuses.
+    serial : bool, default False
+        Whether rows say that their calls wait for each other.
     **options
         ``default``, ``failures``, ``field``, ``tokens``, ``illegal_mass``, ``latency``, ``space`` and
         ``name``, as in `FakeClient`; every question about next tokens is one of the numbered calls.
@@ -73,6 +75,7 @@ class FakeContinuingClient(FakeClient):
         *,
         listed: int = 1000,
         unscorable: Collection[str] = (),
+        serial: bool = False,
         **options: Any,  # noqa: ANN401 (those of FakeClient)
     ) -> None:
         super().__init__(labels, answers, **options)
@@ -82,6 +85,7 @@ class FakeContinuingClient(FakeClient):
         self.beginnings: list[str] = []
         self.checked: list[tuple[str, ...]] = []
         self.open_rows = 0
+        self.serial = serial
         self._listed = listed
         self._unscorable = frozenset(unscorable)
 
@@ -153,6 +157,11 @@ class _FakeRow:
     client: FakeContinuingClient
     request: CompletionRequest
     ended: bool = False
+
+    @property
+    def serial(self) -> bool:
+        """As the client was told."""
+        return self.client.serial
 
     async def next_tokens(self, text: str) -> NextTokens:
         """Return what may follow `text`."""
