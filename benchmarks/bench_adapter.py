@@ -86,7 +86,9 @@ def main() -> None:
         for name in ("calibrant", "gepa"):
             proposer = ExemplarProposer(train=task.train, seed=seed, field=task.field)
             adapter: Any = (
-                ConfidenceAdapter(classifier.client, task.field, schema, proposer=proposer)
+                ConfidenceAdapter(
+                    classifier.client, task.field, schema, proposer=proposer, scoring=task.model.scoring
+                )
                 if name == "calibrant"
                 else ReferenceAdapter(model, task.field, schema, schema["json_schema"]["schema"])
             )

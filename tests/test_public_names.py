@@ -22,6 +22,7 @@ PINNED = {
         "Task",
     ],
     "calibrant.adapters": ["ConfidenceAdapter"],
+    "calibrant.calibration": ["LabelPriorCorrection"],
     "calibrant.logprobs": ["extract_distribution"],
     "calibrant.metrics": [
         "aurc",

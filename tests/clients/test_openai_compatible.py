@@ -235,6 +235,7 @@ class TestRows:
                     "temperature": 0,
                     "cache_prompt": True,
                     "id_slot": 0,
+                    "logit_bias": [['"', 100.0]],
                 },
                 "vllm": {
                     "model": "toy",

@@ -1,0 +1,163 @@
+"""A search that is not misled by what a prompt makes the model prefer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from calibrant import Classifier
+from calibrant.calibration import LabelPriorCorrection
+from calibrant.cli import app
+from calibrant.core import CalibrationSettings, Client, ConfigurationError, Example, StateError, Task
+from calibrant.inference import _classifier
+from calibrant.optimization import optimize
+from calibrant.testing import FakeClient
+
+LABELS = ("cat", "dog")
+WriteTask = Callable[..., Path]
+
+
+def rows(prefix: str, n: int) -> tuple[Example, ...]:
+    """Return rows that meow or bark in turns."""
+    kinds = (("meow", "cat"), ("woof", "dog"))
+    return tuple(Example(input=f"{prefix} {i} {kinds[i % 2][0]}", answer=kinds[i % 2][1]) for i in range(n))
+
+
+def biased(text: str) -> dict[str, float]:
+    """Hear the difference, and prefer cats."""
+    cat = 0.9 if "meow" in text else 0.6
+    return {"cat": cat, "dog": 1.0 - cat}
+
+
+def make_task(**changes: Any) -> Task:
+    """Return a small task."""
+    settings: dict[str, Any] = {
+        "name": "animals",
+        "labels": LABELS,
+        "prompt": "Which animal?",
+        "field": "category",
+        "train": rows("train", 12),
+        "validation": rows("validation", 6),
+        "test": rows("test", 8),
+    }
+    return Task(**{**settings, **changes})
+
+
+def test_both_prompts_are_judged_by_corrected_predictions(tmp_path: Path) -> None:
+    """All right instead of half; the files hold the corrected answers and the correction."""
+    plain = optimize(make_task(), model=FakeClient(LABELS, biased), max_metric_calls=60, minibatch_size=3)
+    assert plain.seed_prompt.accuracy is not None
+    assert plain.seed_prompt.accuracy.estimate == 0.5
+    out = tmp_path / "run"
+    found = optimize(
+        make_task(),
+        model=FakeClient(LABELS, biased),
+        max_metric_calls=80,
+        minibatch_size=3,
+        prior_correction="batch",
+        out=out,
+    )
+    assert found.seed_prompt.accuracy is not None
+    assert found.seed_prompt.accuracy.estimate == 1.0
+    lines = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+    assert all(line["correct"] for line in lines)
+    classifier = Classifier(
+        model=FakeClient(LABELS, biased),
+        labels=LABELS,
+        field="category",
+        prompt=(out / "best_prompt.txt").read_text(),
+    )
+    assert classifier.classify("woof").label == "cat"
+    classifier.prior_correction = LabelPriorCorrection.load(
+        out / "label_prior.json", fingerprint=classifier.fingerprint()
+    )
+    assert classifier.classify("woof").label == "dog"
+    heard: list[str | None] = []
+    classifier.classify_many(["woof"], on_prediction=lambda _, prediction: heard.append(prediction.label))
+    assert heard == ["dog"]
+    assert classifier.with_prompt("Another prompt").prior_correction is None
+
+
+def test_a_correction_of_another_prompt_is_refused(tmp_path: Path) -> None:
+    """A prior belongs to the prompt it was measured under."""
+    out = tmp_path / "run"
+    optimize(
+        make_task(),
+        model=FakeClient(LABELS, biased),
+        max_metric_calls=80,
+        minibatch_size=3,
+        prior_correction="batch",
+        out=out,
+    )
+    other = Classifier(model=FakeClient(LABELS, biased), labels=LABELS, field="category", prompt="Hm?")
+    with pytest.raises(StateError, match="prompt"):
+        LabelPriorCorrection.load(out / "label_prior.json", fingerprint=other.fingerprint())
+
+
+def test_the_task_says_whether_to_correct_and_the_caller_has_the_last_word(tmp_path: Path) -> None:
+    """`[calibration]` in the file, `prior_correction` in the call."""
+    task = make_task(calibration=CalibrationSettings(prior_correction="batch"))
+    for wished, corrected in ((None, True), ("off", False)):
+        out = tmp_path / str(wished)
+        optimize(
+            task,
+            model=FakeClient(LABELS, biased),
+            max_metric_calls=80,
+            minibatch_size=3,
+            prior_correction=wished,  # type: ignore[arg-type]
+            out=out,
+        )
+        assert (out / "label_prior.json").exists() is corrected
+
+
+def test_a_finished_run_is_read_back_with_its_correction(tmp_path: Path) -> None:
+    """A second start asks nothing and ends the same; without the correction it is another run."""
+    settings: dict[str, Any] = {"max_metric_calls": 80, "minibatch_size": 3, "out": tmp_path / "run"}
+    first = optimize(make_task(), model=FakeClient(LABELS, biased), prior_correction="batch", **settings)
+    model = FakeClient(LABELS, biased)
+    second = optimize(make_task(), model=model, prior_correction="batch", **settings)
+    assert model.requests == []
+    assert second.best_prompt == first.best_prompt
+    assert second.metric_calls == first.metric_calls
+    with pytest.raises(StateError):
+        optimize(make_task(), model=model, **settings)
+
+
+def test_the_budget_must_hold_the_correction() -> None:
+    """Two passes over validation, two minibatches, and two corrections."""
+    settings: dict[str, Any] = {"model": FakeClient(LABELS, biased), "minibatch_size": 3}
+    with pytest.raises(ConfigurationError, match=r"max_metric_calls >= 42, got 41.*12 training rows"):
+        optimize(make_task(), max_metric_calls=41, prior_correction="batch", **settings)
+    optimize(make_task(), max_metric_calls=42, prior_correction="batch", **settings)
+    with pytest.raises(ConfigurationError, match="'batch' or 'off'"):
+        optimize(make_task(), prior_correction="contextual", **settings)  # type: ignore[arg-type]
+
+
+def test_the_command_line_corrects_and_uses_the_correction(
+    write_task: WriteTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`optimize --prior-correction batch`, then `classify --label-prior`."""
+
+    def open_fake(*_: object, **__: object) -> Client:
+        return FakeClient(LABELS, biased)
+
+    monkeypatch.setattr(_classifier, "open_client", open_fake)
+    task, out = write_task(), tmp_path / "run"
+    run = CliRunner().invoke
+    budget = ("--max-metric-calls", "60", "--minibatch-size", "2")
+    done = run(app, ["optimize", str(task), "--prior-correction", "batch", *budget, "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    asked = ["classify", str(task), "--text", "woof", "--prompt", str(out / "best_prompt.txt")]
+    assert run(app, asked).stdout.startswith("cat\t")
+    asked += ["--label-prior", str(out / "label_prior.json")]
+    assert run(app, asked).stdout.startswith("dog\t")
+    other = tmp_path / "other.txt"
+    other.write_text("Another prompt")
+    refused = run(app, [*asked, "--prompt", str(other)])
+    assert refused.exit_code == 2
+    assert "prompt" in refused.stderr
