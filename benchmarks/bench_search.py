@@ -3,7 +3,8 @@
 Prints, per task and seed, the test accuracy of the seed and the best prompt, then the pooled paired
 difference: differences are averaged over seeds per row first, because the rows are the same, and
 pooled over tasks as strata. The shared tasks are cut to their first 60 validation and 150 test rows,
-which the embedded model gets through in minutes; answers are decoded. A finished run is read back from its directory instead of repeated.
+which the embedded model gets through in minutes; answers are decoded. A finished run is read back from
+its directory instead of repeated.
 
     python benchmarks/bench_search.py --data DIR_WITH_JSONL [--out runs/bench-search]
 """
