@@ -103,7 +103,7 @@ def test_a_larger_tolerance_asks_less() -> None:
         asked[tolerance] = prediction.attempts
     assert asked[1.0] == 1
     assert asked[0.25] < asked[0.0]
-    assert asked["exact"] == asked[0.0], "nothing holds less than 0.005 here"
+    assert asked[0.25] < asked["exact"] <= asked[0.0]
 
 
 def test_two_spellings_of_the_tolerance_do_not_share_a_journal() -> None:

@@ -135,6 +135,26 @@ def test_only_branches_above_the_tolerance_are_visited() -> None:
     assert walk.nodes == 3
 
 
+def test_a_thorough_walk_is_not_misled_by_mass_that_will_leave() -> None:
+    """Beside what only begins like a label, the node that ends as one looks small."""
+    labels = ["cat", "dog", *(f"x{number}" for number in range(9))]
+    listing = {"": {b"c": 0.02, b"d": 0.01, **{f"x{n}".encode(): 0.1 for n in range(9)}}}
+
+    def model(text: str) -> Mapping[bytes, float]:
+        if text.startswith("x"):
+            return {b'"': 1e-6, b"!": 1 - 1e-6}
+        return listing.get(text) or {(labels["cd".index(text)][1:] + '"').encode(): 0.5, b"!": 0.5}
+
+    hasty, thorough = LabelWalk(labels, tolerance=0.2), LabelWalk(labels, tolerance=0.2, thorough=True)
+    for walk in (hasty, thorough):
+        while texts := walk.pending():
+            for text in texts:
+                walk.visit(text, [(data, math.log(p)) for data, p in model(text).items()])
+    assert hasty.nodes == 1
+    assert hasty.distribution().probability("cat") < 0.1
+    assert thorough.distribution().probability("cat") == pytest.approx(2 / 3, abs=1e-4)
+
+
 def test_an_open_node_of_several_labels_is_shared_among_them() -> None:
     """Half a branch each, and the branch counts as unresolved."""
     walk = LabelWalk(["cat", "cow", "dog"], tolerance=1.0)

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 from calibrant.clients import OpenAICompatibleClient, RetryPolicy, constraint_for
 from calibrant.core import Client, ConfigurationError, ContinuingClient, LabelSet
 from calibrant.inference._codes import CodedMethod, LabelCodes, resolve_codes
-from calibrant.inference._exact import ExactScoring, Tolerance, resolve_tolerance
+from calibrant.inference._exact import DEFAULT_TOLERANCE, ExactScoring, Tolerance, check_tolerance
 from calibrant.inference._methods import Decoding, Method
 from calibrant.inference._reader import AnswerReader
 from calibrant.inference._sampling import DEFAULT_SAMPLES, Sampling, check_seed, resolve_temperature
@@ -101,7 +101,8 @@ def _choose(
     several: bool = False,
 ) -> Method:
     """Return the method that answers with a label of `reader`; `several` says that rows ask it repeatedly."""
-    limit = resolve_tolerance(wanted.tolerance)
+    limit = DEFAULT_TOLERANCE if wanted.tolerance is None else wanted.tolerance
+    check_tolerance(limit)
     if wanted.scoring == "sampled":
         return _sampling(client, reader, wanted)
     calls = LimitedClient(client, wanted.concurrency) if several else client
@@ -132,7 +133,7 @@ def _exact(
     reader: AnswerReader,
     response_format: Mapping[str, Any],
     *,
-    tolerance: float,
+    tolerance: Tolerance,
     retry: RetryPolicy,
 ) -> ExactScoring | str:
     """Return the method, or why there is none."""

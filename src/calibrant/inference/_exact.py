@@ -26,29 +26,25 @@ from calibrant.core import (
 from calibrant.inference._several import total_usage
 from calibrant.logprobs import LabelTrie, LabelWalk
 
-__all__ = ["DEFAULT_TOLERANCE", "ExactScoring", "Tolerance", "resolve_tolerance"]
+__all__ = ["DEFAULT_TOLERANCE", "ExactScoring", "Tolerance", "check_tolerance"]
 
 Tolerance = float | Literal["exact"]
 
 DEFAULT_TOLERANCE: Final = 0.1
-_EXACT_TOLERANCE: Final = 0.02
 
 
-def resolve_tolerance(tolerance: Tolerance | None) -> float:
-    """Return the number `tolerance` stands for.
+def check_tolerance(tolerance: Tolerance) -> None:
+    """Refuse what is no tolerance.
 
     Raises
     ------
     ConfigurationError
         It is neither ``"exact"`` nor a number in [0, 1].
     """
-    if tolerance is None:
-        return DEFAULT_TOLERANCE
     if tolerance == "exact":
-        return _EXACT_TOLERANCE
+        return
     if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0.0 <= tolerance <= 1.0:
         raise ConfigurationError(f'Expected a tolerance in [0, 1] or "exact", got {tolerance!r}.')
-    return float(tolerance)
 
 
 @dataclass(kw_only=True)
@@ -63,8 +59,8 @@ class ExactScoring:
         The legal labels.
     constraint : Constraint
         The JSON around the label.
-    tolerance : float
-        See `LabelWalk`.
+    tolerance : float or "exact"
+        See `LabelWalk`; ``"exact"`` is its `thorough` walk with the default tolerance.
     retry : RetryPolicy
         How passing faults of single calls are retried.
     """
@@ -72,12 +68,13 @@ class ExactScoring:
     client: ContinuingClient
     labels: LabelSet
     constraint: Constraint
-    tolerance: float = DEFAULT_TOLERANCE
+    tolerance: Tolerance = DEFAULT_TOLERANCE
     retry: RetryPolicy = RetryPolicy()
     _trie: LabelTrie = field(init=False, repr=False)
     _checked: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        check_tolerance(self.tolerance)
         self._trie = LabelTrie(self.labels.labels)
 
     @property
@@ -90,7 +87,7 @@ class ExactScoring:
         if not self._checked:
             await with_retries(lambda: self.client.check_labels(self.constraint.values), policy=self.retry)
             self._checked = True
-        walk = LabelWalk(self.labels, tolerance=self.tolerance, trie=self._trie)
+        walk = self._walk()
         calls = _Calls()
         try:
             async with self.client.continuing(replace(request, top_logprobs=0)) as row:
@@ -106,6 +103,11 @@ class ExactScoring:
             failure.attempts = calls.made
             raise failure from error
         return self._prediction(walk.distribution(), calls)
+
+    def _walk(self) -> LabelWalk:
+        thorough = self.tolerance == "exact"
+        limit = DEFAULT_TOLERANCE if self.tolerance == "exact" else self.tolerance
+        return LabelWalk(self.labels, tolerance=limit, thorough=thorough, trie=self._trie)
 
     async def _ask(self, row: Continuation, texts: list[str], calls: _Calls) -> list[NextTokens]:
         """Ask about several nodes at once: they share the row's prompt, which the engine has cached."""

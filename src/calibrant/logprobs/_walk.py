@@ -122,6 +122,10 @@ class LabelWalk:
     tolerance : float
         Nodes are visited whose share of the label mass exceeds this, in [0, 1]; 0 visits every node
         that any listed token leads to.
+    thorough : bool, default False
+        Measures the share against the mass of labels read to their end instead. Where nearly all that
+        begins like a label turns out to be something else, the label mass is mostly mass that will
+        leave it, beside which the node that counts may look small.
     trie : LabelTrie, optional
         The trie of `labels`, where it exists already.
 
@@ -132,12 +136,18 @@ class LabelWalk:
     """
 
     def __init__(
-        self, labels: Sequence[str] | LabelSet, *, tolerance: float, trie: LabelTrie | None = None
+        self,
+        labels: Sequence[str] | LabelSet,
+        *,
+        tolerance: float,
+        thorough: bool = False,
+        trie: LabelTrie | None = None,
     ) -> None:
         if not 0.0 <= tolerance <= 1.0:
             raise ConfigurationError(f"Expected a tolerance in [0, 1], got {tolerance}.")
         self._labels = LabelSet.of(labels).labels
         self._tolerance = tolerance
+        self._thorough = thorough
         self._trie = trie or LabelTrie(self._labels)
         self._bytes = [label.encode("utf-8", "surrogatepass") for label in self._labels]
         self._open = {b"": _Open(START, tuple(range(len(self._labels))), 1.0)}
@@ -155,10 +165,12 @@ class LabelWalk:
         Sorted, shorter texts first. Which of them is visited first does not matter to what is visited
         in the end. A node that ends inside a character cannot be asked about as text, and stays open.
         """
-        least = self._tolerance * self._label_mass()
+        complete = math.fsum(self._masses.complete.values())
+        total = complete if self._thorough else self._label_mass()
         found = []
         for text, node in self._open.items():
-            if node.mass > least or not self._visited:
+            whole = total + node.mass if self._thorough else total
+            if node.mass > self._tolerance * whole or not self._visited:
                 try:
                     found.append(text.decode())
                 except UnicodeDecodeError:
