@@ -175,7 +175,7 @@ def test_a_model_that_would_write_no_label_is_unparsed() -> None:
     assert prediction.outcome is Outcome.UNPARSED
     assert prediction.label is None
     assert prediction.distribution is None
-    assert "no label is among the tokens" in prediction.reason
+    assert "no label is among what the model would write next" in prediction.reason
 
 
 def test_label_mass_is_what_is_left_of_illegal_text() -> None:

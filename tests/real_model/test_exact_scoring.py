@@ -116,6 +116,7 @@ def test_a_label_holds_at_least_what_its_decoded_tokens_hold(client: LlamaCppCli
         assert mass >= 0.9 * math.exp(one.distribution.joint_logprob)
 
 
+@pytest.mark.slow
 def test_a_long_system_prompt_is_computed_once(client: LlamaCppClient, bodies: Bodies) -> None:
     """Rows after the first, and all nodes of a row, find 2,000 tokens of it in the cache."""
     rules = " ".join(f"Rule {number}: news about topic {number} is news." for number in range(160))

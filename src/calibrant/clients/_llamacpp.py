@@ -39,10 +39,8 @@ _MAX_TOKENS = 512
 # Raw alternatives are headed by tokens the grammar forbids: a handful would leave most labels unmeasured.
 _MIN_TOP_LOGPROBS = 100
 
-# Next tokens listed for exact scoring: at the first position, where labels compete with everything else
-# the model might write, and at those behind it. Listing 1,000 costs as much as computing the token.
+# Next tokens listed for exact scoring. A quote that closes a label was seen beyond the 200th place.
 _NEXT_TOKENS = 1000
-_FURTHER_TOKENS = 200
 
 # A call may come back without log-probabilities.
 _REPEATS = 3
@@ -180,25 +178,23 @@ class LlamaCppClient:
         finally:
             free.put_nowait(slot)
 
-    async def next_tokens(
-        self, request: CompletionRequest, text: str, *, slot: int, count: int
-    ) -> NextTokens:
-        """Return the `count` most probable tokens that may follow `text`, computed in `slot`."""
+    async def next_tokens(self, request: CompletionRequest, text: str, slot: int) -> NextTokens:
+        """Return what may follow `text`, computed in `slot`."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, self._next_tokens, request, text, slot, count)
+        return await loop.run_in_executor(self._pool, self._next_tokens, request, text, slot)
 
     def close(self) -> None:
         """Wait for running calls, then free the model unless another client uses it."""
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._engine = None
 
-    def _next_tokens(self, request: CompletionRequest, text: str, slot: int, count: int) -> NextTokens:
+    def _next_tokens(self, request: CompletionRequest, text: str, slot: int) -> NextTokens:
         body = {
             "messages": [*map(dict, request.messages), {"role": "assistant", "content": text}],
             "temperature": 0,
             "max_tokens": 1,
             "logprobs": True,
-            "top_logprobs": count,
+            "top_logprobs": request.top_logprobs or _NEXT_TOKENS,
             "id_slot": slot,
             "logit_bias": WRITABLE,
         }
@@ -294,14 +290,13 @@ class LlamaCppClient:
             raise ConfigurationError(msg)
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Row:
     """A row that holds a slot."""
 
     client: LlamaCppClient
     request: CompletionRequest
     slot: int
-    begun: bool = False
 
     @property
     def serial(self) -> bool:
@@ -310,9 +305,7 @@ class _Row:
 
     async def next_tokens(self, text: str) -> NextTokens:
         """Return what may follow `text`."""
-        count = self.request.top_logprobs or (_FURTHER_TOKENS if self.begun else _NEXT_TOKENS)
-        self.begun = True
-        return await self.client.next_tokens(self.request, text, slot=self.slot, count=count)
+        return await self.client.next_tokens(self.request, text, self.slot)
 
 
 def _spelled(engine: Engine, text: str) -> bool:

@@ -140,8 +140,8 @@ class ExactScoring:
                 label=None,
                 outcome=Outcome.UNPARSED,
                 reason=(
-                    "no label is among the tokens the model would write next: it does not take the text before "
-                    "the label for the beginning of an answer"
+                    "no label is among what the model would write next, as far as its tokens are listed: name the "
+                    "labels in the prompt, or use scoring='decode'"
                 ),
                 usage=calls.usage,
                 model=calls.model,
