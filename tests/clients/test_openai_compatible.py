@@ -358,6 +358,15 @@ class TestFinding:
         assert "chat_template" in message
 
 
+async def checked(client: OpenAICompatibleClient, labels: list[str]) -> ConfigurationError | None:
+    """Return why the labels are refused, None where they are not."""
+    try:
+        await client.check_labels(labels)
+    except ConfigurationError as refusal:
+        return refusal
+    return None
+
+
 class TestLabels:
     def test_a_special_token_is_refused(self, toy_server: Start, classifier_for: Classify) -> None:
         """The model could never write it as text; the classifier says so before any row."""
@@ -384,7 +393,9 @@ class TestLabels:
         """Without /tokenize there is nothing to check with."""
         server = toy_server("vllm")
         server.absent = {"/tokenize", "/detokenize"}
-        asyncio.run(make(server, chat_template=TEMPLATE).check_labels(["Spa", "λ"]))
+        client = make(server, chat_template=TEMPLATE)
+        assert asyncio.run(checked(client, ["Spa", "λ"])) is None
+        assert isinstance(asyncio.run(checked(make(toy_server("vllm")), ["Spa", "λ"])), ConfigurationError)
 
 
 class TestOpening:

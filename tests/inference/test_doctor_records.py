@@ -24,7 +24,7 @@ from calibrant.inference import (
     load_examination,
     save_examination,
 )
-from calibrant.inference.doctor import _examine, _records
+from calibrant.inference.doctor import _examine, _records, refuse_misleading
 from calibrant.testing import FakeClient
 
 LABELS = ("Animals", "Food", "Music", "Weather")
@@ -400,13 +400,18 @@ def test_what_does_not_mislead_is_not_refused(verdict: str, space: str, opened: 
 
 def test_clients_and_callables_have_no_record() -> None:
     """Their names are not what they are."""
-    save_examination(examined("patient"))
-    Classifier(model=model(), labels=LABELS)
 
     def patient(messages: list[dict[str, str]]) -> object:
         return messages
 
-    Classifier(model=patient, labels=LABELS).close()
+    for given in (model(), patient):
+        classifier = Classifier(model=given, labels=LABELS)
+        name = classifier.client.name
+        save_examination(examined(name))
+        with pytest.raises(ConfigurationError, match="would mislead"):
+            refuse_misleading(name, options=None, method=classifier.runner.method)
+        assert Classifier(model=given, labels=LABELS).client.name == name
+        classifier.close()
 
 
 def test_an_examined_model_is_refused_as_it_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
