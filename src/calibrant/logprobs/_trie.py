@@ -119,7 +119,8 @@ class LabelTrie:
         # Rows of one task show the same alternatives again and again.
         self.step = lru_cache(maxsize=_MEMORY)(self._step)
         self.enter = lru_cache(maxsize=_MEMORY)(self._enter)
-        self.continuations = lru_cache(maxsize=_MEMORY)(self._continuations)
+        self.follows = lru_cache(maxsize=_MEMORY)(self._follows)
+        self.spellings = lru_cache(maxsize=_MEMORY)(self._spellings)
 
     def _step(self, state: State, data: bytes) -> Branch:
         """Return what is left after `data` at `state`, inside the string."""
@@ -140,13 +141,27 @@ class LabelTrie:
         """Return whether `text` is one of the spellings."""
         return bool(self.fitting(State(text.encode("utf-8", "surrogatepass"), closed=True)))
 
-    def _continuations(self, state: State) -> frozenset[bytes]:
-        """Return every beginning of what is left of the labels, closing quote included, without escapes."""
+    def _follows(self, state: State) -> frozenset[int] | None:
+        """Return the first bytes of what may come next, or None where an escape is unfinished."""
+        if state.pending:
+            return None
         done = len(state.prefix)
-        rests = [
-            self.labels[label].encode("utf-8", "surrogatepass")[done:] + b'"' for label in self.fitting(state)
-        ]
-        return frozenset(rest[:length] for rest in rests for length in range(1, len(rest) + 1))
+        return frozenset(b'"\\') | {key[done] for key in self._keys_below(state) if len(key) > done}
+
+    def _spellings(self, state: State) -> int:
+        """Return how many beginnings there are of what is left of the labels, without escapes.
+
+        Beginnings that labels share count once; the closing quote makes one more of every label.
+        """
+        done, before, count = len(state.prefix), b"", 0
+        for key in self._keys_below(state):
+            count += 1 + len(key) - max(done, _shared(before, key))
+            before = key
+        return count
+
+    def _keys_below(self, state: State) -> list[bytes]:
+        low = bisect_left(self._keys, state.prefix)
+        return self._keys[low : bisect_left(self._keys, state.prefix + b"\xff", low)]
 
     def fitting(self, state: State | None) -> tuple[int, ...]:
         """Return the positions of the labels that `state` may still become, each once."""
@@ -167,6 +182,13 @@ class LabelTrie:
                 if _may_continue(key[done:], state.pending)
             )
         return tuple(dict.fromkeys(found)) if self._repeats else found
+
+
+def _shared(one: bytes, other: bytes) -> int:
+    """Return how many bytes two labels have in common at their beginnings."""
+    return next(
+        (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
+    )
 
 
 def _may_continue(rest: bytes, pending: bytes) -> bool:

@@ -78,6 +78,11 @@ class _Branch:
     fit: tuple[int, ...]
     probability: float
 
+    def is_plain(self, state: State, text: bytes) -> bool:
+        """Return whether it spells what it adds to a node as it is: no escape, nothing behind the quote."""
+        added = self.text[len(text) :]
+        return added == self.state.prefix[len(state.prefix) :] + b'"' * self.state.closed
+
 
 @dataclass(frozen=True, slots=True)
 class _Visited:
@@ -149,7 +154,6 @@ class LabelWalk:
         self._tolerance = tolerance
         self._thorough = thorough
         self._trie = trie or LabelTrie(self._labels)
-        self._bytes = [label.encode("utf-8", "surrogatepass") for label in self._labels]
         self._open = {b"": _Open(START, tuple(range(len(self._labels))), 1.0)}
         self._visited: dict[bytes, _Visited] = {}
         self._masses = _Masses()
@@ -194,7 +198,7 @@ class LabelWalk:
         """
         key = text.encode()
         node = self._open.pop(key)
-        follows = self._follows(node)
+        follows = self._trie.follows(node.state)
         branches, listed, least = [], 0.0, 1.0
         for data, logprob in tokens:
             probability = math.exp(checked(logprob))
@@ -206,8 +210,8 @@ class LabelWalk:
                 if state is not None and fit and probability > 0.0:
                     branches.append(_Branch(key + data, state, fit, probability))
         rest = max(0.0, 1.0 - listed) if listed < 1.0 - _ROUNDING else 0.0
-        spellings = self._trie.continuations(node.state)
-        unlisted = len(spellings) - len({branch.text[len(key) :] for branch in branches} & spellings)
+        plain = {branch.state for branch in branches if branch.is_plain(node.state, key)}
+        unlisted = self._trie.spellings(node.state) - len(plain)
         seen = {label for branch in branches for label in branch.fit}
         unseen = tuple(label for label in node.fit if label not in seen)
         self._visited[key] = _Visited(
@@ -217,15 +221,6 @@ class LabelWalk:
             bound=min(rest / len(unseen), least) if unseen else 0.0,
         )
         self._pour(key, node.mass)
-
-    def _follows(self, node: _Open) -> frozenset[int] | None:
-        """Return the bytes that may come next, or None where an escape is unfinished: a quick look."""
-        if node.state.pending:
-            return None
-        done = len(node.state.prefix)
-        return frozenset(b'"\\') | {
-            self._bytes[label][done] for label in node.fit if len(self._bytes[label]) > done
-        }
 
     def _pour(self, text: bytes, mass: float) -> None:
         """Let `mass` that reached a visited node run on to the nodes and labels behind it."""
