@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["WRITABLE"]
+__all__ = ["FEW_TOKENS", "MANY_TOKENS", "WRITABLE"]
+
+MANY_TOKENS: Final = 1000
+"""Next tokens listed for exact scoring. A quote that closes a label was seen beyond the 200th place."""
+
+FEW_TOKENS: Final = 200
+"""Listed where a few will probably do: 800 more cost as much time as computing half a token."""
 
 WRITABLE: Final = [['"', 100.0]]
 """A ``logit_bias`` that makes llama.cpp write a quote, whatever it was asked.

@@ -7,7 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 from weakref import WeakKeyDictionary
@@ -18,7 +18,7 @@ from calibrant.clients._constraint import (
     json_grammar,
     looks_like_json,
 )
-from calibrant.clients._continuing import WRITABLE
+from calibrant.clients._continuing import FEW_TOKENS, MANY_TOKENS, WRITABLE
 from calibrant.clients._engine import Engine, EngineSettings, default_threads, engine_module, open_engine
 from calibrant.clients._weights import check_weights, locate_weights
 from calibrant.core import (
@@ -38,9 +38,6 @@ _MAX_TOKENS = 512
 
 # Raw alternatives are headed by tokens the grammar forbids: a handful would leave most labels unmeasured.
 _MIN_TOP_LOGPROBS = 100
-
-# Next tokens listed for exact scoring. A quote that closes a label was seen beyond the 200th place.
-_NEXT_TOKENS = 1000
 
 # A call may come back without log-probabilities.
 _REPEATS = 3
@@ -178,26 +175,22 @@ class LlamaCppClient:
         finally:
             free.put_nowait(slot)
 
-    async def next_tokens(self, request: CompletionRequest, text: str, slot: int) -> NextTokens:
+    async def next_tokens(
+        self, request: CompletionRequest, text: str, slot: int, *, few: bool = False
+    ) -> NextTokens:
         """Return what may follow `text`, computed in `slot`."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, self._next_tokens, request, text, slot)
+        count = request.top_logprobs or (FEW_TOKENS if few else MANY_TOKENS)
+        body = _next_body(request, text, count, slot)
+        found = await loop.run_in_executor(self._pool, self._next_tokens, body)
+        return replace(found, short=few and not request.top_logprobs)
 
     def close(self) -> None:
         """Wait for running calls, then free the model unless another client uses it."""
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._engine = None
 
-    def _next_tokens(self, request: CompletionRequest, text: str, slot: int) -> NextTokens:
-        body = {
-            "messages": [*map(dict, request.messages), {"role": "assistant", "content": text}],
-            "temperature": 0,
-            "max_tokens": 1,
-            "logprobs": True,
-            "top_logprobs": request.top_logprobs or _NEXT_TOKENS,
-            "id_slot": slot,
-            "logit_bias": WRITABLE,
-        }
+    def _next_tokens(self, body: dict[str, Any]) -> NextTokens:
         engine = self._loaded()
         for _ in range(_REPEATS):
             answer = self._call(engine, body)
@@ -303,9 +296,9 @@ class _Row:
         """A slot computes one call after the other."""
         return True
 
-    async def next_tokens(self, text: str) -> NextTokens:
+    async def next_tokens(self, text: str, *, few: bool = False) -> NextTokens:
         """Return what may follow `text`."""
-        return await self.client.next_tokens(self.request, text, self.slot)
+        return await self.client.next_tokens(self.request, text, self.slot, few=few)
 
 
 def _spelled(engine: Engine, text: str) -> bool:
@@ -314,6 +307,18 @@ def _spelled(engine: Engine, text: str) -> bool:
     return (
         tokens == engine.tokenize(text, special=False) and engine.detokenize(tokens).strip() == text.strip()
     )
+
+
+def _next_body(request: CompletionRequest, text: str, count: int, slot: int) -> dict[str, Any]:
+    return {
+        "messages": [*map(dict, request.messages), {"role": "assistant", "content": text}],
+        "temperature": 0,
+        "max_tokens": 1,
+        "logprobs": True,
+        "top_logprobs": count,
+        "id_slot": slot,
+        "logit_bias": WRITABLE,
+    }
 
 
 def _read_next(answer: Mapping[str, Any]) -> NextTokens:

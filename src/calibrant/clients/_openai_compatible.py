@@ -209,12 +209,16 @@ class OpenAICompatibleClient:
             )
         return prompt
 
-    async def next_tokens(self, request: CompletionRequest, prompt: str, slot: int | None) -> NextTokens:
+    async def next_tokens(
+        self, request: CompletionRequest, prompt: str, slot: int | None, *, few: bool = False
+    ) -> NextTokens:
         """Return what may follow `prompt`, computed in `slot`."""
         server = await self._found()
         place = Place(slot=slot, whole=self._template is None)
+        most = self._count(request.top_logprobs or self._next_tokens or server.next_tokens)
+        count = min(most, server.few_tokens) if few and not request.top_logprobs else most
         for _ in range(_REPEATS):
-            reply = await self._ask(server, prompt, place, request.top_logprobs)
+            reply = await self._ask(server, prompt, place, count)
             answer = self._http.checked(reply)
             listing = server.listing(answer)
             if listing is not None:
@@ -225,6 +229,7 @@ class OpenAICompatibleClient:
                     top=listing,
                     usage=server.usage(answer),
                     model=model if isinstance(model, str) else None,
+                    short=count < most,
                 )
         raise ProviderError(
             f"the server answered {_REPEATS} times without log-probabilities.",
@@ -237,11 +242,14 @@ class OpenAICompatibleClient:
         """Close the connections; calls under way fail."""
         self._http.close()
 
-    async def _ask(self, server: Server, prompt: str, place: Place, wanted: int = 0) -> Reply:
+    def _count(self, wanted: int) -> int:
+        """Return how many next tokens to ask for: what is wanted, or the most the server was seen to list."""
+        return min(wanted, self._ceiling or wanted)
+
+    async def _ask(self, server: Server, prompt: str, place: Place, wanted: int) -> Reply:
         """Ask for the next tokens, for fewer where the server refuses the number."""
         while True:
-            count = wanted or self._next_tokens or server.next_tokens
-            count = min(count, self._ceiling or count)
+            count = self._count(wanted)
             reply = await self._http.exchange(server.route, server.body(prompt, count=count, place=place))
             lower = smaller_count(reply, count)
             if lower is None:
@@ -278,7 +286,7 @@ class OpenAICompatibleClient:
         found = LlamaCppServer.recognised(self._http, props)
         server = found or CompletionsServer(http=self._http, model=self._model)
         for _ in range(_REPEATS):
-            reply = await self._ask(server, _PROBE, Place())
+            reply = await self._ask(server, _PROBE, Place(), self._next_tokens or server.next_tokens)
             await self._check_ability(server, reply)
             if server.listing(self._http.checked(reply)) is not None:
                 return server
@@ -347,12 +355,12 @@ class _Row:
         """A slot of llama.cpp computes one call after the other."""
         return self.slot is not None
 
-    async def next_tokens(self, text: str) -> NextTokens:
+    async def next_tokens(self, text: str, *, few: bool = False) -> NextTokens:
         """Return what may follow `text`."""
         async with self._lock:
             if self._prompt is None:
                 self._prompt = await self.client.render(self.request)
-        return await self.client.next_tokens(self.request, self._prompt + text, self.slot)
+        return await self.client.next_tokens(self.request, self._prompt + text, self.slot, few=few)
 
 
 async def _misspelt(server: Server, labels: Sequence[str]) -> str:

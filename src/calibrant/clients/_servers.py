@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
-from calibrant.clients._continuing import WRITABLE
+from calibrant.clients._continuing import FEW_TOKENS, MANY_TOKENS, WRITABLE
 from calibrant.clients._http import JsonHttp, Reply
 from calibrant.core import Message, Usage
 
@@ -74,7 +74,8 @@ class LlamaCppServer:
 
     route: ClassVar[str] = "/completion"
     reports_bytes: ClassVar[bool] = True
-    next_tokens: ClassVar[int] = 1000
+    next_tokens: ClassVar[int] = MANY_TOKENS
+    few_tokens: ClassVar[int] = FEW_TOKENS
     template_routes: ClassVar[str] = "/apply-template"
 
     @classmethod
@@ -156,6 +157,7 @@ class CompletionsServer:
     route: ClassVar[str] = "/v1/completions"
     reports_bytes: ClassVar[bool] = False
     next_tokens: ClassVar[int] = 20
+    few_tokens: ClassVar[int] = 20
     template_routes: ClassVar[str] = "/tokenize and /detokenize"
 
     def body(self, prompt: str, *, count: int, place: Place) -> dict[str, Any]:

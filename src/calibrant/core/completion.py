@@ -136,11 +136,14 @@ class NextTokens:
         Tokens and cost of the call.
     model : str or None
         The model that really answered.
+    short : bool
+        Whether the client listed fewer than it could.
     """
 
     top: tuple[tuple[bytes, float], ...]
     usage: Usage = Usage()
     model: str | None = None
+    short: bool = False
 
 
 class Continuation(Protocol):
@@ -151,8 +154,16 @@ class Continuation(Protocol):
         """Whether the row's calls wait for each other in one slot, which keeps the text of the last one."""
         ...
 
-    async def next_tokens(self, text: str) -> NextTokens:
+    async def next_tokens(self, text: str, *, few: bool = False) -> NextTokens:
         """Return what the model may write after its answer began with `text`.
+
+        Parameters
+        ----------
+        text : str
+            The beginning of the answer.
+        few : bool, default False
+            Whether the most probable tokens will probably do: a client to which long listings cost
+            time may list fewer, and say so (`NextTokens.short`).
 
         Raises
         ------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
@@ -92,11 +92,10 @@ class ExactScoring:
         try:
             async with self.client.continuing(replace(request, top_logprobs=0)) as row:
                 last = ""
-                while texts := walk.pending():
-                    if row.serial:
-                        texts = [_nearest(texts, last)]
-                        last = texts[0]
-                    for text, found in zip(texts, await self._ask(row, texts, calls), strict=True):
+                while texts := walk.pending(after=last):
+                    texts = texts[:1] if row.serial else texts
+                    last = texts[0]
+                    for text, found in zip(texts, await self._ask(row, walk, texts, calls), strict=True):
                         walk.visit(text, found.top)
         except LogprobsUnavailableError as error:
             failure = ProviderError(f"unusable log-probabilities: {error}", provider=self.client.name)
@@ -109,18 +108,30 @@ class ExactScoring:
         limit = DEFAULT_TOLERANCE if self.tolerance == "exact" else self.tolerance
         return LabelWalk(self.labels, tolerance=limit, thorough=thorough, trie=self._trie)
 
-    async def _ask(self, row: Continuation, texts: list[str], calls: _Calls) -> list[NextTokens]:
-        """Ask about several nodes at once: they share the row's prompt, which the engine has cached."""
+    async def _ask(
+        self, row: Continuation, walk: LabelWalk, texts: list[str], calls: _Calls
+    ) -> list[NextTokens]:
+        """Ask about several nodes at once: they share the row's prompt, which the engine has cached.
 
-        async def ask(text: str) -> NextTokens:
+        Behind the first token a few alternatives hold nearly all of the mass, and every further one
+        costs time. Where none of them leads on, the whole list is asked for.
+        """
+
+        async def once(text: str, *, few: bool) -> NextTokens:
             try:
                 found, attempts = await with_retries(
-                    lambda: row.next_tokens(self.constraint.prefix + text), policy=self.retry
+                    lambda: row.next_tokens(self.constraint.prefix + text, few=few), policy=self.retry
                 )
             except ProviderError as error:
                 calls.made += error.attempts
                 raise
             calls.add(found, attempts)
+            return found
+
+        async def ask(text: str) -> NextTokens:
+            found = await once(text, few=bool(text) and self.tolerance != "exact")
+            if found.short and not walk.leads_on(text, found.top):
+                return await once(text, few=False)
             return found
 
         try:
@@ -167,17 +178,6 @@ class ExactScoring:
             "tolerance": self.tolerance,
             **({"settings": dict(settings)} if settings and isinstance(settings, Mapping) else {}),
         }
-
-
-def _nearest(texts: Sequence[str], last: str) -> str:
-    """Return the text that shares the longest beginning with the last one: the rest must be computed."""
-
-    def shared(text: str) -> int:
-        return next(
-            (i for i, (a, b) in enumerate(zip(text, last, strict=False)) if a != b), min(len(text), len(last))
-        )
-
-    return max(texts, key=shared)
 
 
 @dataclass

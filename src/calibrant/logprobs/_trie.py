@@ -11,12 +11,13 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_left
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 from calibrant.core import LabelSet
 
-__all__ = ["SPACES", "START", "Branch", "LabelTrie", "State", "advance", "trie_for"]
+__all__ = ["SPACES", "START", "Branch", "LabelTrie", "State", "advance", "shared", "trie_for"]
 
 _HEX = rb"[0-9a-fA-F]"
 _HIGH = rb"u[dD][89abAB]" + _HEX + rb"{2}"
@@ -155,7 +156,7 @@ class LabelTrie:
         """
         done, before, count = len(state.prefix), b"", 0
         for key in self._keys_below(state):
-            count += 1 + len(key) - max(done, _shared(before, key))
+            count += 1 + len(key) - max(done, shared(before, key))
             before = key
         return count
 
@@ -184,8 +185,8 @@ class LabelTrie:
         return tuple(dict.fromkeys(found)) if self._repeats else found
 
 
-def _shared(one: bytes, other: bytes) -> int:
-    """Return how many bytes two labels have in common at their beginnings."""
+def shared(one: Sequence[object], other: Sequence[object]) -> int:
+    """Return how many bytes or characters two texts have in common at their beginnings."""
     return next(
         (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
     )

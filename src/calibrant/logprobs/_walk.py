@@ -40,7 +40,7 @@ import numpy as np
 from calibrant.core import ConfigurationError, LabelDistribution, LabelSet, LogprobSpace
 from calibrant.logprobs._align import checked
 from calibrant.logprobs._distribution import log_normalise
-from calibrant.logprobs._trie import START, LabelTrie, State
+from calibrant.logprobs._trie import START, LabelTrie, State, shared
 
 __all__ = ["LabelWalk"]
 
@@ -163,11 +163,18 @@ class LabelWalk:
         """How many nodes were visited."""
         return len(self._visited)
 
-    def pending(self) -> list[str]:
+    def pending(self, *, after: str = "") -> list[str]:
         """Return the nodes to visit next; empty when the walk is done.
 
-        Sorted, shorter texts first. Which of them is visited first does not matter to what is visited
-        in the end. A node that ends inside a character cannot be asked about as text, and stays open.
+        The order in which they are visited does not matter to what is visited in the end, unless the
+        walk is `thorough`: labels read early take nodes off its list. A node that ends inside a
+        character cannot be asked about as text, and stays open.
+
+        Parameters
+        ----------
+        after : str, default ""
+            The text asked about last. Those that share the longest beginning with it come first, then
+            the shorter ones: an engine that keeps its last text has the least left to compute.
         """
         complete = math.fsum(self._masses.complete.values())
         total = complete if self._thorough else self._label_mass()
@@ -179,7 +186,12 @@ class LabelWalk:
                     found.append(text.decode())
                 except UnicodeDecodeError:
                     continue
-        return sorted(found, key=lambda text: (len(text), text))
+        return sorted(found, key=lambda text: (-shared(text, after), len(text), text))
+
+    def leads_on(self, text: str, tokens: Iterable[tuple[bytes, float]]) -> bool:
+        """Return whether any of the tokens that may follow `text`, a node of `pending`, leads to a label."""
+        state = self._open[text.encode()].state
+        return any(data and self._trie.step(state, data)[1] for data, _ in tokens)
 
     def visit(self, text: str, tokens: Iterable[tuple[bytes, float]]) -> None:
         """Take what the model may write after `text`.
@@ -274,14 +286,14 @@ class LabelWalk:
             weights[label] = mass
             measured[label] = True
         survival = self._survival()
-        shared = 0.0
+        undivided = 0.0
         for node in self._open.values():
             for label in node.fit:
                 weights[label] += survival * node.mass / len(node.fit)
             if len(node.fit) == 1:
                 measured[node.fit[0]] = True
             else:
-                shared += survival * node.mass
+                undivided += survival * node.mass
         label_mass = math.fsum(weights)
         best = max(range(len(weights)), key=weights.__getitem__)
         top = weights[best]
@@ -295,7 +307,7 @@ class LabelWalk:
             measured=np.array(measured, dtype=np.bool_),
             joint_logprob=math.log(top) if top > 0 else None,
             label_mass=min(1.0, label_mass),
-            unresolved_mass=min(1.0, shared + self._masses.unlisted),
+            unresolved_mass=min(1.0, undivided + self._masses.unlisted),
             space=LogprobSpace.EXACT,
             emitted=self._labels[best] if top > 0 else "",
             error_bound=open_mass / reachable if label_mass > 0 else 1.0,

@@ -37,6 +37,8 @@ class FakeContinuingClient(FakeClient):
         The rule, as in `FakeClient`; a ready response cannot be continued.
     listed : int, default 1000
         Next tokens listed at most, where a request leaves the number to the client.
+    few : int, optional
+        Listed where a few will do; by default as many as ever.
     unscorable : collection of str, default ()
         Labels, as JSON spells them, that `check_labels` refuses.
     serial : bool, default False
@@ -74,19 +76,22 @@ class FakeContinuingClient(FakeClient):
         answers: Mapping[str, Answer] | Callable[..., Answer],
         *,
         listed: int = 1000,
+        few: int | None = None,
         unscorable: Collection[str] = (),
         serial: bool = False,
         **options: Any,  # noqa: ANN401 (those of FakeClient)
     ) -> None:
         super().__init__(labels, answers, **options)
-        if listed < 1:
-            msg = f"listed must be at least 1, got {listed}."
-            raise ConfigurationError(msg)
+        for name, number in (("listed", listed), ("few", few)):
+            if number is not None and number < 1:
+                msg = f"{name} must be at least 1, got {number}."
+                raise ConfigurationError(msg)
         self.beginnings: list[str] = []
         self.checked: list[tuple[str, ...]] = []
         self.open_rows = 0
         self.serial = serial
         self._listed = listed
+        self._few = few
         self._unscorable = frozenset(unscorable)
 
     async def check_labels(self, labels: Sequence[str]) -> None:
@@ -107,18 +112,21 @@ class FakeContinuingClient(FakeClient):
         """Return a row's place; it may be asked until the context ends."""
         return self._continuing(request)
 
-    async def next_tokens(self, request: CompletionRequest, text: str) -> NextTokens:
+    async def next_tokens(self, request: CompletionRequest, text: str, *, few: bool = False) -> NextTokens:
         """Return what may follow `text`, the beginning of an answer to the request."""
         with self._call(request) as number:
             self.beginnings.append(text)
             if self._latency:
                 await asyncio.sleep(self._latency)
             shares = self._shares_after(text, self._told(request, number))
-        listed = ranked(shares, request.top_logprobs or self._listed)
+        most = request.top_logprobs or self._listed
+        count = min(most, self._few or most) if few else most
+        listed = ranked(shares, count)
         return NextTokens(
             top=tuple((data, math.log(min(1.0, share))) for data, share in listed),
             usage=Usage(completion_tokens=1),
             model="fake",
+            short=count < most,
         )
 
     @contextlib.asynccontextmanager
@@ -163,9 +171,9 @@ class _FakeRow:
         """As the client was told."""
         return self.client.serial
 
-    async def next_tokens(self, text: str) -> NextTokens:
+    async def next_tokens(self, text: str, *, few: bool = False) -> NextTokens:
         """Return what may follow `text`."""
         if self.ended:
             msg = f"{self.client.name}: a row was asked after its context had ended: ask inside `async with`."
             raise ConfigurationError(msg)
-        return await self.client.next_tokens(self.request, text)
+        return await self.client.next_tokens(self.request, text, few=few)
