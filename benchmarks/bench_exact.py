@@ -42,7 +42,6 @@ PROMPTS = {
 NOTHING = 1e-4
 ROUND = 20  # rows a side gets at a time
 WARM = 8
-DEFAULT = 0.1
 TOLERANCES = (1.0, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 
 
@@ -61,7 +60,8 @@ class Data:
             sys.exit(f"{name}: no file {path}: pass --data DIR.")
         rows = [example for example, _ in read_examples(path)]
         self.labels = LabelSet(sorted({e.answer for e in rows}))
-        self.prompt, self.texts = PROMPTS[name], [e.input for e in reversed(rows)]
+        self.prompt = f"{PROMPTS[name]} Answer with one of these labels: {', '.join(self.labels)}."
+        self.texts = [e.input for e in reversed(rows)]
 
 
 def request_for(data: Data, text: str) -> CompletionRequest:
@@ -73,24 +73,23 @@ async def full_walk(client: LlamaCppClient, data: Data, text: str, trie: LabelTr
     """Return what the model said at every node of a row's label trie."""
     constraint = constraint_for(enum_schema(data.labels, "category"))
     assert constraint is not None  # noqa: S101 (one enum)
-    walk = LabelWalk(data.labels, tolerance=NOTHING, thorough=True, trie=trie)
+    walk = LabelWalk(data.labels, tolerance=NOTHING, trie=trie)
     heard = {}
     async with client.continuing(request_for(data, text)) as row:
-        while texts := walk.pending():
-            for node in texts:
-                heard[node] = await row.next_tokens(constraint.prefix + node)
-                walk.visit(node, heard[node].top)
+        last = ""
+        while texts := walk.pending(after=last):
+            last = texts[0]
+            heard[last] = await row.next_tokens(constraint.prefix + last)
+            walk.visit(last, heard[last].top)
     return heard
 
 
-def replay(
-    data: Data, heard: dict[str, NextTokens], tolerance: float, trie: LabelTrie, *, thorough: bool = False
-) -> LabelWalk:
+def replay(data: Data, heard: dict[str, NextTokens], tolerance: float, trie: LabelTrie) -> LabelWalk:
     """Walk with pruning on what was heard."""
-    walk = LabelWalk(data.labels, tolerance=tolerance, thorough=thorough, trie=trie)
-    while texts := walk.pending():
-        for node in texts:
-            walk.visit(node, heard[node].top)
+    walk, last = LabelWalk(data.labels, tolerance=tolerance, trie=trie), ""
+    while texts := walk.pending(after=last):
+        last = texts[0]
+        walk.visit(last, heard[last].top)
     return walk
 
 
@@ -98,7 +97,7 @@ def curve(client: LlamaCppClient, data: Data, rows: int) -> None:
     """Print how the error falls with the nodes visited."""
     trie = LabelTrie(data.labels.labels)
     heard = [asyncio.run(full_walk(client, data, text, trie)) for text in data.texts[:rows]]
-    full = [replay(data, h, NOTHING, trie, thorough=True) for h in heard]
+    full = [replay(data, h, NOTHING, trie) for h in heard]
     mass = statistics.mean(w.distribution().label_mass for w in full)
     print(
         f"\n{data.name}: {rows} rows, {len(data.labels)} labels, {statistics.mean(w.nodes for w in full):.0f} nodes "
@@ -107,16 +106,15 @@ def curve(client: LlamaCppClient, data: Data, rows: int) -> None:
     print(
         f"{'tolerance':>9} {'nodes':>6} {'mean TV':>8} {'max TV':>7} {'same arg max':>13} {'mean bound':>11}"
     )
-    for tolerance, thorough in (*((number, False) for number in TOLERANCES), (DEFAULT, True)):
-        walks = [replay(data, h, tolerance, trie, thorough=thorough) for h in heard]
+    for tolerance in TOLERANCES:
+        walks = [replay(data, h, tolerance, trie) for h in heard]
         pairs = [(w.distribution(), f.distribution()) for w, f in zip(walks, full, strict=True)]
         variations = [0.5 * np.abs(w.probabilities - f.probabilities).sum() for w, f in pairs]
         same = statistics.mean(w.emitted == f.emitted for w, f in pairs)
         bound = statistics.mean(w.error_bound or 0.0 for w, _ in pairs)
         print(
-            f"{'exact' if thorough else f'{tolerance:.3f}':>9} "
-            f"{statistics.mean(w.nodes for w in walks):6.1f} {np.mean(variations):8.4f} {np.max(variations):7.3f} "
-            f"{same:13.3f} {bound:11.3f}",
+            f"{tolerance:9.3f} {statistics.mean(w.nodes for w in walks):6.1f} {np.mean(variations):8.4f} "
+            f"{np.max(variations):7.3f} {same:13.3f} {bound:11.3f}",
             flush=True,
         )
 

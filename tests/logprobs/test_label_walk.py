@@ -121,12 +121,12 @@ def test_the_order_of_the_labels_does_not_matter(seed: int, order: list[int]) ->
 
 def test_only_branches_above_the_tolerance_are_visited() -> None:
     """The root, then what holds more than the tolerance of the label mass."""
-    walk = LabelWalk(["cat", "cow", "dog"], tolerance=0.3)
+    walk = LabelWalk(["cat", "cow", "dog"], tolerance=0.45)
     assert walk.pending() == [""]
     walk.visit("", [(b"c", math.log(0.30)), (b"dog", math.log(0.12)), (b"?", math.log(0.5))])
-    assert walk.pending() == ["c"], "0.12 of 0.42 is below the tolerance, 0.30 above"
+    assert walk.pending() == ["c"], "0.12 is below 0.45 of 0.30"
     walk.visit("c", [(b'at"', math.log(0.5)), (b"ow", math.log(0.5))])
-    assert walk.pending() == ["cow"]
+    assert walk.pending() == ["cow"], "of 0.15 read to the end and 0.15 to read"
     walk.visit("cow", [(b'"', math.log(1.0))])
     assert walk.pending() == []
     found = walk.distribution()
@@ -135,7 +135,7 @@ def test_only_branches_above_the_tolerance_are_visited() -> None:
     assert walk.nodes == 3
 
 
-def test_a_thorough_walk_is_not_misled_by_mass_that_will_leave() -> None:
+def test_a_walk_is_not_misled_by_mass_that_will_leave() -> None:
     """Beside what only begins like a label, the node that ends as one looks small."""
     labels = ["cat", "dog", *(f"x{number}" for number in range(9))]
     listing = {"": {b"c": 0.02, b"d": 0.01, **{f"x{n}".encode(): 0.1 for n in range(9)}}}
@@ -145,14 +145,11 @@ def test_a_thorough_walk_is_not_misled_by_mass_that_will_leave() -> None:
             return {b'"': 1e-6, b"!": 1 - 1e-6}
         return listing.get(text) or {(labels["cd".index(text)][1:] + '"').encode(): 0.5, b"!": 0.5}
 
-    hasty, thorough = LabelWalk(labels, tolerance=0.2), LabelWalk(labels, tolerance=0.2, thorough=True)
-    for walk in (hasty, thorough):
-        while texts := walk.pending():
-            for text in texts:
-                walk.visit(text, [(data, math.log(p)) for data, p in model(text).items()])
-    assert hasty.nodes == 1
-    assert hasty.distribution().probability("cat") < 0.1
-    assert thorough.distribution().probability("cat") == pytest.approx(2 / 3, abs=1e-4)
+    walk = LabelWalk(labels, tolerance=0.2)
+    while texts := walk.pending():
+        for text in texts:
+            walk.visit(text, [(data, math.log(p)) for data, p in model(text).items()])
+    assert walk.distribution().probability("cat") == pytest.approx(2 / 3, abs=1e-4)
 
 
 def test_an_open_node_of_several_labels_is_shared_among_them() -> None:

@@ -31,6 +31,7 @@ __all__ = ["DEFAULT_TOLERANCE", "ExactScoring", "Tolerance", "check_tolerance"]
 Tolerance = float | Literal["exact"]
 
 DEFAULT_TOLERANCE: Final = 0.1
+_EXACT: Final = 0.01
 
 
 def check_tolerance(tolerance: Tolerance) -> None:
@@ -60,7 +61,7 @@ class ExactScoring:
     constraint : Constraint
         The JSON around the label.
     tolerance : float or "exact"
-        See `LabelWalk`; ``"exact"`` is its `thorough` walk with the default tolerance.
+        See `LabelWalk`; ``"exact"`` is 0.01.
     retry : RetryPolicy
         How passing faults of single calls are retried.
     """
@@ -72,6 +73,8 @@ class ExactScoring:
     retry: RetryPolicy = RetryPolicy()
     _trie: LabelTrie = field(init=False, repr=False)
     _checked: bool = field(default=False, init=False, repr=False)
+    # Whether the labels' first tokens were always among the few most probable ones.
+    _common: bool = field(default=True, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_tolerance(self.tolerance)
@@ -104,17 +107,16 @@ class ExactScoring:
         return self._prediction(walk.distribution(), calls)
 
     def _walk(self) -> LabelWalk:
-        thorough = self.tolerance == "exact"
-        limit = DEFAULT_TOLERANCE if self.tolerance == "exact" else self.tolerance
-        return LabelWalk(self.labels, tolerance=limit, thorough=thorough, trie=self._trie)
+        tolerance = _EXACT if self.tolerance == "exact" else self.tolerance
+        return LabelWalk(self.labels, tolerance=tolerance, trie=self._trie)
 
     async def _ask(
         self, row: Continuation, walk: LabelWalk, texts: list[str], calls: _Calls
     ) -> list[NextTokens]:
         """Ask about several nodes at once: they share the row's prompt, which the engine has cached.
 
-        Behind the first token a few alternatives hold nearly all of the mass, and every further one
-        costs time. Where none of them leads on, the whole list is asked for.
+        Mostly a few alternatives will do, and every further one costs time. Where they do not, the
+        whole list is asked for.
         """
 
         async def once(text: str, *, few: bool) -> NextTokens:
@@ -129,8 +131,9 @@ class ExactScoring:
             return found
 
         async def ask(text: str) -> NextTokens:
-            found = await once(text, few=bool(text) and self.tolerance != "exact")
-            if found.short and not walk.leads_on(text, found.top):
+            found = await once(text, few=self.tolerance != "exact" and bool(text or self._common))
+            if found.short and not walk.is_enough(text, found.top):
+                self._common = self._common and bool(text)
                 return await once(text, few=False)
             return found
 

@@ -9,10 +9,14 @@ node is the sum over all ways to reach it, so alternative tokenisations of a lab
 ``ess`` and ``Business`` meet. What follows a node is read once, after the node's text in the model's
 own tokenisation.
 
-Nodes are visited breadth-first as long as their share of the label mass (all that has not left the
-label set) exceeds a tolerance. The others are *open*. Of their mass as much is counted as was left of
-the mass of the others, which were read to their end (a model that begins with ``B`` may go on to any
-word), for the label they lead to, or spread evenly over several.
+Nodes are visited as long as their share exceeds a tolerance: their mass against that of the labels
+read to their end and of the heaviest node there is still to visit. All that has not left the label set
+would be the simpler measure, but where nearly all that begins like a label turns out to be something
+else (a model that begins with ``B`` may go on to any word), that is mostly mass that will leave, and the
+node that counts looks small beside it.
+
+The other nodes are *open*. Of their mass as much is counted as was left of the mass of those read to
+their end, for the label they lead to, or spread evenly over several.
 
 The bound
 ---------
@@ -32,6 +36,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -125,12 +130,8 @@ class LabelWalk:
     labels : sequence of str, length L, or LabelSet
         The label set.
     tolerance : float
-        Nodes are visited whose share of the label mass exceeds this, in [0, 1]; 0 visits every node
-        that any listed token leads to.
-    thorough : bool, default False
-        Measures the share against the mass of labels read to their end instead. Where nearly all that
-        begins like a label turns out to be something else, the label mass is mostly mass that will
-        leave it, beside which the node that counts may look small.
+        Nodes are visited whose share exceeds this, in [0, 1]; 0 visits every node that any listed
+        token leads to, 1 only the root.
     trie : LabelTrie, optional
         The trie of `labels`, where it exists already.
 
@@ -145,14 +146,12 @@ class LabelWalk:
         labels: Sequence[str] | LabelSet,
         *,
         tolerance: float,
-        thorough: bool = False,
         trie: LabelTrie | None = None,
     ) -> None:
         if not 0.0 <= tolerance <= 1.0:
             raise ConfigurationError(f"Expected a tolerance in [0, 1], got {tolerance}.")
         self._labels = LabelSet.of(labels).labels
         self._tolerance = tolerance
-        self._thorough = thorough
         self._trie = trie or LabelTrie(self._labels)
         self._open = {b"": _Open(START, tuple(range(len(self._labels))), 1.0)}
         self._visited: dict[bytes, _Visited] = {}
@@ -166,9 +165,8 @@ class LabelWalk:
     def pending(self, *, after: str = "") -> list[str]:
         """Return the nodes to visit next; empty when the walk is done.
 
-        The order in which they are visited does not matter to what is visited in the end, unless the
-        walk is `thorough`: labels read early take nodes off its list. A node that ends inside a
-        character cannot be asked about as text, and stays open.
+        They may be visited one at a time or all at once; labels that are read first can take others off
+        the list. A node that ends inside a character cannot be asked about as text, and stays open.
 
         Parameters
         ----------
@@ -176,22 +174,24 @@ class LabelWalk:
             The text asked about last. Those that share the longest beginning with it come first, then
             the shorter ones: an engine that keeps its last text has the least left to compute.
         """
-        complete = math.fsum(self._masses.complete.values())
-        total = complete if self._thorough else self._label_mass()
-        found = []
+        if not self._visited:
+            return [""]
+        masses = {}
         for text, node in self._open.items():
-            whole = total + node.mass if self._thorough else total
-            if node.mass > self._tolerance * whole or not self._visited:
-                try:
-                    found.append(text.decode())
-                except UnicodeDecodeError:
-                    continue
+            with suppress(UnicodeDecodeError):
+                masses[text.decode()] = node.mass
+        whole = math.fsum(self._masses.complete.values()) + max(masses.values(), default=0.0)
+        found = [text for text, mass in masses.items() if mass > self._tolerance * whole]
         return sorted(found, key=lambda text: (-shared(text, after), len(text), text))
 
-    def leads_on(self, text: str, tokens: Iterable[tuple[bytes, float]]) -> bool:
-        """Return whether any of the tokens that may follow `text`, a node of `pending`, leads to a label."""
-        state = self._open[text.encode()].state
-        return any(data and self._trie.step(state, data)[1] for data, _ in tokens)
+    def is_enough(self, text: str, tokens: Iterable[tuple[bytes, float]]) -> bool:
+        """Return whether a short listing of what may follow `text`, a node of `pending`, will do.
+
+        At the root it must lead to every label, so that none is left unmeasured; elsewhere to one.
+        """
+        node = self._open[text.encode()]
+        found = {label for data, _ in tokens if data for label in self._trie.step(node.state, data)[1]}
+        return len(found) == len(node.fit) if not text else bool(found)
 
     def visit(self, text: str, tokens: Iterable[tuple[bytes, float]]) -> None:
         """Take what the model may write after `text`.
@@ -253,10 +253,6 @@ class LabelWalk:
                 else:
                     node = self._open.setdefault(branch.text, _Open(branch.state, branch.fit))
                     node.mass += share
-
-    def _label_mass(self) -> float:
-        """Return the mass that has not left the label set."""
-        return math.fsum((*self._masses.complete.values(), *(node.mass for node in self._open.values())))
 
     def _survival(self) -> float:
         """Return how much of the mass that entered the label set was left at the labels' ends, in [0, 1]."""
