@@ -215,6 +215,33 @@ def test_a_serial_engine_is_asked_neighbours_first(tolerance: Any) -> None:
     assert longer.count(False) <= 2, "it leaves a branch only when that is read to its end"
 
 
+def test_a_short_listing_is_asked_for_again_where_it_leads_nowhere() -> None:
+    """At the root where a label is missing, from then on at once; elsewhere where all are."""
+    rule = {"Food": 0.7, "Bills/Electricity": 0.2, "Bills/Gas & Oil": 0.1}
+    whole = fake(default=rule, illegal_mass=0.5)
+    brief = fake(default=rule, illegal_mass=0.5, few=2)
+    slow = classifier(brief, tolerance=0.0)
+    expected = classifier(whole, tolerance=0.0).classify("t").distribution
+    first, second = slow.classify("t"), slow.classify("u")
+    assert expected is not None
+    for found in (first.distribution, second.distribution):
+        assert found is not None
+        np.testing.assert_allclose(found.probabilities, expected.probabilities, rtol=1e-9)
+        assert all(found.measured)
+    nodes = len(whole.beginnings)
+    assert first.attempts == nodes + 1, "the root: illegal text, Food, and Bills was not listed"
+    assert second.attempts == nodes
+
+
+def test_an_exact_walk_asks_for_whole_listings() -> None:
+    """What is cut off would be missing from the distribution."""
+    client = fake(few=1)
+    prediction = classifier(client, tolerance="exact").classify("t")
+    assert prediction.attempts == len(set(client.beginnings))
+    assert prediction.distribution is not None
+    np.testing.assert_allclose(prediction.distribution.probabilities, [0.5, 0.2, 0.3])
+
+
 def test_labels_that_differ_in_space_alone_are_refused() -> None:
     """Nobody could tell which of them an answer means."""
     with pytest.raises(ConfigurationError, match="equal"):
