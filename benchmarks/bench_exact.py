@@ -60,7 +60,11 @@ class Data:
             sys.exit(f"{name}: no file {path}: pass --data DIR.")
         rows = [example for example, _ in read_examples(path)]
         self.labels = LabelSet(sorted({e.answer for e in rows}))
-        self.prompt = f"{PROMPTS[name]} Answer with one of these labels: {', '.join(self.labels)}."
+        # A prompt that shows the form of the answer: the model then means to write a label.
+        self.prompt = (
+            f"{PROMPTS[name]} The category is one of: {', '.join(self.labels)}. "
+            f'Answer with JSON such as {{"category": "{self.labels.labels[0]}"}}.'
+        )
         self.texts = [e.input for e in reversed(rows)]
 
 

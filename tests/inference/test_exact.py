@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +13,11 @@ import pytest
 
 from calibrant import Classifier, ConfidenceAdapter
 from calibrant.core import (
+    CompletionRequest,
     ConfigurationError,
     LabelSet,
     LogprobSpace,
+    NextTokens,
     Outcome,
     Prediction,
     ProviderError,
@@ -216,21 +220,27 @@ def test_a_serial_engine_is_asked_neighbours_first(tolerance: Any) -> None:
 
 
 def test_a_short_listing_is_asked_for_again_where_it_leads_nowhere() -> None:
-    """At the root where a label is missing, from then on at once; elsewhere where all are."""
-    rule = {"Food": 0.7, "Bills/Electricity": 0.2, "Bills/Gas & Oil": 0.1}
-    whole = fake(default=rule, illegal_mass=0.5)
-    brief = fake(default=rule, illegal_mass=0.5, few=2)
-    slow = classifier(brief, tolerance=0.0)
-    expected = classifier(whole, tolerance=0.0).classify("t").distribution
-    first, second = slow.classify("t"), slow.classify("u")
-    assert expected is not None
-    for found in (first.distribution, second.distribution):
-        assert found is not None
-        np.testing.assert_allclose(found.probabilities, expected.probabilities, rtol=1e-9)
-        assert all(found.measured)
-    nodes = len(whole.beginnings)
-    assert first.attempts == nodes + 1, "the root: illegal text, Food, and Bills was not listed"
-    assert second.attempts == nodes
+    """Behind the root; the label the short listing hides is found all the same."""
+    client = _Prattling(
+        ["Food", "Bills"], {}, default={"Food": 0.7, "Bills": 0.3}, tokens="characters", few=1
+    )
+    prediction = Classifier(model=client, labels=["Food", "Bills"], field="category", tolerance=0.0).classify(
+        "t"
+    )
+    assert prediction.distribution is not None
+    np.testing.assert_allclose(prediction.distribution.probabilities, np.array([0.28, 0.3]) / 0.58)
+    twice = {text for text in client.beginnings if client.beginnings.count(text) == 2}
+    assert twice == {'{"category": "Foo'}
+
+
+class _Prattling(FakeContinuingClient):
+    """Behind ``Foo`` it would rather write something else."""
+
+    async def next_tokens(self, request: CompletionRequest, text: str, *, few: bool = False) -> NextTokens:
+        found = await super().next_tokens(request, text)
+        if text.endswith("Foo"):
+            found = replace(found, top=((b"lish", math.log(0.6)), (found.top[0][0], math.log(0.4))))
+        return replace(found, top=found.top[:1], short=True) if few else found
 
 
 def test_an_exact_walk_asks_for_whole_listings() -> None:

@@ -61,7 +61,7 @@ class Classifier:
         server with ``api_base`` is asked for exact scores only where ``exact`` is written.
     tolerance : float or "exact", optional
         How far ``exact`` goes: beginnings of labels whose share of the label mass is not above this,
-        in [0, 1], are not looked into. 0.1 by default; ``"exact"`` is 0.01.
+        in [0, 1], are not looked into. 0.2 by default; ``"exact"`` is 0.01.
     samples : int, optional
         How often ``sampled`` asks about a text, at least 2; 10 by default.
     temperature : float, optional

@@ -30,7 +30,7 @@ __all__ = ["DEFAULT_TOLERANCE", "ExactScoring", "Tolerance", "check_tolerance"]
 
 Tolerance = float | Literal["exact"]
 
-DEFAULT_TOLERANCE: Final = 0.1
+DEFAULT_TOLERANCE: Final = 0.2
 _EXACT: Final = 0.01
 
 
@@ -73,8 +73,6 @@ class ExactScoring:
     retry: RetryPolicy = RetryPolicy()
     _trie: LabelTrie = field(init=False, repr=False)
     _checked: bool = field(default=False, init=False, repr=False)
-    # Whether the labels' first tokens were always among the few most probable ones.
-    _common: bool = field(default=True, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_tolerance(self.tolerance)
@@ -115,8 +113,8 @@ class ExactScoring:
     ) -> list[NextTokens]:
         """Ask about several nodes at once: they share the row's prompt, which the engine has cached.
 
-        Mostly a few alternatives will do, and every further one costs time. Where they do not, the
-        whole list is asked for.
+        Behind the first token a few alternatives will mostly do, and every further one costs time.
+        Where none of them leads on, the whole list is asked for.
         """
 
         async def once(text: str, *, few: bool) -> NextTokens:
@@ -131,9 +129,8 @@ class ExactScoring:
             return found
 
         async def ask(text: str) -> NextTokens:
-            found = await once(text, few=self.tolerance != "exact" and bool(text or self._common))
-            if found.short and not walk.is_enough(text, found.top):
-                self._common = self._common and bool(text)
+            found = await once(text, few=bool(text) and self.tolerance != "exact")
+            if found.short and not walk.leads_on(text, found.top):
                 return await once(text, few=False)
             return found
 
