@@ -32,6 +32,7 @@ Tolerance = float | Literal["exact"]
 
 DEFAULT_TOLERANCE: Final = 0.2
 _EXACT: Final = 0.01
+_FEW_LABELS: Final = 20
 
 
 def check_tolerance(tolerance: Tolerance) -> None:
@@ -108,13 +109,17 @@ class ExactScoring:
         tolerance = _EXACT if self.tolerance == "exact" else self.tolerance
         return LabelWalk(self.labels, tolerance=tolerance, trie=self._trie)
 
+    def _few(self, text: str) -> bool:
+        """Return whether a short listing will probably do; of many labels, one will not begin with it."""
+        return self.tolerance != "exact" and (bool(text) or len(self.labels) <= _FEW_LABELS)
+
     async def _ask(
         self, row: Continuation, walk: LabelWalk, texts: list[str], calls: _Calls
     ) -> list[NextTokens]:
         """Ask about several nodes at once: they share the row's prompt, which the engine has cached.
 
-        Behind the first token a few alternatives will mostly do, and every further one costs time.
-        Where none of them leads on, the whole list is asked for.
+        A few alternatives will mostly do, and every further one costs time. Where they do not, the
+        whole list is asked for.
         """
 
         async def once(text: str, *, few: bool) -> NextTokens:
@@ -129,8 +134,8 @@ class ExactScoring:
             return found
 
         async def ask(text: str) -> NextTokens:
-            found = await once(text, few=bool(text) and self.tolerance != "exact")
-            if found.short and not walk.leads_on(text, found.top):
+            found = await once(text, few=self._few(text))
+            if found.short and not walk.is_enough(text, found.top):
                 return await once(text, few=False)
             return found
 

@@ -184,10 +184,14 @@ class LabelWalk:
         found = [text for text, mass in masses.items() if mass > self._tolerance * whole]
         return sorted(found, key=lambda text: (-shared(text, after), len(text), text))
 
-    def leads_on(self, text: str, tokens: Iterable[tuple[bytes, float]]) -> bool:
-        """Return whether a short listing of what may follow `text`, a node of `pending`, leads anywhere."""
-        state = self._open[text.encode()].state
-        return any(data and self._trie.step(state, data)[1] for data, _ in tokens)
+    def is_enough(self, text: str, tokens: Iterable[tuple[bytes, float]]) -> bool:
+        """Return whether a short listing of what may follow `text`, a node of `pending`, will do.
+
+        At the root it must lead to every label, so that none is left unmeasured; elsewhere to one.
+        """
+        node = self._open[text.encode()]
+        found = {label for data, _ in tokens if data for label in self._trie.step(node.state, data)[1]}
+        return len(found) == len(node.fit) if not text else bool(found)
 
     def visit(self, text: str, tokens: Iterable[tuple[bytes, float]]) -> None:
         """Take what the model may write after `text`.
