@@ -67,8 +67,9 @@ def measure(client: Client, path: Path, options: argparse.Namespace) -> None:
     limits = {"train": options.prior_rows, "validation": options.validation_rows, "test": options.test_rows}
     data = {split: rows(path, split, limit) for split, limit in limits.items()}
     labels = LabelSet(sorted({example.answer for example, _ in read_examples(path)}))
+    prompt = f"{PROMPTS[name]} Answer in JSON with one of these categories: {', '.join(labels)}."
     asked = Classifier(
-        model=client, labels=labels, field="category", prompt=PROMPTS[name], tolerance=options.tolerance
+        model=client, labels=labels, field="category", prompt=prompt, tolerance=options.tolerance
     )
     predicted = {split: asked.classify_many([e.input for e in found]) for split, found in data.items()}
     logs = {split: log_probabilities(found) for split, found in predicted.items()}

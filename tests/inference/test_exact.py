@@ -220,7 +220,7 @@ def test_a_serial_engine_is_asked_neighbours_first(tolerance: Any) -> None:
 
 
 def test_a_short_listing_is_asked_for_again_where_it_leads_nowhere() -> None:
-    """Behind the root; the label the short listing hides is found all the same."""
+    """At the root where a label is missing, elsewhere where all are: none is lost."""
     client = _Prattling(
         ["Food", "Bills"], {}, default={"Food": 0.7, "Bills": 0.3}, tokens="characters", few=1
     )
@@ -230,7 +230,7 @@ def test_a_short_listing_is_asked_for_again_where_it_leads_nowhere() -> None:
     assert prediction.distribution is not None
     np.testing.assert_allclose(prediction.distribution.probabilities, np.array([0.28, 0.3]) / 0.58)
     twice = {text for text in client.beginnings if client.beginnings.count(text) == 2}
-    assert twice == {'{"category": "Foo'}
+    assert twice == {'{"category": "', '{"category": "Foo'}, "Bills is not among the first one, nor is d"
 
 
 class _Prattling(FakeContinuingClient):
