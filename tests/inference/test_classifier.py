@@ -353,7 +353,7 @@ def test_a_task_describes_its_classifier(
     options = {"max_tokens": 9, "api_base": "http://h/v1"}
     settings = {"space": "raw", "concurrency": 3, "options": options, "scoring": None}
     assert opened == [("openai/x", settings)]
-    assert classifier.runner.concurrency == 3
+    assert classifier.runner.gate.limits.concurrency == 3
     assert isinstance(classifier.runner.method, Decoding)
     assert classifier.runner.method.reader.space is LogprobSpace.RAW
     assert classifier.classify("meow").label == "cat"
@@ -369,7 +369,7 @@ def test_a_model_given_by_hand_takes_nothing_of_the_tasks_model(
     own = ModelSettings(name="openai/x", api_base="http://h/v1", space="raw", concurrency=3, options={"a": 1})
     described = Task(name="n", labels=LabelSet(LABELS), prompt="p", model=own)
     classifier = Classifier.from_task(described, model="other")
-    settings = {"space": None, "concurrency": None, "options": {}, "scoring": None}
+    settings = {"space": None, "concurrency": 10, "options": {}, "scoring": None}
     assert opened == [("other", settings)]
-    assert classifier.runner.concurrency == 10
+    assert classifier.runner.gate.limits.concurrency == 10
     assert dict(classifier.runner.options) == {}

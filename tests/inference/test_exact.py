@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -115,8 +116,8 @@ def test_two_spellings_of_the_tolerance_do_not_share_a_journal() -> None:
     stored: dict[str, Prediction] = {}
 
     class Memory:
-        def get(self, key: str) -> Prediction | None:
-            return stored.get(key)
+        def get_many(self, keys: Sequence[str]) -> dict[str, Prediction]:
+            return {key: stored[key] for key in keys if key in stored}
 
         def put(self, key: str, prediction: Prediction) -> None:
             stored[key] = prediction
@@ -193,14 +194,16 @@ def test_label_mass_is_what_is_left_of_illegal_text() -> None:
 def test_rows_run_side_by_side() -> None:
     """As many as the concurrency allows."""
     client = fake(latency=0.01)
-    asyncio.run(classifier(client, concurrency=4, tolerance=1.0).aclassify_many(["t"] * 8))
+    asyncio.run(
+        classifier(client, concurrency=4, tolerance=1.0).aclassify_many([f"t{number}" for number in range(8)])
+    )
     assert client.max_in_flight == 4
 
 
 def test_the_nodes_of_a_level_are_asked_together() -> None:
     """A server far away is waited for once per level, not once per node."""
     client = fake(latency=0.01)
-    classifier(client, concurrency=1, tolerance=0.2).classify("t")
+    classifier(client, concurrency=4, tolerance=0.2).classify("t")
     assert client.max_in_flight == 2, "F and B"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -17,6 +18,10 @@ FAULT = ProviderError("broken", provider="fake", status=500)
 
 class Memory(dict[str, Prediction]):
     """A journal in memory."""
+
+    def get_many(self, keys: Sequence[str]) -> dict[str, Prediction]:
+        """Return what is there."""
+        return {key: self[key] for key in keys if key in self}
 
     def put(self, key: str, prediction: Prediction) -> None:
         """Store, once."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -627,6 +627,10 @@ def test_scoring_says_how_codes_are_asked_for() -> None:
 class Memory(dict[str, Prediction]):
     """A journal in memory."""
 
+    def get_many(self, keys: Sequence[str]) -> dict[str, Prediction]:
+        """Return what is there."""
+        return {key: self[key] for key in keys if key in self}
+
     def put(self, key: str, prediction: Prediction) -> None:
         """Store, once."""
         assert key not in self
@@ -642,7 +646,7 @@ class Memory(dict[str, Prediction]):
         {"label_codes": LabelCodes(codes=["w", "x", "y", "z"])},
         {"labels": LABELS[::-1]},
         {"scoring": "decode"},
-        {"tolerance": 0.2},
+        {"tolerance": 0.3},
     ],
     ids=str,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -407,6 +408,10 @@ def test_an_unknown_scoring_is_refused() -> None:
 
 class Memory(dict[str, Prediction]):
     """A journal in memory."""
+
+    def get_many(self, keys: Sequence[str]) -> dict[str, Prediction]:
+        """Return what is there."""
+        return {key: self[key] for key in keys if key in self}
 
     def put(self, key: str, prediction: Prediction) -> None:
         """Store, once."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import assert_type
 
@@ -69,6 +69,10 @@ assert_type(open_client("openai/x"), Client)
 
 class Memory(dict[str, Prediction]):
     """A journal in memory."""
+
+    def get_many(self, keys: Sequence[str]) -> dict[str, Prediction]:
+        """Return what is there."""
+        return {key: self[key] for key in keys if key in self}
 
     def put(self, key: str, prediction: Prediction) -> None:
         """Store."""

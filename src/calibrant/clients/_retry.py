@@ -101,21 +101,34 @@ async def with_retries(
     ProviderError
         The last failure; its attribute ``attempts`` holds the number of calls made.
     """
+    policy = policy or RetryPolicy()
+    try:
+        return await call(), 1  # nearly always all there is to it
+    except ProviderError as error:
+        error.attempts = 1
+        if policy.attempts == 1 or not policy.worth_retrying(error):
+            raise
+        failure = error
+    await policy.sleep(policy.wait_seconds(1, failure))
+    return await _again(call, policy)
+
+
+async def _again(call: Callable[[], Awaitable[_T]], policy: RetryPolicy) -> tuple[_T, int]:
+    """Make the second call, and those after it."""
     import tenacity  # noqa: PLC0415 (keeps `import calibrant` light)
 
-    policy = policy or RetryPolicy()
     retrying = tenacity.AsyncRetrying(
-        stop=tenacity.stop_after_attempt(policy.attempts),
+        stop=tenacity.stop_after_attempt(policy.attempts - 1),
         retry=tenacity.retry_if_exception(policy.worth_retrying),
-        wait=lambda state: policy.wait_seconds(state.attempt_number, _failure(state)),
+        wait=lambda state: policy.wait_seconds(state.attempt_number + 1, _failure(state)),
         sleep=policy.sleep,
         reraise=True,
     )
-    made = 0
+    made = 1
     try:
         async for attempt in retrying:
             with attempt:
-                made = attempt.retry_state.attempt_number
+                made = attempt.retry_state.attempt_number + 1
                 return await call(), made
     except ProviderError as error:
         error.attempts = made

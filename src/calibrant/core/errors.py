@@ -5,6 +5,7 @@ CalibrantError
 ├── DataError                                 a data file or row is wrong; names file and line
 ├── NotFittedError                            predict before fit
 ├── LogprobsUnavailableError                  token log-probabilities are needed and absent
+├── LimitReachedError                         a budget or deadline of the user's ended a run early
 ├── StateError                                a run directory or stored state cannot be used
 └── ProviderError                             a model could not be reached or refused the call
     ├── ContextLengthError                prompt and text do not fit the model: the prompt's business
@@ -26,6 +27,7 @@ __all__ = [
     "ConfigurationError",
     "ContextLengthError",
     "DataError",
+    "LimitReachedError",
     "LogprobsUnavailableError",
     "NotFittedError",
     "ProviderError",
@@ -71,6 +73,10 @@ class NotFittedError(CalibrantError):
 
 class LogprobsUnavailableError(CalibrantError):
     """Token log-probabilities were needed and the answer holds none that can be used."""
+
+
+class LimitReachedError(CalibrantError):
+    """A budget or a deadline that the user set ended a run before its last row."""
 
 
 class StateError(CalibrantError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,8 +17,8 @@ __all__ = ["Journal", "prediction_from_record", "prediction_to_record"]
 class Journal(Protocol):
     """Remembers finished predictions, so that no call is paid for twice."""
 
-    def get(self, key: str) -> Prediction | None:
-        """Return the prediction stored under `key`, or None."""
+    def get_many(self, keys: Sequence[str]) -> Mapping[str, Prediction]:
+        """Return the predictions stored under `keys`, those that are there."""
         ...
 
     def put(self, key: str, prediction: Prediction) -> None:

@@ -5,6 +5,8 @@ from calibrant.inference._choice import Scoring
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._codes import LabelCodes
 from calibrant.inference._exact import ExactScoring, Tolerance
+from calibrant.inference._feed import OnPrediction, Stop
+from calibrant.inference._limits import Gate, Limits
 from calibrant.inference._loop import run_sync
 from calibrant.inference._methods import Decoding, Method
 from calibrant.inference._models import ModelLike, open_client
@@ -29,14 +31,18 @@ __all__ = [
     "ExactScoring",
     "Examination",
     "Finding",
+    "Gate",
     "LabelCodes",
+    "Limits",
     "Method",
     "ModelLike",
+    "OnPrediction",
     "Query",
     "RetryPolicy",
     "Runner",
     "Sampling",
     "Scoring",
+    "Stop",
     "Thresholds",
     "Tolerance",
     "Verdict",

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from calibrant.clients import OpenAICompatibleClient, RetryPolicy, constraint_for
+from calibrant.clients import OpenAICompatibleClient, constraint_for
 from calibrant.core import Client, ConfigurationError, ContinuingClient, LabelSet
+from calibrant.inference._calls import Calls
 from calibrant.inference._codes import CodedMethod, LabelCodes, resolve_codes
 from calibrant.inference._exact import DEFAULT_TOLERANCE, ExactScoring, Tolerance, check_tolerance
 from calibrant.inference._methods import Decoding, Method
 from calibrant.inference._reader import AnswerReader
 from calibrant.inference._sampling import DEFAULT_SAMPLES, Sampling, check_seed, resolve_temperature
-from calibrant.inference._several import LimitedClient
 from calibrant.logprobs import enum_schema
 
 __all__ = ["MethodOptions", "Scoring", "choose_method"]
@@ -29,10 +29,8 @@ class MethodOptions:
     ----------
     scoring, tolerance, samples, temperature, label_codes
         See `calibrant.inference.Classifier`.
-    retry : RetryPolicy
-        How passing faults are retried.
-    concurrency : int
-        Calls in flight at most.
+    calls : Calls
+        How single calls are made.
     options : mapping
         Handed to the provider with every call.
     """
@@ -42,8 +40,7 @@ class MethodOptions:
     samples: int | None = None
     temperature: float | None = None
     label_codes: LabelCodes | bool = False
-    retry: RetryPolicy = RetryPolicy()
-    concurrency: int = 10
+    calls: Calls = field(default_factory=Calls)
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -64,9 +61,7 @@ def choose_method(
     labels = reader.labels
     _check_schema(reader, response_format)
     coded = LabelSet(label_codes.for_labels(labels))
-    inner = _choose(
-        client, replace(reader, labels=coded), enum_schema(coded, reader.field), wanted, several=True
-    )
+    inner = _choose(client, replace(reader, labels=coded), enum_schema(coded, reader.field), wanted)
     return CodedMethod(inner=inner, labels=labels, field_path=reader.field, label_codes=label_codes)
 
 
@@ -97,19 +92,16 @@ def _choose(
     reader: AnswerReader,
     response_format: Mapping[str, Any],
     wanted: MethodOptions,
-    *,
-    several: bool = False,
 ) -> Method:
-    """Return the method that answers with a label of `reader`; `several` says that rows ask it repeatedly."""
+    """Return the method that answers with a label of `reader`."""
     limit = DEFAULT_TOLERANCE if wanted.tolerance is None else wanted.tolerance
     check_tolerance(limit)
     if wanted.scoring == "sampled":
         return _sampling(client, reader, wanted)
-    calls = LimitedClient(client, wanted.concurrency) if several else client
-    decoding = Decoding(client=calls, reader=reader, retry=wanted.retry)
+    decoding = Decoding(client=client, reader=reader, calls=wanted.calls)
     if wanted.scoring == "decode":
         return decoding
-    exact = _exact(client, reader, response_format, tolerance=limit, retry=wanted.retry)
+    exact = _exact(client, reader, response_format, tolerance=limit, calls=wanted.calls)
     if isinstance(exact, ExactScoring):
         return exact
     if wanted.scoring == "exact":
@@ -120,11 +112,11 @@ def _choose(
 def _sampling(client: Client, reader: AnswerReader, wanted: MethodOptions) -> Sampling:
     check_seed(wanted.options)
     return Sampling(
-        client=LimitedClient(client, wanted.concurrency),
+        client=client,
         reader=reader,
         samples=DEFAULT_SAMPLES if wanted.samples is None else wanted.samples,
         temperature=resolve_temperature(wanted.temperature, wanted.options),
-        retry=wanted.retry,
+        calls=wanted.calls,
     )
 
 
@@ -134,7 +126,7 @@ def _exact(
     response_format: Mapping[str, Any],
     *,
     tolerance: Tolerance,
-    retry: RetryPolicy,
+    calls: Calls,
 ) -> ExactScoring | str:
     """Return the method, or why there is none."""
     if not isinstance(client, ContinuingClient):
@@ -151,5 +143,5 @@ def _exact(
     if not {constraint.answer(label) for label in reader.labels.labels} <= set(constraint.answers()):
         return "the schema's enum lacks some of the labels"
     return ExactScoring(
-        client=client, labels=reader.labels, constraint=constraint, tolerance=tolerance, retry=retry
+        client=client, labels=reader.labels, constraint=constraint, tolerance=tolerance, calls=calls
     )

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from calibrant.calibration import Fingerprint, LabelPriorCorrection, correct_prediction
 from calibrant.clients import RetryPolicy
 from calibrant.core import Client, Journal, LabelSet, LogprobSpace, Prediction, Task
+from calibrant.inference._calls import Calls
 from calibrant.inference._choice import MethodOptions, Scoring, choose_method
 from calibrant.inference._codes import LabelCodes
 from calibrant.inference._exact import Tolerance
+from calibrant.inference._feed import OnPrediction, Stop
+from calibrant.inference._limits import Gate, Limits
 from calibrant.inference._loop import run_sync
-from calibrant.inference._models import DEFAULT_CONCURRENCY, ModelLike, call_options, open_client
+from calibrant.inference._models import ModelLike, call_options, open_client
 from calibrant.inference._reader import AnswerReader
 from calibrant.inference._runner import Query, Runner
 from calibrant.inference.doctor import refuse_misleading
@@ -50,6 +54,8 @@ class Classifier:
         Handed to the provider with every call; see `calibrant.inference.open_client`.
     journal : Journal, optional
         Finished predictions; what it holds is not asked again.
+    limits : Limits, optional
+        Rates, budgets and deadlines; `concurrency` comes before the one in it.
     retry : RetryPolicy, optional
         How passing faults are retried.
     scoring : {"exact", "decode", "sampled"}, optional
@@ -100,6 +106,7 @@ class Classifier:
         answer_field: str | None = None,
         top_logprobs: int = 5,
         concurrency: int | None = None,
+        limits: Limits | None = None,
         space: LogprobSpace | str | None = None,
         options: Mapping[str, Any] | None = None,
         journal: Journal | None = None,
@@ -117,36 +124,36 @@ class Classifier:
         self.user_template = user_template
         self.prior_correction = prior_correction
         self._owns_client = not isinstance(model, Client)
-        client = open_client(model, space=space, concurrency=concurrency, options=options, scoring=scoring)
-        response_format = response_format or enum_schema(self.labels, field)
-        method = choose_method(
-            client,
-            AnswerReader(
-                labels=self.labels,
-                field=field,
-                answer_field=answer_field or field,
-                space=LogprobSpace(space) if space is not None else client.space,
-            ),
-            response_format,
-            MethodOptions(
-                scoring=scoring if scoring is not None or space is None else "decode",
-                tolerance=tolerance,
-                samples=samples,
-                temperature=temperature,
-                label_codes=label_codes,
-                retry=retry or RetryPolicy(),
-                concurrency=concurrency or DEFAULT_CONCURRENCY,
-                options=call_options(options),
-            ),
+        limits = limits or Limits()
+        gate = Gate(limits if concurrency is None else replace(limits, concurrency=concurrency))
+        client = open_client(
+            model, space=space, concurrency=gate.limits.concurrency, options=options, scoring=scoring
         )
+        wanted = MethodOptions(
+            scoring=scoring if scoring is not None or space is None else "decode",
+            tolerance=tolerance,
+            samples=samples,
+            temperature=temperature,
+            label_codes=label_codes,
+            calls=Calls(policy=retry or RetryPolicy(), gate=gate),
+            options=call_options(options),
+        )
+        reader = AnswerReader(
+            labels=self.labels,
+            field=field,
+            answer_field=answer_field or field,
+            space=LogprobSpace(space) if space is not None else client.space,
+        )
+        response_format = response_format or enum_schema(self.labels, field)
+        method = choose_method(client, reader, response_format, wanted)
         refuse_misleading(model, options=options, method=method)
         self.runner = Runner(
             client=client,
             method=method,
             response_format=response_format,
             top_logprobs=top_logprobs,
-            concurrency=concurrency or DEFAULT_CONCURRENCY,
-            options=call_options(options),
+            options=wanted.options,
+            gate=gate,
             journal=journal,
         )
 
@@ -249,6 +256,45 @@ class Classifier:
         listener = on_prediction and (lambda index, found: on_prediction(index, self._corrected(found)))
         predictions = await self.runner.arun(queries, on_prediction=listener)
         return [self._corrected(prediction) for prediction in predictions]
+
+    async def aclassify_each(
+        self,
+        texts: Iterable[str],
+        on_row: OnPrediction,
+        *,
+        on_prediction: OnPrediction | None = None,
+        stop: Stop | None = None,
+    ) -> str:
+        """Classify texts as they come, however many, in bounded memory.
+
+        Parameters
+        ----------
+        texts : iterable of str
+            Read as rows are begun, not ahead.
+        on_row : callable
+            Called with the index and the prediction of every text once, in the order of the texts.
+        on_prediction : callable, optional
+            Called with both as soon as a text is answered.
+        stop : Stop, optional
+            Ends the run after the rows under way.
+
+        Returns
+        -------
+        str
+            Why it ended early (a budget, a deadline, `stop`); empty when every text was answered.
+
+        Raises
+        ------
+        ProviderError
+            A fault that every call would meet, or nothing but failures.
+        """
+        queries = (Query(prompt=self.prompt, text=text, user_template=self.user_template) for text in texts)
+        return await self.runner.feed(
+            queries,
+            lambda index, found: on_row(index, self._corrected(found)),
+            on_prediction=on_prediction and (lambda i, found: on_prediction(i, self._corrected(found))),
+            stop=stop,
+        )
 
     def _corrected(self, prediction: Prediction) -> Prediction:
         if self.prior_correction is None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
-from calibrant.clients import Constraint, RetryPolicy, with_retries
+from calibrant.clients import Constraint
 from calibrant.core import (
     CompletionRequest,
     ConfigurationError,
@@ -23,6 +23,7 @@ from calibrant.core import (
     ProviderError,
     Usage,
 )
+from calibrant.inference._calls import Calls
 from calibrant.inference._several import total_usage
 from calibrant.logprobs import LabelTrie, LabelWalk
 
@@ -63,15 +64,15 @@ class ExactScoring:
         The JSON around the label.
     tolerance : float or "exact"
         See `LabelWalk`; ``"exact"`` is 0.01.
-    retry : RetryPolicy
-        How passing faults of single calls are retried.
+    calls : Calls
+        How single calls are made.
     """
 
     client: ContinuingClient
     labels: LabelSet
     constraint: Constraint
     tolerance: Tolerance = DEFAULT_TOLERANCE
-    retry: RetryPolicy = RetryPolicy()
+    calls: Calls = field(default_factory=Calls)
     _trie: LabelTrie = field(init=False, repr=False)
     _checked: bool = field(default=False, init=False, repr=False)
 
@@ -87,7 +88,9 @@ class ExactScoring:
     async def predict(self, request: CompletionRequest) -> Prediction:
         """Return the most probable label and the distribution over all of them."""
         if not self._checked:
-            await with_retries(lambda: self.client.check_labels(self.constraint.values), policy=self.retry)
+            await self.calls.make(
+                lambda: self.client.check_labels(self.constraint.values), provider=self.client.name
+            )
             self._checked = True
         walk = self._walk()
         calls = _Calls()
@@ -124,8 +127,8 @@ class ExactScoring:
 
         async def once(text: str, *, few: bool) -> NextTokens:
             try:
-                found, attempts = await with_retries(
-                    lambda: row.next_tokens(self.constraint.prefix + text, few=few), policy=self.retry
+                found, attempts = await self.calls.make(
+                    lambda: row.next_tokens(self.constraint.prefix + text, few=few), provider=self.client.name
                 )
             except ProviderError as error:
                 calls.made += error.attempts

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from calibrant.clients import RetryPolicy, with_retries
 from calibrant.core import Client, CompletionRequest, LogprobSpace, Outcome, Prediction, ProviderError
+from calibrant.inference._calls import Calls
 from calibrant.inference._reader import AnswerReader
 
 __all__ = ["Decoding", "Method"]
@@ -36,6 +36,28 @@ class Method(Protocol):
         ...
 
 
+@dataclass
+class _Evidence:
+    """Whether a model's answers come with log-probabilities.
+
+    Attributes
+    ----------
+    known : bool or None
+        None until there is an answer with them, or a row that was asked twice without.
+    """
+
+    known: bool | None = None
+
+    def missed(self, prediction: Prediction, *, again: bool) -> bool:
+        """Take note of an answer; returns whether it lacks what another call may bring."""
+        if prediction.confidence is not None:
+            self.known = True
+            return False
+        if self.known is None and again:
+            self.known = False
+        return self.known is not False
+
+
 @dataclass(frozen=True, kw_only=True)
 class Decoding:
     """Lets the model write its answer, and reads the token log-probabilities it comes with.
@@ -46,13 +68,14 @@ class Decoding:
         Where the calls go.
     reader : AnswerReader
         How responses are read.
-    retry : RetryPolicy
-        How passing faults are retried.
+    calls : Calls
+        How calls are made.
     """
 
     client: Client
     reader: AnswerReader
-    retry: RetryPolicy = RetryPolicy()
+    calls: Calls = field(default_factory=Calls)
+    _evidence: _Evidence = field(default_factory=_Evidence, init=False, repr=False, compare=False)
 
     @property
     def space(self) -> LogprobSpace:
@@ -60,16 +83,38 @@ class Decoding:
         return self.reader.space
 
     async def predict(self, request: CompletionRequest) -> Prediction:
-        """Return what the model answered; a broken response is retried like a failed call."""
+        """Return what the model answered; a broken response is retried like a failed call.
+
+        So is one without log-probabilities, where others came with them. Of those that never have any,
+        each row is asked once.
+        """
+        silent: Prediction | None = None
 
         async def ask() -> Prediction:
+            nonlocal silent
             prediction = self.reader.read(await self.client.complete(request))
             if prediction.outcome is Outcome.ERROR:
                 raise ProviderError(prediction.reason, provider=self.client.name, retryable=True)
+            if self._wants_evidence(request, prediction) and self._evidence.missed(
+                prediction, again=silent is not None
+            ):
+                silent = prediction
+                raise ProviderError(
+                    "the answer has no log-probabilities.", provider=self.client.name, retryable=True
+                )
             return prediction
 
-        prediction, attempts = await with_retries(ask, policy=self.retry)
+        try:
+            prediction, attempts = await self.calls.make(ask, provider=self.client.name)
+        except ProviderError as error:
+            if silent is None:
+                raise
+            prediction, attempts = silent, error.attempts
         return replace(prediction, attempts=attempts)
+
+    def _wants_evidence(self, request: CompletionRequest, prediction: Prediction) -> bool:
+        asked = request.top_logprobs > 0 and self.reader.space is not LogprobSpace.NONE
+        return asked and prediction.outcome is Outcome.OK
 
     def describe(self) -> Mapping[str, Any]:
         """Return how answers are read."""

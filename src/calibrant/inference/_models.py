@@ -9,13 +9,13 @@ from typing import Any, TypeAlias
 from calibrant.clients import CallableClient, LiteLLMClient, LlamaCppClient, OpenAICompatibleClient
 from calibrant.core import Client, ConfigurationError, LogprobSpace
 from calibrant.inference._choice import Scoring
+from calibrant.inference._limits import DEFAULT_CONCURRENCY
 
-__all__ = ["DEFAULT_CONCURRENCY", "ModelLike", "call_options", "open_client"]
+__all__ = ["ModelLike", "call_options", "open_client"]
 
 ModelLike: TypeAlias = str | Client | Callable[[list[dict[str, str]]], object]
 """A model's name, a client, or a callable ``messages -> response``."""
 
-DEFAULT_CONCURRENCY = 10
 ENGINE_SETTINGS = ("n_ctx", "n_parallel", "n_threads")
 SERVER_SETTINGS = ("chat_template", "next_tokens")
 _NOT_OPTIONS = {

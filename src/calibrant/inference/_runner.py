@@ -6,9 +6,11 @@ import asyncio
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import islice
+from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 from calibrant.core import (
     CalibrantError,
@@ -16,22 +18,26 @@ from calibrant.core import (
     CompletionRequest,
     ContextLengthError,
     Journal,
+    LimitReachedError,
     Message,
     Outcome,
     Prediction,
     ProviderError,
 )
+from calibrant.inference._feed import Feed, Listeners, OnPrediction, Stop
+from calibrant.inference._limits import Gate
 from calibrant.inference._loop import run_sync
 from calibrant.inference._methods import Method
 
 __all__ = ["Query", "Runner"]
 
-INPUT_SLOT = "{input}"
+INPUT_SLOT: Final = "{input}"
 
 # Options that cannot change an answer.
-_NOT_IN_KEY = frozenset({"api_key", "timeout"})
+_NOT_IN_KEY: Final = frozenset({"api_key", "timeout"})
 
-OnPrediction = Callable[[int, Prediction], None]
+# Rows looked up in the journal at a time.
+_BLOCK: Final = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +64,27 @@ class Query:
         return ({"role": "system", "content": self.prompt}, {"role": "user", "content": user})
 
 
+class _Row(NamedTuple):
+    """A query on its way.
+
+    Attributes
+    ----------
+    query : Query
+        What to ask.
+    key : str
+        Digest of everything that can change the prediction.
+    stored : Prediction or None
+        What the journal holds under the key.
+    repeated : bool
+        Whether a row shortly before has the same key.
+    """
+
+    query: Query
+    key: str
+    stored: Prediction | None
+    repeated: bool
+
+
 @dataclass(kw_only=True)
 class Runner:
     """Runs queries on one client, concurrently, and never loses a row.
@@ -72,10 +99,10 @@ class Runner:
         JSON schema sent with every call.
     top_logprobs : int
         Alternatives asked for per token.
-    concurrency : int
-        Calls in flight at most.
     options : mapping
         Handed to the provider with every call.
+    gate : Gate
+        What the calls may take; the method's calls go through it.
     journal : Journal or None
         Finished predictions; what it holds is not asked again. Errors are never stored.
     """
@@ -84,23 +111,28 @@ class Runner:
     method: Method
     response_format: Mapping[str, Any] | None = None
     top_logprobs: int = 5
-    concurrency: int = 10
     options: Mapping[str, Any] = field(default_factory=dict)
+    gate: Gate = field(default_factory=Gate)
     journal: Journal | None = None
     _answered: bool = field(default=False, init=False, repr=False)
+    _digests: dict[tuple[str, str | None], Any] = field(default_factory=dict, init=False, repr=False)
+    # Rows under way, by event loop: whoever asks the same waits for the same answer.
+    _flying: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Future[Prediction]]] = field(
+        default_factory=WeakKeyDictionary, init=False, repr=False
+    )
 
     def run(self, queries: Sequence[Query], *, on_prediction: OnPrediction | None = None) -> list[Prediction]:
         """Answer every query; see `arun`."""
         return run_sync(self.arun(queries, on_prediction=on_prediction))
 
     async def arun(
-        self, queries: Sequence[Query], *, on_prediction: OnPrediction | None = None
+        self, queries: Iterable[Query], *, on_prediction: OnPrediction | None = None
     ) -> list[Prediction]:
         """Answer every query.
 
         Parameters
         ----------
-        queries : sequence of Query
+        queries : iterable of Query
             What to ask.
         on_prediction : callable, optional
             Called with the index and the prediction of each query as it is answered.
@@ -113,43 +145,104 @@ class Runner:
         Raises
         ------
         ProviderError
-            A fault that every call would meet (bad key, unknown model) before any succeeded.
+            A fault that every call would meet (bad key, unknown model) before any succeeded, or
+            nothing but failures.
+        LimitReachedError
+            A budget or the deadline of the run was reached first.
         """
-        predictions: dict[int, Prediction] = {}
-        pending = iter(enumerate(queries))
+        found: list[Prediction] = []
+        reason = await self.feed(queries, lambda _, row: found.append(row), on_prediction=on_prediction)
+        if reason:
+            raise LimitReachedError(f"{reason} ({len(found):,} rows are answered).")
+        return found
 
-        async def worker(items: Iterator[tuple[int, Query]]) -> None:
-            for index, query in items:
-                predictions[index] = await self._answer(query)
-                if on_prediction is not None:
-                    on_prediction(index, predictions[index])
+    async def feed(
+        self,
+        queries: Iterable[Query],
+        deliver: OnPrediction,
+        *,
+        on_prediction: OnPrediction | None = None,
+        stop: Stop | None = None,
+    ) -> str:
+        """Answer queries as they come, however many, and hand every prediction over once, in order.
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(self.concurrency, len(queries))):
-                    group.create_task(worker(pending))
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        return [predictions[index] for index in range(len(queries))]
+        Parameters
+        ----------
+        queries : iterable of Query
+            Read as rows are begun, not ahead.
+        deliver : callable
+            Called with the index and the prediction of each query, in the order of the queries.
+        on_prediction : callable, optional
+            Called with both as soon as a query is answered.
+        stop : Stop, optional
+            Ends the run after the rows under way.
 
-    async def _answer(self, query: Query) -> Prediction:
-        if query.user_template is not None and INPUT_SLOT not in query.user_template:
+        Returns
+        -------
+        str
+            Why it ended early; empty when every query was answered.
+
+        Raises
+        ------
+        ProviderError
+            As `arun`.
+        """
+        feed = Feed(
+            self._rows(queries),
+            self._answer,
+            Listeners(deliver=deliver, on_prediction=on_prediction, stop=stop or Stop()),
+            gate=self.gate,
+            provider=self.client.name,
+            answered=self._answered,
+        )
+        known = len(queries) if isinstance(queries, Sequence) else None
+        return await feed.run(rows=known)
+
+    def _rows(self, queries: Iterable[Query]) -> Iterator[_Row]:
+        waiting = iter(queries)
+        while block := list(islice(waiting, _BLOCK)):
+            keys = [self._key(query) for query in block]
+            stored = {} if self.journal is None else self.journal.get_many(keys)
+            seen: set[str] = set()
+            for query, key in zip(block, keys, strict=True):
+                yield _Row(query, key, stored.get(key), key in seen)
+                seen.add(key)
+
+    async def _answer(self, row: _Row) -> Prediction:
+        stored = row.stored
+        if stored is None and row.repeated and self.journal is not None:
+            stored = self.journal.get_many([row.key]).get(row.key)
+        if stored is not None:
+            return replace(stored, attempts=0)
+        template = row.query.user_template
+        if template is not None and INPUT_SLOT not in template:
             reason = f"the user template lacks {INPUT_SLOT}, so the model never saw the text"
             return Prediction(label=None, outcome=Outcome.UNPARSED, reason=reason, attempts=0)
+        flying = self._flying.setdefault(asyncio.get_running_loop(), {})
+        while (other := flying.get(row.key)) is not None:
+            await asyncio.wait([other])
+            if not other.cancelled() and other.exception() is None:
+                return replace(other.result(), attempts=0)
+        future = flying[row.key] = asyncio.get_running_loop().create_future()
+        try:
+            prediction = await self._ask_and_store(row)
+            future.set_result(prediction)
+            return prediction
+        finally:
+            del flying[row.key]
+            future.cancel()  # nothing came: whoever waits asks for itself
+
+    async def _ask_and_store(self, row: _Row) -> Prediction:
         request = CompletionRequest(
-            messages=query.messages(),
+            messages=row.query.messages(),
             response_format=self.response_format,
             top_logprobs=self.top_logprobs,
             options=self.options,
         )
-        key = None if self.journal is None else self._key(request)
-        if self.journal is not None and key is not None:
-            stored = self.journal.get(key)
-            if stored is not None:
-                return replace(stored, attempts=0)
         prediction = await self._ask(request)
-        if self.journal is not None and key is not None and prediction.outcome is not Outcome.ERROR:
-            self.journal.put(key, prediction)
+        self.gate.charge(prediction.usage)
+        if self.journal is not None and prediction.outcome is not Outcome.ERROR:
+            self.journal.put(row.key, prediction)
         return prediction
 
     async def _ask(self, request: CompletionRequest) -> Prediction:
@@ -173,14 +266,25 @@ class Runner:
             self._answered = True
         return replace(prediction, latency_seconds=time.perf_counter() - start)
 
-    def _key(self, request: CompletionRequest) -> str:
+    def _key(self, query: Query) -> str:
         """Return a digest of everything that can change the prediction."""
+        prompt = (query.prompt, query.user_template)
+        digest = self._digests.get(prompt)
+        if digest is None:
+            digest = self._digests[prompt] = hashlib.sha256(self._settings(query).encode())
+        digest = digest.copy()
+        digest.update(query.text.encode("utf-8", "surrogatepass"))
+        return str(digest.hexdigest())
+
+    def _settings(self, query: Query) -> str:
         parts = [
             self.client.name,
+            getattr(self.client, "endpoint", None),
             dict(self.method.describe()),
-            [dict(message) for message in request.messages],
-            request.response_format,
-            request.top_logprobs,
-            {name: value for name, value in request.options.items() if name not in _NOT_IN_KEY},
+            query.prompt,
+            query.user_template,
+            self.response_format,
+            self.top_logprobs,
+            {name: value for name, value in self.options.items() if name not in _NOT_IN_KEY},
         ]
-        return hashlib.sha256(json.dumps(parts, sort_keys=True, default=repr).encode()).hexdigest()
+        return json.dumps(parts, sort_keys=True, default=repr)

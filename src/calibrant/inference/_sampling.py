@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from calibrant.clients import RetryPolicy
 from calibrant.core import (
     Client,
     CompletionRequest,
@@ -20,6 +19,7 @@ from calibrant.core import (
     Outcome,
     Prediction,
 )
+from calibrant.inference._calls import Calls
 from calibrant.inference._methods import Decoding
 from calibrant.inference._reader import AnswerReader
 from calibrant.inference._several import ask_together
@@ -92,8 +92,8 @@ class Sampling:
     temperature : float or None, default 1
         Sampling temperature, above 0; None leaves it to the provider. A temperature among the
         request's options comes before it.
-    retry : RetryPolicy
-        How passing faults of single calls are retried.
+    calls : Calls
+        How single calls are made.
 
     Raises
     ------
@@ -112,7 +112,7 @@ class Sampling:
     reader: AnswerReader
     samples: int = DEFAULT_SAMPLES
     temperature: float | None = _DEFAULT_TEMPERATURE
-    retry: RetryPolicy = RetryPolicy()
+    calls: Calls = field(default_factory=Calls)
     _decoding: Decoding = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -124,7 +124,7 @@ class Sampling:
                 f"Expected a temperature above 0 to sample at, got {temperature!r}: at 0 all samples are alike."
             )
         decoding = Decoding(
-            client=self.client, reader=replace(self.reader, space=LogprobSpace.NONE), retry=self.retry
+            client=self.client, reader=replace(self.reader, space=LogprobSpace.NONE), calls=self.calls
         )
         object.__setattr__(self, "_decoding", decoding)
 

@@ -1,4 +1,4 @@
-"""Rows that take several answers: how many calls are in flight, what they took, what went wrong."""
+"""Rows that take several answers: what they took, what went wrong."""
 
 from __future__ import annotations
 
@@ -7,56 +7,15 @@ import math
 from collections import Counter
 from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass, replace
-from weakref import WeakKeyDictionary
 
 from calibrant.core import (
     CalibrantError,
-    Client,
-    CompletionRequest,
-    LogprobSpace,
     Prediction,
     ProviderError,
     Usage,
 )
 
-__all__ = ["Answers", "LimitedClient", "ask_together", "total_usage"]
-
-
-class LimitedClient:
-    """A client behind a limit on the calls in flight, per event loop.
-
-    The runner counts rows; where a row takes several calls at once, these have to share the same limit.
-
-    Parameters
-    ----------
-    client : Client
-        Where the calls go.
-    limit : int
-        Calls in flight at most, at least 1.
-    """
-
-    def __init__(self, client: Client, limit: int) -> None:
-        self.name: str = client.name
-        self.space: LogprobSpace = client.space
-        self._client = client
-        self._limit = limit
-        self._gates: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
-
-    async def complete(self, request: CompletionRequest) -> object:
-        """Return the client's response, once there is room for the call.
-
-        Raises
-        ------
-        ProviderError
-            The call failed.
-        """
-        loop = asyncio.get_running_loop()
-        async with self._gates.setdefault(loop, asyncio.Semaphore(self._limit)):
-            return await self._client.complete(request)
-
-    def close(self) -> None:
-        """Close the client."""
-        self._client.close()
+__all__ = ["Answers", "ask_together", "total_usage"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -78,10 +79,10 @@ class PredictionJournal:
     def __len__(self) -> int:
         return len(self._store)
 
-    def get(self, key: str) -> Prediction | None:
-        """Return the prediction stored under `key`, or None."""
-        record = self._store.get(key)
-        return None if record is None else prediction_from_record(record)
+    def get_many(self, keys: Sequence[str]) -> dict[str, Prediction]:
+        """Return the predictions stored under `keys`, those that are there."""
+        found = {key: self._store.get(key) for key in keys}
+        return {key: prediction_from_record(record) for key, record in found.items() if record is not None}
 
     def put(self, key: str, prediction: Prediction) -> None:
         """Store `prediction` under `key`."""

@@ -1,0 +1,86 @@
+"""How a method makes its calls: through the gate, with a deadline, again where that can help."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from calibrant.clients import RetryPolicy, with_retries
+from calibrant.core import ProviderError, ProviderTimeoutError
+from calibrant.inference._limits import Gate
+
+__all__ = ["Calls"]
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calls:
+    """Makes the calls of a method.
+
+    Attributes
+    ----------
+    policy : RetryPolicy
+        How passing faults are retried.
+    gate : Gate
+        Bounds the calls in flight; shared with the runner.
+    """
+
+    policy: RetryPolicy = RetryPolicy()
+    gate: Gate = field(default_factory=Gate)
+
+    async def make(self, call: Callable[[], Awaitable[_T]], *, provider: str) -> tuple[_T, int]:
+        """Call until there is an answer, or until trying again makes no sense.
+
+        Parameters
+        ----------
+        call : coroutine function
+            Makes one call.
+        provider : str
+            The model, for messages.
+
+        Returns
+        -------
+        answer : object
+            What the call returned.
+        attempts : int
+            Calls made.
+
+        Raises
+        ------
+        ProviderError
+            The last failure; its attribute ``attempts`` holds the number of calls made.
+        """
+        return await with_retries(lambda: self._once(call, provider), policy=self.policy)
+
+    async def _once(self, call: Callable[[], Awaitable[_T]], provider: str) -> _T:
+        gate = self.gate
+        epoch = await gate.enter()
+        failure: BaseException | None = None
+        pause = None
+        try:
+            if gate.limits.call_seconds is None:
+                return await call()
+            return await _in_time(call, gate.limits.call_seconds, provider)
+        except BaseException as error:
+            failure = error
+            if isinstance(error, ProviderError) and self.policy.worth_retrying(error):
+                pause = error.retry_after
+            raise
+        finally:
+            gate.leave(epoch, failure, pause=pause)
+
+
+async def _in_time(call: Callable[[], Awaitable[_T]], seconds: float, provider: str) -> _T:
+    deadline = asyncio.timeout(seconds)
+    try:
+        async with deadline:
+            return await call()
+    except TimeoutError as error:
+        if not deadline.expired():
+            raise
+        raise ProviderTimeoutError(
+            f"no complete answer within {seconds:g} seconds.", provider=provider, retryable=True
+        ) from error

@@ -1,0 +1,163 @@
+"""Rows in, predictions out: side by side, in order, in bounded memory, until something says stop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar
+
+from calibrant.core import Outcome, Prediction, ProviderError
+from calibrant.inference._limits import Gate
+
+__all__ = ["Feed", "Listeners", "OnPrediction", "Stop"]
+
+OnPrediction: TypeAlias = Callable[[int, Prediction], None]
+
+# Rows answered behind one that is not: they wait in memory, and no further ones are begun.
+_WINDOW: Final = 1024
+# Rows that were not asked (a journal held them) between two looks at the event loop.
+_BREATH: Final = 64
+# Failures without any answer, and in a row, after which no row can be expected to succeed.
+_FAILURES_AT_FIRST: Final = 20
+_FAILURES_IN_A_ROW: Final = 100
+
+
+class Stop:
+    """Ends a run early, after the rows under way."""
+
+    def __init__(self) -> None:
+        self.reason = ""
+
+    def request(self, reason: str) -> None:
+        """Begin no further row; `reason` says why. Safe to call from any thread or signal handler."""
+        self.reason = self.reason or reason
+
+
+class _Stored(Protocol):
+    @property
+    def stored(self) -> Prediction | None: ...
+
+
+_R = TypeVar("_R", bound=_Stored)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listeners:
+    """Who is told of predictions, and who may end the run; see `Runner.feed`."""
+
+    deliver: OnPrediction
+    on_prediction: OnPrediction | None
+    stop: Stop
+
+
+class Feed(Generic[_R]):
+    """One run over rows.
+
+    Parameters
+    ----------
+    rows : iterator
+        The rows; the next one is taken when there is room for it.
+    answer : coroutine function
+        Returns a row's prediction.
+    listeners : Listeners
+        Who is told.
+    gate : Gate
+        What the run may take.
+    provider : str
+        The model, for messages.
+    answered : bool
+        Whether the model ever answered a row.
+    """
+
+    def __init__(
+        self,
+        rows: Iterator[_R],
+        answer: Callable[[_R], Awaitable[Prediction]],
+        listeners: Listeners,
+        *,
+        gate: Gate,
+        provider: str,
+        answered: bool,
+    ) -> None:
+        self._rows = rows
+        self._answer = answer
+        self._gate = gate
+        self._provider = provider
+        self._listeners = listeners
+        self._stop = listeners.stop
+        self._begun = 0
+        self._delivered = 0
+        self._under_way = 0
+        self._finished: dict[int, Prediction] = {}
+        self._room = asyncio.Event()
+        self._answered = answered
+        self._failures = 0
+
+    async def run(self, *, rows: int | None) -> str:
+        """Answer the rows, of which there are so many, where that is known; returns why it ended early."""
+        limits = self._gate.limits
+        workers = limits.concurrency if rows is None else min(limits.concurrency, rows)
+        deadline = asyncio.timeout(limits.run_seconds)
+        try:
+            async with deadline, asyncio.TaskGroup() as group:
+                for _ in range(workers):
+                    group.create_task(self._work())
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            self._stop.request(f"The deadline of {limits.run_seconds:g} seconds has passed")
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return self._stop.reason
+
+    async def _work(self) -> None:
+        while await self._may_begin():
+            row = next(self._rows, None)
+            if row is None:
+                return
+            index = self._begun
+            self._begun += 1
+            self._under_way += 1
+            try:
+                prediction = await self._answer(row)
+            finally:
+                self._under_way -= 1
+            self._finish(index, prediction)
+            if row.stored is not None and index % _BREATH == 0:
+                await asyncio.sleep(0)
+
+    async def _may_begin(self) -> bool:
+        while self._begun - self._delivered >= _WINDOW:
+            self._room.clear()
+            await self._room.wait()
+        if not self._stop.reason:
+            self._stop.request(self._gate.used_up(self._under_way))
+        return not self._stop.reason
+
+    def _finish(self, index: int, prediction: Prediction) -> None:
+        listeners = self._listeners
+        if listeners.on_prediction is not None:
+            listeners.on_prediction(index, prediction)
+        self._finished[index] = prediction
+        while self._delivered in self._finished:
+            ready = self._finished.pop(self._delivered)
+            listeners.deliver(self._delivered, ready)
+            self._delivered += 1
+        self._room.set()
+        self._watch(prediction)
+
+    def _watch(self, prediction: Prediction) -> None:
+        """Notice when nothing succeeds any more: no further row need fail."""
+        if prediction.outcome is not Outcome.ERROR:
+            self._failures = 0
+            self._answered = True
+            return
+        self._failures += 1
+        limit = _FAILURES_IN_A_ROW if self._answered else _FAILURES_AT_FIRST
+        if self._failures >= limit and self._failures >= self._gate.limits.concurrency:
+            raise ProviderError(
+                f"The last {self._failures} rows all failed, so the others were not asked. The last one: "
+                f"{prediction.reason}",
+                provider=self._provider,
+            )

@@ -1,0 +1,276 @@
+"""What a run may take, and how fast: calls in flight, rates, budgets, deadlines."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, fields
+from typing import Final
+
+from calibrant.core import ConfigurationError, ProviderError, Usage
+
+__all__ = ["DEFAULT_CONCURRENCY", "Gate", "Limits"]
+
+DEFAULT_CONCURRENCY: Final = 10
+
+# Refusals that say "too much at once", as opposed to faults of a single call.
+_OVERLOAD: Final = frozenset({429, 503, 529})
+_MINUTE: Final = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What the calls of a runner may take.
+
+    Budgets count what this runner has paid since it was made, journals and merged calls aside. They
+    are looked at before a row is begun, with the expected cost of the rows under way counted in.
+
+    Attributes
+    ----------
+    concurrency : int, default 10
+        Calls in flight at most. Fewer while the provider says that it is overloaded.
+    requests_per_minute, tokens_per_minute : float, optional
+        Rates that are kept without waiting for the provider to complain. Tokens are those of prompts
+        and answers, charged when a row is answered.
+    max_requests, max_tokens : int, optional
+        Budgets of calls and of tokens.
+    max_cost : float, optional
+        Budget in US dollars.
+    call_seconds : float, optional
+        Deadline of one call; one that misses it has failed and may be tried again.
+    run_seconds : float, optional
+        Deadline of one run; rows under way are given up when it passes.
+
+    Raises
+    ------
+    ConfigurationError
+        A limit is not above 0.
+    """
+
+    concurrency: int = DEFAULT_CONCURRENCY
+    requests_per_minute: float | None = None
+    tokens_per_minute: float | None = None
+    max_requests: int | None = None
+    max_tokens: int | None = None
+    max_cost: float | None = None
+    call_seconds: float | None = None
+    run_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is None:
+                continue
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if field.name == "concurrency" and not (number and value >= 1 and value == int(value)):
+                raise ConfigurationError(f"Expected concurrency of at least 1, got {value!r}.")
+            if not number or not 0 < value < math.inf:
+                raise ConfigurationError(f"Expected {field.name} to be a number above 0, got {value!r}.")
+
+
+class _Bucket:
+    """Lets a rate pass: it fills evenly and may be overdrawn by what was not known before.
+
+    Parameters
+    ----------
+    per_minute : float
+        What flows in.
+    now : float
+        The time, in seconds.
+    """
+
+    def __init__(self, per_minute: float, now: float) -> None:
+        self._rate = per_minute / _MINUTE
+        # A second's worth may go at once, and at least one call.
+        self._most = max(1.0, self._rate)
+        self._level = self._most
+        self._then = now
+
+    def wait(self, now: float) -> float:
+        """Return the seconds until something may be taken."""
+        self._level = min(self._most, self._level + (now - self._then) * self._rate)
+        self._then = now
+        return 0.0 if self._level > 0 else -self._level / self._rate + 1e-3
+
+    def take(self, amount: float) -> None:
+        """Take it, even where that overdraws."""
+        self._level -= amount
+
+
+class Gate:
+    """Lets calls through, as many and as fast as limits and provider allow.
+
+    The number of calls in flight follows TCP's rule [1]_: halved when the provider says that it is
+    overloaded (status 429, 503 or 529), once for all calls that were in flight then; one more for
+    every round of calls that succeeded, up to the limit. Where the provider names a time
+    (``Retry-After``, or the reset of an allowance that is used up), no call is begun before it.
+
+    One gate may be used from several event loops and threads. It also adds up what was paid.
+
+    Parameters
+    ----------
+    limits : Limits, optional
+        The limits.
+    clock : function, default time.monotonic
+        Returns seconds; tests replace it.
+    sleep : coroutine function, default asyncio.sleep
+        Takes seconds; tests replace it.
+
+    Attributes
+    ----------
+    allowed : float
+        Calls that may be in flight at the moment.
+    requests, rows, tokens : int
+        Calls begun, rows charged, and the tokens these took.
+    cost : float
+        US dollars they took, as far as prices are known.
+    unpriced : int
+        Rows whose price is not known.
+
+    References
+    ----------
+    .. [1] V. Jacobson, "Congestion avoidance and control", SIGCOMM 1988.
+    """
+
+    def __init__(
+        self,
+        limits: Limits = Limits(),
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.limits = limits
+        self.allowed = float(limits.concurrency)
+        self.requests = 0
+        self.rows = 0
+        self.tokens = 0
+        self.cost = 0.0
+        self.unpriced = 0
+        self._clock = clock
+        self._sleep = sleep
+        self._in_flight = 0
+        self._epoch = 0  # how often `allowed` was cut
+        self._not_before = 0.0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._lock = threading.Lock()
+        now = clock()
+        self._requests = limits.requests_per_minute and _Bucket(limits.requests_per_minute, now)
+        self._tokens = limits.tokens_per_minute and _Bucket(limits.tokens_per_minute, now)
+        self._paced = bool(self._requests or self._tokens)
+
+    async def enter(self) -> int:
+        """Wait until a call may begin; returns what `leave` is to be told."""
+        while True:
+            with self._lock:
+                waiter = None
+                delay = self._delay()
+                if delay <= 0.0:
+                    if self._in_flight < max(1, int(self.allowed)):
+                        self._in_flight += 1
+                        self.requests += 1
+                        if self._requests:
+                            self._requests.take(1.0)
+                        return self._epoch
+                    waiter = asyncio.get_running_loop().create_future()
+                    self._waiting.append(waiter)
+            if waiter is None:
+                await self._sleep(delay)
+            else:
+                await self._turn(waiter)
+
+    async def _turn(self, waiter: asyncio.Future[None]) -> None:
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            with self._lock:
+                if waiter in self._waiting:
+                    self._waiting.remove(waiter)
+                else:
+                    self._wake()  # it was this one's turn: the next one's, then
+            raise
+
+    def _delay(self) -> float:
+        if not self._paced and self._not_before <= 0.0:
+            return 0.0
+        now = self._clock()
+        waits = [self._not_before - now]
+        waits += [bucket.wait(now) for bucket in (self._requests, self._tokens) if bucket]
+        if not self._paced and waits[0] <= 0.0:
+            self._not_before = 0.0
+        return max(waits)
+
+    def leave(self, epoch: int, error: BaseException | None = None, *, pause: float | None = None) -> None:
+        """Note the end of a call.
+
+        Parameters
+        ----------
+        epoch : int
+            What `enter` returned.
+        error : Exception, optional
+            How it failed.
+        pause : float, optional
+            Seconds for which the provider wants no further call.
+        """
+        with self._lock:
+            self._in_flight -= 1
+            if pause is not None:
+                self._not_before = max(self._not_before, self._clock() + pause)
+            if isinstance(error, ProviderError) and error.status in _OVERLOAD:
+                self._cut(epoch)
+            elif error is None and self.allowed < self.limits.concurrency:
+                self.allowed = min(float(self.limits.concurrency), self.allowed + 1.0 / self.allowed)
+            for _ in range(max(1, int(self.allowed)) - self._in_flight):
+                self._wake()
+
+    def _wake(self) -> None:
+        """Tell the one that has waited longest to look again."""
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            loop = waiter.get_loop()
+            if waiter.done() or loop.is_closed():
+                continue
+            loop.call_soon_threadsafe(_settle, waiter)
+            return
+
+    def _cut(self, epoch: int) -> None:
+        if epoch == self._epoch:
+            self._epoch += 1
+            self.allowed = max(1.0, self.allowed / 2.0)
+
+    def charge(self, usage: Usage) -> None:
+        """Take note of what a row took."""
+        tokens = usage.prompt_tokens + usage.completion_tokens
+        with self._lock:
+            self.rows += 1
+            self.tokens += tokens
+            self.cost += usage.cost or 0.0
+            self.unpriced += usage.cost is None and tokens > 0
+            if self._tokens:
+                self._tokens.take(tokens)
+
+    def used_up(self, under_way: int) -> str:
+        """Return which budget is used up, with what the rows under way will probably take; else nothing."""
+        limits = self.limits
+        share = 1.0 + under_way / max(1, self.rows)
+        if limits.max_cost is not None and self.unpriced:
+            return (
+                "No price is known for this model, so max_cost cannot be kept: set input_cost_per_token and "
+                "output_cost_per_token among the model's options, or leave max_cost out"
+            )
+        for name, budget, used, unit in (
+            ("max_requests", limits.max_requests, float(self.requests), "calls"),
+            ("max_tokens", limits.max_tokens, self.tokens * share, "tokens"),
+            ("max_cost", limits.max_cost, self.cost * share, "US dollars"),
+        ):
+            if budget is not None and used >= budget:
+                return f"The budget {name} of {budget:,} {unit} is used up"
+        return ""
+
+
+def _settle(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
