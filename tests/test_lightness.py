@@ -47,7 +47,10 @@ def heavy_after(code: str) -> set[str]:
     [
         pytest.param("import calibrant", id="import"),
         pytest.param("from calibrant import Classifier, Task, LabelSet", id="names"),
-        pytest.param("import calibrant.scoring, calibrant.testing, calibrant.feedback", id="pure-packages"),
+        pytest.param(
+            "import calibrant.scoring, calibrant.testing, calibrant.feedback, calibrant.store",
+            id="pure-packages",
+        ),
         pytest.param(HELP, id="help"),
     ],
 )
