@@ -258,7 +258,8 @@ def collect_batch(
         unsent = [part.number for part in state.parts if part.batch_id is None]
         if unsent:
             raise StateError(
-                f"{path}: part {unsent[0]} of {len(state.parts)} was not submitted: submit again first."
+                f"{path}: part {unsent[0]} of {len(state.parts)} was not submitted: run the command that was cut off "
+                "(calibrant batch submit or retry) again."
             )
         api = _open(state, api_key, retry)
         try:

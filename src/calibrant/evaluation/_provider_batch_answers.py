@@ -11,7 +11,15 @@ from typing import IO, Any, Final
 
 import numpy as np
 
-from calibrant.core import ContextLengthError, Example, Outcome, Prediction
+from calibrant.core import (
+    ContextLengthError,
+    Example,
+    LabelSet,
+    LogprobSpace,
+    Outcome,
+    Prediction,
+    StateError,
+)
 from calibrant.evaluation._provider_batch_state import BatchDirectory, BatchPart, BatchState, row_of
 from calibrant.inference import AnswerReader, BatchApi
 
@@ -92,7 +100,7 @@ class Answers:
     def __init__(self, directory: BatchDirectory, state: BatchState, api: BatchApi) -> None:
         self._directory = directory
         self._api = api
-        self._reader = AnswerReader(**state.reading)
+        self._reader = _reader(state)
         self._sources: list[_Source] = []
         self._parts = state.parts
         self._part = np.full(state.rows, -1, dtype=np.int32)  # the last part that asked
@@ -179,7 +187,7 @@ class Answers:
         if isinstance(response, Mapping):
             status, body = response.get("status_code"), response.get("body")
             if status == 200 and not error:
-                return self._reader.read(body)
+                return self._answer(body)
             if isinstance(status, int) and status >= 300:
                 return self._refused(status, body)
         if not isinstance(error, Mapping):
@@ -190,6 +198,11 @@ class Answers:
         told = ": ".join(filter(None, [code, message])) or "the provider does not say why"
         return _error(self._api.redacted(told)[:500])
 
+    def _answer(self, body: object) -> Prediction:
+        if isinstance(body, Mapping):
+            return self._reader.read(body)
+        return _error(f"broken response: expected a JSON object, got {type(body).__name__}")
+
     def _refused(self, status: int, body: object) -> Prediction:
         failure = self._api.refusal(status, body)
         if isinstance(failure, ContextLengthError):
@@ -197,6 +210,21 @@ class Answers:
         if status == 400 and any(word in str(failure).lower() for word in _BLOCKED):
             return Prediction(label=None, outcome=Outcome.REFUSAL, reason=str(failure))
         return _error(str(failure))
+
+
+def _reader(state: BatchState) -> AnswerReader:
+    reading = state.reading
+    try:
+        return AnswerReader(
+            labels=LabelSet.of(reading["labels"]),
+            field=reading["field"],
+            answer_field=reading["answer_field"],
+            space=LogprobSpace(reading["space"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise StateError(
+            f"batch.json: does not say how to read answers ({error!r:.200}): restore it."
+        ) from error
 
 
 def _error(reason: str) -> Prediction:
