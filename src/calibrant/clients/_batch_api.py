@@ -189,13 +189,7 @@ class BatchApi:
                 if found is not None:
                     return found
             asked = True
-            body = {
-                "input_file_id": file_id,
-                "endpoint": _ROUTE,
-                "completion_window": _WINDOW,
-                "metadata": dict(metadata),
-            }
-            return self._batch(await self._http.call("/v1/batches", body))
+            return await self._create(file_id, metadata)
 
         return await self._insist(attempt)
 
@@ -244,6 +238,10 @@ class BatchApi:
 
     async def _insist(self, call: Callable[[], Awaitable[_T]]) -> _T:
         return (await with_retries(call, policy=self._retry))[0]
+
+    async def _create(self, file_id: str, metadata: Mapping[str, str]) -> RemoteBatch:
+        body = {"input_file_id": file_id, "endpoint": _ROUTE, "completion_window": _WINDOW}
+        return self._batch(await self._http.call("/v1/batches", {**body, "metadata": dict(metadata)}))
 
     async def _search(self, metadata: Mapping[str, str], since: float) -> RemoteBatch | None:
         """Return the batch with this metadata; the list begins with the newest."""

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from calibrant.core import (
     StateError,
 )
 from calibrant.evaluation._provider_batch_answers import Answers, row_record
+from calibrant.evaluation._provider_batch_report import BatchReport, Polling
 from calibrant.evaluation._provider_batch_state import (
     BatchDirectory,
     BatchLimits,
@@ -43,87 +44,10 @@ from calibrant.inference import (
     run_sync,
 )
 
-__all__ = ["BatchReport", "Polling", "batch_status", "collect_batch", "retry_batch", "submit_batch"]
+__all__ = ["batch_status", "collect_batch", "retry_batch", "submit_batch"]
 
 _LOG = logging.getLogger("calibrant")
 _NOT_SENT: Final = ("api_key", "api_base", "timeout")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Polling:
-    """How long and how often to ask whether a batch has ended.
-
-    Attributes
-    ----------
-    seconds : float, default 10
-        Between the first two looks; half as much again between the next two, and so on.
-    maximum_seconds : float, default 300
-        Between two looks at most.
-    timeout_seconds : float or None, default None
-        When to give up; None waits for ever.
-    failures : int, default 10
-        Looks in a row that may fail, each after retries of its own.
-
-    Raises
-    ------
-    ConfigurationError
-        A number is not above 0.
-    """
-
-    seconds: float = 10.0
-    maximum_seconds: float = 300.0
-    timeout_seconds: float | None = None
-    failures: int = 10
-
-    def __post_init__(self) -> None:
-        for name in ("seconds", "maximum_seconds", "timeout_seconds", "failures"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ConfigurationError(f"Expected {name} above 0, got {value}.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchReport:
-    """Where a job stands.
-
-    Attributes
-    ----------
-    path : Path
-        Its directory.
-    rows : int
-        Rows of the job.
-    parts : tuple of BatchPart
-        Its batches.
-    submitted : int
-        Batches made by this call.
-    outcomes : mapping of str to int
-        Rows by outcome; empty until they are collected.
-    prompt_tokens, completion_tokens : int
-        Of the collected answers.
-    broken, unknown, duplicates : int
-        Lines of the provider that were no JSON, named no row of their batch, or a row a second time.
-    """
-
-    path: Path
-    rows: int
-    parts: tuple[BatchPart, ...]
-    submitted: int = 0
-    outcomes: Mapping[str, int] = field(default_factory=dict)
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    broken: int = 0
-    unknown: int = 0
-    duplicates: int = 0
-
-    @property
-    def ended(self) -> bool:
-        """Whether the provider is done with every batch."""
-        return all(part.ended for part in self.parts)
-
-    @property
-    def predictions(self) -> Path | None:
-        """The file with all rows, where this call wrote it."""
-        return BatchDirectory(self.path).predictions if self.outcomes else None
 
 
 def submit_batch(
@@ -176,11 +100,10 @@ def submit_batch(
             wanted = _new_state(classifier, method, api, rows)
             state = directory.load()
             if state is None:
-                lines = _lines(classifier, api, rows)
                 directory.write_rows(rows)
-                parts = directory.write_requests(lines, first=1, limits=limits or BatchLimits())
-                state = replace(wanted, parts=parts)
-                directory.save(state)
+                state = _with_requests(
+                    directory, wanted, _lines(classifier, api, rows), limits or BatchLimits()
+                )
             _check_same(out, state, wanted.fingerprint)
             return run_sync(_send(api, directory, state))
     finally:
@@ -255,12 +178,7 @@ def collect_batch(
     directory = BatchDirectory(path)
     with directory.locked():
         state = _load(directory)
-        unsent = [part.number for part in state.parts if part.batch_id is None]
-        if unsent:
-            raise StateError(
-                f"{path}: part {unsent[0]} of {len(state.parts)} was not submitted: run the command that was cut off "
-                "(calibrant batch submit or retry) again."
-            )
+        _check_sent(directory, state)
         api = _open(state, api_key, retry)
         try:
             state = run_sync(_watch(api, directory, state, wait, on_look))
@@ -397,6 +315,15 @@ def _load(directory: BatchDirectory) -> BatchState:
     if state is None:
         raise StateError(f"{directory.path}: holds no submitted job: submit one first.")
     return state
+
+
+def _check_sent(directory: BatchDirectory, state: BatchState) -> None:
+    unsent = [part.number for part in state.parts if part.batch_id is None]
+    if unsent:
+        raise StateError(
+            f"{directory.path}: part {unsent[0]} of {len(state.parts)} was not submitted: run the command that was "
+            "cut off (calibrant batch submit or retry) again."
+        )
 
 
 def _open(state: BatchState, api_key: str | None, retry: RetryPolicy | None) -> BatchApi:
@@ -553,7 +480,14 @@ def _with_failed_rows(
                     left.discard(row)
                     yield line
 
-    parts = directory.write_requests(lines(), first=len(state.parts) + 1, limits=limits)
+    return _with_requests(directory, state, lines(), limits)
+
+
+def _with_requests(
+    directory: BatchDirectory, state: BatchState, lines: Iterator[str], limits: BatchLimits
+) -> BatchState:
+    """Write further request files, and the state that has them."""
+    parts = directory.write_requests(lines, first=len(state.parts) + 1, limits=limits)
     state = replace(state, parts=(*state.parts, *parts))
     directory.save(state)
     return state

@@ -25,7 +25,8 @@ class BatchServer:
     ``answer`` turns the requests of a batch, which ended in a status, into lines of its answer and its
     error file; a line that is text is written as it is. ``faults[step]`` holds what goes wrong next at
     ``upload``, ``create``, ``list``, ``look`` or ``content``: a status, ``"reset"`` (nothing is done),
-    ``"lost"`` (it is done, and the answer is lost), or ``"kill"`` (as lost, and `victim` is killed).
+    ``"lost"`` (it is done, and the answer is lost), ``"cut"`` (half an answer comes), or ``"kill"`` (as
+    lost, and `victim` is killed).
     """
 
     def __init__(self) -> None:
@@ -110,6 +111,8 @@ class BatchServer:
                 request.transport.abort()  # type: ignore[union-attr]
                 return web.Response()
             response: web.StreamResponse = await handler(request)
+            if fault == "cut":
+                return await self._cut(request)
             if fault == "kill":
                 os.kill(self.victim, signal.SIGKILL)
             if fault in {"lost", "kill"}:
@@ -117,6 +120,13 @@ class BatchServer:
             return response
 
         return handle
+
+    async def _cut(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Length": "1000"})
+        await response.prepare(request)
+        await response.write(b'{"custom_id": "row-0"')
+        request.transport.close()  # type: ignore[union-attr]
+        return response
 
     async def _upload(self, request: web.Request) -> web.Response:
         form = await request.post()

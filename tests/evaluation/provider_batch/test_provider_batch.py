@@ -271,6 +271,18 @@ def test_a_lost_answer_is_looked_up_among_pages_of_other_batches(server: Any, tm
     assert [batch["metadata"]["calibrant_part"] for batch in server.batches.values()] == ["1", "2", "3"] * 2
 
 
+def test_older_batches_are_not_searched(server: Any, tmp_path: Path) -> None:
+    """An account may hold thousands; those made days before this job cannot be its own."""
+    for number in range(6):
+        submit_batch(classifier(), ROWS, out=tmp_path / str(number), retry=RETRY)
+    for batch in server.batches.values():
+        batch["created_at"] -= 3 * 86_400
+    server.faults["create"] = ["reset"]
+    submit_batch(classifier(), ROWS, out=tmp_path / "mine", retry=RETRY)
+    assert server.calls.count("list") == 1
+    assert len(server.batches) == 7
+
+
 def test_a_server_that_lists_nothing_is_not_asked_twice(server: Any, tmp_path: Path) -> None:
     """Nobody knows whether the batch exists, so it is not made again."""
     server.faults = {"create": ["lost"], "list": [404] * 9}
@@ -284,7 +296,7 @@ def test_a_server_that_lists_nothing_is_not_asked_twice(server: Any, tmp_path: P
 def test_passing_faults_are_retried_at_every_step(server: Any, tmp_path: Path) -> None:
     """Uploading, making, looking, fetching."""
     for step in ("upload", "create", "look", "content"):
-        server.faults[step] = [503, "lost", 429]
+        server.faults[step] = [503, "cut" if step == "content" else "lost", 429]
     submit(tmp_path)
     assert collect(tmp_path).outcomes == {"ok": 6}
     assert len(server.batches) == 3
