@@ -23,7 +23,7 @@ HEAVY = {
 }
 HELP = """
 from calibrant.cli import app
-for command in ([], ["optimize"], ["classify"], ["doctor"], ["models"]):
+for command in ([], ["optimize"], ["classify"], ["doctor"], ["models"], ["batch"], ["batch", "submit"]):
     try:
         app([*command, "--help"])
     except SystemExit as done:
@@ -51,6 +51,7 @@ def heavy_after(code: str) -> set[str]:
             "import calibrant.scoring, calibrant.testing, calibrant.feedback, calibrant.store",
             id="pure-packages",
         ),
+        pytest.param("import calibrant.evaluation", id="evaluation"),
         pytest.param(HELP, id="help"),
     ],
 )

@@ -16,7 +16,7 @@ from calibrant.inference import Classifier
 if TYPE_CHECKING:
     from calibrant.core import Prediction
 
-__all__ = ["run_classify"]
+__all__ = ["read_prompt", "run_classify"]
 
 
 def run_classify(  # noqa: PLR0913  (keyword-only options)
@@ -37,7 +37,7 @@ def run_classify(  # noqa: PLR0913  (keyword-only options)
     texts = [*texts, *([] if file is None else read_texts(file, columns=task.columns))]
     classifier = Classifier.from_task(task, model=model)
     if prompt is not None:
-        classifier = classifier.with_prompt(_read_prompt(prompt))
+        classifier = classifier.with_prompt(read_prompt(prompt))
     if label_prior is not None:
         classifier.prior_correction = LabelPriorCorrection.load(
             label_prior, fingerprint=classifier.fingerprint()
@@ -101,7 +101,14 @@ def _check_arguments(texts: list[str]) -> None:
             raise ConfigurationError(msg) from error
 
 
-def _read_prompt(path: Path) -> str:
+def read_prompt(path: Path) -> str:
+    """Return the prompt in a file.
+
+    Raises
+    ------
+    DataError
+        There is no such file, or it is not UTF-8.
+    """
     if not path.is_file():
         raise DataError("no such prompt file.", path=path)
     try:
