@@ -82,6 +82,7 @@ class FaultServer:
     Examples
     --------
     >>> import json, urllib.request
+    >>> from calibrant.testing import Fault, FaultServer
     >>> def ask(server, text):
     ...     chat = {"model": "m", "messages": [{"role": "user", "content": text}]}
     ...     with urllib.request.urlopen(f"{server.api_base}/chat/completions", json.dumps(chat).encode()) as got:
@@ -101,7 +102,7 @@ class FaultServer:
 
     >>> def first_fails(number, body):
     ...     text = body["messages"][-1]["content"]
-    ...     return None if server.counts.get(text) else "reset_before_headers"
+    ...     return None if server.count(text) else "reset_before_headers"
     >>> server = FaultServer(["Food", "Rent"], faults=first_fails)
     """
 
@@ -198,6 +199,10 @@ class FaultServer:
         self._thread.join()
         self._thread = None
 
+    def count(self, text: str) -> int:
+        """Return how many requests had `text` as their last user message."""
+        return self._records.count_of(text)
+
     @property
     def api_base(self) -> str:
         """What clients take as ``api_base`` or ``base_url``, ``/v1`` included."""
@@ -210,7 +215,7 @@ class FaultServer:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Requests by text."""
+        """Requests by text, in a copy; `count` looks up a single one."""
         return self._records.counts()
 
     @property

@@ -111,6 +111,11 @@ class Records:
         with self._lock:
             return dict(self._texts)
 
+    def count_of(self, text: str) -> int:
+        """Return requests with this text."""
+        with self._lock:
+            return self._texts.get(text, 0)
+
     def faults_sent(self) -> dict[str, int]:
         """Return faults by kind."""
         with self._lock:

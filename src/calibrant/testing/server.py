@@ -75,9 +75,9 @@ def _wait_for_end_of_input(ended: threading.Event) -> None:
 
 
 def _share(text: str) -> tuple[str, float]:
-    kind, _, share = text.rpartition("=")
+    kind, _, share = text.partition("=")
     try:
-        return kind, float(share)
+        return kind, float(share)  # without "=" there is nothing to convert
     except ValueError:
         msg = f"Expected KIND=SHARE, such as 500=0.05 or rate_limit:0.2=0.1, got {text!r}."
         raise ConfigurationError(msg) from None
