@@ -1,0 +1,101 @@
+"""Ways to ask a fault server without any client of ours."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from calibrant.testing import FaultServer
+
+LABELS = ["Food", "Rent", "Sports"]
+
+
+class Answer(NamedTuple):
+    """What came back."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        """The body, read."""
+        return json.loads(self.body)
+
+    @property
+    def choice(self) -> Any:
+        """The first choice."""
+        return self.json["choices"][0]
+
+    @property
+    def content(self) -> Any:
+        """What the answer says."""
+        return self.choice["message"]["content"]
+
+    @property
+    def reported(self) -> list[dict[str, Any]]:
+        """The tokens with log-probabilities."""
+        found: list[dict[str, Any]] = self.choice["logprobs"]["content"]
+        return found
+
+
+def chat(text: str = "lunch", **fields: Any) -> dict[str, Any]:
+    """Return the JSON of a request with log-probabilities; a field that is None is left out."""
+    messages = [{"role": "system", "content": "Classify."}, {"role": "user", "content": text}]
+    body = {"model": "m", "messages": messages, "logprobs": True, "top_logprobs": 3, **fields}
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def ask(
+    server: FaultServer,
+    text: str = "lunch",
+    *,
+    path: str = "/v1/chat/completions",
+    method: str = "POST",
+    raw: bytes | None = None,
+    headers: dict[str, str] | None = None,
+    timeout: float = 20.0,
+    **fields: Any,
+) -> Answer:
+    """Send one request on a connection of its own."""
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=timeout)) as line:
+        data = json.dumps(chat(text, **fields)).encode() if raw is None else raw
+        line.request(method, path, data if method == "POST" else None, headers or {})
+        response = line.getresponse()
+        named = {name.lower(): value for name, value in response.getheaders()}
+        return Answer(response.status, named, response.read())
+
+
+@contextlib.contextmanager
+def raw_call(server: FaultServer, text: str = "lunch") -> Iterator[socket.socket]:
+    """Send a request on a bare socket."""
+    data = json.dumps(chat(text)).encode()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as line:
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
+        line.sendall(head.encode() + data)
+        yield line
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., FaultServer]]:
+    """Return a function that starts a server of three labels; all stop with the test."""
+    with contextlib.ExitStack() as running:
+        yield lambda *arguments, **options: running.enter_context(FaultServer(LABELS, *arguments, **options))
+
+
+@pytest.fixture(name="ask")
+def ask_fixture() -> Callable[..., Answer]:
+    """Return a function that sends one request on a connection of its own."""
+    return ask
+
+
+@pytest.fixture(name="raw_call")
+def raw_call_fixture() -> Callable[..., contextlib.AbstractContextManager[socket.socket]]:
+    """Return a context that sends a request on a bare socket."""
+    return raw_call

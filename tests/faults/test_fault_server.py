@@ -1,0 +1,343 @@
+"""FaultServer without faults: healthy answers, limits, records, starting and stopping."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from calibrant import Classifier
+from calibrant.clients import LiteLLMClient
+from calibrant.core import ConfigurationError, StateError
+from calibrant.testing import FaultServer
+
+LABELS = ["Food", "Rent", "Sports"]
+
+
+def wait_for_in_flight(server: FaultServer, count: int) -> None:
+    """Return when so many requests are being answered."""
+    deadline = time.monotonic() + 10
+    while server.in_flight != count and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert server.in_flight == count
+
+
+class TestHealthyAnswers:
+    def test_an_answer_has_the_shape_of_openai(self, serve: Any, ask: Any) -> None:
+        """Model echoed, tokens counted, log-probabilities of the rule."""
+        found = ask(serve({"lunch": ("Food", 0.8)}), "lunch with Ana", model="gpt-x")
+        assert (found.status, found.headers["content-type"]) == (200, "application/json")
+        assert (found.json["object"], found.json["model"]) == ("chat.completion", "gpt-x")
+        assert json.loads(found.content) == {"category": "Food"}
+        assert (found.choice["finish_reason"], found.choice["message"]["refusal"]) == ("stop", None)
+        assert math.exp(found.reported[1]["logprob"]) == pytest.approx(0.8)
+        assert found.json["usage"] == {"prompt_tokens": 6, "completion_tokens": 3, "total_tokens": 9}
+
+    def test_usage_follows_the_prompt_where_the_answer_is_cached(self, serve: Any, ask: Any) -> None:
+        """The same answer to texts of different lengths."""
+        server = serve(default="Food", answers={})
+        used = [ask(server, "x" * length).json["usage"] for length in (4, 400)]
+        assert used[1]["prompt_tokens"] - used[0]["prompt_tokens"] == 99
+        assert all(u["total_tokens"] == u["prompt_tokens"] + u["completion_tokens"] for u in used)
+
+    @pytest.mark.parametrize(
+        ("fields", "alternatives"),
+        [
+            ({"top_logprobs": 2}, 2),
+            ({"top_logprobs": 0}, 0),
+            ({"logprobs": None, "top_logprobs": None}, None),
+        ],
+    )
+    def test_as_many_logprobs_as_asked_for(
+        self, serve: Any, ask: Any, fields: Any, alternatives: int | None
+    ) -> None:
+        """None of them, the tokens alone, or alternatives too; one cached answer is not taken for another."""
+        server = serve(lambda _: ("Food", 0.7))
+        ask(server, top_logprobs=3)
+        found = ask(server, **fields)
+        if alternatives is None:
+            assert found.choice["logprobs"] is None
+        else:
+            assert len(found.reported[1]["top_logprobs"]) == alternatives
+
+    @pytest.mark.parametrize(
+        ("outcome", "probability"),
+        [("Food", 1.0), (("Food", 0.5), 0.5), ({"Food": 3, "Rent": 1}, 0.75)],
+    )
+    def test_a_rule_may_say_label_or_probabilities(
+        self, serve: Any, ask: Any, outcome: Any, probability: float
+    ) -> None:
+        """As FakeClient's."""
+        found = ask(serve(lambda _text: outcome))
+        assert math.exp(found.reported[1]["logprob"]) == pytest.approx(probability)
+
+    def test_a_list_answers_successive_requests_of_a_text(self, serve: Any, ask: Any) -> None:
+        """An error answer takes no turn."""
+        server = serve({"lunch": ["Food", "Rent"]}, faults=["500"])
+        assert ask(server).status == 500
+        assert ["Food" in ask(server).content for _ in range(3)] == [True, False, False]
+
+    def test_a_ready_response_is_sent_as_it_is(self, serve: Any, ask: Any) -> None:
+        """Whatever it holds."""
+        response = {"choices": [{"message": {"content": "no JSON"}}], "odd": 1}
+        assert ask(serve(lambda _: response)).json == response
+
+    def test_without_a_rule_the_label_in_the_text_is_the_answer(self, serve: Any, ask: Any) -> None:
+        """Other texts get one too, always the same; not all are equally sure."""
+        server = serve()
+        assert "Sports" in ask(server, "News about Sports").content
+        texts = [f"row {number}" for number in range(30)]
+        first = [ask(server, text).choice for text in texts]
+        assert first == [ask(server, text).choice for text in texts]
+        assert len({choice["message"]["content"] for choice in first}) == 3
+        assert len({choice["logprobs"]["content"][1]["logprob"] for choice in first}) > 3
+
+    def test_field_and_tokens_shape_the_answer(self, serve: Any, ask: Any) -> None:
+        """As in fake_response."""
+        found = ask(serve({"lunch": "Food"}, field="out.kind", tokens="characters"))
+        assert json.loads(found.content) == {"out": {"kind": "Food"}}
+        assert [token["token"] for token in found.reported[1:6]] == ["F", "o", "o", "d", '"']
+
+    def test_a_classifier_reads_the_answer(self, serve: Any) -> None:
+        """Through a real client library."""
+        server = serve({"lunch": {"Food": 0.7, "Rent": 0.2, "Sports": 0.1}}, api_key="plain-key")
+        client = LiteLLMClient("openai/m", api_base=server.api_base, api_key="plain-key")
+        found = Classifier(model=client, labels=LABELS, field="category", prompt="Which?").classify("lunch")
+        assert found.label == "Food"
+        assert found.distribution is not None
+        assert found.distribution.probabilities == pytest.approx([0.7, 0.2, 0.1])
+
+    def test_text_may_come_in_parts(self, serve: Any, ask: Any) -> None:
+        """As vision models take it."""
+        server = serve({"lunch": "Food"})
+        parts = [{"type": "text", "text": "lu"}, {"type": "text", "text": "nch"}]
+        assert "Food" in ask(server, messages=[{"role": "user", "content": parts}]).content
+        assert server.counts == {"lunch": 1}
+
+
+class TestRefusals:
+    def test_a_missing_or_wrong_key_is_401(self, serve: Any, ask: Any) -> None:
+        """The key is in no answer and in no record."""
+        server = serve(api_key="plain-key")
+        answers = [
+            ask(server),
+            ask(server, headers={"Authorization": "Bearer other-key"}),
+            ask(server, path="/v1/models", method="GET"),
+        ]
+        assert [answer.status for answer in answers] == [401] * 3
+        assert answers[0].json["error"]["code"] == "invalid_api_key"
+        right = {"Authorization": "Bearer plain-key", "X-Echo": "is plain-key", "X-Other": "kept"}
+        assert ask(server, headers=right).status == 200
+        assert server.refused == {401: 3}
+        assert server.requests[0].headers["x-other"] == "kept"
+        assert "plain-key" not in repr(server.requests) + repr(server.stats)
+        assert b"key" not in answers[1].body.replace(b"API key", b"").replace(b"invalid_api_key", b"")
+
+    def test_an_unknown_model_is_404(self, serve: Any, ask: Any) -> None:
+        """Where models are named."""
+        server = serve(models=["small"])
+        assert ask(server, model="large").json["error"]["code"] == "model_not_found"
+        assert ask(server, model="small").status == 200
+        listed = ask(server, path="/v1/models", method="GET").json
+        assert [model["id"] for model in listed["data"]] == ["small"]
+
+    @pytest.mark.parametrize(
+        "raw", [b"{", b"[]", b"\xff", b'{"model": "m"}', b'{"model": "m", "messages": []}']
+    )
+    def test_what_is_no_chat_request_is_400(self, serve: Any, ask: Any, raw: bytes) -> None:
+        """It says what was expected, and counts as no request."""
+        server = serve()
+        found = ask(server, raw=raw)
+        assert (found.status, server.refused, server.requests) == (400, {400: 1}, [])
+        assert "messages" in found.json["error"]["message"]
+
+    def test_streams_are_refused(self, serve: Any, ask: Any) -> None:
+        """Rather than answered in another form."""
+        assert "stream" in ask(serve(), stream=True).json["error"]["message"]
+
+    def test_other_routes_are_404_and_health_is_ok(self, serve: Any, ask: Any) -> None:
+        """Without counting as requests."""
+        server = serve()
+        assert ask(server, path="/health", method="GET").status == 200
+        assert ask(server, path="/v1/chat/completions", method="GET").status == 404
+        assert ask(server, path="/v1/embeddings").status == 404
+        assert server.stats["requests"] == 0
+
+    def test_a_rule_that_fails_says_so_to_the_client(self, serve: Any, ask: Any) -> None:
+        """With a status that nobody retries."""
+        found = ask(serve({"dinner": "Food"}), "lunch")
+        assert (found.status, found.json["error"]["type"]) == (400, "test_error")
+        assert "no answer to 'lunch'" in found.json["error"]["message"]
+
+
+class TestLimits:
+    def test_beyond_the_rate_requests_are_429_until_it_has_passed(self, serve: Any, ask: Any) -> None:
+        """Retry-After in whole seconds, its twin in milliseconds; after that time there is room again."""
+        server = serve(requests_per_second=20)
+        found = [ask(server)]
+        while found[-1].status == 200 and len(found) < 500:
+            found.append(ask(server))
+        assert len(found) > 20
+        refused = found[-1]
+        assert server.refused == {429: 1}
+        assert refused.json["error"]["code"] == "rate_limit_exceeded"
+        assert refused.headers["retry-after"] == "1"
+        assert 1 <= int(refused.headers["retry-after-ms"]) <= 50
+        time.sleep(int(refused.headers["retry-after-ms"]) / 1000)
+        assert ask(server).status == 200
+
+    def test_rate_headers_announce_what_is_left(self, serve: Any, ask: Any) -> None:
+        """Requests and tokens, with the time until all is there again."""
+        server = serve(requests_per_second=0.5, tokens_per_second=1000)
+        headers = ask(server, "x" * 400).headers
+        assert headers["x-ratelimit-limit-requests"] == "1"
+        assert headers["x-ratelimit-remaining-requests"] == "0"
+        assert headers["x-ratelimit-reset-requests"] == "2s"
+        assert int(headers["x-ratelimit-remaining-tokens"]) == pytest.approx(896, abs=5)
+        assert headers["x-ratelimit-reset-tokens"].endswith("ms")
+        assert ask(server).headers["retry-after"] == "2"
+
+    def test_tokens_are_limited_too(self, serve: Any, ask: Any) -> None:
+        """One long prompt uses them up, and even one that is longer than a second's worth passes once."""
+        server = serve(tokens_per_second=50)
+        assert [ask(server, "x" * 4000).status for _ in range(2)] == [200, 429]
+        assert int(ask(server, "x").headers["retry-after"]) > 15
+
+    def test_headers_of_ones_own_are_sent(self, serve: Any, ask: Any) -> None:
+        """By number, on errors too."""
+        server = serve(
+            headers=lambda number: {"x-ratelimit-remaining-requests": str(5 - number)}, faults=[None, "503"]
+        )
+        assert [ask(server).headers["x-ratelimit-remaining-requests"] for _ in range(2)] == ["5", "4"]
+        assert ask(serve(headers={"x-ratelimit-reset-requests": "6m0s"})).headers[
+            "x-ratelimit-reset-requests"
+        ] == ("6m0s")
+
+    def test_too_many_requests_at_once_are_429(self, serve: Any, ask: Any, raw_call: Any) -> None:
+        """As many as allowed are answered side by side; when one is done there is room for another."""
+        server = serve(max_concurrency=2, faults=["hang", "hang"])
+        with raw_call(server):
+            with raw_call(server):
+                wait_for_in_flight(server, 2)
+                refused = ask(server)
+            wait_for_in_flight(server, 1)
+            assert ask(server).status == 200
+        assert (refused.status, refused.headers["retry-after"]) == (429, "1")
+        assert (server.max_in_flight, server.refused) == (2, {429: 1})
+
+
+class TestRecords:
+    def test_requests_are_recorded_in_the_order_of_arrival(self, serve: Any, ask: Any) -> None:
+        """With number, text, JSON, time and fault; counts by text."""
+        server = serve(faults=[None, "500"])
+        begun = time.monotonic()
+        for text in ("a", "b", "a"):
+            ask(server, text)
+        found = server.requests
+        assert [(request.number, request.text) for request in found] == [(0, "a"), (1, "b"), (2, "a")]
+        assert [request.fault and request.fault.kind for request in found] == [None, "500", None]
+        assert found[0].body["messages"][-1] == {"role": "user", "content": "a"}
+        times = [begun, *(request.arrived for request in found), time.monotonic()]
+        assert times == sorted(times)
+        assert server.counts == {"a": 2, "b": 1}
+
+    def test_concurrent_requests_are_all_counted(self, serve: Any, ask: Any) -> None:
+        """While somebody reads."""
+        server = serve(latency=0.1)
+        seen = []
+        done = threading.Event()
+
+        def read() -> None:
+            while not done.is_set():
+                seen.append((len(server.requests), sum(server.counts.values()), server.stats["requests"]))
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        with ThreadPoolExecutor(20) as pool:
+            list(pool.map(lambda number: ask(server, f"row {number}"), range(60)))
+        done.set()
+        reader.join()
+        assert len(server.requests) == sum(server.counts.values()) == 60
+        assert 5 < server.max_in_flight <= 20
+        assert all(list(column) == sorted(column) for column in zip(*seen, strict=True))
+
+    def test_kept_requests_may_be_limited(self, serve: Any, ask: Any) -> None:
+        """Counts stay complete."""
+        server = serve(keep_requests=2)
+        for number in range(5):
+            ask(server, f"row {number}")
+        assert [request.number for request in server.requests] == [3, 4]
+        assert len(server.counts) == 5
+
+    def test_stats_can_be_asked_for_over_http(self, serve: Any, ask: Any) -> None:
+        """The same numbers as in the process."""
+        server = serve(faults=["500", "503", "500"], models=["m"])
+        for text in ("a", "b", "b", "b"):
+            ask(server, text)
+        ask(server, model="unknown")
+        found = ask(server, path="/stats", method="GET").json
+        assert found == server.stats
+        assert (found["requests"], found["healthy"]) == (4, 1)
+        assert (found["texts"], found["most_of_one_text"]) == (2, 3)
+        assert (found["faults"], found["refused"]) == ({"500": 2, "503": 1}, {"404": 1})
+
+
+class TestLifetime:
+    def test_a_server_that_stops_is_gone_and_may_come_back(self, ask: Any) -> None:
+        """On the same port, with its memory."""
+        server = FaultServer(LABELS)
+        with server:
+            port = server.port
+            ask(server)
+        with pytest.raises(ConnectionRefusedError):
+            ask(server)
+        with server:
+            assert (server.port, ask(server).status) == (port, 200)
+        assert server.counts == {"lunch": 2}
+        server.stop()
+
+    def test_stopping_does_not_wait_for_requests(self, raw_call: Any) -> None:
+        """Not even for one that hangs."""
+        with FaultServer(LABELS, faults=["hang"]) as server, raw_call(server) as line:
+            wait_for_in_flight(server, 1)
+            begun = time.monotonic()
+            server.stop()
+            assert time.monotonic() - begun < 2
+            assert line.recv(100) == b""
+        assert server.in_flight == 0
+
+    def test_starting_twice_is_an_error(self, serve: Any) -> None:
+        """It names the port."""
+        server = serve()
+        with pytest.raises(StateError, match=str(server.port)):
+            server.start()
+
+    def test_a_taken_port_is_an_error(self, serve: Any) -> None:
+        """Raised where it is started."""
+        port = serve().port
+        with pytest.raises(ConfigurationError, match=f"Port {port}"):
+            FaultServer(LABELS, port=port).start()
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("latency", -1.0),
+            ("latency", math.nan),
+            ("max_concurrency", 0),
+            ("keep_requests", -1),
+            ("port", -1),
+            ("requests_per_second", 0.0),
+            ("tokens_per_second", -2.0),
+            ("tokens", "words"),
+            ("illegal_mass", 1.0),
+        ],
+    )
+    def test_refuses_parameters_out_of_range(self, name: str, value: Any) -> None:
+        """When it is made, not when it is asked."""
+        with pytest.raises(ConfigurationError, match=name):
+            FaultServer(LABELS, **{name: value})

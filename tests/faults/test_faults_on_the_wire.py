@@ -1,0 +1,270 @@
+"""Every fault looks as it says to somebody who reads bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import json
+import math
+import time
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import aiohttp
+import pytest
+
+from calibrant.testing import Fault
+
+
+def head_and_body(data: bytes) -> tuple[bytes, bytes]:
+    """Split an HTTP answer."""
+    head, _, body = data.partition(b"\r\n\r\n")
+    return head, body
+
+
+def length_of(head: bytes) -> int:
+    """Return what an answer's head promises."""
+    return int(head.lower().partition(b"content-length: ")[2].split(b"\r")[0])
+
+
+class TestErrorAnswers:
+    @pytest.mark.parametrize(
+        ("status", "code"),
+        [
+            (400, None),
+            (401, "invalid_api_key"),
+            (404, "model_not_found"),
+            (429, "rate_limit_exceeded"),
+            (500, None),
+            (502, None),
+            (503, None),
+        ],
+    )
+    def test_a_status_comes_with_an_error_object(
+        self, serve: Any, ask: Any, status: int, code: str | None
+    ) -> None:
+        """In OpenAI's words."""
+        found = ask(serve(faults=[str(status)]))
+        assert found.status == status
+        assert found.json["error"]["code"] == code
+        assert found.json["error"]["message"]
+        assert "retry-after" not in found.headers
+
+    def test_an_error_may_say_anything(self, serve: Any, ask: Any) -> None:
+        """Such as a key that must not be repeated."""
+        found = ask(serve(faults=[Fault("401", message="Incorrect API key: plain-key")]))
+        assert found.json["error"]["message"] == "Incorrect API key: plain-key"
+
+    @pytest.mark.parametrize(("seconds", "sent"), [(None, "1"), (2, "2"), (0.25, "0.25")])
+    def test_a_rate_limit_names_seconds(self, serve: Any, ask: Any, seconds: float | None, sent: str) -> None:
+        """In Retry-After."""
+        found = ask(serve(faults=[Fault("rate_limit", seconds=seconds)]))
+        assert (found.status, found.headers["retry-after"]) == (429, sent)
+
+    def test_a_rate_limit_may_name_a_date(self, serve: Any, ask: Any) -> None:
+        """An HTTP date, never earlier than the seconds say."""
+        before = time.time()
+        found = ask(serve(faults=[Fault("rate_limit", seconds=30, as_date=True)]))
+        assert found.headers["retry-after"].endswith(" GMT")
+        date = parsedate_to_datetime(found.headers["retry-after"])
+        assert before + 30 <= date.timestamp() <= before + 33
+        assert date > datetime.now(UTC)
+
+    def test_a_prompt_too_long_has_its_code(self, serve: Any, ask: Any) -> None:
+        """And the words clients look for."""
+        found = ask(serve(faults=["context_length"]))
+        assert (found.status, found.json["error"]["code"]) == (400, "context_length_exceeded")
+        assert "maximum context length" in found.json["error"]["message"]
+
+    @pytest.mark.parametrize(("status", "sent"), [(None, 502), (200, 200)])
+    def test_a_proxy_answers_in_html(self, serve: Any, ask: Any, status: int | None, sent: int) -> None:
+        """Even with status 200."""
+        found = ask(serve(faults=[Fault("html", status=status)]))
+        assert (found.status, found.headers["content-type"]) == (sent, "text/html; charset=utf-8")
+        assert found.body.startswith(b"<!DOCTYPE html>")
+
+
+class TestConnections:
+    def test_a_reset_before_headers_sends_nothing(self, serve: Any, raw_call: Any) -> None:
+        """A real RST, not an orderly end."""
+        with raw_call(serve(faults=["reset_before_headers"])) as line, pytest.raises(ConnectionResetError):
+            line.recv(1)
+
+    def test_a_reset_after_headers_leaves_half_a_body(self, serve: Any, raw_call: Any) -> None:
+        """Less than was promised, then RST."""
+        data = b""
+        with (
+            raw_call(serve(faults=["reset_after_headers"])) as line,
+            contextlib.suppress(ConnectionResetError),
+        ):
+            while piece := line.recv(65536):
+                data += piece
+            pytest.fail("The connection ended in good order.")
+        head, body = head_and_body(data)
+        assert head.startswith(b"HTTP/1.1 200")
+        assert len(body) == length_of(head) // 2
+
+    def test_aiohttp_sees_the_two_resets_apart(self, serve: Any) -> None:
+        """Before there is a status, and while the body is read."""
+        server = serve(faults=["reset_before_headers", "reset_after_headers"])
+        seen = []
+
+        async def call() -> None:
+            body = {"model": "m", "messages": [{"role": "user", "content": "a"}]}
+            async with aiohttp.ClientSession() as session:
+                for _ in range(3):
+                    status = None
+                    try:
+                        async with session.post(f"{server.api_base}/chat/completions", json=body) as found:
+                            status = found.status
+                            await found.read()
+                    except aiohttp.ClientError as error:
+                        seen.append((status, type(error).__name__))
+                    else:
+                        seen.append((status, "read"))
+
+        asyncio.run(call())
+        assert [status for status, _ in seen] == [None, 200, 200]
+        assert [outcome == "read" for _, outcome in seen] == [False, False, True]
+
+    def test_hanging_ends_with_the_connection(self, serve: Any, raw_call: Any) -> None:
+        """Silence for the time given, then an orderly end without an answer."""
+        begun = time.monotonic()
+        with raw_call(serve(faults=["hang:0.3"])) as line:
+            assert line.recv(1) == b""
+        assert 0.29 < time.monotonic() - begun < 5
+
+    def test_hanging_without_end_lasts_until_the_client_goes(
+        self, serve: Any, ask: Any, raw_call: Any
+    ) -> None:
+        """Then the request is no longer in flight, and others are answered meanwhile."""
+        server = serve(faults=["hang"])
+        with raw_call(server) as line:
+            line.settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                line.recv(1)
+            assert server.in_flight == 1
+            assert ask(server).status == 200
+        deadline = time.monotonic() + 10
+        while server.in_flight and time.monotonic() < deadline:
+            time.sleep(0.005)
+        assert server.in_flight == 0
+
+    def test_a_slow_answer_comes_in_many_pieces_and_is_healthy(
+        self, serve: Any, ask: Any, raw_call: Any
+    ) -> None:
+        """Spread over the time given."""
+        server = serve(faults=["slow_drip:0.5"])
+        data, pieces, begun = b"", 0, time.monotonic()
+        with raw_call(server) as line:
+            while not data or len(head_and_body(data)[1]) < length_of(data):
+                data += line.recv(65536)
+                pieces += 1
+        assert 0.45 < time.monotonic() - begun < 10
+        assert pieces > 10
+        assert json.loads(head_and_body(data)[1])["choices"] == ask(server).json["choices"]
+
+    def test_the_connection_is_kept_after_a_broken_body(self, serve: Any) -> None:
+        """As a real server would; only the answer is broken."""
+        server = serve(faults=["truncated", "500", "html", None])
+        ports = set()
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)) as line:
+            for _ in range(4):
+                line.request(
+                    "POST", "/v1/chat/completions", b'{"model": "m", "messages": [{"role": "user"}]}'
+                )
+                ports.add(line.sock.getsockname()[1])
+                line.getresponse().read()
+        assert len(server.requests) == 4
+        assert len(ports) == 1
+
+
+class TestBodies:
+    def test_truncated_json_looks_complete_to_http(self, serve: Any, ask: Any) -> None:
+        """Status 200, length as promised, half of the JSON."""
+        server = serve(faults=["truncated"])
+        broken, whole = ask(server), ask(server)
+        assert broken.status == 200
+        assert broken.body == whole.body[: len(whole.body) // 2]
+        with pytest.raises(json.JSONDecodeError):
+            json.loads(broken.body)
+
+    def test_choices_may_be_empty(self, serve: Any, ask: Any) -> None:
+        """The rest is there."""
+        found = ask(serve(faults=["empty_choices"]))
+        assert (found.status, found.json["choices"], found.json["model"]) == (200, [], "m")
+
+    @pytest.mark.parametrize(("message", "start"), [(None, "I'm sorry"), ("No.", "No.")])
+    def test_a_refusal_has_no_content(self, serve: Any, ask: Any, message: str | None, start: str) -> None:
+        """Content is null."""
+        found = ask(serve(faults=[Fault("refusal", message=message)]))
+        assert found.content is None
+        assert found.choice["message"]["refusal"].startswith(start)
+
+    @pytest.mark.parametrize("tokens", ["label", "characters"])
+    @pytest.mark.parametrize("fields", [{}, {"logprobs": None}])
+    def test_an_answer_may_be_cut_off_by_length(self, serve: Any, ask: Any, tokens: str, fields: Any) -> None:
+        """Between two tokens, before the label is complete; text, tokens and usage agree."""
+        found = ask(serve({"lunch": "Food"}, faults=["length"], tokens=tokens), **fields)
+        assert found.choice["finish_reason"] == "length"
+        assert found.content == ('{"category": "' if tokens == "label" else '{"category": "Fo')
+        assert found.json["usage"]["completion_tokens"] == (1 if tokens == "label" else 3)
+        if fields:
+            assert found.choice["logprobs"] is None
+        else:
+            assert "".join(token["token"] for token in found.reported) == found.content
+
+    def test_logprobs_may_be_missing(self, serve: Any, ask: Any) -> None:
+        """Though they were asked for."""
+        found = ask(serve({"lunch": "Food"}, faults=["no_logprobs"]))
+        assert found.choice["logprobs"] is None
+        assert json.loads(found.content) == {"category": "Food"}
+
+    def test_logprobs_may_be_partial(self, serve: Any, ask: Any) -> None:
+        """The text is whole, the tokens end inside the label."""
+        found = ask(serve({"lunch": "Food"}, faults=["partial_logprobs"], tokens="characters"))
+        assert json.loads(found.content) == {"category": "Food"}
+        assert "".join(token["token"] for token in found.reported) == '{"category": "Fo'
+
+    @pytest.mark.parametrize(
+        ("kind", "wrong"), [("nan_logprobs", math.isnan), ("positive_logprobs", lambda value: value > 0)]
+    )
+    def test_logprobs_may_be_none_at_all(self, serve: Any, ask: Any, kind: str, wrong: Any) -> None:
+        """Those of tokens and alternatives alike."""
+        found = ask(serve(lambda _: ("Food", 0.8), faults=[kind]))
+        values = [
+            reported["logprob"] for token in found.reported for reported in (token, *token["top_logprobs"])
+        ]
+        assert len(values) > 5
+        assert all(wrong(value) for value in values)
+
+    @pytest.mark.parametrize(("model", "sent"), [(None, "another-model"), ("m-mini", "m-mini")])
+    def test_another_model_may_have_answered(
+        self, serve: Any, ask: Any, model: str | None, sent: str
+    ) -> None:
+        """The answer says so."""
+        server = serve(faults=[Fault("wrong_model", model=model)])
+        assert [ask(server).json["model"] for _ in range(2)] == [sent, "m"]
+
+    def test_a_body_may_be_huge(self, serve: Any, ask: Any) -> None:
+        """50 MB, exactly, around a healthy answer."""
+        server = serve(faults=["huge_body"])
+        found = ask(server)
+        assert len(found.body) == int(found.headers["content-length"]) == 50_000_000
+        assert found.choice == ask(server).choice
+
+    def test_a_client_may_leave_a_huge_body(self, serve: Any, ask: Any, raw_call: Any) -> None:
+        """The server goes on."""
+        server = serve(faults=["huge_body"])
+        with raw_call(server) as line:
+            assert line.recv(1000).startswith(b"HTTP/1.1 200")
+        assert ask(server).status == 200
+
+    def test_a_ready_response_can_be_broken_too(self, serve: Any, ask: Any) -> None:
+        """Without changing the one it was made from."""
+        response = {"choices": [{"message": {"content": "abcd", "refusal": None}, "finish_reason": "stop"}]}
+        server = serve(lambda _: response, faults=["length", "nan_logprobs"])
+        assert (ask(server).content, ask(server).content) == ("ab", "abcd")
+        assert ask(server).json == response

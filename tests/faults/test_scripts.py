@@ -1,0 +1,178 @@
+"""Which request meets which fault."""
+
+from __future__ import annotations
+
+import doctest
+import random
+from collections import Counter
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from calibrant.core import ConfigurationError
+from calibrant.testing import Fault, FaultServer, _fault_server, _faults
+from calibrant.testing._faults import script_of
+from calibrant.testing._limits import spell_seconds
+
+LABELS = ["Food", "Rent"]
+
+
+class TestFault:
+    @pytest.mark.parametrize(
+        ("text", "fault"),
+        [
+            ("500", Fault("500")),
+            ("hang", Fault("hang")),
+            ("hang:0.5", Fault("hang", seconds=0.5)),
+            ("rate_limit", Fault("rate_limit", seconds=1.0)),
+            ("huge_body", Fault("huge_body", size=50_000_000)),
+        ],
+    )
+    def test_a_text_stands_for_a_fault(self, text: str, fault: Fault) -> None:
+        """Defaults included, so that the two are the same key."""
+        assert Fault.parse(text) == fault
+        assert {fault: 1}[Fault.parse(text)] == 1
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("oops", "'oops'"),
+            ("600", "'600'"),
+            ("200", "'200'"),
+            ("hang:long", "number of seconds"),
+            ("500:2", "seconds does not apply"),
+            ("hang:-1", "seconds must be"),
+            ("hang:nan", "seconds must be"),
+        ],
+    )
+    def test_refuses_texts_that_are_no_fault(self, text: str, message: str) -> None:
+        """The text is in the message, or what is wrong with it."""
+        with pytest.raises(ConfigurationError, match=message):
+            Fault.parse(text)
+
+    @pytest.mark.parametrize(
+        ("kind", "options"),
+        [
+            ("hang", {"size": 3}),
+            ("truncated", {"message": "x"}),
+            ("html", {"as_date": True}),
+            ("rate_limit", {"model": "m"}),
+            ("huge_body", {"status": 500}),
+        ],
+    )
+    def test_refuses_options_of_other_kinds(self, kind: str, options: Any) -> None:
+        """They would be ignored."""
+        with pytest.raises(ConfigurationError, match=f"{next(iter(options))} does not apply"):
+            Fault(kind, **options)
+
+    @pytest.mark.parametrize(("kind", "options"), [("html", {"status": 99}), ("huge_body", {"size": 0})])
+    def test_refuses_values_out_of_range(self, kind: str, options: Any) -> None:
+        """The option is named."""
+        with pytest.raises(ConfigurationError, match=next(iter(options))):
+            Fault(kind, **options)
+
+
+class TestScripts:
+    def test_a_sequence_goes_by_number(self, serve: Any, ask: Any) -> None:
+        """What is None or beyond its end is healthy."""
+        server = serve(faults=["500", None, Fault("503")])
+        assert [ask(server).status for _ in range(5)] == [500, 200, 503, 200, 200]
+        assert server.faults_sent == {"500": 1, "503": 1}
+
+    def test_refused_requests_do_not_count(self, serve: Any, ask: Any) -> None:
+        """The script waits for those with the right key."""
+        server = serve(faults=["500"], api_key="k")
+        right = {"Authorization": "Bearer k"}
+        assert [ask(server).status, ask(server, headers=right).status] == [401, 500]
+
+    def test_shares_are_met(self) -> None:
+        """Over many requests."""
+        script = script_of({"500": 0.1, Fault("hang"): 0.04}, 3)
+        found = Counter(fault and fault.kind for fault in (script(number, {}) for number in range(20_000)))
+        assert found["500"] / 20_000 == pytest.approx(0.1, abs=0.01)
+        assert found["hang"] / 20_000 == pytest.approx(0.04, abs=0.01)
+        assert found[None] / 20_000 == pytest.approx(0.86, abs=0.01)
+
+    def test_a_seed_fixes_the_faults(self, serve: Any, ask: Any) -> None:
+        """Another seed gives others, and the program's own random numbers do not matter."""
+
+        def statuses(seed: int) -> list[int]:
+            server = serve(faults={"500": 0.5, "503": 0.2}, seed=seed)
+            random.seed(seed + len(server.requests))
+            return [ask(server).status for _ in range(25)]
+
+        first = statuses(1)
+        assert set(first) == {200, 500, 503}
+        assert first == statuses(1)
+        assert first != statuses(2)
+
+    def test_all_and_none(self) -> None:
+        """Shares of 1 and 0 mean what they say; ten tenths are not more than 1."""
+        names = [str(status) for status in range(500, 510)]
+        always = script_of(dict.fromkeys(names, 0.1), 0)
+        assert all(always(number, {}) for number in range(2000))
+        never = script_of({"500": 0.0, "503": 1.0}, 0)
+        assert {fault.kind for fault in (never(number, {}) for number in range(2000)) if fault} == {"503"}
+
+    @pytest.mark.parametrize("shares", [{"500": 0.6, "503": 0.5}, {"500": -0.1}, {"500": float("nan")}])
+    def test_refuses_shares_that_are_none(self, shares: Any) -> None:
+        """When the server is made."""
+        with pytest.raises(ConfigurationError, match="Shares"):
+            FaultServer(LABELS, faults=shares)
+
+    def test_a_function_binds_a_text_to_its_fault(self, serve: Any, ask: Any) -> None:
+        """However often it is asked."""
+        server = serve(
+            faults=lambda _number, body: "refusal" if "bomb" in body["messages"][-1]["content"] else None
+        )
+        assert [ask(server, text).content is None for text in ("bomb", "lunch", "bomb")] == [
+            True,
+            False,
+            True,
+        ]
+
+    def test_a_function_may_let_the_second_attempt_pass(self, serve: Any, ask: Any) -> None:
+        """By asking the server what it has seen."""
+        servers: list[FaultServer] = []
+
+        def first_fails(_number: int, body: dict[str, Any]) -> str | None:
+            return None if servers[0].count(body["messages"][-1]["content"]) else "500"
+
+        servers.append(serve(faults=first_fails))
+        found = [ask(servers[0], text).status for text in ("a", "b", "a", "b")]
+        assert found == [500, 500, 200, 200]
+
+    def test_a_script_that_fails_says_so_to_the_client(self, serve: Any, ask: Any) -> None:
+        """Instead of looking like the fault it might have meant."""
+        found = ask(serve(faults=lambda number, _body: ["oops"][number]))
+        assert (found.status, found.json["error"]["type"]) == (400, "test_error")
+        assert "oops" in found.json["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "spelled"),
+    [
+        (0, "0ms"),
+        (0.0196, "20ms"),
+        (0.9999, "1s"),
+        (1, "1s"),
+        (1.5, "1.5s"),
+        (59.9, "59.9s"),
+        (86.4, "1m26.4s"),
+        (360, "6m0s"),
+        (3600, "1h0m0s"),
+        (3723.25, "1h2m3.25s"),
+    ],
+)
+def test_times_are_spelled_as_openai_does(seconds: float, spelled: str) -> None:
+    """Milliseconds below one second, rounded up."""
+    assert spell_seconds(seconds) == spelled
+
+
+@pytest.mark.parametrize("module", [_faults, _fault_server])
+def test_examples_run(module: ModuleType) -> None:
+    """As they stand in the docstrings."""
+    found = doctest.testmod(module)
+    assert found.attempted > 0
+    assert found.failed == 0

@@ -1,0 +1,145 @@
+"""The fault server as a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+COMMAND = [sys.executable, "-m", "calibrant.testing.server", "--labels", "Food", "Rent"]
+Spawn = Callable[..., tuple["subprocess.Popen[str]", dict[str, Any]]]
+
+
+@pytest.fixture
+def spawn() -> Iterator[Spawn]:
+    """Return a function that starts the process and returns it with the line it printed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*options: str, stdin: int = subprocess.PIPE) -> Any:
+        process = subprocess.Popen(  # noqa: S603 (our own code)
+            [*COMMAND, *options], stdin=stdin, stdout=subprocess.PIPE, text=True
+        )
+        started.append(process)
+        assert process.stdout is not None
+        return process, json.loads(process.stdout.readline())
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                stream.close()
+
+
+def ask(api_base: str, text: str) -> int:
+    """Return the status of one request."""
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": text}]}).encode()
+    try:
+        with urllib.request.urlopen(f"{api_base}/chat/completions", body, timeout=20) as found:  # noqa: S310
+            status: int = found.status
+    except urllib.error.HTTPError as error:
+        with error:
+            status = error.code
+    return status
+
+
+def stats(api_base: str) -> Any:
+    """Return the counts."""
+    with urllib.request.urlopen(f"{api_base.removesuffix('/v1')}/stats", timeout=20) as found:  # noqa: S310
+        return json.load(found)
+
+
+def test_it_serves_faults_by_share_and_seed_and_counts_them(spawn: Spawn) -> None:
+    """The same seed gives the same statuses in another process."""
+    options = ["--fault", "500=0.3", "--fault", "rate_limit:0.1=0.2", "--seed", "5"]
+    found = []
+    for _ in range(2):
+        process, line = spawn(*options)
+        assert (line["pid"], line["api_base"]) == (process.pid, f"http://127.0.0.1:{line['port']}/v1")
+        found.append([ask(line["api_base"], f"row {number}") for number in range(30)])
+    assert found[0] == found[1]
+    assert set(found[0]) == {200, 429, 500}
+    counted = stats(line["api_base"])
+    assert counted["faults"] == {"500": found[0].count(500), "rate_limit": found[0].count(429)}
+    assert (counted["requests"], counted["texts"], counted["healthy"]) == (30, 30, found[0].count(200))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it(spawn: Spawn, number: signal.Signals) -> None:
+    """In good order, even while a request hangs; input that is no pipe must not end it before."""
+    process, line = spawn("--fault", "hang=1", stdin=subprocess.DEVNULL)
+    data = b'{"model": "m", "messages": [{"role": "user", "content": "a"}]}'
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", line["port"]), timeout=20) as hanging:
+        hanging.sendall(head.encode() + data)
+        deadline = time.monotonic() + 10
+        while not stats(line["api_base"])["in_flight"] and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert process.poll() is None
+        process.send_signal(number)
+        assert process.wait(10) == 0
+
+
+def test_it_ends_when_its_input_closes(spawn: Spawn) -> None:
+    """So that nobody has to remember to stop it."""
+    process, line = spawn()
+    assert ask(line["api_base"], "a") == 200
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait(10) == 0
+
+
+def test_it_ends_when_its_parent_is_killed() -> None:
+    """Even where the parent's end of the pipe lives on in another process, or there is no pipe."""
+    starter = (
+        "import subprocess, sys, time\n"
+        f"server = subprocess.Popen({COMMAND!r}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)\n"
+        "sys.stdout.write(server.stdout.readline().decode()); sys.stdout.flush(); time.sleep(60)\n"
+    )
+    parent = subprocess.Popen(  # noqa: S603 (our own code)
+        [sys.executable, "-c", starter], stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    line = json.loads(parent.stdout.readline())
+    parent.kill()
+    parent.communicate()
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            stats(line["api_base"])
+        except OSError:
+            break
+        time.sleep(0.05)
+    else:
+        os.kill(line["pid"], signal.SIGKILL)
+        pytest.fail("The server outlived its parent.")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--fault", "500"], "KIND=SHARE"),
+        (["--fault", "oops=0.1"], "'oops'"),
+        (["--fault", "500=2"], "Shares"),
+        (["--latency", "-1"], "latency"),
+    ],
+)
+def test_wrong_options_are_a_usage_error(options: list[str], message: str) -> None:
+    """Exit code 2, and no traceback."""
+    done = subprocess.run(  # noqa: S603 (our own code)
+        [*COMMAND, *options], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
