@@ -34,11 +34,11 @@ CONCURRENCY = 64
 LATENCY = 0.02
 FAULTS = {
     "500": 0.03,
-    "429": 0.03,
-    "reset-before-headers": 0.02,
-    "reset-after-headers": 0.02,
-    "truncated-json": 0.02,
-    "missing-logprobs": 0.02,
+    "rate_limit:0.05": 0.03,
+    "reset_before_headers": 0.02,
+    "reset_after_headers": 0.02,
+    "truncated": 0.02,
+    "no_logprobs": 0.02,
 }
 PARTS = ("start", "speed", "cache", "faults", "kill", "memory")
 
