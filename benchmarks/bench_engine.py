@@ -166,11 +166,10 @@ def _evaluate(adapter: Any, count: int, candidate: dict[str, str]) -> float:
 
 def cache(count: int, runs: int) -> None:
     """Measure writes on against off, and a run that asks nothing."""
-    from calibrant.evaluation import BatchEvaluator
-    from calibrant.store import PredictionCache
-
     from calibrant import Classifier
     from calibrant.core import Example
+    from calibrant.evaluation import BatchEvaluator
+    from calibrant.store import PredictionCache
 
     with server() as api_base, tempfile.TemporaryDirectory() as folder:
         classifier = Classifier(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,12 +19,11 @@ from calibrant.core import (
     LogprobSpace,
     NextTokens,
     Outcome,
-    Prediction,
     ProviderError,
 )
 from calibrant.inference import Decoding, ExactScoring, RetryPolicy
 from calibrant.logprobs import enum_schema
-from calibrant.testing import FakeClient, FakeContinuingClient
+from calibrant.testing import FakeClient, FakeContinuingClient, MemoryJournal
 
 LABELS = ("Bills/Electricity", "Bills/Gas & Oil", "Food")
 ODDS = {"Bills/Electricity": 0.5, "Bills/Gas & Oil": 0.2, "Food": 0.3}
@@ -113,20 +111,12 @@ def test_a_larger_tolerance_asks_less() -> None:
 
 def test_two_spellings_of_the_tolerance_do_not_share_a_journal() -> None:
     """What was scored roughly is not taken for exact."""
-    stored: dict[str, Prediction] = {}
-
-    class Memory:
-        def get_many(self, keys: Sequence[str]) -> dict[str, Prediction]:
-            return {key: stored[key] for key in keys if key in stored}
-
-        def put(self, key: str, prediction: Prediction) -> None:
-            stored[key] = prediction
-
+    stored = MemoryJournal()
     for options in ({"tolerance": 0.1}, {"tolerance": "exact"}, {"scoring": "decode"}):
-        classifier(fake(), journal=Memory(), **options).classify("t")
+        classifier(fake(), journal=stored, **options).classify("t")
     assert len(stored) == 3
     client = fake()
-    again = classifier(client, journal=Memory(), tolerance="exact").classify("t")
+    again = classifier(client, journal=stored, tolerance="exact").classify("t")
     assert client.beginnings == []
     assert again.attempts == 0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,24 +11,9 @@ import pytest
 from calibrant import Classifier, Prediction
 from calibrant.core import Outcome, ProviderError
 from calibrant.inference import RetryPolicy
-from calibrant.testing import FakeClient
+from calibrant.testing import FakeClient, MemoryJournal
 
 LABELS = ("cat", "dog")
-
-
-class Memory(dict[str, Prediction]):
-    """A journal in memory that counts how often it is read."""
-
-    reads = 0
-
-    def get_many(self, keys: Sequence[str]) -> dict[str, Prediction]:
-        """Return what is there."""
-        self.reads += 1
-        return {key: self[key] for key in keys if key in self}
-
-    def put(self, key: str, prediction: Prediction) -> None:
-        """Store it."""
-        self[key] = prediction
 
 
 def classifier(client: Any, **options: Any) -> Classifier:
@@ -130,7 +115,7 @@ def test_without_a_journal_a_finished_row_is_asked_again() -> None:
 
 def test_with_a_journal_a_repeated_row_is_asked_once() -> None:
     """Also where the first of them was answered after the journal had been read for both."""
-    client, memory = FakeClient(LABELS, {}, default="dog"), Memory()
+    client, memory = FakeClient(LABELS, {}, default="dog"), MemoryJournal()
     found = classifier(client, concurrency=1, journal=memory).classify_many(["same", "same"])
     assert len(client.requests) == 1
     assert [prediction.attempts for prediction in found] == [1, 0]
@@ -138,7 +123,7 @@ def test_with_a_journal_a_repeated_row_is_asked_once() -> None:
 
 def test_a_journal_is_read_in_blocks() -> None:
     """A million rows are not a million queries."""
-    client, memory = FakeClient(LABELS, {}, default="dog"), Memory()
+    client, memory = FakeClient(LABELS, {}, default="dog"), MemoryJournal()
     made = classifier(client, concurrency=32, journal=memory)
     texts = [str(number) for number in range(1000)]
     made.classify_many(texts)

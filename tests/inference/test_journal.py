@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,26 +9,13 @@ import pytest
 from calibrant import Classifier
 from calibrant.clients import RetryPolicy
 from calibrant.core import Outcome, Prediction, ProviderError
-from calibrant.testing import FakeClient
+from calibrant.testing import FakeClient, MemoryJournal
 
 LABELS = ["cat", "dog"]
 FAULT = ProviderError("broken", provider="fake", status=500)
 
 
-class Memory(dict[str, Prediction]):
-    """A journal in memory."""
-
-    def get_many(self, keys: Sequence[str]) -> dict[str, Prediction]:
-        """Return what is there."""
-        return {key: self[key] for key in keys if key in self}
-
-    def put(self, key: str, prediction: Prediction) -> None:
-        """Store, once."""
-        assert key not in self
-        self[key] = prediction
-
-
-def ask(memory: Memory, text: str = "meow", **changes: Any) -> tuple[Prediction, int]:
+def ask(memory: MemoryJournal, text: str = "meow", **changes: Any) -> tuple[Prediction, int]:
     """Return the prediction of a fresh classifier on one text, and how many calls it took."""
     name = changes.pop("name", "fake")
     client = FakeClient(
@@ -42,7 +28,7 @@ def ask(memory: Memory, text: str = "meow", **changes: Any) -> tuple[Prediction,
 
 def test_what_the_journal_holds_is_not_asked_again() -> None:
     """The stored prediction comes back, and says that it took no call."""
-    memory = Memory()
+    memory = MemoryJournal()
     first, calls = ask(memory)
     assert (first.attempts, calls) == (1, 1)
     again, calls = ask(memory, answer="dog")
@@ -70,7 +56,7 @@ def test_what_the_journal_holds_is_not_asked_again() -> None:
 )
 def test_whatever_can_change_the_answer_is_part_of_the_key(changes: dict[str, Any]) -> None:
     """Otherwise a journal would answer one question with the answer to another."""
-    memory = Memory()
+    memory = MemoryJournal()
     ask(memory)
     _, calls = ask(memory, **changes)
     assert (calls, len(memory)) == (1, 2)
@@ -78,7 +64,7 @@ def test_whatever_can_change_the_answer_is_part_of_the_key(changes: dict[str, An
 
 def test_labels_are_part_of_the_key_even_where_the_schema_does_not_name_them() -> None:
     """A distribution is stored over the labels there were, in their order."""
-    memory = Memory()
+    memory = MemoryJournal()
     own = {"type": "json_object"}
     ask(memory, response_format=own)
     again, calls = ask(memory, response_format=own, labels=["dog", "cat"])
@@ -89,7 +75,7 @@ def test_labels_are_part_of_the_key_even_where_the_schema_does_not_name_them() -
 
 def test_how_it_is_run_is_not_part_of_the_key() -> None:
     """Concurrency and patience change nothing about the answer; nor does the order of options."""
-    memory = Memory()
+    memory = MemoryJournal()
     ask(memory, options={"a": 1, "b": 2})
     _, calls = ask(memory, options={"b": 2, "a": 1}, concurrency=3)
     assert calls == 0
@@ -97,7 +83,7 @@ def test_how_it_is_run_is_not_part_of_the_key() -> None:
 
 def test_errors_are_never_stored() -> None:
     """The next run tries the row again."""
-    memory = Memory()
+    memory = MemoryJournal()
     failed, _ = ask(memory, answer=FAULT)
     assert (failed.outcome, len(memory)) == (Outcome.ERROR, 0)
     good, calls = ask(memory)
@@ -106,7 +92,7 @@ def test_errors_are_never_stored() -> None:
 
 def test_answers_that_are_the_models_fault_are_stored() -> None:
     """They were paid for too, and would come back the same."""
-    memory = Memory()
+    memory = MemoryJournal()
     bad, _ = ask(memory, answer="cow")
     again, calls = ask(memory)
     assert bad.outcome is again.outcome is Outcome.UNPARSED
@@ -115,7 +101,7 @@ def test_answers_that_are_the_models_fault_are_stored() -> None:
 
 def test_rows_are_stored_as_they_are_answered() -> None:
     """A run that dies later keeps what it had."""
-    memory = Memory()
+    memory = MemoryJournal()
     client = FakeClient(LABELS, {"meow": "cat"})
     classifier = Classifier(model=client, labels=LABELS, field="category", journal=memory, concurrency=1)
     with pytest.raises(ValueError, match="knows no answer"):
@@ -125,7 +111,7 @@ def test_rows_are_stored_as_they_are_answered() -> None:
 
 def test_another_prompt_shares_the_journal() -> None:
     """Coming back to an earlier prompt costs nothing."""
-    memory = Memory()
+    memory = MemoryJournal()
     client = FakeClient(LABELS, {}, default="cat")
     first = Classifier(model=client, labels=LABELS, field="category", prompt="a", journal=memory)
     second = first.with_prompt("b")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from calibrant.core import (
 )
 from calibrant.inference import LabelCodes
 from calibrant.logprobs import enum_schema
-from calibrant.testing import FakeClient, FakeContinuingClient, fake_response
+from calibrant.testing import FakeClient, FakeContinuingClient, MemoryJournal, fake_response
 
 LABELS = ["Business", "Sports", "Sci/Tech", "World"]
 CODES = ["A", "B", "C", "D"]
@@ -624,19 +624,6 @@ def test_scoring_says_how_codes_are_asked_for() -> None:
 # --- journal and search -------------------------------------------------------------------------
 
 
-class Memory(dict[str, Prediction]):
-    """A journal in memory."""
-
-    def get_many(self, keys: Sequence[str]) -> dict[str, Prediction]:
-        """Return what is there."""
-        return {key: self[key] for key in keys if key in self}
-
-    def put(self, key: str, prediction: Prediction) -> None:
-        """Store, once."""
-        assert key not in self
-        self[key] = prediction
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -652,7 +639,7 @@ class Memory(dict[str, Prediction]):
 )
 def test_whatever_changes_the_passes_is_part_of_the_key(changes: dict[str, Any]) -> None:
     """The codes, their orders, and how they are asked for."""
-    memory = Memory()
+    memory = MemoryJournal()
     client = FakeContinuingClient([*CODES, *"wxyz", *LABELS], lambda text: "World" if text == "" else "A")
     for different in ({}, changes):
         make(client, journal=memory, **different).classify("text")
@@ -677,7 +664,7 @@ def test_the_description_says_what_is_shown_and_how_it_is_read() -> None:
 
 def test_settings_that_ask_the_same_share_the_journal() -> None:
     """More passes than labels are as many as labels; the default codes may be named."""
-    memory, client = Memory(), FakeClient(CODES, reads(biased))
+    memory, client = MemoryJournal(), FakeClient(CODES, reads(biased))
     codes = (LabelCodes(), LabelCodes(passes=9), LabelCodes(codes=CODES))
     found = [make(client, label_codes=one, journal=memory).classify("text") for one in codes]
     assert len(client.requests) == 4

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from calibrant.core import (
     prediction_to_record,
 )
 from calibrant.inference import Decoding, ExactScoring, Sampling
-from calibrant.testing import FakeClient, FakeContinuingClient, fake_response
+from calibrant.testing import FakeClient, FakeContinuingClient, MemoryJournal, fake_response
 
 LABELS = ["cat", "dog", "cow", "horse"]
 SLOW = ProviderTimeoutError("slow", provider="fake", retryable=True)
@@ -406,19 +405,6 @@ def test_an_unknown_scoring_is_refused() -> None:
 # --- journal, task file, search -----------------------------------------------------------------
 
 
-class Memory(dict[str, Prediction]):
-    """A journal in memory."""
-
-    def get_many(self, keys: Sequence[str]) -> dict[str, Prediction]:
-        """Return what is there."""
-        return {key: self[key] for key in keys if key in self}
-
-    def put(self, key: str, prediction: Prediction) -> None:
-        """Store, once."""
-        assert key not in self
-        self[key] = prediction
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -434,7 +420,7 @@ class Memory(dict[str, Prediction]):
 )
 def test_whatever_changes_the_samples_is_part_of_the_key(changes: dict[str, Any]) -> None:
     """A confidence of one kind is never returned for another."""
-    memory, client = Memory(), FakeClient(LABELS, {}, default="cat")
+    memory, client = MemoryJournal(), FakeClient(LABELS, {}, default="cat")
     for different in ({}, changes):
         make(client, **{"samples": 3, "journal": memory, **different}).classify("text")
     assert len(memory) == 2
@@ -442,7 +428,7 @@ def test_whatever_changes_the_samples_is_part_of_the_key(changes: dict[str, Any]
 
 def test_what_the_journal_holds_is_not_sampled_again() -> None:
     """The same settings give the stored prediction."""
-    memory = Memory()
+    memory = MemoryJournal()
     first = sample("cat", "dog", "cat", journal=memory)
     client = FakeClient(LABELS, {}, default="horse")
     again = make(client, samples=3, journal=memory).classify("text")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import assert_type
 
@@ -35,7 +35,7 @@ from calibrant.optimization import ExemplarProposer, OptimizationResult, optimiz
 from calibrant.reports import write_report
 from calibrant.scoring import BrierScoring, LinearBlendScoring, ScoringStrategy
 from calibrant.store import PredictionCache
-from calibrant.testing import FakeClient, fake_response
+from calibrant.testing import FakeClient, MemoryJournal, fake_response
 
 # Tasks.
 labels = LabelSet(["cat", "dog"])
@@ -68,19 +68,7 @@ fake: Client = FakeClient(["cat", "dog"], {"meow": ("cat", 0.9)}, default="dog")
 assert_type(open_client("openai/x"), Client)
 
 
-class Memory(dict[str, Prediction]):
-    """A journal in memory."""
-
-    def get_many(self, keys: Sequence[str]) -> dict[str, Prediction]:
-        """Return what is there."""
-        return {key: self[key] for key in keys if key in self}
-
-    def put(self, key: str, prediction: Prediction) -> None:
-        """Store."""
-        self[key] = prediction
-
-
-journal: Journal = Memory()
+journal: Journal = MemoryJournal()
 with PredictionCache("cache.db", max_bytes=10**9, busy_timeout=1.0) as cache:
     shared: Journal = cache
     assert_type(cache.get_many(["key"]), dict[str, Prediction])

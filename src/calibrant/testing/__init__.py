@@ -4,6 +4,7 @@ from calibrant.testing._client import FakeClient
 from calibrant.testing._continuing import FakeContinuingClient
 from calibrant.testing._fault_server import FaultServer
 from calibrant.testing._faults import Fault
+from calibrant.testing._journal import MemoryJournal
 from calibrant.testing._records import RecordedRequest
 from calibrant.testing._response import fake_response
 from calibrant.testing._rule import Answer
@@ -14,6 +15,7 @@ __all__ = [
     "FakeContinuingClient",
     "Fault",
     "FaultServer",
+    "MemoryJournal",
     "RecordedRequest",
     "fake_response",
 ]

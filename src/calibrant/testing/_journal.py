@@ -1,0 +1,37 @@
+"""A journal that forgets with the process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from calibrant.core import Prediction
+
+__all__ = ["MemoryJournal"]
+
+
+class MemoryJournal(dict[str, Prediction]):
+    """A `calibrant.core.Journal` in memory: a dict from key to prediction.
+
+    Attributes
+    ----------
+    reads : int
+        How often it was asked.
+
+    Examples
+    --------
+    >>> journal = MemoryJournal()
+    >>> journal.put("key", Prediction(label="Food"))
+    >>> journal.get_many(["key", "other"])["key"].label
+    'Food'
+    """
+
+    reads = 0
+
+    def get_many(self, keys: Sequence[str]) -> dict[str, Prediction]:
+        """Return what is there."""
+        self.reads += 1
+        return {key: self[key] for key in keys if key in self}
+
+    def put(self, key: str, prediction: Prediction) -> None:
+        """Store it, over an older one."""
+        self[key] = prediction
