@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Mapping
 from email.utils import parsedate_to_datetime
 
+from calibrant.clients._rates import exhausted_seconds
 from calibrant.clients._redact import redact
 from calibrant.core import ContextLengthError, ProviderError, ProviderTimeoutError, RateLimitError
 
@@ -16,6 +17,8 @@ __all__ = ["retry_after_seconds", "status_of", "translate"]
 _RETRYABLE_STATUS = frozenset({408, 409, 425, 429})
 _MESSAGE_LIMIT = 500
 _OUT_OF_CREDIT = ("insufficient_quota", "exceeded your current quota", "credit balance is too low")
+# Some servers say with status 400 what others say with 401 or 404.
+_WRONG_SETUP = ("model_not_found", "invalid_api_key", "api key not valid")
 _HINTS = {
     401: "Check the API key.",
     402: "Check the account's credit.",
@@ -58,6 +61,7 @@ def translate(error: BaseException, *, provider: str, secrets: Iterable[object] 
         retryable=_retryable(status, names),
         retry_after=retry_after_seconds(error),
         hint=_HINTS.get(status) if status else None,
+        systemic=status == 400 and any(words in message.lower() for words in _WRONG_SETUP),
     )
 
 
@@ -116,9 +120,21 @@ def _rate_limit(error: BaseException, message: str, provider: str) -> RateLimitE
         provider=provider,
         status=429,
         retryable=not spent,
-        retry_after=retry_after_seconds(error),
+        retry_after=_wait_seconds(error),
         hint="Check the account's credit." if spent else None,
     )
+
+
+def _wait_seconds(error: BaseException) -> float | None:
+    """Return what the server asked for, or else when the allowance that is used up comes back."""
+    asked = retry_after_seconds(error)
+    if asked is not None:
+        return asked
+    for holder in (getattr(error, "response", None), error):
+        headers = getattr(holder, "headers", None)
+        if isinstance(headers, Mapping):
+            return exhausted_seconds(headers)
+    return None
 
 
 def _retryable(status: int | None, names: set[str]) -> bool:
