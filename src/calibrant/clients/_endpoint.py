@@ -120,7 +120,7 @@ def resolve_endpoint(model: str, *, api_base: object = None, api_key: str | None
         root=root,
         query=query,
         chat=tuple(address + query for address in chat),
-        shown=redact(public_address(root + query), secrets=secrets),
+        shown=redact(public_address(str(api_base)), secrets=secrets),
         key=key or None,
         authorization=authorization,
         secrets=secrets,

@@ -61,7 +61,7 @@ def translate(error: BaseException, *, provider: str, secrets: Iterable[object] 
         retryable=_retryable(status, names),
         retry_after=retry_after_seconds(error),
         hint=_HINTS.get(status) if status else None,
-        systemic=status == 400 and any(words in message.lower() for words in _WRONG_SETUP),
+        systemic=status == 400 and any(word in _told(error, message) for word in _WRONG_SETUP),
     )
 
 
@@ -114,7 +114,7 @@ def _seconds(text: str, *, scale: float = 1.0) -> float | None:
 
 
 def _rate_limit(error: BaseException, message: str, provider: str) -> RateLimitError:
-    spent = any(word in message.lower() for word in _OUT_OF_CREDIT)
+    spent = any(word in _told(error, message) for word in _OUT_OF_CREDIT)
     return RateLimitError(
         message,
         provider=provider,
@@ -123,6 +123,11 @@ def _rate_limit(error: BaseException, message: str, provider: str) -> RateLimitE
         retry_after=_wait_seconds(error),
         hint="Check the account's credit." if spent else None,
     )
+
+
+def _told(error: BaseException, message: str) -> str:
+    """Return the message with the server's code for it, which some libraries keep apart."""
+    return f"{message} {getattr(error, 'code', None)}".lower()
 
 
 def _wait_seconds(error: BaseException) -> float | None:
