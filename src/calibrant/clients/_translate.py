@@ -127,7 +127,9 @@ def _rate_limit(error: BaseException, message: str, provider: str) -> RateLimitE
 
 def _told(error: BaseException, message: str) -> str:
     """Return the message with the server's code for it, which some libraries keep apart."""
-    return f"{message} {getattr(error, 'code', None)}".lower()
+    body = getattr(error, "body", None)
+    code = body.get("code") if isinstance(body, Mapping) else None
+    return f"{message} {code or ''}".lower()
 
 
 def _wait_seconds(error: BaseException) -> float | None:

@@ -97,7 +97,7 @@ def clients(server: Any) -> Iterator[tuple[LiteLLMClient, OpenAIChatClient]]:
 def classified(client: Any, texts: list[str]) -> dict[str, Prediction]:
     """Return a prediction per text; nothing is tried again."""
     classifier = Classifier(
-        model=client, labels=LABELS, prompt="Which — één?", retry=RetryPolicy(attempts=1)
+        model=client, labels=LABELS, field="category", prompt="Which — één?", retry=RetryPolicy(attempts=1)
     )
     return dict(zip(texts, classifier.classify_many(texts), strict=True))
 
