@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from calibrant.clients._translate import told
 from calibrant.core import ProviderError
 
 __all__ = ["advised", "declined", "refusal"]
@@ -28,7 +29,7 @@ def declined(error: Exception, found: ProviderError) -> bool:
     """Return whether the provider's content policy answered instead of the model."""
     if type(error).__name__ in _REFUSALS:
         return True
-    return found.status == 400 and any(word in str(error).lower() for word in _BLOCKED)
+    return found.status == 400 and any(word in told(error) for word in _BLOCKED)
 
 
 def refusal(error: ProviderError, model: str) -> dict[str, Any]:

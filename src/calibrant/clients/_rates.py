@@ -94,8 +94,8 @@ def rate_state(response: object) -> RateState | None:
     RateState or None
         None where the provider said nothing that can be read.
     """
-    plain = type(response) is dict
-    hidden = response.get(_HIDDEN) if plain else getattr(response, _HIDDEN, None)
+    plain = response.get(_HIDDEN) if isinstance(response, dict) else None
+    hidden = plain or getattr(response, _HIDDEN, None)
     if not hidden or not isinstance(hidden, Mapping):
         return None
     headers = hidden.get("additional_headers")

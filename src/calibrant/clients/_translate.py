@@ -12,7 +12,7 @@ from calibrant.clients._rates import exhausted_seconds
 from calibrant.clients._redact import redact
 from calibrant.core import ContextLengthError, ProviderError, ProviderTimeoutError, RateLimitError
 
-__all__ = ["retry_after_seconds", "status_of", "translate"]
+__all__ = ["retry_after_seconds", "status_of", "told", "translate"]
 
 _RETRYABLE_STATUS = frozenset({408, 409, 425, 429})
 _MESSAGE_LIMIT = 500
@@ -52,7 +52,7 @@ def translate(error: BaseException, *, provider: str, secrets: Iterable[object] 
         return _rate_limit(error, message, provider)
     if status in {408, 504} or isinstance(error, asyncio.TimeoutError) or any("timeout" in n for n in names):
         return ProviderTimeoutError(message, provider=provider, status=status, retryable=True)
-    if any("contextwindow" in name for name in names) or "context_length_exceeded" in message:
+    if any("contextwindow" in name for name in names) or "context_length_exceeded" in told(error):
         return ContextLengthError(message, provider=provider, status=status)
     return ProviderError(
         message,
@@ -61,7 +61,7 @@ def translate(error: BaseException, *, provider: str, secrets: Iterable[object] 
         retryable=_retryable(status, names),
         retry_after=retry_after_seconds(error),
         hint=_HINTS.get(status) if status else None,
-        systemic=status == 400 and any(word in _told(error, message) for word in _WRONG_SETUP),
+        systemic=status == 400 and any(word in told(error) for word in _WRONG_SETUP),
     )
 
 
@@ -85,6 +85,13 @@ def retry_after_seconds(error: BaseException) -> float | None:
             if seconds is not None:
                 return seconds
     return None
+
+
+def told(error: BaseException) -> str:
+    """Return the message in lower case, with the server's code for it, which some libraries keep apart."""
+    body = getattr(error, "body", None)
+    code = body.get("code") if isinstance(body, Mapping) else None
+    return f"{error} {code or ''}".lower()
 
 
 def _as_status(value: object) -> int | None:
@@ -114,7 +121,7 @@ def _seconds(text: str, *, scale: float = 1.0) -> float | None:
 
 
 def _rate_limit(error: BaseException, message: str, provider: str) -> RateLimitError:
-    spent = any(word in _told(error, message) for word in _OUT_OF_CREDIT)
+    spent = any(word in told(error) for word in _OUT_OF_CREDIT)
     return RateLimitError(
         message,
         provider=provider,
@@ -123,13 +130,6 @@ def _rate_limit(error: BaseException, message: str, provider: str) -> RateLimitE
         retry_after=_wait_seconds(error),
         hint="Check the account's credit." if spent else None,
     )
-
-
-def _told(error: BaseException, message: str) -> str:
-    """Return the message with the server's code for it, which some libraries keep apart."""
-    body = getattr(error, "body", None)
-    code = body.get("code") if isinstance(body, Mapping) else None
-    return f"{message} {code or ''}".lower()
 
 
 def _wait_seconds(error: BaseException) -> float | None:
@@ -151,8 +151,8 @@ def _retryable(status: int | None, names: set[str]) -> bool:
 
 
 def _message(error: BaseException, secrets: Iterable[object]) -> str:
-    told, _, _ = str(error).partition("Traceback (most recent call last)")
-    text = " ".join(redact(told, secrets=secrets).split())
+    words, _, _ = str(error).partition("Traceback (most recent call last)")
+    text = " ".join(redact(words, secrets=secrets).split())
     if len(text) > _MESSAGE_LIMIT:
         text = text[:_MESSAGE_LIMIT] + "..."
     name = type(error).__name__

@@ -24,6 +24,7 @@ class ChatServer:
         self.answers: dict[str, Any] = {}
         self.default: Any = fake_response("Food", ["Food", "Rent"])
         self.asked: list[tuple[str, dict[str, Any], dict[str, str]]] = []
+        self.absent: set[str] = set()
         self.held = 0.0
         self.running = self.peak = 0
         self._loop = asyncio.new_event_loop()
@@ -73,6 +74,8 @@ class ChatServer:
             await asyncio.sleep(self.held)
         finally:
             self.running -= 1
+        if request.path in self.absent:
+            return web.json_response({"detail": "Not Found"}, status=404)
         answer = self.answers.get(body["messages"][-1]["content"], self.default)
         if isinstance(answer, str):
             return await FAULTS[answer](request)
