@@ -14,6 +14,7 @@ import pytest
 
 from calibrant import Classifier
 from calibrant.clients import LiteLLMClient, OpenAIChatClient, RetryPolicy, needs_litellm, rate_state
+from calibrant.clients._litellm import _litellm
 from calibrant.core import CompletionRequest, Outcome, Prediction, ProviderError
 from calibrant.inference import open_client
 from calibrant.testing import fake_response
@@ -209,11 +210,9 @@ def test_rate_limits_are_the_same(server: Any, clients: Any) -> None:
 
 def test_every_provider_litellm_knows_is_decided() -> None:
     """A provider it learns must be looked at: its name before a slash is no part of a model's name."""
-    import litellm
-    from litellm.types.utils import LlmProviders
-
-    listed = Path(litellm.__file__).parent / "llms" / "openai_like" / "providers.json"
-    known = {provider.value for provider in LlmProviders} | json.loads(listed.read_bytes()).keys()
+    litellm = _litellm()
+    listed = Path(str(litellm.__file__)).parent / "llms" / "openai_like" / "providers.json"
+    known = {provider.value for provider in litellm.LlmProviders} | json.loads(listed.read_bytes()).keys()
     address = {"api_base": "http://localhost:1"}
     direct = {name for name in known if not needs_litellm(f"{name}/x", address)}
     assert direct == {"openai", "hosted_vllm", "llamafile", "lm_studio"}
