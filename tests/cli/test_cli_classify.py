@@ -379,7 +379,7 @@ def run_installed(write_task: WriteTask, address: str, *texts: str) -> subproces
 def test_the_installed_command_talks_to_a_server(
     write_task: WriteTask, server: tuple[str, list[dict[str, Any]]]
 ) -> None:
-    """Task file, litellm, HTTP, log-probabilities, confidence: nothing in between is replaced."""
+    """Task file, HTTP, log-probabilities, confidence: nothing in between is replaced."""
     address, asked = server
     done = run_installed(write_task, address, "meow", "woof")
     assert (done.returncode, done.stderr) == (0, "")

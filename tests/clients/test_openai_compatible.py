@@ -17,6 +17,7 @@ from calibrant.clients._servers import readable
 from calibrant.core import (
     CompletionRequest,
     ConfigurationError,
+    ContinuingClient,
     LogprobSpace,
     NextTokens,
     Outcome,
@@ -401,14 +402,13 @@ class TestLabels:
 class TestOpening:
     @pytest.mark.parametrize("prefix", OpenAICompatibleClient.PREFIXES)
     def test_exact_scoring_of_a_server_opens_this_client(self, prefix: str) -> None:
-        """A name with its prefix and an address; every other combination is litellm's."""
+        """A name with its prefix and an address; nothing else is asked for next-token probabilities."""
         name, options = f"{prefix}x", {"api_base": "http://localhost:1/v1", "timeout": 5}
         client = open_client(name, options=options, scoring="exact", space="raw")
         assert isinstance(client, OpenAICompatibleClient)
         assert (client.name, client.space) == (name, LogprobSpace.RAW)
-        assert isinstance(open_client(name, options=options), LiteLLMClient)
-        assert isinstance(open_client(name, options=options, scoring="decode"), LiteLLMClient)
-        assert isinstance(open_client(name, scoring="exact"), LiteLLMClient)
+        for scoring in (None, "decode", "sampled"):
+            assert not isinstance(open_client(name, options=options, scoring=scoring), ContinuingClient)
         assert isinstance(open_client("groq/x", options=options, scoring="exact"), LiteLLMClient)
 
     @pytest.mark.parametrize("name", ["chat_template", "next_tokens"])
@@ -420,8 +420,11 @@ class TestOpening:
                 open_client(model, options=options)
         assert call_options(options) == {"api_base": "http://localhost:1"}
 
-    def test_exact_scoring_without_an_address_says_what_is_possible(self) -> None:
+    def test_exact_scoring_without_an_address_says_what_is_possible(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """The message names the forms of names that work."""
+        monkeypatch.setenv("OPENAI_API_KEY", "any")
         with pytest.raises(ConfigurationError, match="with the option api_base") as caught:
             Classifier(model="openai/gpt", labels=LABELS, scoring="exact")
         assert all(f"{prefix}NAME" in str(caught.value) for prefix in OpenAICompatibleClient.PREFIXES)

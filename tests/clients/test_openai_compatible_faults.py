@@ -15,6 +15,7 @@ import pytest
 
 from calibrant import Classifier
 from calibrant.clients import OpenAICompatibleClient
+from calibrant.clients._http import _proxy
 from calibrant.core import (
     Client,
     CompletionRequest,
@@ -470,12 +471,12 @@ class TestClosing:
             ("https://10.0.0.1", False),
         ],
     )
-    def test_a_proxy_is_not_asked_for_this_machine(self, address: str, own: bool) -> None:
+    def test_a_proxy_is_not_asked_for_this_machine(
+        self, monkeypatch: pytest.MonkeyPatch, address: str, own: bool
+    ) -> None:
         """Only for other addresses does the environment matter."""
-        client = OpenAICompatibleClient("openai/x", api_base=address)
-
-        async def trusted() -> bool:
-            line = await client._http._line()
-            return line.session.trust_env
-
-        assert asyncio.run(trusted()) is not own
+        monkeypatch.setenv("HTTP_PROXY", "http://proxy.example:3128")
+        monkeypatch.setenv("HTTPS_PROXY", "proxy.example:3128")
+        assert _proxy(address) == (None if own else "http://proxy.example:3128")
+        monkeypatch.setenv("NO_PROXY", "localhost.example,10.0.0.1")
+        assert _proxy(address) is None

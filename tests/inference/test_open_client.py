@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from calibrant.clients import CallableClient, LiteLLMClient, LlamaCppClient, _llamacpp
+from calibrant.clients import CallableClient, LiteLLMClient, LlamaCppClient, OpenAIChatClient, _llamacpp
 from calibrant.core import ConfigurationError, LogprobSpace
 from calibrant.inference import _models, open_client
+from calibrant.inference._choice import Scoring
 from calibrant.testing import FakeClient
 
 
@@ -45,13 +46,61 @@ def test_a_callable_becomes_a_client() -> None:
     assert open_client(my_model, space="raw").space is LogprobSpace.RAW
 
 
-@pytest.mark.parametrize("name", ["gpt-4.1-mini", "openai/x", "anthropic/y", "hosted_vllm/z"])
+@pytest.mark.parametrize("name", ["groq/x", "anthropic/y", "azure/z", "ollama_chat/a", "claude-sonnet-4-5"])
 def test_other_names_go_to_litellm(name: str) -> None:
-    """Whatever they are: only litellm knows its names."""
+    """It knows how these providers are asked, whatever their address."""
     client = open_client(name, space="raw", options={"api_base": "http://localhost:1"})
     assert isinstance(client, LiteLLMClient)
     assert (client.name, client.space) == (name, LogprobSpace.RAW)
     assert open_client(name).space is LogprobSpace.MASKED
+
+
+@pytest.mark.parametrize("scoring", [None, "decode", "sampled"])
+@pytest.mark.parametrize(
+    ("name", "sent"),
+    [
+        ("openai/x", "x"),
+        ("hosted_vllm/org/x", "org/x"),
+        ("llamafile/x", "x"),
+        ("lm_studio/x", "x"),
+        ("gpt-4.1-mini", "gpt-4.1-mini"),
+        ("my-model", "my-model"),
+        ("meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.1-8B"),
+    ],
+)
+def test_servers_that_speak_openais_protocol_are_asked_directly(
+    name: str, sent: str, scoring: Scoring | None
+) -> None:
+    """With an address, under the name the server knows; never for next-token probabilities by default."""
+    for option in ("api_base", "base_url"):
+        client = open_client(name, scoring=scoring, options={option: "http://localhost:1/v1"})
+        assert type(client) is OpenAIChatClient
+        assert (client.name, client._model, client.endpoint) == (name, sent, "http://localhost:1/v1")
+
+
+@pytest.mark.parametrize(
+    "option", ["custom_llm_provider", "api_version", "mock_response", "ssl_verify", "input_cost_per_second"]
+)
+def test_options_only_litellm_knows_go_to_litellm(option: str) -> None:
+    """Rather than to a server, which would refuse them."""
+    options = {"api_base": "http://localhost:1", option: "x"}
+    assert isinstance(open_client("openai/x", options=options), LiteLLMClient)
+    assert isinstance(open_client("openai/x", options={**options, option: None}), OpenAIChatClient)
+
+
+@pytest.mark.parametrize("name", ["gpt-4.1-mini", "my-model", "meta-llama/x", "text-completion-openai/x"])
+def test_names_without_a_prefix_need_an_address(name: str) -> None:
+    """Otherwise litellm finds out whose they are."""
+    assert isinstance(open_client(name), LiteLLMClient)
+
+
+def test_as_many_calls_are_let_through_as_are_wanted() -> None:
+    """The client's own limit is for those who name none."""
+    options = {"api_base": "http://localhost:1"}
+    for wanted, allowed in ((None, 256), (8, 256), (1000, 1000)):
+        client = open_client("openai/x", concurrency=wanted, options=options)
+        assert isinstance(client, OpenAIChatClient)
+        assert client._http._calls == allowed
 
 
 @pytest.mark.usefixtures("engine")
@@ -153,8 +202,9 @@ def test_settings_of_the_engine_are_refused_where_there_is_none(model: Any, name
 
 
 @pytest.mark.parametrize("value", ["y", 0, -1.0, True, None, float("nan"), float("inf")])
-def test_a_timeout_is_a_positive_number(value: Any) -> None:
+def test_a_timeout_is_a_positive_number(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """In seconds."""
+    monkeypatch.setenv("OPENAI_API_KEY", "any")
     with pytest.raises(ConfigurationError, match="option timeout to be a number of seconds above 0, got"):
         open_client("openai/x", options={"timeout": value})
     assert open_client("openai/x", options={"timeout": 0.5}).name == "openai/x"

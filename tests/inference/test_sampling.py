@@ -445,8 +445,9 @@ def write_task(folder: Path, model: str) -> Path:
     return path
 
 
-def test_a_task_file_may_ask_for_samples(tmp_path: Path) -> None:
+def test_a_task_file_may_ask_for_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """How many stands beside it; the temperature is one of the options."""
+    monkeypatch.setenv("OPENAI_API_KEY", "any")
     path = write_task(
         tmp_path, 'name = "openai/x"\nscoring = "sampled"\nsamples = 4\noptions = { temperature = 0.3 }'
     )

@@ -5,7 +5,10 @@ from calibrant.clients._callable import CallableClient
 from calibrant.clients._constraint import Constraint, constraint_for
 from calibrant.clients._litellm import LiteLLMClient
 from calibrant.clients._llamacpp import LlamaCppClient
+from calibrant.clients._openai_chat import OpenAIChatClient
 from calibrant.clients._openai_compatible import OpenAICompatibleClient
+from calibrant.clients._providers import needs_litellm
+from calibrant.clients._rates import RateState, rate_state
 from calibrant.clients._redact import redact
 from calibrant.clients._retry import RetryPolicy, with_retries
 from calibrant.clients._weights import LocalModel, local_models
@@ -17,11 +20,15 @@ __all__ = [
     "LiteLLMClient",
     "LlamaCppClient",
     "LocalModel",
+    "OpenAIChatClient",
     "OpenAICompatibleClient",
+    "RateState",
     "RemoteBatch",
     "RetryPolicy",
     "constraint_for",
     "local_models",
+    "needs_litellm",
+    "rate_state",
     "redact",
     "with_retries",
 ]

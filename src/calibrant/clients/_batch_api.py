@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
-from calibrant.clients._chat_body import chat_body
+from calibrant.clients._draft import Drafts
+from calibrant.clients._endpoint import resolve_endpoint
 from calibrant.clients._http import JsonHttp, Reply
-from calibrant.clients._openai_compatible import OpenAICompatibleClient
 from calibrant.clients._redact import redact
 from calibrant.clients._retry import RetryPolicy, with_retries
 from calibrant.core import CompletionRequest, ConfigurationError, ProviderError
@@ -115,16 +115,14 @@ class BatchApi:
         timeout: float = 60.0,
         retry: RetryPolicy | None = None,
     ) -> None:
-        prefix = next((known for known in OpenAICompatibleClient.PREFIXES if model.startswith(known)), "")
-        variable = "HOSTED_VLLM_API_KEY" if prefix == "hosted_vllm/" else "OPENAI_API_KEY"
-        key = (api_key or os.environ.get(variable, "")).strip() or None
         self.name = model
         self.address = _address(model, api_base)
-        self._model = model.removeprefix(prefix)
-        self._key = key
+        endpoint = resolve_endpoint(model, api_base=self.address, api_key=api_key)
+        self._key = endpoint.key
         self._timeout = timeout
         self._retry = retry or RetryPolicy()
-        self._http = JsonHttp(provider=model, api_base=self.address, api_key=key, timeout=timeout)
+        self._http = JsonHttp(provider=model, endpoint=endpoint, timeout=timeout)
+        self._drafts = Drafts(endpoint.model, {}, hide=self._http.hide)
 
     def line(self, custom_id: str, request: CompletionRequest) -> str:
         """Return the line of a request file: what a live call would send, under a name.
@@ -140,8 +138,9 @@ class BatchApi:
                 f"Expected no {', '.join(refused)} among the model's options: a request file holds bodies only. "
                 "Leave it out, or classify without the batch interface."
             )
-        body = chat_body(self._model, request, without=OpenAICompatibleClient.SETTINGS)
-        return json.dumps({"custom_id": custom_id, "method": "POST", "url": _ROUTE, "body": body})
+        body = self._drafts.body(self._drafts.draft(request), request).decode()
+        head = json.dumps({"custom_id": custom_id, "method": "POST", "url": _ROUTE})
+        return f'{head[:-1]}, "body": {body}}}'
 
     async def upload(self, path: Path) -> str:
         """Send a request file and return the provider's name for it.
@@ -223,7 +222,7 @@ class BatchApi:
         data = dict(body) if isinstance(body, Mapping) else None
         text = body if isinstance(body, str) else json.dumps(body)
         try:
-            self._http.checked(Reply(status=status, headers={}, data=data, text=text[:2000]))
+            self._http.checked(Reply(status=status, headers={}, data=data, content=text.encode()))
         except ProviderError as error:
             return error
         return ProviderError("the answer is no answer.", provider=self.name)
@@ -372,7 +371,7 @@ def _reply(response: aiohttp.ClientResponse, content: bytes) -> Reply:
         status=response.status,
         headers=dict(response.headers),
         data=data if isinstance(data, dict) else None,
-        text=content[:2000].decode("utf-8", "replace"),
+        content=content,
     )
 
 

@@ -7,28 +7,29 @@ import contextlib
 import ipaddress
 import json
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+import urllib.request
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
+from calibrant.clients._endpoint import Endpoint
 from calibrant.clients._redact import redact
 from calibrant.clients._translate import translate
-from calibrant.core import (
-    ConfigurationError,
-    ContextLengthError,
-    ProviderError,
-    ProviderTimeoutError,
-)
+from calibrant.core import ContextLengthError, ProviderError, ProviderTimeoutError
 
 if TYPE_CHECKING:
     import aiohttp
 
-__all__ = ["JsonHttp", "Reply"]
+__all__ = ["HTTPStatusError", "JsonHttp", "Reply"]
 
-# Calls under way per event loop; the others wait before their time starts to run. Each has a socket,
-# of which a process may usually have 1,024.
+# Calls under way per event loop, where nobody says how many; the others wait before their time starts to
+# run. Each has a socket, of which a process may usually have 1,024.
 _CALLS: Final = 256
+# Names of servers change seldom.
+_SECONDS_OF_A_NAME: Final = 300
+# The longest answer that is read. A thousand tokens with 20 alternatives each take 2 MB.
+_MOST_BYTES: Final = 16 * 2**20
 # Servers close idle connections after 5 seconds; one they are just closing must not be used again.
 _IDLE_SECONDS: Final = 4.0
 _SECONDS_TO_CLOSE: Final = 5.0
@@ -45,7 +46,7 @@ _T = TypeVar("_T")
 _SHORTEN: Final = "Shorten the text or the prompt, or serve the model with a longer context."
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Reply:
     """What a server sent.
 
@@ -54,17 +55,22 @@ class Reply:
     status : int
         HTTP status.
     headers : mapping
-        Response headers.
+        Response headers; their names may be written in any case.
     data : dict or None
         The body, where it is a JSON object.
-    text : str
-        The beginning of the body.
+    content : bytes
+        The body.
     """
 
     status: int
     headers: Mapping[str, str]
     data: dict[str, Any] | None
-    text: str
+    content: bytes
+
+    @property
+    def text(self) -> str:
+        """The beginning of the body."""
+        return self.content[:_SHOWN].decode("utf-8", "replace")
 
     @property
     def fine(self) -> bool:
@@ -104,24 +110,27 @@ class JsonHttp:
     ----------
     provider : str
         The model, as the user named it; shown in messages.
-    api_base : str
-        Address of the server, with or without ``/v1``.
-    api_key : str or None
-        Sent as a bearer token; never shown.
+    endpoint : Endpoint
+        The server; its credentials are never shown.
     timeout : float
         Seconds one call may take.
-
-    Raises
-    ------
-    ConfigurationError
-        `api_base` is no HTTP address.
+    calls : int, optional
+        Calls under way at most, per event loop; by default 256.
     """
 
-    def __init__(self, *, provider: str, api_base: str, api_key: str | None, timeout: float) -> None:
-        self.root = _root(api_base)
+    def __init__(
+        self,
+        *,
+        provider: str,
+        endpoint: Endpoint,
+        timeout: float,
+        calls: int | None = None,
+    ) -> None:
+        self.endpoint = endpoint
         self._provider = provider
-        self._key = api_key
+        self._secrets = set(endpoint.secrets)
         self._timeout = timeout
+        self._calls = calls or _CALLS
         self._lines: dict[asyncio.AbstractEventLoop, _Line] = {}
         self._lock = threading.Lock()
         self._ending: set[asyncio.Task[None]] = set()
@@ -129,11 +138,15 @@ class JsonHttp:
     @property
     def shown(self) -> str:
         """The server's address, without credentials."""
-        return self.redacted(self.root)
+        return self.endpoint.shown
+
+    def hide(self, secrets: Iterable[str]) -> None:
+        """Take note of more that is never to be shown."""
+        self._secrets = self._secrets.union(secrets)
 
     def redacted(self, text: str) -> str:
         """Return `text` without credentials."""
-        return redact(text, secrets=[self._key])
+        return redact(text, secrets=self._secrets)
 
     async def call(self, route: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """POST `body` and return the JSON object that comes back.
@@ -153,12 +166,44 @@ class JsonHttp:
         ProviderError
             Nothing came back, or only a part.
         """
-        line = await self._line()
+        data = None if body is None else json.dumps(body).encode()
+        query = self.endpoint.query
+        if "?" in route:
+            query = query.replace("?", "&", 1)
+        return await self.send(self.endpoint.root + route + query, data)
+
+    async def send(
+        self,
+        url: str,
+        data: bytes | None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 (aiohttp's own, whose timer is part of its session)
+    ) -> Reply:
+        """POST bytes of JSON, or GET where there are none, and return what comes back.
+
+        Parameters
+        ----------
+        url : str
+            The whole address.
+        data : bytes or None
+            The body.
+        headers : mapping, optional
+            Headers of this call alone.
+        timeout : float, optional
+            Seconds this call may take.
+
+        Raises
+        ------
+        ProviderError
+            Nothing came back, only a part, or too much.
+        """
+        line = self._lines.get(asyncio.get_running_loop()) or await self._line()
         async with line.gate:
             try:
-                return await _exchange(line.session, self.root + route, body)
+                return await _exchange(line.session, url, data, headers, timeout)
             except Exception as error:  # noqa: BLE001 (the seam: anything may come)
-                failure = self._failure(error)
+                failure = self._failure(error, self._timeout if timeout is None else timeout)
         raise failure from None  # the cause may hold a key
 
     async def through(self, work: Callable[[aiohttp.ClientSession, str], Awaitable[_T]]) -> _T:
@@ -172,9 +217,9 @@ class JsonHttp:
         line = await self._line()
         async with line.gate:
             try:
-                return await work(line.session, self.root)
+                return await work(line.session, self.endpoint.root)
             except Exception as error:  # noqa: BLE001 (the seam: anything may come)
-                failure = self._failure(error)
+                failure = self._failure(error, self._timeout)
         raise failure from None  # the cause may hold a key
 
     def checked(self, reply: Reply) -> dict[str, Any]:
@@ -187,13 +232,21 @@ class JsonHttp:
         """
         if reply.fine and reply.data is not None:
             return reply.data
-        if reply.fine:
-            raise ProviderError(
-                "Expected a JSON object, got something else: the answer is broken or cut off.",
-                provider=self._provider,
-                retryable=True,
-            )
-        raise self._refusal(reply)
+        raise self.refused(reply)
+
+    def refused(self, reply: Reply) -> ProviderError:
+        """Return the error that a reply amounts to."""
+        return self._broken(reply) if reply.fine else self.refusal(HTTPStatusError(reply))
+
+    def _broken(self, reply: Reply) -> ProviderError:
+        kind = reply.headers.get("Content-Type", "no content type")
+        begins = self.redacted(" ".join(reply.text[:200].split()))[:80]
+        return ProviderError(
+            f"Expected a JSON object, got something else ({kind}, it begins {begins!r}): the answer is broken or "
+            "cut off.",
+            provider=self._provider,
+            retryable=True,
+        )
 
     def close(self) -> None:
         """Close every session, from whatever thread; calls under way fail."""
@@ -223,7 +276,7 @@ class JsonHttp:
         if found is not None:
             return found
         session = self._session()
-        line = _Line(session=session, keeper=_keep(session), gate=asyncio.Semaphore(_CALLS))
+        line = _Line(session=session, keeper=_keep(session), gate=asyncio.Semaphore(self._calls))
         with self._lock:
             self._lines = {other: kept for other, kept in self._lines.items() if not other.is_closed()}
             self._lines[loop] = line
@@ -234,37 +287,46 @@ class JsonHttp:
         import aiohttp  # noqa: PLC0415 (keeps `import calibrant` light)
 
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        if self._key:
-            headers["Authorization"] = f"Bearer {self._key}"
+        if self.endpoint.authorization:
+            headers["Authorization"] = self.endpoint.authorization
         return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_SECONDS),
+            connector=aiohttp.TCPConnector(
+                limit=0, keepalive_timeout=_IDLE_SECONDS, ttl_dns_cache=_SECONDS_OF_A_NAME
+            ),
             timeout=aiohttp.ClientTimeout(total=self._timeout),
             headers=headers,
             cookie_jar=aiohttp.DummyCookieJar(),
-            # A proxy of the environment is not asked for this machine's own address.
-            trust_env=not _is_loopback(self.root),
+            # Once: trust_env would ask the environment and ~/.netrc in a thread for every call.
+            proxy=_proxy(self.endpoint.root),
         )
 
-    def _failure(self, error: Exception) -> ProviderError:
+    def _failure(self, error: Exception, seconds: float) -> ProviderError:
         if isinstance(error, TimeoutError):
             return ProviderTimeoutError(
-                f"{self.shown} gave no complete answer within {self._timeout:g} seconds.",
+                f"{self.shown} gave no complete answer within {seconds:g} seconds.",
                 provider=self._provider,
                 retryable=True,
             )
-        found = translate(error, provider=self._provider, secrets=[self._key])
-        if type(error).__name__ == "ClientPayloadError":
-            told = str(found).removeprefix(f"{self._provider}: ")
+        if isinstance(error, _TooLongError):
+            return ProviderError(str(error), provider=self._provider, retryable=True)
+        found = translate(error, provider=self._provider, secrets=self._secrets)
+        told = str(found).removeprefix(f"{self._provider}: ")
+        kind = type(error).__name__
+        if kind == "ClientPayloadError":
             return ProviderError(f"The answer broke off: {told}", provider=self._provider, retryable=True)
+        if kind == "ClientResponseError":  # its status is aiohttp's word for "no HTTP"
+            return ProviderError(f"The answer is broken: {told}", provider=self._provider, retryable=True)
+        if "Certificate" in kind:
+            return ProviderError(told, provider=self._provider)
         return found
 
-    def _refusal(self, reply: Reply) -> ProviderError:
-        error = HTTPStatusError(reply)
-        found = translate(error, provider=self._provider, secrets=[self._key])
+    def refusal(self, error: HTTPStatusError) -> ProviderError:
+        """Return the error that a status amounts to."""
+        found = translate(error, provider=self._provider, secrets=self._secrets)
         told = str(error).lower()
-        if reply.status in {400, 413, 422} and any(mark in told for mark in _TOO_LONG):
+        if error.status in {400, 413, 422} and any(mark in told for mark in _TOO_LONG):
             message = str(found).removeprefix(f"{self._provider}: ")
-            return ContextLengthError(message, provider=self._provider, status=reply.status, hint=_SHORTEN)
+            return ContextLengthError(message, provider=self._provider, status=error.status, hint=_SHORTEN)
         return found
 
 
@@ -275,14 +337,16 @@ class HTTPStatusError(Exception):
     ----------
     reply : Reply
         What the server sent.
+    status : int, optional
+        By default the reply's.
     """
 
-    def __init__(self, reply: Reply) -> None:
-        self.status = reply.status
+    def __init__(self, reply: Reply, *, status: int | None = None) -> None:
+        self.status = status or reply.status
         self.headers = reply.headers
         moved = reply.headers.get("Location") if 300 <= reply.status < 400 else None
         said = reply.words if moved is None else f"moved to {moved}: set api_base to the new address"
-        super().__init__(f"{reply.status} {said}")
+        super().__init__(f"{self.status} {said}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,24 +380,65 @@ async def _finish(keeper: AsyncGenerator[None]) -> None:
     await keeper.aclose()
 
 
-async def _exchange(session: aiohttp.ClientSession, url: str, body: Mapping[str, Any] | None) -> Reply:
-    method, data = ("GET", None) if body is None else ("POST", json.dumps(body).encode())
-    async with session.request(method, url, data=data, allow_redirects=False) as response:
-        content = await response.read()
-        return Reply(
-            status=response.status,
-            headers=dict(response.headers),
-            data=_object(content),
-            text=content[:_SHOWN].decode("utf-8", "replace"),
+class _TooLongError(Exception):
+    """An answer is longer than what is read."""
+
+
+async def _exchange(
+    session: aiohttp.ClientSession,
+    url: str,
+    data: bytes | None,
+    headers: Mapping[str, str] | None,
+    timeout: float | None,  # noqa: ASYNC109
+) -> Reply:
+    method = "GET" if data is None else "POST"
+    options: dict[str, Any] = {"headers": headers} if headers else {}
+    if timeout is not None:
+        options["timeout"] = type(session.timeout)(total=timeout)
+    async with session.request(method, url, data=data, allow_redirects=False, **options) as response:
+        content = await _content(response)
+        return Reply(status=response.status, headers=response.headers, data=_object(content), content=content)
+
+
+async def _content(response: aiohttp.ClientResponse) -> bytes:
+    """Return the body, as long as it is not too long; a compressed one may grow."""
+    length = response.content_length
+    if length is not None and length <= _MOST_BYTES and "Content-Encoding" not in response.headers:
+        return await response.read()
+    pieces, size = [], length or 0
+    if size <= _MOST_BYTES:
+        size = 0
+        async for piece in response.content.iter_any():
+            pieces.append(piece)
+            size += len(piece)
+            if size > _MOST_BYTES:
+                break
+    if size > _MOST_BYTES:
+        response.close()
+        raise _TooLongError(
+            f"Expected an answer of at most {_MOST_BYTES >> 20} MB, got more: it was not read. Ask for fewer "
+            "tokens or log-probabilities, or look at what answers at this address."
         )
+    return b"".join(pieces)
 
 
 def _object(content: bytes) -> dict[str, Any] | None:
     try:
         found = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def _proxy(root: str) -> str | None:
+    """Return the proxy the environment names for an address, but none for this machine's own."""
+    parts = urlsplit(root)
+    if _is_loopback(root) or urllib.request.proxy_bypass(parts.hostname or ""):
+        return None
+    found = urllib.request.getproxies().get(parts.scheme)
+    if found is None or "://" in found:
+        return found
+    return f"http://{found}"
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
@@ -341,21 +446,6 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
-
-
-def _root(api_base: object) -> str:
-    """Return the address without ``/v1``."""
-    address = api_base.strip() if isinstance(api_base, str) else ""
-    try:
-        parts = urlsplit(address)
-        usable = parts.scheme in {"http", "https"} and bool(parts.hostname)
-    except ValueError:
-        usable = False
-    if not usable:
-        shown = redact(repr(api_base))
-        msg = f"Expected api_base to be an address such as http://localhost:8000/v1, got {shown}."
-        raise ConfigurationError(msg)
-    return address.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
 def _is_loopback(url: str) -> bool:

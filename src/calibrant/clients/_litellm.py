@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from calibrant.clients._callable import parse_space
+from calibrant.clients._declined import advised, declined, refusal
+from calibrant.clients._endpoint import litellm_endpoint, secret_headers
 from calibrant.clients._translate import translate
 from calibrant.core import CompletionRequest, ConfigurationError, LogprobSpace, ProviderError
 
@@ -17,21 +19,6 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 __all__ = ["LiteLLMClient"]
-
-_REFUSALS = frozenset(
-    {
-        "ContentPolicyViolationError",
-        "RejectedRequestError",
-        "GuardrailRaisedException",
-        "BlockedPiiEntityError",
-    }
-)
-_BLOCKED = ("content_policy_violation", "content_filter", "responsibleaipolicyviolation")
-_NO_LOGPROBS = (
-    "This model gives no token log-probabilities through this provider: set top_logprobs to 0 to "
-    "classify without confidence, or choose a model that reports them."
-)
-_NO_PARAMETER = "Leave out what the model does not accept: options={'temperature': None} sends none."
 
 
 class LiteLLMClient:
@@ -50,6 +37,11 @@ class LiteLLMClient:
     **options
         Handed to ``litellm.acompletion`` (``api_base``, ``api_key``, ``seed``, ...). Temperature is 0
         unless it is named here; None leaves it out.
+
+    Attributes
+    ----------
+    endpoint : str or None
+        The address of the server without credentials, where options or environment name one.
 
     Raises
     ------
@@ -73,6 +65,7 @@ class LiteLLMClient:
             msg = f"max_concurrency must be at least 1, got {max_concurrency}."
             raise ConfigurationError(msg)
         self.name = model
+        self.endpoint = litellm_endpoint(model, options)
         self.space = parse_space(space)
         self._timeout = timeout
         self._options = options
@@ -95,8 +88,8 @@ class LiteLLMClient:
             except Exception as error:  # noqa: BLE001 (the seam: anything may come)
                 failure = error
         found = self._translate(failure)
-        if _declined(failure, found):
-            return _refusal(found, self.name)
+        if declined(failure, found):
+            return refusal(found, self.name)
         raise found from None  # the cause may hold a key
 
     def close(self) -> None:
@@ -128,18 +121,9 @@ class LiteLLMClient:
 
     def _translate(self, error: Exception) -> ProviderError:
         secrets = [value for name, value in self._options.items() if "key" in name or "token" in name]
-        found = translate(error, provider=self.name, secrets=secrets)
-        hint = _hint(error, str(found))
-        if hint is None:
-            return found
-        return type(found)(
-            str(found).removeprefix(f"{self.name}: "),
-            provider=found.provider,
-            status=found.status,
-            retryable=found.retryable,
-            retry_after=found.retry_after,
-            hint=hint,
-        )
+        for name in ("headers", "extra_headers"):
+            secrets += secret_headers(self._options.get(name) or {})
+        return advised(error, translate(error, provider=self.name, secrets=secrets))
 
 
 def _litellm() -> ModuleType:
@@ -153,23 +137,3 @@ def _litellm() -> ModuleType:
     litellm.suppress_debug_info = True  # it prints advice to standard output otherwise
     module: ModuleType = litellm
     return module
-
-
-def _hint(error: Exception, message: str) -> str | None:
-    unsupported = type(error).__name__ == "UnsupportedParamsError" or "nsupported" in message
-    if "logprobs" in message:
-        return _NO_LOGPROBS
-    return _NO_PARAMETER if unsupported else None
-
-
-def _declined(error: Exception, found: ProviderError) -> bool:
-    """Return whether the provider's content policy answered instead of the model."""
-    if type(error).__name__ in _REFUSALS:
-        return True
-    return found.status == 400 and any(word in str(error).lower() for word in _BLOCKED)
-
-
-def _refusal(error: ProviderError, model: str) -> dict[str, Any]:
-    message = {"role": "assistant", "content": None, "refusal": str(error)}
-    choice = {"index": 0, "finish_reason": "content_filter", "message": message, "logprobs": None}
-    return {"object": "chat.completion", "model": model, "choices": [choice]}

@@ -66,6 +66,11 @@ class LlamaCppClient:
     n_threads : int, optional
         Threads that compute; by default one per available core.
 
+    Attributes
+    ----------
+    endpoint : str
+        The file with its size and its time of change (nanoseconds since 1970).
+
     Raises
     ------
     ConfigurationError
@@ -95,6 +100,8 @@ class LlamaCppClient:
         self._settings = EngineSettings(
             path=file.resolve(), n_ctx=n_ctx, n_parallel=n_parallel, n_threads=threads
         )
+        known = file.stat()
+        self.endpoint = f"{file.resolve()} ({known.st_size} bytes, {known.st_mtime_ns})"
         self._pool = ThreadPoolExecutor(n_parallel, thread_name_prefix="calibrant-llamacpp")
         self._lock = threading.Lock()
         self._engine: Engine | None = None

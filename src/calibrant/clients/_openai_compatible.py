@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import math
-import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from calibrant.clients._callable import parse_space
-from calibrant.clients._chat_body import chat_body
 from calibrant.clients._chat_template import ChatTemplate
-from calibrant.clients._http import JsonHttp, Reply
+from calibrant.clients._http import Reply
+from calibrant.clients._openai_chat import OpenAIChatClient
 from calibrant.clients._servers import (
     CompletionsServer,
     LlamaCppServer,
@@ -38,10 +35,9 @@ __all__ = ["OpenAICompatibleClient"]
 # Calls that come back without log-probabilities are made again: about 1 in 300 of llama.cpp.
 _REPEATS: Final = 3
 _PROBE: Final = "Hello"
-_KEYS: Final = {"openai/": "OPENAI_API_KEY", "hosted_vllm/": "HOSTED_VLLM_API_KEY"}
 
 
-class OpenAICompatibleClient:
+class OpenAICompatibleClient(OpenAIChatClient):
     """A client for a server that says how probable the next token is, over HTTP.
 
     Two kinds of servers do, and which one answers is found out by the first call: llama.cpp's server
@@ -82,11 +78,6 @@ class OpenAICompatibleClient:
         A parameter is out of range.
     """
 
-    PREFIXES: ClassVar[tuple[str, ...]] = ("openai/", "hosted_vllm/", "llamafile/", "text-completion-openai/")
-    SETTINGS: ClassVar[frozenset[str]] = frozenset(
-        {"api_base", "api_key", "timeout", "chat_template", "next_tokens"}
-    )
-
     def __init__(  # noqa: PLR0913  (keyword-only options)
         self,
         model: str,
@@ -95,24 +86,27 @@ class OpenAICompatibleClient:
         api_key: str | None = None,
         space: LogprobSpace | str = LogprobSpace.MASKED,
         timeout: float = 60.0,
+        max_concurrency: int | None = None,
         chat_template: str | None = None,
         next_tokens: int | None = None,
+        **options: Any,  # noqa: ANN401 (the server's own parameters)
     ) -> None:
-        _check_numbers(timeout, next_tokens)
-        prefix = next((known for known in self.PREFIXES if model.startswith(known)), "")
-        self.name = model
-        self.space = parse_space(space)
-        self._model = model.removeprefix(prefix)
-        if not self._model:
-            raise ConfigurationError(f"Expected a model's name behind {prefix!r}, got {model!r}.")
+        _check_count(next_tokens)
+        super().__init__(
+            model,
+            api_base="" if api_base is None else api_base,
+            api_key=api_key,
+            space=space,
+            timeout=timeout,
+            max_concurrency=max_concurrency,
+            **options,
+        )
         self._template_text = chat_template
         self._template = None if chat_template is None else ChatTemplate(chat_template)
         self._next_tokens = next_tokens
         self._ceiling: int | None = None
         self._beyond_ascii = False
         self._server: Server | None = None
-        key = (api_key or os.environ.get(_KEYS.get(prefix, ""), "")).strip()
-        self._http = JsonHttp(provider=model, api_base=api_base, api_key=key or None, timeout=timeout)
         self._shared: WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = WeakKeyDictionary()
 
     @property
@@ -120,18 +114,6 @@ class OpenAICompatibleClient:
         """What can change its answers, besides the model and the request."""
         own = {"chat_template": self._template_text, "next_tokens": self._next_tokens}
         return {name: value for name, value in own.items() if value is not None}
-
-    async def complete(self, request: CompletionRequest) -> object:
-        """Return the answer to a chat request, as the server sent it.
-
-        Raises
-        ------
-        ProviderError
-            The call failed. Nothing is retried here.
-        """
-        return await self._http.call(
-            "/v1/chat/completions", chat_body(self._model, request, without=self.SETTINGS)
-        )
 
     async def check_labels(self, labels: Sequence[str]) -> None:
         """Refuse labels whose tokens do not spell them, or that the context cannot hold.
@@ -228,10 +210,6 @@ class OpenAICompatibleClient:
             retryable=True,
             hint="Try again, or scoring='decode'.",
         )
-
-    def close(self) -> None:
-        """Close the connections; calls under way fail."""
-        self._http.close()
 
     def _count(self, wanted: int) -> int:
         """Return how many next tokens to ask for: what is wanted, or the most the server was seen to list."""
@@ -361,9 +339,7 @@ async def _misspelt(server: Server, labels: Sequence[str]) -> str:
     return labels[0]
 
 
-def _check_numbers(timeout: object, next_tokens: object) -> None:
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
-        raise ConfigurationError(f"Expected timeout to be a number of seconds above 0, got {timeout!r}.")
+def _check_count(next_tokens: object) -> None:
     if next_tokens is None:
         return
     if isinstance(next_tokens, bool) or not isinstance(next_tokens, int) or next_tokens < 1:

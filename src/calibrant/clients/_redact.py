@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-__all__ = ["redact"]
+__all__ = ["public_address", "redact"]
 
 _HIDDEN = "[redacted]"
+_SECRET_PARAMETER = re.compile(r"(?i)key|token|secret|passw|auth|sig|cred")
 _PATTERNS = (
     # user:password@host in a URL
     (re.compile(r"(?<=://)[^/\s:@]*:[^/\s@]+(?=@)"), _HIDDEN),
@@ -43,3 +45,20 @@ def redact(text: str, *, secrets: Iterable[object] = ()) -> str:
     for pattern, replacement in _PATTERNS:
         text = pattern.sub(replacement, text)
     return text
+
+
+def public_address(address: str) -> str:
+    """Return a URL without user, password and secret parameters, and without a slash at its end.
+
+    Parameters
+    ----------
+    address : str
+        What is meant to be a URL; anything else comes back redacted.
+    """
+    try:
+        parts = urlsplit(address.strip())
+        query = [pair for pair in parse_qsl(parts.query) if not _SECRET_PARAMETER.search(pair[0])]
+    except ValueError:
+        return redact(address)
+    host = parts.netloc.rpartition("@")[2]
+    return redact(urlunsplit((parts.scheme, host, parts.path.rstrip("/"), urlencode(query), "")))

@@ -8,14 +8,17 @@ import time
 from collections.abc import Iterable, Mapping
 from email.utils import parsedate_to_datetime
 
+from calibrant.clients._rates import exhausted_seconds
 from calibrant.clients._redact import redact
 from calibrant.core import ContextLengthError, ProviderError, ProviderTimeoutError, RateLimitError
 
-__all__ = ["retry_after_seconds", "status_of", "translate"]
+__all__ = ["retry_after_seconds", "status_of", "told", "translate"]
 
 _RETRYABLE_STATUS = frozenset({408, 409, 425, 429})
 _MESSAGE_LIMIT = 500
 _OUT_OF_CREDIT = ("insufficient_quota", "exceeded your current quota", "credit balance is too low")
+# Some servers say with status 400 what others say with 401 or 404.
+_WRONG_SETUP = ("model_not_found", "invalid_api_key", "api key not valid")
 _HINTS = {
     401: "Check the API key.",
     402: "Check the account's credit.",
@@ -49,7 +52,7 @@ def translate(error: BaseException, *, provider: str, secrets: Iterable[object] 
         return _rate_limit(error, message, provider)
     if status in {408, 504} or isinstance(error, asyncio.TimeoutError) or any("timeout" in n for n in names):
         return ProviderTimeoutError(message, provider=provider, status=status, retryable=True)
-    if any("contextwindow" in name for name in names) or "context_length_exceeded" in message:
+    if any("contextwindow" in name for name in names) or "context_length_exceeded" in told(error):
         return ContextLengthError(message, provider=provider, status=status)
     return ProviderError(
         message,
@@ -58,6 +61,7 @@ def translate(error: BaseException, *, provider: str, secrets: Iterable[object] 
         retryable=_retryable(status, names),
         retry_after=retry_after_seconds(error),
         hint=_HINTS.get(status) if status else None,
+        systemic=status == 400 and any(word in told(error) for word in _WRONG_SETUP),
     )
 
 
@@ -81,6 +85,13 @@ def retry_after_seconds(error: BaseException) -> float | None:
             if seconds is not None:
                 return seconds
     return None
+
+
+def told(error: BaseException) -> str:
+    """Return the message in lower case, with the server's code for it, which some libraries keep apart."""
+    body = getattr(error, "body", None)
+    code = body.get("code") if isinstance(body, Mapping) else None
+    return f"{error} {code or ''}".lower()
 
 
 def _as_status(value: object) -> int | None:
@@ -110,15 +121,27 @@ def _seconds(text: str, *, scale: float = 1.0) -> float | None:
 
 
 def _rate_limit(error: BaseException, message: str, provider: str) -> RateLimitError:
-    spent = any(word in message.lower() for word in _OUT_OF_CREDIT)
+    spent = any(word in told(error) for word in _OUT_OF_CREDIT)
     return RateLimitError(
         message,
         provider=provider,
         status=429,
         retryable=not spent,
-        retry_after=retry_after_seconds(error),
+        retry_after=_wait_seconds(error),
         hint="Check the account's credit." if spent else None,
     )
+
+
+def _wait_seconds(error: BaseException) -> float | None:
+    """Return what the server asked for, or else when the allowance that is used up comes back."""
+    asked = retry_after_seconds(error)
+    if asked is not None:
+        return asked
+    for holder in (getattr(error, "response", None), error):
+        headers = getattr(holder, "headers", None)
+        if isinstance(headers, Mapping):
+            return exhausted_seconds(headers)
+    return None
 
 
 def _retryable(status: int | None, names: set[str]) -> bool:
@@ -128,8 +151,8 @@ def _retryable(status: int | None, names: set[str]) -> bool:
 
 
 def _message(error: BaseException, secrets: Iterable[object]) -> str:
-    told, _, _ = str(error).partition("Traceback (most recent call last)")
-    text = " ".join(redact(told, secrets=secrets).split())
+    words, _, _ = str(error).partition("Traceback (most recent call last)")
+    text = " ".join(redact(words, secrets=secrets).split())
     if len(text) > _MESSAGE_LIMIT:
         text = text[:_MESSAGE_LIMIT] + "..."
     name = type(error).__name__

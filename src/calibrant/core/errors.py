@@ -100,6 +100,8 @@ class ProviderError(CalibrantError):
         Seconds the server asked to wait.
     hint : str, optional
         What the user can do; appended to the message.
+    systemic : bool, default False
+        Whether every other call would fail the same way, whatever its status.
 
     Attributes
     ----------
@@ -107,7 +109,7 @@ class ProviderError(CalibrantError):
         Calls made before giving up; set by whoever retries.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (keyword-only options)
         self,
         message: str,
         *,
@@ -116,12 +118,14 @@ class ProviderError(CalibrantError):
         retryable: bool = False,
         retry_after: float | None = None,
         hint: str | None = None,
+        systemic: bool = False,
     ) -> None:
         self.provider = provider
         self.status = status
         self.retryable = retryable
         self.retry_after = retry_after
         self.hint = hint
+        self._systemic = systemic
         self.attempts = 1
         text = f"{provider}: {message}"
         super().__init__(f"{text} {hint}" if hint else text)
@@ -129,7 +133,7 @@ class ProviderError(CalibrantError):
     @property
     def systemic(self) -> bool:
         """Whether every other call would fail the same way (bad key, unknown model)."""
-        return self.status in _SYSTEMIC_STATUS
+        return self._systemic or self.status in _SYSTEMIC_STATUS
 
 
 class ContextLengthError(ProviderError):

@@ -6,7 +6,14 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from calibrant.clients import CallableClient, LiteLLMClient, LlamaCppClient, OpenAICompatibleClient
+from calibrant.clients import (
+    CallableClient,
+    LiteLLMClient,
+    LlamaCppClient,
+    OpenAIChatClient,
+    OpenAICompatibleClient,
+    needs_litellm,
+)
 from calibrant.core import Client, ConfigurationError, LogprobSpace
 from calibrant.inference._choice import Scoring
 from calibrant.inference._limits import DEFAULT_CONCURRENCY
@@ -27,6 +34,7 @@ _NOT_OPTIONS = {
     "logprobs": "log-probabilities are asked for anyway; top_logprobs of Classifier says how many",
     "top_logprobs": "set top_logprobs of Classifier or ConfidenceAdapter",
 }
+_CLIENT_LIMIT = 256
 _LOCAL = "local/"
 _GGUF = "llamacpp:"
 
@@ -45,7 +53,10 @@ def open_client(
     ----------
     model : str, Client or callable
         ``local/smollm2-135m`` (embedded), ``llamacpp:PATH.gguf``, any litellm model name,
-        a callable ``messages -> response``, or a client, which is returned unchanged.
+        a callable ``messages -> response``, or a client, which is returned unchanged. Servers that speak
+        OpenAI's protocol are asked without litellm: ``openai/...``, ``hosted_vllm/...``,
+        ``llamafile/...``, ``lm_studio/...``, and with ``api_base`` every name that litellm would not
+        take for another provider's.
     space : str, optional
         What the log-probabilities are probabilities of, where the default is wrong:
         ``raw`` for embedded engines, ``masked`` for everything else.
@@ -56,15 +67,15 @@ def open_client(
         ``n_ctx``, ``n_parallel`` and ``n_threads`` too.
     scoring : {"exact", "decode"}, optional
         What the client is for. With ``exact``, a name that begins with ``openai/``, ``hosted_vllm/``,
-        ``llamafile/`` or ``text-completion-openai/`` and has an ``api_base`` is asked for next-token
+        ``llamafile/``, ``lm_studio/`` or ``text-completion-openai/`` and has an ``api_base`` is asked for next-token
         probabilities by an `OpenAICompatibleClient`, which also takes the options ``chat_template``
-        and ``next_tokens``; otherwise it is litellm's.
+        and ``next_tokens``.
 
     Raises
     ------
     ConfigurationError
-        The name is empty, an option is out of range or set elsewhere, or an engine it needs is not
-        installed.
+        The name is empty, an option is out of range or set elsewhere, an engine it needs is not
+        installed, or there is no address or no key for it.
     """
     options = dict(options or {})
     _check_options(options)
@@ -88,10 +99,20 @@ def open_client(
     if model.startswith(_LOCAL):
         return LlamaCppClient.local(model, **settings)
     _refuse_engine_settings(settings, model)
-    if served:
-        own = {name: options[name] for name in OpenAICompatibleClient.SETTINGS if name in options}
-        return OpenAICompatibleClient(model, space=space or LogprobSpace.MASKED, **own)
-    return LiteLLMClient(model, space=space or LogprobSpace.MASKED, **options)
+    return _open_remote(model, space or LogprobSpace.MASKED, concurrency, options, served=served)
+
+
+def _open_remote(
+    model: str, space: LogprobSpace | str, concurrency: int | None, options: dict[str, Any], *, served: bool
+) -> Client:
+    if options.get("base_url") and not options.get("api_base"):
+        options["api_base"] = options.pop("base_url")
+    if not served and needs_litellm(model, options):
+        return LiteLLMClient(model, space=space, **options)
+    kind = OpenAICompatibleClient if served else OpenAIChatClient
+    # The client's own limit keeps a process within its sockets; who wants more calls gets them.
+    most = concurrency if concurrency is not None and concurrency > _CLIENT_LIMIT else None
+    return kind(model, space=space, max_concurrency=most, **options)
 
 
 def _check_options(options: Mapping[str, Any]) -> None:

@@ -156,13 +156,20 @@ def _read_openai(body: object) -> Completion:
         text=_content_text(_get(message, "content")),
         tokens=_usable(content, _openai_tokens),
         finish_reason=_finish_reason(_get(choice, "finish_reason")),
-        refusal=_text(_get(message, "refusal")),
+        refusal=_refusal(message),
         model=_text(_get(body, "model")),
         usage=Usage(
             prompt_tokens=_count(_get(usage, "prompt_tokens")),
             completion_tokens=_count(_get(usage, "completion_tokens")),
             cost=_cost(_get(_get(body, "_hidden_params"), "response_cost")),
         ),
+    )
+
+
+def _refusal(message: object) -> str | None:
+    """Return a message's refusal, which litellm keeps among what it does not know."""
+    return _text(_get(message, "refusal")) or _text(
+        _get(_get(message, "provider_specific_fields"), "refusal")
     )
 
 

@@ -1,0 +1,205 @@
+"""Where a model of an OpenAI-compatible server is, what it is called there, and with which key."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit, urlunsplit
+
+from calibrant.clients._redact import public_address, redact
+from calibrant.core import ConfigurationError
+
+__all__ = ["KNOWN_PREFIXES", "Endpoint", "litellm_endpoint", "resolve_endpoint", "secret_headers"]
+
+_OPENAI: Final = "https://api.openai.com/v1"
+_CHAT: Final = "/chat/completions"
+_SECRET_HEADERS: Final = ("auth", "key", "token", "secret", "cookie", "password")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """Where the environment says that a kind of server is; litellm reads the same variables."""
+
+    bases: tuple[str, ...] = ()
+    key: str | None = None
+    default: str | None = None
+
+
+_PLACES: Final = {
+    "openai/": _Place(bases=("OPENAI_BASE_URL", "OPENAI_API_BASE"), key="OPENAI_API_KEY", default=_OPENAI),
+    "hosted_vllm/": _Place(bases=("HOSTED_VLLM_API_BASE",), key="HOSTED_VLLM_API_KEY"),
+    "llamafile/": _Place(
+        bases=("LLAMAFILE_API_BASE",), key="LLAMAFILE_API_KEY", default="http://127.0.0.1:8080/v1"
+    ),
+    "lm_studio/": _Place(bases=("LM_STUDIO_API_BASE",), key="LM_STUDIO_API_KEY"),
+    "text-completion-openai/": _Place(),
+    # A name without one of the prefixes, with an api_base.
+    "": _Place(key="OPENAI_API_KEY"),
+}
+
+KNOWN_PREFIXES: Final = tuple(prefix for prefix in _PLACES if prefix)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """A server, as far as its address and the environment say.
+
+    Attributes
+    ----------
+    model : str
+        The model's name there.
+    root : str
+        The address without ``/v1``, credentials and query.
+    query : str
+        What every address ends with: empty, or ``?...``.
+    chat : tuple of str
+        Addresses that chat requests may go to, the likeliest first.
+    shown : str
+        The address without credentials.
+    key : str or None
+        The key.
+    authorization : str or None
+        The header of that name.
+    secrets : tuple of str
+        Never to be shown.
+    own : bool
+        Whether it is OpenAI's own.
+    """
+
+    model: str
+    root: str
+    query: str
+    chat: tuple[str, ...]
+    shown: str
+    key: str | None
+    authorization: str | None
+    secrets: tuple[str, ...]
+    own: bool
+
+
+def resolve_endpoint(model: str, *, api_base: object = None, api_key: str | None = None) -> Endpoint:
+    """Return where `model` is.
+
+    Parameters
+    ----------
+    model : str
+        The model's name, with one of `KNOWN_PREFIXES` or without.
+    api_base : str, optional
+        Address of the server, with or without ``/v1``; by default what the environment names, and for
+        ``openai/...`` OpenAI's own.
+    api_key : str, optional
+        By default the variable of the prefix.
+
+    Raises
+    ------
+    ConfigurationError
+        There is no address, it is no HTTP address, no model's name, or no key for OpenAI's own server.
+    """
+    prefix = next((known for known in KNOWN_PREFIXES if model.startswith(known)), "")
+    place = _PLACES[prefix]
+    name = model.removeprefix(prefix)
+    if not name:
+        raise ConfigurationError(f"Expected a model's name behind {prefix!r}, got {model!r}.")
+    if api_base is None:
+        api_base = _from_environment(place, prefix)
+    parts = _parts(api_base)
+    root, chat = _routes(parts)
+    query = f"?{parts.query}" if parts.query else ""
+    host = parts.hostname or ""
+    own = host == "api.openai.com" or host.endswith(".api.openai.com")
+    key = (api_key or os.environ.get(place.key or "", "")).strip()
+    authorization, secrets = _authorization(parts, key)
+    if own and authorization is None:
+        variable = place.key or "OPENAI_API_KEY"
+        raise ConfigurationError(f"Expected a key for {model}: set {variable}, or the option api_key.")
+    return Endpoint(
+        model=name,
+        root=root,
+        query=query,
+        chat=tuple(address + query for address in chat),
+        shown=redact(public_address(str(api_base)), secrets=secrets),
+        key=key or None,
+        authorization=authorization,
+        secrets=secrets,
+        own=own,
+    )
+
+
+def litellm_endpoint(model: str, options: Mapping[str, Any]) -> str | None:
+    """Return the address litellm would use for `model`, without credentials, where one is set."""
+    prefix = model.partition("/")[0] if "/" in model else "openai"
+    named = prefix.upper().replace("-", "_")
+    given = (
+        options.get("api_base"),
+        options.get("base_url"),
+        os.environ.get(f"{named}_BASE_URL"),
+        os.environ.get(f"{named}_API_BASE"),
+    )
+    found = next((str(address) for address in given if address), None)
+    return None if found is None else public_address(found)
+
+
+def secret_headers(headers: Mapping[str, Any]) -> Iterator[str]:
+    """Return what must not be shown of request headers: credentials, without ``Bearer``."""
+    for name, value in headers.items():
+        if any(word in name.lower() for word in _SECRET_HEADERS):
+            yield str(value)
+            yield str(value).rpartition(" ")[2]
+
+
+def _from_environment(place: _Place, prefix: str) -> str:
+    found = next((os.environ[name] for name in place.bases if os.environ.get(name)), place.default)
+    if found is not None:
+        return found
+    variables = " or ".join(["the option api_base", *place.bases])
+    raise ConfigurationError(f"Expected the address of the server behind {prefix}NAME: set {variables}.")
+
+
+def _parts(api_base: object) -> SplitResult:
+    address = api_base.strip() if isinstance(api_base, str) else ""
+    try:
+        parts = urlsplit(address)
+        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ConfigurationError(
+            "Expected api_base to be an address such as http://localhost:8000/v1, got "
+            f"{redact(public_address(repr(api_base)))}."
+        )
+    return parts
+
+
+def _routes(parts: SplitResult) -> tuple[str, tuple[str, ...]]:
+    """Return the address without ``/v1``, and where chat requests may go.
+
+    Servers, and litellm, differ in whether an address without ``/v1`` lacks it: where there is no path
+    at all it nearly always does, and behind another path it may.
+    """
+    path = parts.path.rstrip("/").removesuffix(_CHAT).rstrip("/")
+    host = parts.netloc.rpartition("@")[2]
+    given = urlunsplit((parts.scheme, host, path, "", ""))
+    root = given.removesuffix("/v1").rstrip("/")
+    if path.endswith("/v1"):
+        return root, (root + "/v1" + _CHAT,)
+    both = (root + "/v1" + _CHAT, root + _CHAT)
+    return root, both[::-1] if path else both
+
+
+def _authorization(parts: SplitResult, key: str) -> tuple[str | None, tuple[str, ...]]:
+    """Return the header and what is secret; user and password in the address come first."""
+    secrets = [key, *_secret_parameters(parts)]
+    if parts.username is None:
+        return (f"Bearer {key}" if key else None), tuple(filter(None, secrets))
+    user, password = unquote(parts.username), unquote(parts.password or "")
+    token = base64.b64encode(f"{user}:{password}".encode()).decode()
+    return f"Basic {token}", tuple(filter(None, [*secrets, password, parts.password, token]))
+
+
+def _secret_parameters(parts: SplitResult) -> list[str]:
+    public = {value for _, value in parse_qsl(urlsplit(public_address(urlunsplit(parts))).query)}
+    hidden = [value for _, value in parse_qsl(parts.query) if value not in public]
+    return [*hidden, *map(quote, hidden)]

@@ -1,0 +1,170 @@
+"""Chat completions of OpenAI-compatible servers, without a library in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
+
+from calibrant.clients._callable import parse_space
+from calibrant.clients._declined import advised, declined, refusal
+from calibrant.clients._draft import Draft, Drafts, check_seconds
+from calibrant.clients._endpoint import KNOWN_PREFIXES, resolve_endpoint
+from calibrant.clients._http import HTTPStatusError, JsonHttp, Reply
+from calibrant.clients._prices import Price, listed_price
+from calibrant.clients._rates import rate_headers
+from calibrant.core import CompletionRequest, ConfigurationError, LogprobSpace, ProviderError
+
+__all__ = ["OpenAIChatClient"]
+
+_HIDDEN: Final = "_hidden_params"
+
+
+class OpenAIChatClient:
+    """A client for any server of ``/v1/chat/completions``.
+
+    The server's JSON is returned as it came, so a call costs little more than its bytes. Cost and rate
+    limits are added under the keys litellm uses: ``_hidden_params["response_cost"]`` (US dollars) and
+    ``_hidden_params["additional_headers"]``, which `rate_state` reads. OpenAI's own prices are looked up
+    for OpenAI's own server only; elsewhere name ``input_cost_per_token`` and ``output_cost_per_token``.
+
+    Parameters
+    ----------
+    model : str
+        The model's name. One of `PREFIXES` is cut off; the server does not see it.
+    api_base : str, optional
+        Address of the server, with or without ``/v1``; by default, as for litellm, ``OPENAI_BASE_URL`` or
+        ``OPENAI_API_BASE`` for ``openai/...`` (else OpenAI's own), ``HOSTED_VLLM_API_BASE``,
+        ``LLAMAFILE_API_BASE`` and ``LM_STUDIO_API_BASE`` for the others.
+    api_key : str, optional
+        Sent as a bearer token; by default the value of ``OPENAI_API_KEY``, or for the other prefixes of
+        ``HOSTED_VLLM_API_KEY``, ``LLAMAFILE_API_KEY`` and ``LM_STUDIO_API_KEY``.
+    space : LogprobSpace or str, default "masked"
+        What the log-probabilities are probabilities of.
+    timeout : float, default 60
+        Seconds one call may take, from its beginning to the last byte of its answer.
+    max_concurrency : int, optional
+        Calls in flight at the same time, per event loop; by default 256.
+    **options
+        Sent with every call (``seed``, ``max_tokens``, ...); those of a request come before them.
+        Temperature is 0 unless it is named; None leaves it out. ``extra_headers``, ``extra_body`` and
+        ``organization`` mean what they mean to litellm.
+
+    Attributes
+    ----------
+    endpoint : str
+        The address of the server, without credentials.
+
+    Raises
+    ------
+    ConfigurationError
+        A parameter is out of range, or there is no address or no key for OpenAI's own server.
+    """
+
+    PREFIXES: ClassVar[tuple[str, ...]] = KNOWN_PREFIXES
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        api_base: str | None = None,
+        api_key: str | None = None,
+        space: LogprobSpace | str = LogprobSpace.MASKED,
+        timeout: float = 60.0,
+        max_concurrency: int | None = None,
+        **options: Any,  # noqa: ANN401 (the server's own parameters)
+    ) -> None:
+        check_seconds(timeout)
+        if max_concurrency is not None and max_concurrency < 1:
+            raise ConfigurationError(f"max_concurrency must be at least 1, got {max_concurrency}.")
+        self.name = model
+        self.space = parse_space(space)
+        found = resolve_endpoint(model, api_base=api_base, api_key=api_key)
+        self.endpoint = found.shown
+        self._model = found.model
+        self._addresses = found.chat
+        self._http = JsonHttp(provider=model, endpoint=found, timeout=timeout, calls=max_concurrency)
+        self._drafts = Drafts(found.model, options, hide=self._http.hide)
+        self._drafts.draft(CompletionRequest(messages=()))  # refuses what cannot be sent
+        self._listed: Price | None = None
+        self._looked_up = not found.own
+
+    async def complete(self, request: CompletionRequest) -> object:
+        """Return the answer to a chat request, as the server sent it; a content-policy block is a refusal.
+
+        Raises
+        ------
+        ProviderError
+            The call failed. Nothing is retried here.
+        """
+        draft = self._drafts.draft(request)
+        reply = await self._send(draft, self._drafts.body(draft, request))
+        data = reply.data
+        if data is None or not reply.fine or not data.get("choices"):
+            return self._refused(reply)
+        if not self._looked_up:
+            # In a thread, because the first look reads a file of 3 MB.
+            self._listed = await asyncio.to_thread(listed_price, self._model)
+            self._looked_up = True
+        hidden = _hidden(data, rate_headers(reply.headers), draft.price or self._listed)
+        if hidden is not None:
+            data[_HIDDEN] = hidden
+        elif _HIDDEN in data:
+            del data[_HIDDEN]  # what a cost is, is not the server's to say
+        return data
+
+    def close(self) -> None:
+        """Close the connections; calls under way fail."""
+        self._http.close()
+
+    async def _send(self, draft: Draft, body: bytes) -> Reply:
+        addresses = self._addresses
+        reply = await self._http.send(addresses[0], body, headers=draft.headers, timeout=draft.timeout)
+        if len(addresses) == 1 or not reply.absent:
+            return reply
+        other = await self._http.send(addresses[1], body, headers=draft.headers, timeout=draft.timeout)
+        if other.absent:
+            return reply
+        self._addresses = addresses[1:]
+        return other
+
+    def _refused(self, reply: Reply) -> dict[str, Any]:
+        """Return a refusal of the provider's content policy, and raise everything else."""
+        status = reply.status if not reply.fine else _told_status(reply)
+        if status is None:
+            raise self._empty(reply)
+        error = HTTPStatusError(reply, status=status)
+        found = advised(error, self._http.refusal(error))
+        if declined(error, found):
+            return refusal(found, self.name)
+        raise found
+
+    def _empty(self, reply: Reply) -> ProviderError:
+        if reply.data is None:
+            return self._http.refused(reply)
+        told = "no choices"
+        if "error" in reply.data:
+            told = f"the error {self._http.redacted(reply.words)[:200]!r}"
+        return ProviderError(f"Expected an answer, got {told}.", provider=self.name, retryable=True)
+
+
+def _told_status(reply: Reply) -> int | None:
+    """Return the status a gateway names in the body of an answer with status 200."""
+    error = (reply.data or {}).get("error")
+    code = error.get("code") if isinstance(error, Mapping) else None
+    told = int(code) if isinstance(code, str) and code.isascii() and code.isdigit() else code
+    known = isinstance(told, int) and not isinstance(told, bool) and 400 <= told < 600
+    return told if known else None
+
+
+def _hidden(
+    data: Mapping[str, Any], headers: dict[str, str] | None, price: Price | None
+) -> dict[str, Any] | None:
+    if price is None and headers is None:
+        return None
+    hidden: dict[str, Any] = {}
+    if price is not None:
+        hidden["response_cost"] = price.cost(data.get("usage"))
+    if headers is not None:
+        hidden["additional_headers"] = headers
+    return hidden

@@ -1,0 +1,194 @@
+"""What a provider says is left of its rate limits."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+__all__ = ["RateState", "exhausted_seconds", "rate_headers", "rate_state"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RateState:
+    """What is left of a provider's rate limits, as it said with an answer.
+
+    Attributes
+    ----------
+    remaining_requests : int or None
+        Requests that may still be made; None where the provider does not say.
+    reset_requests_seconds : float or None
+        Seconds until there are as many as at first, 0 or more.
+    remaining_tokens : int or None
+        Tokens that may still be used; the fewest, where several kinds are counted.
+    reset_tokens_seconds : float or None
+        Seconds until there are as many as at first, 0 or more.
+    """
+
+    remaining_requests: int | None = None
+    reset_requests_seconds: float | None = None
+    remaining_tokens: int | None = None
+    reset_tokens_seconds: float | None = None
+
+
+class _Names(NamedTuple):
+    remaining: str
+    reset: str
+
+
+# OpenAI and those who follow it; Anthropic; servers that count requests only, by name and by standard.
+_REQUESTS: Final = (
+    _Names("x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"),
+    _Names("anthropic-ratelimit-requests-remaining", "anthropic-ratelimit-requests-reset"),
+    _Names("x-ratelimit-remaining", "x-ratelimit-reset"),
+    _Names("ratelimit-remaining", "ratelimit-reset"),
+)
+_TOKENS: Final = (
+    _Names("x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"),
+    _Names("anthropic-ratelimit-tokens-remaining", "anthropic-ratelimit-tokens-reset"),
+    _Names("anthropic-ratelimit-input-tokens-remaining", "anthropic-ratelimit-input-tokens-reset"),
+    _Names("anthropic-ratelimit-output-tokens-remaining", "anthropic-ratelimit-output-tokens-reset"),
+)
+_KNOWN: Final = tuple(name for names in (*_REQUESTS, *_TOKENS) for name in names)
+_TELLING: Final = tuple(names.remaining for names in (*_REQUESTS, *_TOKENS))
+
+_HIDDEN: Final = "_hidden_params"
+_LITELLM: Final = "llm_provider-"
+_DURATION: Final = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|d|h|m|s))+", re.ASCII)
+_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|d|h|m|s)", re.ASCII)
+_UNITS: Final = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+# Resets above this are points in time since 1970, not durations; above the second, in milliseconds.
+_TIMES: Final = 1e9
+_MILLISECONDS: Final = 1e11
+
+
+def rate_headers(headers: Mapping[str, str]) -> dict[str, str] | None:
+    """Return the headers `rate_state` reads, or None where there are none.
+
+    Parameters
+    ----------
+    headers : mapping
+        Response headers, whose names may be written in any case.
+    """
+    for name in _TELLING:
+        if name in headers:
+            return {known: headers[known] for known in _KNOWN if known in headers}
+    return None
+
+
+def rate_state(response: object) -> RateState | None:
+    """Return what the provider said about its rate limits with an answer.
+
+    Parameters
+    ----------
+    response : object
+        What `OpenAIChatClient.complete` or `LiteLLMClient.complete` returned; both carry the provider's
+        headers under ``_hidden_params["additional_headers"]``.
+
+    Returns
+    -------
+    RateState or None
+        None where the provider said nothing that can be read.
+    """
+    plain = response.get(_HIDDEN) if isinstance(response, dict) else None
+    hidden = plain or getattr(response, _HIDDEN, None)
+    if not hidden or not isinstance(hidden, Mapping):
+        return None
+    headers = hidden.get("additional_headers")
+    if not headers or not isinstance(headers, Mapping):
+        return None
+    return _state(headers)
+
+
+def exhausted_seconds(headers: Mapping[str, Any]) -> float | None:
+    """Return the seconds until an allowance that is used up comes back, or None where none is.
+
+    Parameters
+    ----------
+    headers : mapping
+        Response headers, whose names may be written in any case.
+    """
+    state = _state(headers)
+    if state is None:
+        return None
+    spent = [
+        seconds
+        for remaining, seconds in (
+            (state.remaining_requests, state.reset_requests_seconds),
+            (state.remaining_tokens, state.reset_tokens_seconds),
+        )
+        if remaining == 0 and seconds is not None
+    ]
+    return max(spent, default=None)
+
+
+def _state(headers: Mapping[str, Any]) -> RateState | None:
+    now = time.time()
+    requests = _least(headers, _REQUESTS, now)
+    tokens = _least(headers, _TOKENS, now)
+    if requests is None and tokens is None:
+        return None
+    remaining_requests, reset_requests = requests or (None, None)
+    remaining_tokens, reset_tokens = tokens or (None, None)
+    return RateState(
+        remaining_requests=remaining_requests,
+        reset_requests_seconds=reset_requests,
+        remaining_tokens=remaining_tokens,
+        reset_tokens_seconds=reset_tokens,
+    )
+
+
+def _least(
+    headers: Mapping[str, Any], known: tuple[_Names, ...], now: float
+) -> tuple[int, float | None] | None:
+    """Return the fewest remaining, with the seconds until that changes."""
+    found = []
+    for names in known:
+        remaining = _count(_value(headers, names.remaining))
+        if remaining is not None:
+            found.append((remaining, _seconds(_value(headers, names.reset), now)))
+    return min(found, key=lambda pair: (pair[0], -(pair[1] or 0.0)), default=None)
+
+
+def _value(headers: Mapping[str, Any], name: str) -> str | None:
+    value = headers.get(_LITELLM + name, headers.get(name))
+    return None if value is None else str(value).strip()
+
+
+def _count(text: str | None) -> int | None:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return int(value) if 0 <= value < math.inf else None
+
+
+def _seconds(text: str | None, now: float) -> float | None:
+    """Return the seconds of a duration (``6m0s``, ``20ms``, ``1.5``) or until a point in time."""
+    if not text:
+        return None
+    if _DURATION.fullmatch(text):
+        return math.fsum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
+    try:
+        value = float(text)
+    except ValueError:
+        return _until(text, now)
+    if not 0 <= value < math.inf:
+        return None
+    if value < _TIMES:
+        return value
+    return max(0.0, (value / 1000 if value > _MILLISECONDS else value) - now)
+
+
+def _until(text: str, now: float) -> float | None:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return max(0.0, moment.timestamp() - now)

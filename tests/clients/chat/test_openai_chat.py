@@ -1,0 +1,470 @@
+"""OpenAIChatClient against a loopback server: faults, limits, keys, addresses, prices."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import re
+import time
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from calibrant import Classifier
+from calibrant.clients import LiteLLMClient, LlamaCppClient, OpenAIChatClient, _llamacpp, rate_state
+from calibrant.core import (
+    Client,
+    CompletionRequest,
+    ConfigurationError,
+    ContinuingClient,
+    Outcome,
+    ProviderError,
+    ProviderTimeoutError,
+    RateLimitError,
+)
+from calibrant.logprobs import read_completion
+from calibrant.testing import fake_response
+
+KEY = "plain-key-123"
+
+Make = Callable[..., OpenAIChatClient]
+
+
+def request(text: str = "lunch", **options: Any) -> CompletionRequest:
+    """Return a request about a text."""
+    return CompletionRequest(
+        messages=({"role": "system", "content": "Which?"}, {"role": "user", "content": text}), options=options
+    )
+
+
+def ask(client: OpenAIChatClient, text: str = "lunch", **options: Any) -> Any:
+    """Return the answer about a text."""
+    return asyncio.run(client.complete(request(text, **options)))
+
+
+def failure(client: OpenAIChatClient, text: str = "lunch", **options: Any) -> ProviderError:
+    """Return the error, which must not show the key."""
+    with pytest.raises(ProviderError) as caught:
+        ask(client, text, **options)
+    assert KEY not in str(caught.value)
+    assert caught.value.__cause__ is None
+    return caught.value
+
+
+class TestFaults:
+    @pytest.mark.parametrize(
+        ("fault", "message"),
+        [
+            ("reset", "isconnected|reset"),
+            ("cut", "broke off"),
+            ("garbage", "broken"),
+            ("declared flood", "at most 16 MB"),
+            ("flood", "at most 16 MB"),
+            ("compressed flood", "at most 16 MB"),
+            (b'{"choices": [{"mess', r"application/json, it begins '{\"choices\""),
+            (b"", "Expected a JSON object"),
+            (b"[1, 2]", "Expected a JSON object"),
+            (b"[" * 200_000, "Expected a JSON object"),
+            ({"choices": []}, "no choices"),
+            ({"choices": None}, "no choices"),
+            ({"object": "chat.completion"}, "no choices"),
+            ({"error": {"message": "upstream is busy"}}, "upstream is busy"),
+            ((200, b"<html>Sorry</html>", {"Content-Type": "text/html"}), "text/html, it begins '<html>"),
+            ((503, b"<html>Sorry</html>", {"Content-Type": "text/html"}), "Sorry"),
+        ],
+    )
+    def test_a_broken_answer_may_be_asked_for_again(
+        self, server: Any, make: Make, fault: Any, message: str
+    ) -> None:
+        """It says nothing about the row; the next call on the same client works."""
+        server.answers["bad"] = fault
+        client = make()
+        error = failure(client, "bad")
+        assert error.retryable
+        assert not error.systemic
+        assert re.search(message, str(error))
+        assert len(server.asked) == 1
+        assert ask(client)["choices"]
+
+    @pytest.mark.parametrize("fault", ["hang", "drip"])
+    @pytest.mark.parametrize("where", ["client", "request"])
+    def test_the_timeout_covers_the_whole_call(self, server: Any, make: Make, fault: str, where: str) -> None:
+        """Bytes that trickle in do not prolong it; a request may have its own."""
+        server.answers["slow"] = fault
+        own, asked = ({"timeout": 0.3}, {}) if where == "client" else ({}, {"timeout": 0.3})
+        start = time.perf_counter()
+        error = failure(make(**own), "slow", **asked)
+        assert time.perf_counter() - start < 5
+        assert isinstance(error, ProviderTimeoutError)
+        assert error.retryable
+        assert "within 0.3 seconds" in str(error)
+
+    def test_a_flood_is_not_kept_in_memory(self, server: Any, make: Make) -> None:
+        """Reading stops at the limit, even where a small body grows by decompression."""
+        client = make()
+        ask(client)
+        for fault in ("declared flood", "compressed flood"):
+            server.answers["big"] = fault
+            tracemalloc.start()
+            failure(client, "big")
+            _, peak = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            assert peak < 45 * 2**20
+
+    def test_a_move_is_not_followed(self, server: Any, make: Make) -> None:
+        """The key would go along."""
+        server.default = (307, {}, {"Location": "http://elsewhere.example/v1?api_key=hidden-123"})
+        error = failure(make())
+        assert not error.retryable
+        assert "set api_base to the new address" in str(error)
+        assert "hidden-123" not in str(error)
+
+    @pytest.mark.parametrize(
+        ("code", "kind", "retryable"),
+        [(429, RateLimitError, True), ("503", ProviderError, True), (401, ProviderError, False)],
+    )
+    def test_a_gateway_names_the_status_in_the_body(
+        self, server: Any, make: Make, code: Any, kind: type, retryable: bool
+    ) -> None:
+        """With status 200 around it."""
+        server.default = {"error": {"message": "from upstream", "code": code}}
+        error = failure(make())
+        assert isinstance(error, kind)
+        assert (error.status, error.retryable) == (int(code), retryable)
+
+    @pytest.mark.parametrize(
+        ("headers", "lowest", "highest"),
+        [
+            ({"Retry-After": "7"}, 7.0, 7.0),
+            ({"Retry-After": "Wed, 21 Oct 2065 07:28:00 GMT"}, 1e8, 1e10),
+            ({"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0, 0.0),
+            ({"retry-after-ms": "250"}, 0.25, 0.25),
+            ({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "1m2s"}, 62.0, 62.0),
+        ],
+    )
+    def test_the_wait_is_read_in_every_form(
+        self, server: Any, make: Make, headers: dict[str, str], lowest: float, highest: float
+    ) -> None:
+        """Seconds, milliseconds, a date, or when the allowance that is used up comes back."""
+        server.default = (429, {"error": {"message": "slow down"}}, headers)
+        error = failure(make())
+        assert error.retry_after is not None
+        assert lowest <= error.retry_after <= highest
+
+    def test_what_the_model_does_not_accept_comes_with_advice(self, server: Any, make: Make) -> None:
+        """As through litellm."""
+        server.default = (400, {"error": {"message": "Unsupported value: 'temperature'"}}, {})
+        assert "options={'temperature': None}" in str(failure(make()))
+        server.default = (400, {"error": {"message": "logprobs are not allowed"}}, {})
+        assert "set top_logprobs to 0" in str(failure(make()))
+
+    def test_a_token_without_a_number_costs_the_confidence_and_not_the_label(
+        self, server: Any, make: Make
+    ) -> None:
+        """Evidence with holes is none."""
+        answer = fake_response("Food", ["Food", "Rent"])
+        answer["choices"][0]["logprobs"]["content"][0]["logprob"] = None
+        server.default = answer
+        found = Classifier(model=make(), labels=["Food", "Rent"], field="category").classify("x")
+        assert (found.outcome, found.label, found.confidence) == (Outcome.OK, "Food", None)
+
+
+class TestCalls:
+    def test_satisfies_the_client_protocol(self, make: Make) -> None:
+        """And no more: it is never asked for next-token probabilities."""
+        client = make()
+        assert isinstance(client, Client)
+        assert not isinstance(client, ContinuingClient)
+
+    def test_as_many_calls_run_at_once_as_are_wanted(self, server: Any, make: Make) -> None:
+        """Not 256, where more are wanted; not more, where fewer are."""
+        server.held = 0.5
+
+        async def many(client: OpenAIChatClient, count: int) -> int:
+            server.peak = 0
+            await asyncio.gather(*(client.complete(request()) for _ in range(count)))
+            return int(server.peak)
+
+        assert asyncio.run(many(make(max_concurrency=300), 300)) == 300
+        server.held = 0.01
+        assert asyncio.run(many(make(max_concurrency=3), 12)) == 3
+
+    def test_a_schema_changed_in_place_is_sent_as_it_is(self, server: Any, make: Make) -> None:
+        """What is kept of earlier calls is compared with what is asked for."""
+        client, schema, options = make(), {"type": "json_schema", "a": [1]}, {"seed": 1}
+        asked = CompletionRequest(
+            messages=({"role": "user", "content": "x"},), response_format=schema, options=options
+        )
+        asyncio.run(client.complete(asked))
+        schema["a"].append(2)  # type: ignore[attr-defined]
+        options["seed"] = True
+        asyncio.run(client.complete(asked))
+        assert [body["response_format"]["a"] for body in server.bodies] == [[1], [1, 2]]
+        assert [body["seed"] for body in server.bodies] == [1, True]
+        assert server.bodies[1]["seed"] is True
+
+    def test_messages_arrive_whatever_they_hold(self, server: Any, make: Make) -> None:
+        """Quotes, other scripts, characters beyond the first plane, several turns, parts."""
+        messages = (
+            {"role": "system", "content": 'say "é" \\ \n'},
+            {"role": "user", "content": "日本 😀 \u2028"},
+            {"role": "assistant", "content": "", "name": "me"},
+            {"role": "user", "content": "lunch"},
+        )
+        client = make()
+        for _ in range(2):
+            asyncio.run(client.complete(CompletionRequest(messages=messages)))
+        assert [body["messages"] for body in server.bodies] == [list(messages)] * 2
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"seed": object()}, "JSON values"),
+            ({"seed": float("nan")}, "JSON values"),
+            ({"extra_body": 3}, "extra_body to be a mapping, got int"),
+            ({"timeout": -1}, "timeout to be a number"),
+            ({"input_cost_per_token": -1, "output_cost_per_token": 1}, "US dollars"),
+            ({"input_cost_per_token": 1}, "together"),
+        ],
+    )
+    def test_options_that_cannot_be_are_refused_before_any_call(
+        self, server: Any, make: Make, options: dict[str, Any], message: str
+    ) -> None:
+        """Where the client is built, and where they come with a request."""
+        with pytest.raises(ConfigurationError, match=message):
+            make(**options)
+        with pytest.raises(ConfigurationError, match=message):
+            ask(make(), **options)
+        assert server.asked == []
+
+
+class TestAddress:
+    @pytest.mark.parametrize(
+        ("path", "asked"),
+        [
+            ("", ["/v1/chat/completions"]),
+            ("/", ["/v1/chat/completions"]),
+            ("/v1", ["/v1/chat/completions"]),
+            ("/v1/", ["/v1/chat/completions"]),
+            ("/v1/chat/completions", ["/v1/chat/completions"]),
+            ("/api/v1beta/openai/", ["/api/v1beta/openai/chat/completions"]),
+            ("/v1?version=2", ["/v1/chat/completions?version=2"]),
+        ],
+    )
+    def test_is_taken_with_and_without_v1(self, server: Any, make: Make, path: str, asked: list[str]) -> None:
+        """As servers document theirs; a query stays."""
+        ask(make(api_base=server.root + path))
+        assert [route for route, *_ in server.asked] == asked
+
+    def test_the_other_form_is_tried_where_the_first_is_absent(self, server: Any, make: Make) -> None:
+        """Once; from then on the form that is there is asked at once."""
+        server.absent = {"/proxy/chat/completions"}
+        client = make(api_base=server.root + "/proxy")
+        for _ in range(2):
+            ask(client)
+        asked = [route for route, *_ in server.asked]
+        assert asked == ["/proxy/chat/completions", *["/proxy/v1/chat/completions"] * 2]
+        server.absent.add("/proxy/v1/chat/completions")
+        assert failure(make(api_base=server.root + "/proxy")).systemic
+
+    def test_two_endpoints_have_two_names(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Answers of one must never pass for the other's; credentials are no part of it."""
+        monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+        monkeypatch.delenv("OPENAI_API_BASE", raising=False)
+        for kind in (OpenAIChatClient, LiteLLMClient):
+            made = {
+                kind("openai/x", api_base=base).endpoint
+                for base in (
+                    "http://a:1/v1",
+                    "http://me:pw-1@a:1/v1/",
+                    "http://a:1/v1?api_key=hidden",
+                    "http://a:2/v1",
+                )
+            }
+            assert made == {"http://a:1/v1", "http://a:2/v1"}
+        assert LiteLLMClient("gpt-4.1").endpoint is None
+        monkeypatch.setenv("OPENAI_API_BASE", "http://me:pw@b:1/v1")
+        assert LiteLLMClient("gpt-4.1").endpoint == "http://b:1/v1"
+        assert OpenAIChatClient("openai/x").endpoint == "http://b:1/v1"
+
+    def test_a_model_file_that_changes_is_another_endpoint(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+    ) -> None:
+        """Path, size and time of change."""
+        monkeypatch.setattr(_llamacpp, "engine_module", lambda: None)
+        path = tmp_path / "model.gguf"
+        found = []
+        for content in (b"GGUF", b"GGUF2"):
+            path.write_bytes(content)
+            client = LlamaCppClient(path)
+            found.append(client.endpoint)
+            client.close()
+        assert found[0] != found[1]
+        assert all(str(path) in endpoint for endpoint in found)
+
+
+class TestKey:
+    def test_a_missing_key_is_named_before_any_call(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """For OpenAI's own server only; others may need none."""
+        for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE"):
+            monkeypatch.delenv(name, raising=False)
+        with pytest.raises(
+            ConfigurationError, match="key for openai/x: set OPENAI_API_KEY, or the option api_key"
+        ):
+            OpenAIChatClient("openai/x")
+        with pytest.raises(ConfigurationError, match="key for x: set OPENAI_API_KEY"):
+            OpenAIChatClient("x", api_base="https://eu.api.openai.com/v1")
+        assert OpenAIChatClient("openai/x", api_key="k").endpoint == "https://api.openai.com/v1"
+        assert OpenAIChatClient("openai/x", api_base="http://localhost:1").endpoint == "http://localhost:1"
+
+    def test_a_missing_address_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Where there is no default."""
+        monkeypatch.delenv("HOSTED_VLLM_API_BASE", raising=False)
+        with pytest.raises(
+            ConfigurationError, match="hosted_vllm/NAME: set the option api_base or HOSTED_VLLM_API_BASE"
+        ):
+            OpenAIChatClient("hosted_vllm/x")
+
+    @pytest.mark.parametrize(
+        ("model", "given", "sent"),
+        [
+            ("openai/toy", None, "Bearer from-openai"),
+            ("toy", None, "Bearer from-openai"),
+            ("hosted_vllm/toy", None, "Bearer from-vllm"),
+            ("lm_studio/toy", None, None),
+            ("hosted_vllm/toy", KEY, f"Bearer {KEY}"),
+        ],
+    )
+    def test_comes_from_the_option_or_the_environment(
+        self, server: Any, make: Make, monkeypatch: pytest.MonkeyPatch, model: str, given: Any, sent: Any
+    ) -> None:
+        """Of the prefix's own variable, and address too."""
+        monkeypatch.setenv("OPENAI_API_KEY", "from-openai")
+        monkeypatch.setenv("HOSTED_VLLM_API_KEY", "from-vllm")
+        ask(make(model, api_key=given))
+        assert server.headers[0].get("Authorization") == sent
+        assert server.bodies[0]["model"] == "toy"
+
+    def test_secrets_a_server_echoes_are_hidden(self, server: Any, make: Make) -> None:
+        """Key, password of the address, and headers that hold credentials, wherever they stand."""
+        token = base64.b64encode(b"me:pw-in-url").decode()
+        address = server.url.replace("http://", "http://me:pw-in-url@")
+        client = make(
+            api_base=f"{address}?api_key=query-secret", extra_headers={"X-Api-Token": "header-secret"}
+        )
+        secrets = ["pw-in-url", token, "query-secret", "header-secret", "later-secret", KEY]
+        for status in (200, 500):
+            server.default = (status, f"<p>{' '.join(secrets)}</p>".encode(), {"Content-Type": "text/html"})
+            error = failure(client, extra_headers={"Authorization": "Token later-secret"})
+            assert not [secret for secret in secrets if secret in f"{error}{error!r}"]
+        assert not [secret for secret in secrets if secret in client.endpoint + repr(client)]
+        server.default = fake_response("Food", ["Food"])
+        ask(client)
+        assert server.headers[-1]["Authorization"] == f"Basic {token}"
+        assert server.headers[-1]["X-Api-Token"] == "header-secret"
+
+
+class TestCost:
+    def test_is_that_of_the_options(self, server: Any, make: Make) -> None:
+        """Prices of the request come before the client's; none reaches the server."""
+        answer = fake_response("Food", ["Food"])
+        answer["usage"] = {
+            "prompt_tokens": 100,
+            "completion_tokens": 10,
+            "prompt_tokens_details": {"cached_tokens": 40},
+        }
+        answer["_hidden_params"] = {"response_cost": 99.0}
+        server.default = answer
+        prices = {"input_cost_per_token": 0.5, "output_cost_per_token": 2.0}
+        assert read_completion(ask(make(**prices))).usage.cost == 70.0
+        cached = {**prices, "cache_read_input_token_cost": 0.25}
+        assert read_completion(ask(make(**prices), **cached)).usage.cost == 60.0
+        assert read_completion(ask(make())).usage.cost is None
+        assert not any("cost" in name for body in server.bodies for name in body)
+
+    def test_openais_prices_hold_at_openai_only(
+        self, server: Any, make: Make, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The same model behind another address costs what its owner says."""
+        answer = fake_response("Food", ["Food"])
+        answer["usage"] = {"prompt_tokens": 1_000_000, "completion_tokens": 0}
+        server.default = answer
+        assert read_completion(ask(make("openai/gpt-4o-mini"))).usage.cost is None
+        for model, cost in (("gpt-4o-mini", 0.15), ("no-such-model", None)):
+            own = OpenAIChatClient(f"openai/{model}", api_key=KEY)
+            monkeypatch.setattr(own, "_addresses", (f"{server.url}/chat/completions",))
+            found = read_completion(ask(own)).usage.cost
+            assert found == (None if cost is None else pytest.approx(cost))
+            own.close()
+
+
+class TestRates:
+    def test_an_answer_without_rate_headers_says_nothing(self, make: Make) -> None:
+        """And holds nothing the server did not send."""
+        answer = ask(make())
+        assert rate_state(answer) is None
+        assert "_hidden_params" not in answer
+
+    @pytest.mark.parametrize(
+        ("headers", "expected"),
+        [
+            (
+                {"X-RateLimit-Remaining-Requests": "9", "x-ratelimit-reset-requests": "1s"},
+                (9, 1.0, None, None),
+            ),
+            (
+                {"x-ratelimit-remaining-tokens": "8", "x-ratelimit-reset-tokens": "2m59.5s"},
+                (None, None, 8, 179.5),
+            ),
+            (
+                {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1h1m1s20ms"},
+                (0, 3661.02, None, None),
+            ),
+            ({"ratelimit-remaining": "3", "ratelimit-reset": "12"}, (3, 12.0, None, None)),
+            (
+                {"x-ratelimit-remaining-requests": "3", "x-ratelimit-reset-requests": "soon"},
+                (3, None, None, None),
+            ),
+            ({"x-ratelimit-remaining-requests": "many"}, None),
+            (
+                {
+                    "anthropic-ratelimit-input-tokens-remaining": "70",
+                    "anthropic-ratelimit-output-tokens-remaining": "50",
+                    "anthropic-ratelimit-output-tokens-reset": "2015-01-01T00:00:00Z",
+                },
+                (None, None, 50, 0.0),
+            ),
+        ],
+    )
+    def test_headers_are_read_in_every_form(
+        self, server: Any, make: Make, headers: dict[str, str], expected: Any
+    ) -> None:
+        """Durations, seconds and points in time; what cannot be read is unknown."""
+        server.default = (200, fake_response("Food", ["Food"]), headers)
+        found = rate_state(ask(make()))
+        if expected is None:
+            assert found is None
+            return
+        assert found is not None
+        assert (found.remaining_requests, found.remaining_tokens) == (expected[0], expected[2])
+        assert found.reset_requests_seconds == pytest.approx(expected[1])
+        assert found.reset_tokens_seconds == pytest.approx(expected[3])
+
+    @pytest.mark.parametrize("scale", [1, 1000])
+    def test_points_in_time_count_from_now(self, server: Any, make: Make, scale: int) -> None:
+        """In seconds or milliseconds since 1970."""
+        reset = str(int((time.time() + 100) * scale))
+        headers = {"x-ratelimit-remaining": "1", "x-ratelimit-reset": reset}
+        server.default = (200, fake_response("Food", ["Food"]), headers)
+        found = rate_state(ask(make()))
+        assert found is not None
+        assert found.reset_requests_seconds == pytest.approx(100, abs=5)
+
+    @pytest.mark.parametrize(
+        "response", [None, "text", {}, {"_hidden_params": 3}, {"_hidden_params": {}}, object()]
+    )
+    def test_anything_may_be_asked(self, response: object) -> None:
+        """Answers of other clients say nothing."""
+        assert rate_state(response) is None

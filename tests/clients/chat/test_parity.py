@@ -1,0 +1,218 @@
+"""The same rows through litellm and without it: the same predictions, field by field."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrant import Classifier
+from calibrant.clients import LiteLLMClient, OpenAIChatClient, RetryPolicy, needs_litellm, rate_state
+from calibrant.clients._litellm import _litellm
+from calibrant.core import CompletionRequest, Outcome, Prediction, ProviderError
+from calibrant.inference import open_client
+from calibrant.testing import fake_response
+
+# litellm sets this filter itself, at import; pytest takes it away before every test.
+pytestmark = pytest.mark.filterwarnings("ignore:.*`ReadOnly` qualifier:UserWarning")
+
+LABELS = ["Food", "Food/Out", "Miete €", "日用品"]
+SHARES = [0.1, 0.2, 0.3, 0.4]
+KEY = "plain-key-123"
+
+
+def answer(label: str = "Food", **changes: Any) -> dict[str, Any]:
+    """Return an answer, with parts of its choice replaced."""
+    found = fake_response(label, LABELS, SHARES, tokens="bytes")
+    found["choices"][0] |= changes
+    found["usage"] = {"prompt_tokens": 20, "completion_tokens": 5, "total_tokens": 25}
+    return found
+
+
+def without_logprobs() -> dict[str, Any]:
+    """Return an answer whose tokens have none."""
+    return answer(logprobs=None)
+
+
+def message(content: str | None, **more: Any) -> dict[str, Any]:
+    """Return a message."""
+    return {"role": "assistant", "content": content, **more}
+
+
+ANSWERS: dict[str, Any] = {
+    "plain": answer(),
+    "shared prefix": answer("Food/Out"),
+    "beyond ascii": answer("日用品"),
+    "currency": answer("Miete €"),
+    "another model": {**answer(), "model": "other-2025"},
+    "no usage": {name: value for name, value in answer().items() if name != "usage"},
+    "no logprobs": without_logprobs(),
+    "refused": answer(message=message(None, refusal="I will not."), logprobs=None),
+    "filtered": answer(message=message(""), finish_reason="content_filter", logprobs=None),
+    "cut off": answer(message=message('{"categ'), finish_reason="length", logprobs=None),
+    "nothing before the limit": answer(message=message(""), finish_reason="length", logprobs=None),
+    "no label": answer(message=message('{"category": "Cars"}'), logprobs=None),
+    "no json": answer(message=message("Food, I think"), logprobs=None),
+    "fenced": answer(message=message('```json\n{"category": "Food"}\n```'), logprobs=None),
+    "blocked": (400, {"error": {"message": "blocked", "code": "content_policy_violation"}}, {}),
+    "too long": (400, {"error": {"message": "too long", "code": "context_length_exceeded"}}, {}),
+}
+
+STATUSES: dict[str, Any] = {
+    f"status {status}": (status, {"error": {"message": "scripted", "type": "scripted", "code": None}}, {})
+    for status in (400, 401, 403, 404, 408, 409, 422, 429, 500, 502, 503, 529)
+} | {
+    "wait": (429, {"error": {"message": "slow down"}}, {"Retry-After": "7"}),
+    "no credit": (429, {"error": {"message": "x", "code": "insufficient_quota"}}, {}),
+    "wrong model": (400, {"error": {"message": "no such model", "code": "model_not_found"}}, {}),
+}
+
+
+@pytest.fixture
+def clients(server: Any) -> Iterator[tuple[LiteLLMClient, OpenAIChatClient]]:
+    """Return the two clients of one server."""
+    options = {
+        "api_base": server.url,
+        "api_key": KEY,
+        "input_cost_per_token": 2e-6,
+        "output_cost_per_token": 8e-6,
+    }
+    direct = open_client("openai/fake", options=options)
+    assert isinstance(direct, OpenAIChatClient)
+    yield LiteLLMClient("openai/fake", **options), direct
+    direct.close()
+
+
+def classified(client: Any, texts: list[str]) -> dict[str, Prediction]:
+    """Return a prediction per text; nothing is tried again."""
+    classifier = Classifier(
+        model=client, labels=LABELS, field="category", prompt="Which — één?", retry=RetryPolicy(attempts=1)
+    )
+    return dict(zip(texts, classifier.classify_many(texts), strict=True))
+
+
+def assert_same(name: str, found: Prediction, expected: Prediction) -> None:
+    """Compare field by field, but for the latency and the words of an error."""
+    for field in dataclasses.fields(Prediction):
+        ours, theirs = getattr(found, field.name), getattr(expected, field.name)
+        if field.name == "latency_seconds":
+            continue
+        worded = expected.outcome in {Outcome.ERROR, Outcome.REFUSAL} or name == "too long"
+        if field.name == "reason" and worded:
+            assert bool(ours) == bool(theirs), (name, field.name)
+        elif field.name == "distribution" and theirs is not None:
+            assert ours.labels == theirs.labels
+            np.testing.assert_array_equal(ours.logprobs, theirs.logprobs)
+            np.testing.assert_array_equal(ours.measured, theirs.measured)
+            assert (ours.joint_logprob, ours.label_mass) == (theirs.joint_logprob, theirs.label_mass)
+        elif field.name == "usage":
+            assert dataclasses.replace(ours, cost=None) == dataclasses.replace(theirs, cost=None), name
+            assert ours.cost == pytest.approx(theirs.cost), name
+        else:
+            assert ours == theirs, (name, field.name)
+
+
+def test_predictions_are_the_same_field_by_field(server: Any, clients: Any) -> None:
+    """Labels, distributions, outcomes, reasons, tokens, cost and the model that answered."""
+    server.answers = ANSWERS
+    expected, found = (classified(client, list(ANSWERS)) for client in clients)
+    # litellm takes an answer that does not say what it took for one that took nothing.
+    silent = found["no usage"]
+    assert (silent.outcome, silent.usage.cost, expected["no usage"].usage.cost) == (Outcome.OK, None, 0.0)
+    for name in ANSWERS.keys() - {"no usage"}:
+        assert_same(name, found[name], expected[name])
+    assert {prediction.outcome for prediction in found.values()} >= {
+        Outcome.OK,
+        Outcome.REFUSAL,
+        Outcome.UNPARSED,
+    }
+    assert found["beyond ascii"].label == "日用品"
+    assert found["beyond ascii"].confidence == pytest.approx(0.4)
+    assert found["plain"].usage.cost == pytest.approx(20 * 2e-6 + 5 * 8e-6)
+
+
+def test_bodies_are_the_same(server: Any, clients: Any) -> None:
+    """What reaches the wire does not depend on the way."""
+    for client in clients:
+        classified(client, ["plain"])
+    theirs, ours = server.bodies
+    assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_tokens": 9, "seed": 3, "stop": ["x"]},
+        {"temperature": 0.5},
+        {"temperature": None},
+        {"extra_body": {"guided_json": {"a": 1}, "min_p": 1}, "top_k": 2},
+        {"extra_headers": {"X-Team": "blue"}, "organization": "org-1"},
+        {"headers": {"X-Team": "red"}},
+        {"num_retries": 3, "max_retries": 2, "drop_params": True, "timeout": 9},
+    ],
+)
+def test_options_mean_the_same(server: Any, options: dict[str, Any]) -> None:
+    """Named for the client, or for one request."""
+    own = {"api_base": server.url, "api_key": KEY}
+    sent = []
+    for client_options, request_options in ((options, {}), ({}, options)):
+        for client in (
+            LiteLLMClient("openai/fake", **own, **client_options),
+            OpenAIChatClient("openai/fake", **own, **client_options),
+        ):
+            request = CompletionRequest(messages=({"role": "user", "content": "é"},), options=request_options)
+            asyncio.run(client.complete(request))
+            _, body, headers = server.asked[-1]
+            given = {name.lower(): value for name, value in headers.items()}
+            named = {name: given.get(name) for name in ("x-team", "openai-organization", "authorization")}
+            sent.append((body, named))
+            client.close()
+    assert sent == [sent[0]] * 4
+
+
+@pytest.mark.parametrize("name", STATUSES)
+def test_errors_are_the_same(server: Any, clients: Any, name: str) -> None:
+    """Their kind, whether trying again may help, how long to wait, and whom they concern."""
+    server.answers = STATUSES
+    request = CompletionRequest(messages=({"role": "user", "content": name},))
+    seen = []
+    for client in clients:
+        with pytest.raises(ProviderError) as caught:
+            asyncio.run(client.complete(request))
+        error = caught.value
+        seen.append((type(error), error.status, error.retryable, error.retry_after, error.systemic))
+        assert KEY not in str(error)
+    assert seen[0] == seen[1]
+
+
+def test_rate_limits_are_the_same(server: Any, clients: Any) -> None:
+    """Both answers carry the provider's headers."""
+    headers = {
+        "x-ratelimit-remaining-requests": "99",
+        "x-ratelimit-reset-requests": "6m0s",
+        "x-ratelimit-remaining-tokens": "5000",
+        "x-ratelimit-reset-tokens": "20ms",
+    }
+    server.default = (200, answer(), headers)
+    request = CompletionRequest(messages=({"role": "user", "content": "x"},))
+    theirs, ours = (rate_state(asyncio.run(client.complete(request))) for client in clients)
+    assert ours == theirs
+    assert ours is not None
+    assert (ours.remaining_requests, ours.reset_requests_seconds) == (99, 360.0)
+    assert (ours.remaining_tokens, ours.reset_tokens_seconds) == (5000, 0.02)
+
+
+def test_every_provider_litellm_knows_is_decided() -> None:
+    """A provider it learns must be looked at: its name before a slash is no part of a model's name."""
+    litellm = _litellm()
+    listed = Path(str(litellm.__file__)).parent / "llms" / "openai_like" / "providers.json"
+    known = {provider.value for provider in litellm.LlmProviders} | json.loads(listed.read_bytes()).keys()
+    address = {"api_base": "http://localhost:1"}
+    direct = {name for name in known if not needs_litellm(f"{name}/x", address)}
+    assert direct == {"openai", "hosted_vllm", "llamafile", "lm_studio"}
