@@ -65,14 +65,14 @@ def test_waits_double_up_to_the_maximum() -> None:
 def test_jitter_halves_the_wait_at_most() -> None:
     """Waits lie in the upper half, so that clients that failed together do not return together."""
     _, waits, _ = run([SLOW], jitter=0.0)
-    assert waits == [0.25, 0.5, 1.0]
+    assert waits == [0.25, 0.5, 1.0, 2.0, 4.0]
 
 
 def test_gives_up_after_the_last_attempt_and_says_how_many() -> None:
     """The final error itself is raised, with the number of calls."""
     error, _, calls = run([SLOW])
     assert error is SLOW
-    assert error.attempts == calls == 4
+    assert error.attempts == calls == 6
 
 
 def test_a_lasting_fault_is_not_tried_again() -> None:
@@ -105,9 +105,9 @@ def test_other_exceptions_pass_at_once() -> None:
 
 
 def test_the_default_policy_sleeps_for_real() -> None:
-    """Without a policy there are four attempts, half a second first."""
+    """Without a policy there are six attempts, half a second first."""
     policy = RetryPolicy()
-    assert (policy.attempts, policy.initial_seconds, policy.maximum_seconds) == (4, 0.5, 20.0)
+    assert (policy.attempts, policy.initial_seconds, policy.maximum_seconds) == (6, 0.5, 20.0)
     assert 0.25 <= policy.wait_seconds(1) <= 0.5
 
 

@@ -140,7 +140,7 @@ def test_nothing_but_failures_ends_a_run() -> None:
     client = FakeClient(LABELS, lambda _text: down)
     with pytest.raises(ProviderError, match=r"last 20 rows all failed.*connection refused"):
         classifier(client).classify_many([str(number) for number in range(10_000)])
-    assert len(client.requests) <= 4 * 30
+    assert len(client.requests) <= 3 * 10 + 30, "no more than three tries of each are needed to see it"
 
 
 def test_a_server_that_dies_ends_a_run_later() -> None:
@@ -176,7 +176,7 @@ def test_an_answer_without_logprobs_is_an_answer_in_the_end() -> None:
     client = _Forgetful(LABELS, {}, default="cat", forgets=set(range(2, 50)))
     found = classifier(client, concurrency=1).classify_many(["a", "b"])
     assert (found[1].label, found[1].confidence, found[1].outcome) == ("cat", None, Outcome.OK)
-    assert found[1].attempts == 4
+    assert found[1].attempts == 6
 
 
 def test_a_model_that_never_has_logprobs_is_asked_once_a_row() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrant import Classifier
+from calibrant.clients import RateState
 from calibrant.core import (
     ConfigurationError,
     LimitReachedError,
@@ -44,10 +46,10 @@ class Time:
         await asyncio.sleep(0)
 
 
-def gate(time: Time | None = None, **limits: Any) -> Gate:
+def gate(clock: Time | None = None, **limits: Any) -> Gate:
     """Return a gate on that clock."""
-    time = time or Time()
-    return Gate(Limits(**limits), clock=time, sleep=time.sleep)
+    clock = clock or Time()
+    return Gate(Limits(**limits), clock=clock, sleep=clock.sleep)
 
 
 def classifier(client: Any, **options: Any) -> Classifier:
@@ -151,8 +153,8 @@ def test_at_least_one_call_is_always_allowed() -> None:
 
 def test_retry_after_holds_for_every_call() -> None:
     """Not for the one that was told alone."""
-    time = Time()
-    shared = gate(time, concurrency=4)
+    clock = Time()
+    shared = gate(clock, concurrency=4)
 
     async def run() -> None:
         shared.leave(await shared.enter(), BUSY, pause=7.0)
@@ -160,20 +162,59 @@ def test_retry_after_holds_for_every_call() -> None:
         shared.leave(await shared.enter())
 
     asyncio.run(run())
-    assert time.slept == [pytest.approx(7.0)]
+    assert clock.slept == [pytest.approx(7.0)]
+
+
+def test_an_allowance_that_is_used_up_is_waited_for() -> None:
+    """Before the provider has to refuse a call; one that is left is none to wait for."""
+    clock = Time()
+    shared = gate(clock, concurrency=4)
+
+    async def run() -> None:
+        for state in (
+            None,
+            RateState(remaining_requests=1, reset_requests_seconds=9.0),
+            RateState(remaining_requests=0),
+            RateState(remaining_requests=3, remaining_tokens=0, reset_tokens_seconds=2.5),
+            RateState(remaining_requests=0, reset_requests_seconds=86400.0),
+        ):
+            shared.leave(await shared.enter())
+            shared.heard(state)
+        await shared.enter()
+
+    asyncio.run(run())
+    assert clock.slept == [pytest.approx(2.5), pytest.approx(60.0)], (
+        "no longer than a minute on its word alone"
+    )
+
+
+def test_rate_headers_of_answers_reach_the_gate() -> None:
+    """Whatever the provider, they hold the next call back."""
+    client = FakeClient(LABELS, {}, default="cat")
+
+    class Telling(FakeClient):
+        async def complete(self, request: Any) -> object:
+            response: Any = await client.complete(request)
+            headers = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "100ms"}
+            return {**response, "_hidden_params": {"additional_headers": headers}}
+
+    made = classifier(Telling(LABELS, {}), concurrency=1)
+    begin = time.perf_counter()
+    made.classify_many(["a", "b", "c"])
+    assert time.perf_counter() - begin >= 0.2
 
 
 @given(per_minute=st.integers(30, 3000), calls=st.integers(2, 60))
 def test_a_rate_is_kept_over_every_stretch(per_minute: int, calls: int) -> None:
     """No more than the rate allows, apart from the first second's worth."""
-    time = Time()
-    shared = gate(time, concurrency=100, requests_per_minute=per_minute)
+    clock = Time()
+    shared = gate(clock, concurrency=100, requests_per_minute=per_minute)
 
     async def run() -> list[float]:
         began = []
         for _ in range(calls):
             shared.leave(await shared.enter())
-            began.append(time.now - 100.0)
+            began.append(clock.now - 100.0)
         return began
 
     began = asyncio.run(run())
@@ -184,8 +225,8 @@ def test_a_rate_is_kept_over_every_stretch(per_minute: int, calls: int) -> None:
 
 def test_tokens_a_minute_hold_the_next_calls_back() -> None:
     """Charged when a row is answered: the row after it waits until they have flowed in again."""
-    time = Time()
-    shared = gate(time, tokens_per_minute=600)
+    clock = Time()
+    shared = gate(clock, tokens_per_minute=600)
 
     async def run() -> None:
         shared.leave(await shared.enter())
@@ -193,7 +234,7 @@ def test_tokens_a_minute_hold_the_next_calls_back() -> None:
         shared.leave(await shared.enter())
 
     asyncio.run(run())
-    assert time.now - 100.0 == pytest.approx(10.0, abs=0.01), "110 tokens less the 10 of the first second"
+    assert clock.now - 100.0 == pytest.approx(10.0, abs=0.01), "110 tokens less the 10 of the first second"
 
 
 def test_a_waiting_call_that_is_cancelled_passes_its_turn_on() -> None:
@@ -217,7 +258,7 @@ def test_a_call_that_takes_too_long_has_failed() -> None:
     client = FakeClient(LABELS, {}, default="cat", latency=0.2)
     (row,) = classifier(client, limits=Limits(call_seconds=0.01)).classify_many(["t"])
     assert row.outcome is Outcome.ERROR
-    assert row.attempts == 4
+    assert row.attempts == 6
     assert "no complete answer within 0.01 seconds" in row.reason
 
 

@@ -28,7 +28,7 @@ class RetryPolicy:
 
     Attributes
     ----------
-    attempts : int, default 4
+    attempts : int, default 6
         Calls in all, the first included.
     initial_seconds : float, default 0.5
         Longest wait after the first failure.
@@ -47,7 +47,7 @@ class RetryPolicy:
         `attempts` below 1 or a negative time.
     """
 
-    attempts: int = 4
+    attempts: int = 6
     initial_seconds: float = 0.5
     maximum_seconds: float = 20.0
     maximum_retry_after_seconds: float = 60.0

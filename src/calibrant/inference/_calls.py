@@ -66,8 +66,10 @@ class Calls:
             return await _in_time(call, gate.limits.call_seconds, provider)
         except BaseException as error:
             failure = error
-            if isinstance(error, ProviderError) and self.policy.worth_retrying(error):
-                pause = error.retry_after
+            if isinstance(error, ProviderError):
+                if self.policy.worth_retrying(error):
+                    pause = error.retry_after
+                error.retryable = error.retryable and not gate.hopeless
             raise
         finally:
             gate.leave(epoch, failure, pause=pause)

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, fields
 from typing import Final
 
+from calibrant.clients import RateState
 from calibrant.core import ConfigurationError, ProviderError, Usage
 
 __all__ = ["DEFAULT_CONCURRENCY", "Gate", "Limits"]
@@ -20,6 +21,9 @@ DEFAULT_CONCURRENCY: Final = 10
 # Refusals that say "too much at once", as opposed to faults of a single call.
 _OVERLOAD: Final = frozenset({429, 503, 529})
 _MINUTE: Final = 60.0
+_TRIES: Final = 3
+# An allowance that comes back later than this is not waited for: the provider may as well say 429.
+_LONGEST_PAUSE: Final = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,8 +128,10 @@ class Gate:
     ----------
     allowed : float
         Calls that may be in flight at the moment.
-    requests, rows, tokens : int
-        Calls begun, rows charged, and the tokens these took.
+    requests, successes, failures : int
+        Calls begun, answered, and failed for the provider's reasons.
+    rows, tokens : int
+        Rows charged, and the tokens they took.
     cost : float
         US dollars they took, as far as prices are known.
     unpriced : int
@@ -145,7 +151,7 @@ class Gate:
     ) -> None:
         self.limits = limits
         self.allowed = float(limits.concurrency)
-        self.requests = 0
+        self.requests = self.successes = self.failures = 0
         self.rows = 0
         self.tokens = 0
         self.cost = 0.0
@@ -217,6 +223,8 @@ class Gate:
         """
         with self._lock:
             self._in_flight -= 1
+            self.successes += error is None
+            self.failures += isinstance(error, ProviderError)
             if pause is not None:
                 self._not_before = max(self._not_before, self._clock() + pause)
             if isinstance(error, ProviderError) and error.status in _OVERLOAD:
@@ -241,6 +249,24 @@ class Gate:
         if epoch == self._epoch:
             self._epoch += 1
             self.allowed = max(1.0, self.allowed / 2.0)
+
+    def heard(self, state: RateState | None) -> None:
+        """Take note of the allowance an answer came with: a spent one is waited for, not run into."""
+        if state is None:
+            return
+        waits = (
+            (state.remaining_requests, state.reset_requests_seconds),
+            (state.remaining_tokens, state.reset_tokens_seconds),
+        )
+        pause = max((seconds for left, seconds in waits if left == 0 and seconds is not None), default=0.0)
+        if pause > 0.0:
+            with self._lock:
+                self._not_before = max(self._not_before, self._clock() + min(pause, _LONGEST_PAUSE))
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether no call succeeded although every one that may be in flight was tried three times."""
+        return not self.successes and self.failures >= _TRIES * self.limits.concurrency
 
     def charge(self, usage: Usage) -> None:
         """Take note of what a row took."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from calibrant.clients import rate_state
 from calibrant.core import Client, CompletionRequest, LogprobSpace, Outcome, Prediction, ProviderError
 from calibrant.inference._calls import Calls
 from calibrant.inference._reader import AnswerReader
@@ -92,7 +93,9 @@ class Decoding:
 
         async def ask() -> Prediction:
             nonlocal silent
-            prediction = self.reader.read(await self.client.complete(request))
+            response = await self.client.complete(request)
+            self.calls.gate.heard(rate_state(response))
+            prediction = self.reader.read(response)
             if prediction.outcome is Outcome.ERROR:
                 raise ProviderError(prediction.reason, provider=self.client.name, retryable=True)
             if self._wants_evidence(request, prediction) and self._evidence.missed(
