@@ -1,0 +1,120 @@
+"""Where a database is: URLs read without showing what is secret in them, files made for the owner only."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import SQLAlchemyError
+
+from calibrant.core import ConfigurationError, StateError
+
+__all__ = ["Location"]
+
+_HIDDEN = "[redacted]"
+_SQLITE = "sqlite"
+_POSTGRESQL = "postgresql"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Location:
+    """A database, and how to speak of it.
+
+    Attributes
+    ----------
+    url : URL
+        With credentials; never shown.
+    path : Path or None
+        The file of a SQLite database; None for a server.
+    """
+
+    url: URL = field(repr=False)
+    path: Path | None
+
+    @classmethod
+    def parse(cls, place: str | os.PathLike[str]) -> Location:
+        """Read a SQLAlchemy URL, or the path of a SQLite file.
+
+        Raises
+        ------
+        ConfigurationError
+            The URL cannot be read, or names a database in memory.
+        """
+        text = os.fspath(place)
+        if "://" not in text:
+            path = Path(text).expanduser()
+            return cls(url=URL.create(_SQLITE, database=str(path)), path=path)
+        try:
+            url = make_url(text)
+        except (SQLAlchemyError, ValueError):
+            # The text is not repeated: it may hold a password.
+            raise ConfigurationError(
+                "Expected a database URL such as sqlite:///cache.db or postgresql://USER:PASSWORD@HOST/NAME, "
+                "got one that cannot be read: check the port, and write special characters of the "
+                "password as %XX."
+            ) from None
+        if url.drivername == _POSTGRESQL:
+            url = url.set(drivername="postgresql+psycopg")
+        if url.get_backend_name() != _SQLITE:
+            return cls(url=url, path=None)
+        if not url.database or url.database == ":memory:" or url.database.startswith("file:"):
+            raise ConfigurationError(
+                "Expected a SQLite file such as sqlite:///cache.db, got a database in memory or a "
+                "file: URI: name a file that other processes can open, too."
+            )
+        return cls(url=url, path=Path(url.database))
+
+    def __str__(self) -> str:
+        """Name the database without user, password and options."""
+        if self.path is not None:
+            return str(self.path)
+        shown = URL.create(
+            self.url.drivername, host=self.url.host, port=self.url.port, database=self.url.database
+        )
+        return shown.render_as_string()
+
+    @property
+    def is_postgresql(self) -> bool:
+        """Whether the server is PostgreSQL."""
+        return self.url.get_backend_name() == _POSTGRESQL
+
+    def reason(self, error: BaseException) -> str:
+        """Return what `error` says in one line, without SQL, its parameters and credentials."""
+        said = str(getattr(error, "orig", None) or error)
+        for value in self._secrets():
+            said = said.replace(value, _HIDDEN)
+        return " ".join(said.split()) or type(error).__name__
+
+    def _secrets(self) -> list[str]:
+        if self.path is not None:
+            return []
+        options = [
+            v for value in self.url.query.values() for v in ([value] if isinstance(value, str) else value)
+        ]
+        found = [str(value) for value in (self.url.password, *options) if value]
+        return sorted(found, key=len, reverse=True)  # one may be part of another
+
+    def make_file(self) -> None:
+        """Create a missing SQLite file, empty, with its folders; nobody but the owner may read it.
+
+        Raises
+        ------
+        StateError
+            The file system does not allow it.
+        """
+        if self.path is None:
+            return
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if self.path.is_dir():
+                raise IsADirectoryError(f"{self.path} is a folder")
+            # An existing file keeps its permissions: whoever opened it to a group meant to.
+            # SQLite gives the files it puts beside it the same ones.
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
+        except OSError as error:
+            raise StateError(
+                f"{self.path}: cannot be created or written ({error.strerror or error}): "
+                "make its folder writable or name another file."
+            ) from error

@@ -1,0 +1,302 @@
+"""The table of predictions: SQL for SQLite and PostgreSQL, and plain SQL for the rest."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from calibrant.core import ConfigurationError, StateError
+from calibrant.store._location import Location
+
+__all__ = ["SCHEMA_VERSION", "PredictionTable"]
+
+_LOG = logging.getLogger("calibrant")
+
+SCHEMA_VERSION = 1
+_NAME = "calibrant_predictions"
+_SETUP_LOCK = 0x63616C69  # any number that other programs do not lock in PostgreSQL
+
+_METADATA = sa.MetaData()
+# One row per table, so that tables sharing a database grow old one by one.
+_VERSIONS = sa.Table(
+    "calibrant_versions",
+    _METADATA,
+    sa.Column("name", sa.String(64), primary_key=True),
+    sa.Column("version", sa.Integer, nullable=False),
+)
+_PREDICTIONS = sa.Table(
+    _NAME,
+    _METADATA,
+    sa.Column("key", sa.String(255), primary_key=True),
+    sa.Column("record", sa.Text, nullable=False),
+    sa.Column("bytes", sa.Integer, nullable=False),
+    sa.Column("written", sa.BigInteger, nullable=False),  # milliseconds since 1970
+    # Covers both the sum of the bytes and the search for the oldest rows.
+    sa.Index("calibrant_predictions_written", "written", "bytes"),
+)
+
+_READ_BLOCK = 500  # keys per statement; old SQLite takes 999 parameters
+_WRITE_BLOCK = 128  # rows per statement, a power of two; times four parameters
+# Neither can occur unescaped in JSON.
+_UNIT, _RECORD = "\x1f", "\x1e"
+
+
+class PredictionTable:
+    """Records of predictions under their keys, with their size and the time they were written.
+
+    Methods raise the errors of SQLAlchemy; only opening translates them.
+
+    Parameters
+    ----------
+    location : Location
+        The database; a missing SQLite file is created.
+    busy_timeout : float
+        Seconds to wait for locks of other processes.
+
+    Raises
+    ------
+    ConfigurationError
+        The driver is missing or asynchronous.
+    StateError
+        The database cannot be opened, is damaged, or was written by a newer version.
+    """
+
+    def __init__(self, location: Location, *, busy_timeout: float) -> None:
+        self._location = location
+        self._busy_timeout = busy_timeout
+        location.make_file()
+        self._engine = self._connect()
+        try:
+            self._prepare()
+        except SQLAlchemyError as error:
+            self._engine.dispose()
+            raise StateError(self.unusable(error)) from None
+        except StateError:
+            self._engine.dispose()
+            raise
+
+    def read(self, keys: Sequence[str]) -> dict[str, str]:
+        """Return the records that are there, by key."""
+        found: dict[str, str] = {}
+        with self._engine.connect() as connection:
+            for start in range(0, len(keys), _READ_BLOCK):
+                found.update(self._read_block(connection, keys[start : start + _READ_BLOCK]))
+        return found
+
+    def write(self, records: Iterable[tuple[str, str]]) -> int:
+        """Store records of different keys in one transaction, over older ones; return their bytes.
+
+        Bytes are those of the keys and records.
+        """
+        self._recover_file()
+        now = time.time_ns() // 1_000_000
+        # Sorted: two processes that write the same keys wait for each other instead of deadlocking.
+        rows = [(key, record, len(key) + len(record), now) for key, record in sorted(records)]
+        with self._engine.begin() as connection:
+            if self._mark is None:
+                _replace(connection, rows)
+            else:
+                _upsert(connection, rows, mark=self._mark)
+        return sum(row[2] for row in rows)
+
+    def total_bytes(self) -> int:
+        """Return the bytes of all keys and records, read from the index alone."""
+        with self._engine.connect() as connection:
+            return int(connection.scalar(sa.select(sa.func.sum(_PREDICTIONS.c.bytes))) or 0)
+
+    def delete_oldest(self, wanted: int, *, limit: int = 500) -> int:
+        """Delete the rows written first until `wanted` bytes are free, `limit` rows at most.
+
+        Returns
+        -------
+        int
+            The bytes freed; 0 when the table is empty.
+        """
+        oldest = (
+            sa.select(_PREDICTIONS.c.key, _PREDICTIONS.c.bytes)
+            .order_by(_PREDICTIONS.c.written, _PREDICTIONS.c.bytes)
+            .limit(limit)
+        )
+        # Read first: a SQLite transaction that begins by reading may not be allowed to write later.
+        with self._engine.connect() as connection:
+            rows = connection.execute(oldest).all()
+        doomed: list[str] = []
+        freed = 0
+        for key, size in rows:
+            if freed >= wanted:
+                break
+            doomed.append(key)
+            freed += size
+        if doomed:
+            with self._engine.begin() as connection:
+                connection.execute(sa.delete(_PREDICTIONS).where(_PREDICTIONS.c.key.in_(sorted(doomed))))
+        return freed
+
+    def reconnect(self) -> sa.Engine:
+        """Open new connections from now on; return what holds the old ones, still open."""
+        old, self._engine = self._engine, self._connect()
+        return old
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+    def _connect(self) -> sa.Engine:
+        url, options = self._location.url, {}
+        if self._location.path is not None:
+            options["timeout"] = self._busy_timeout
+        elif self._location.is_postgresql and "connect_timeout" not in url.query:
+            options["connect_timeout"] = 10
+        try:
+            engine = sa.create_engine(
+                url,
+                connect_args=options,
+                hide_parameters=True,
+                pool_pre_ping=self._location.path is None,  # a server may have been restarted
+            )
+        except (SQLAlchemyError, ImportError) as error:
+            raise ConfigurationError(
+                f"{self._location}: expected a database whose driver is installed, got: "
+                f"{self._location.reason(error)}: for PostgreSQL `pip install calibrant[postgres]`, for "
+                "SQLite nothing."
+            ) from None
+        if engine.dialect.is_async:
+            raise ConfigurationError(
+                f"{self._location}: expected a synchronous driver, got {engine.dialect.driver}: "
+                "use sqlite:/// or postgresql+psycopg://."
+            )
+        sa.event.listen(engine, "connect", self._on_connect)
+        self._mark = {"sqlite": "?", "postgresql": "%s"}.get(engine.dialect.name)
+        return engine
+
+    def _on_connect(self, connection: Any, _entry: ConnectionPoolEntry) -> None:  # noqa: ANN401 (DBAPI)
+        if self._location.path is not None:
+            # In WAL mode a kill loses nothing that was committed, without waiting for the disk.
+            connection.execute("PRAGMA synchronous=NORMAL")
+        elif self._location.is_postgresql:
+            with connection.cursor() as cursor:
+                cursor.execute(f"SET lock_timeout = {max(1, int(self._busy_timeout * 1000))}")
+            connection.commit()
+
+    def _prepare(self) -> None:
+        if self._location.path is not None:
+            self._use_wal()
+        with self._engine.connect() as connection:
+            if self._is_current(connection):
+                return
+        with self._engine.begin() as connection:
+            # Two processes may find a new database at the same moment.
+            if self._location.path is not None:
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+            elif self._location.is_postgresql:
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_SETUP_LOCK)))
+            if not self._is_current(connection):
+                _create(connection)
+
+    def _use_wal(self) -> None:
+        """Let readers and a writer work side by side; SQLite does not wait for locks here."""
+        deadline = time.monotonic() + self._busy_timeout
+        while True:
+            try:
+                with self._engine.connect() as connection:
+                    connection.exec_driver_sql("PRAGMA journal_mode=WAL")
+            except OperationalError as error:
+                if "locked" not in str(error.orig) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+            else:
+                return
+
+    def _is_current(self, connection: sa.Connection) -> bool:
+        """Return whether the table is there in our version; a newer one is refused."""
+        if not sa.inspect(connection).has_table(_VERSIONS.name):
+            return False
+        found = connection.scalar(sa.select(_VERSIONS.c.version).where(_VERSIONS.c.name == _NAME))
+        if found is not None and found > SCHEMA_VERSION:
+            raise StateError(
+                f"{self._location}: expected predictions of schema version {SCHEMA_VERSION} or older, got "
+                f"{found}: install the newer calibrant that wrote it, or name another database."
+            )
+        return found == SCHEMA_VERSION
+
+    def _recover_file(self) -> None:
+        """Begin anew where the file was deleted: writing into a deleted file would seem to succeed."""
+        path = self._location.path
+        if path is None or path.exists():
+            return
+        self._engine.dispose()
+        self._location.make_file()
+        self._prepare()
+
+    def _read_block(self, connection: sa.Connection, keys: Sequence[str]) -> dict[str, str]:
+        columns = _PREDICTIONS.c
+        if self._location.path is None:
+            rows = connection.execute(sa.select(columns.key, columns.record).where(columns.key.in_(keys)))
+            return {key: record for key, record in rows}  # noqa: C416 (rows, not pairs)
+        # Python's driver gives up the interpreter for every row and may wait 5 ms to get it back
+        # where another thread computes: the block travels as one row.
+        joined = sa.func.group_concat(columns.key + _UNIT + columns.record, _RECORD)
+        text = connection.scalar(sa.select(joined).where(columns.key.in_(keys)))
+        return dict(row.split(_UNIT, 1) for row in text.split(_RECORD)) if text else {}
+
+    def unusable(self, error: SQLAlchemyError) -> str:
+        """Return that the database cannot be used, why, and what to do."""
+        reason = self._location.reason(error)
+        if self._location.path is None:
+            remedy = "check the URL, that the server runs, and that the user may create tables"
+        elif isinstance(error, OperationalError):
+            remedy = "make it and its folder writable, end what locks it, or name another file"
+        else:
+            remedy = (
+                "it is damaged or no SQLite database, and was left as it is: delete it (and the files "
+                "-wal and -shm beside it) or name another file"
+            )
+        return f"{self._location}: expected a database for predictions, got: {reason}: {remedy}."
+
+
+def _create(connection: sa.Connection) -> None:
+    """Make the tables; what an older version wrote is given up."""
+    if sa.inspect(connection).has_table(_NAME):
+        _LOG.warning("The stored predictions are of an older version and are dropped: they are asked again.")
+    _PREDICTIONS.drop(connection, checkfirst=True)
+    _METADATA.create_all(connection)
+    connection.execute(sa.delete(_VERSIONS).where(_VERSIONS.c.name == _NAME))
+    connection.execute(sa.insert(_VERSIONS).values(name=_NAME, version=SCHEMA_VERSION))
+
+
+def _blocks(rows: Sequence[tuple[Any, ...]]) -> Iterator[Sequence[tuple[Any, ...]]]:
+    """Cut `rows` into powers of two, so that few different statements are prepared."""
+    start = 0
+    while start < len(rows):
+        size = min(_WRITE_BLOCK, 1 << ((len(rows) - start).bit_length() - 1))
+        yield rows[start : start + size]
+        start += size
+
+
+def _upsert(connection: sa.Connection, rows: Sequence[tuple[Any, ...]], *, mark: str) -> None:
+    """Write `rows`, many with one statement: Python's driver gives up the interpreter for each."""
+    values = f"({', '.join([mark] * len(_PREDICTIONS.c))})"
+    for block in _blocks(rows):
+        statement = (
+            f"INSERT INTO {_NAME} (key, record, bytes, written) "  # noqa: S608 (our own names)
+            f"VALUES {', '.join([values] * len(block))} ON CONFLICT (key) DO UPDATE SET "
+            "record = excluded.record, bytes = excluded.bytes, written = excluded.written"
+        )
+        connection.exec_driver_sql(statement, tuple(itertools.chain.from_iterable(block)))
+
+
+def _replace(connection: sa.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Write `rows` in the SQL that every database knows."""
+    names = _PREDICTIONS.c.keys()
+    for start in range(0, len(rows), _READ_BLOCK):
+        block = [dict(zip(names, row, strict=True)) for row in rows[start : start + _READ_BLOCK]]
+        keys = [row["key"] for row in block]
+        connection.execute(sa.delete(_PREDICTIONS).where(_PREDICTIONS.c.key.in_(keys)))
+        connection.execute(sa.insert(_PREDICTIONS), block)
