@@ -58,7 +58,7 @@ class EvaluationMetrics:
     calls : int
         Calls made for these rows, retries included.
     rows_from_cache : int
-        Rows whose answer was known already, so that no call was made.
+        Rows whose answer was known already, or asked for by an equal row, so that no call was made.
     prompt_tokens, completion_tokens : int
         Tokens paid for.
     cost : float or None
@@ -129,14 +129,18 @@ def _interval(found: Interval | None, correct: int, rows: int, denominator: str)
     }
 
 
+def _estimate(found: Interval | None) -> float | None:
+    return None if found is None else found.estimate
+
+
 def _share(part: int, whole: int) -> float | None:
     return part / whole if whole else None
 
 
 GATES: Final[Mapping[str, Callable[[EvaluationMetrics], float | None]]] = MappingProxyType(
     {
-        "accuracy": lambda found: found.accuracy and found.accuracy.estimate,
-        "accuracy_answered": lambda found: found.accuracy_answered and found.accuracy_answered.estimate,
+        "accuracy": lambda found: _estimate(found.accuracy),
+        "accuracy_answered": lambda found: _estimate(found.accuracy_answered),
         "answered": lambda found: _share(found.answered, found.rows),
         "macro_f1": lambda found: found.macro_f1,
         "ok": lambda found: _share(found.outcomes.get("ok", 0), found.rows),

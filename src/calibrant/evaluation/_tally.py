@@ -111,6 +111,7 @@ class Tally:
         outcome = Outcome(row.outcome)
         self.rows += 1
         self.outcomes[row.outcome] += 1
+        self.calls += row.attempts
         self._count_payment(row)
         if outcome is Outcome.ERROR:
             self._count_error(row.reason)
@@ -125,9 +126,8 @@ class Tally:
             self._right.append(right)
 
     def _count_payment(self, row: _Seen) -> None:
-        self.calls += row.attempts
         if row.attempts == 0:
-            self.from_cache += 1
+            self.from_cache += row.outcome != Outcome.ERROR.value
             return
         self.prompt_tokens += row.prompt_tokens
         self.completion_tokens += row.completion_tokens
@@ -151,12 +151,12 @@ class Tally:
             if answered
             else None
         )
-        confidence = np.frombuffer(self._confidence) if self._confidence else None
-        right = np.frombuffer(self._right, dtype=np.int8) if self._right else None
+        # Copies: an array that lends its memory cannot grow.
+        confidence, right = np.array(self._confidence), np.array(self._right)
         return EvaluationMetrics(
             rows=self.rows,
             rows_expected=expected,
-            complete=not stopped and (expected is None or self.rows >= expected),
+            complete=not stopped if expected is None else self.rows >= expected,
             stopped=stopped,
             outcomes=dict(self.outcomes),
             errors=dict(self.errors.most_common()),
@@ -167,8 +167,8 @@ class Tally:
             macro_f1=None if summary is None else summary.macro_f1,
             per_label={} if summary is None else summary.per_label,
             rows_with_confidence=len(self._confidence),
-            ece=None if confidence is None else expected_calibration_error(confidence, right),  # type: ignore[arg-type]
-            brier=None if confidence is None else brier_score(confidence, right),  # type: ignore[arg-type]
+            ece=expected_calibration_error(confidence, right) if len(right) else None,
+            brier=brier_score(confidence, right) if len(right) else None,
             models=dict(self.models.most_common()),
             calls=self.calls,
             rows_from_cache=self.from_cache,
