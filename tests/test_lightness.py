@@ -23,7 +23,7 @@ HEAVY = {
 }
 HELP = """
 from calibrant.cli import app
-for command in ([], ["optimize"], ["classify"], ["doctor"], ["models"]):
+for command in ([], ["optimize"], ["classify"], ["evaluate"], ["doctor"], ["models"]):
     try:
         app([*command, "--help"])
     except SystemExit as done:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calibrant.calibration import LabelPriorCorrection
-from calibrant.core import ConfigurationError, DataError, Outcome, Task, read_texts
+from calibrant.cli._files import read_prompt
+from calibrant.core import ConfigurationError, Outcome, Task, read_texts
 from calibrant.inference import Classifier
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def run_classify(  # noqa: PLR0913  (keyword-only options)
     texts = [*texts, *([] if file is None else read_texts(file, columns=task.columns))]
     classifier = Classifier.from_task(task, model=model)
     if prompt is not None:
-        classifier = classifier.with_prompt(_read_prompt(prompt))
+        classifier = classifier.with_prompt(read_prompt(prompt))
     if label_prior is not None:
         classifier.prior_correction = LabelPriorCorrection.load(
             label_prior, fingerprint=classifier.fingerprint()
@@ -99,17 +100,6 @@ def _check_arguments(texts: list[str]) -> None:
         except UnicodeEncodeError as error:
             msg = f"Expected --text in UTF-8, got {text!r:.80}: put it into a UTF-8 file and pass --file."
             raise ConfigurationError(msg) from error
-
-
-def _read_prompt(path: Path) -> str:
-    if not path.is_file():
-        raise DataError("no such prompt file.", path=path)
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        msg = f"expected UTF-8 text, got the byte 0x{error.object[error.start]:02x}: save the file as UTF-8."
-        raise DataError(msg, path=path, line=line) from error
 
 
 def _line(text: str, prediction: Prediction, *, as_json: bool) -> str:
