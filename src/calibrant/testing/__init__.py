@@ -1,7 +1,19 @@
-"""Fakes for the tests of code that uses calibrant: no model, no network, exact probabilities."""
+"""Fakes for the tests of code that uses calibrant: no model, exact probabilities, faults on request."""
 
-from calibrant.testing._client import Answer, FakeClient
+from calibrant.testing._client import FakeClient
 from calibrant.testing._continuing import FakeContinuingClient
+from calibrant.testing._fault_server import FaultServer
+from calibrant.testing._faults import Fault
+from calibrant.testing._records import RecordedRequest
 from calibrant.testing._response import fake_response
+from calibrant.testing._rule import Answer
 
-__all__ = ["Answer", "FakeClient", "FakeContinuingClient", "fake_response"]
+__all__ = [
+    "Answer",
+    "FakeClient",
+    "FakeContinuingClient",
+    "Fault",
+    "FaultServer",
+    "RecordedRequest",
+    "fake_response",
+]

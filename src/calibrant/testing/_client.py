@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from calibrant.core import CompletionRequest, ConfigurationError, LabelSet, LogprobSpace
+from calibrant.core import CompletionRequest, LabelSet, LogprobSpace
 from calibrant.testing._response import fake_response
+from calibrant.testing._rule import Answer, Rule, distribution_of
 from calibrant.testing._tokens import Split
 
-__all__ = ["Answer", "FakeClient", "distribution_of"]
-
-Answer = str | tuple[str, float] | Mapping[str, Any] | Exception | Sequence[Any]
-"""What a fake model says to one text.
-
-``"Food"`` (certain), ``("Food", 0.8)`` (the rest spread evenly), ``{"Food": 0.8, "Rent": 0.2}``
-(a distribution, the most probable label is emitted), an exception (raised), a dict with
-``choices`` (returned as it is), or a list of these for successive calls; the last one stays.
-"""
+__all__ = ["FakeClient"]
 
 
 class FakeClient:
@@ -87,13 +79,12 @@ class FakeClient:
         self.requests: list[CompletionRequest] = []
         self.max_in_flight = 0
         self.closed = False
-        self._rule = _rule(answers, default)
+        self._rule = Rule(answers, default)
         self._failures = dict(failures or {})
         self._latency = latency
         self._style: dict[str, Any] = {"field": field, "tokens": tokens, "illegal_mass": illegal_mass}
         self._lock = threading.Lock()
         self._in_flight = 0
-        self._asked: dict[str, int] = {}
 
     async def complete(self, request: CompletionRequest) -> object:
         """Answer the last user message as the rule says."""
@@ -144,52 +135,7 @@ class FakeClient:
         """Return what the rule says to this call; raise what it is told to raise."""
         if number in self._failures:
             raise self._failures[number]
-        text = _last(request, "user")
-        answer = self._rule(text, _last(request, "system"))
-        if isinstance(answer, list):
-            with self._lock:
-                turn = self._asked.get(text, 0)
-                self._asked[text] = turn + 1
-            answer = answer[min(turn, len(answer) - 1)]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-
-def _rule(
-    answers: Mapping[str, Answer] | Callable[..., Answer], default: Answer | None
-) -> Callable[[str, str], Answer]:
-    if not isinstance(answers, Mapping):
-        takes_prompt = len(inspect.signature(answers).parameters) > 1
-        return answers if takes_prompt else lambda text, _prompt: answers(text)
-    known = dict(answers)
-
-    def look_up(text: str, _prompt: str) -> Answer:
-        key = text if text in known else next((key for key in known if key in text), None)
-        if key is not None:
-            return known[key]
-        if default is None:
-            msg = f"FakeClient knows no answer to {text!r}: add one, or a default."
-            raise ConfigurationError(msg)
-        return default
-
-    return look_up
-
-
-def distribution_of(answer: object, labels: Sequence[str]) -> tuple[str, Mapping[str, float]]:
-    """Return the label an answer emits, and the weights of the labels it knows."""
-    if isinstance(answer, str):
-        return answer, {answer: 1.0}
-    if isinstance(answer, tuple):
-        label, probability = answer
-        rest = (1.0 - probability) / max(1, len(labels) - (label in labels))
-        return label, dict.fromkeys(labels, rest) | {label: probability}
-    if isinstance(answer, Mapping) and answer:
-        return max(answer, key=lambda name: answer[name]), answer
-    msg = (
-        f"Expected a label, (label, probability), a distribution, an exception or a response, got {answer!r}."
-    )
-    raise ConfigurationError(msg)
+        return self._rule(_last(request, "user"), _last(request, "system"))
 
 
 def _last(request: CompletionRequest, role: str) -> str:

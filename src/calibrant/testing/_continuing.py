@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from calibrant.core import CompletionRequest, ConfigurationError, Continuation, NextTokens, Usage
-from calibrant.testing._client import Answer, FakeClient, distribution_of
+from calibrant.testing._client import FakeClient
+from calibrant.testing._rule import Answer, distribution_of
 from calibrant.testing._tokens import frame_of, pieces_of, ranked, shares_at, weights_of, with_illegal
 
 __all__ = ["FakeContinuingClient"]

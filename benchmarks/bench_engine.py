@@ -1,0 +1,335 @@
+"""The evaluation engine beside a bare aiohttp loop and gepa's ConfidenceAdapter, on one loopback server.
+
+    python benchmarks/bench_engine.py [--rows 2000] [--runs 5] [--only speed cache faults kill memory start]
+
+The server is a process of its own: 20 ms latency, answers of 4 labels with log-probabilities. Calls are
+64 at a time. All sides of a ratio run in turns, in one process, on texts nobody asked before; medians of
+the runs are printed with the ratios. The memory and kill measurements run ``calibrant evaluate``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+LABELS = ("World", "Sports", "Business", "Sci/Tech")
+COMMAND = str(Path(sys.executable).parent / "calibrant")
+PROMPT = "Classify the news text."
+CONCURRENCY = 64
+LATENCY = 0.02
+FAULTS = {
+    "500": 0.03,
+    "429": 0.03,
+    "reset-before-headers": 0.02,
+    "reset-after-headers": 0.02,
+    "truncated-json": 0.02,
+    "missing-logprobs": 0.02,
+}
+PARTS = ("start", "speed", "cache", "faults", "kill", "memory")
+
+
+@contextmanager
+def server(*, latency: float = LATENCY, faults: dict[str, float] | None = None) -> Iterator[str]:
+    """Start a server process; yields its ``api_base``."""
+    command = [sys.executable, "-m", "calibrant.testing.server", "--latency", str(latency), "--port", "0"]
+    command += ["--labels", *LABELS]
+    for kind, share in (faults or {}).items():
+        command += ["--fault", f"{kind}={share}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None  # noqa: S101 (piped)
+        try:
+            yield json.loads(process.stdout.readline())["api_base"]
+        finally:
+            process.terminate()
+
+
+def stats(api_base: str) -> dict[str, Any]:
+    """Return what the server counted."""
+    address = api_base.removesuffix("/v1") + "/stats"
+    with urllib.request.urlopen(address, timeout=10) as answer:  # noqa: S310 (loopback)
+        found: dict[str, Any] = json.load(answer)
+    return found
+
+
+def texts(count: int) -> list[str]:
+    """Return so many texts nobody has asked before."""
+    return [f"news {random.random()} of the day" for _ in range(count)]
+
+
+def rows(count: int) -> list[dict[str, Any]]:
+    """Return the same as rows of GEPA."""
+    return [
+        {"input": text, "answer": LABELS[number % 4], "additional_context": {}}
+        for number, text in enumerate(texts(count))
+    ]
+
+
+def rate(count: int, run: Callable[[], object]) -> float:
+    """Return rows per second."""
+    start = time.perf_counter()
+    run()
+    return count / (time.perf_counter() - start)
+
+
+async def bare(api_base: str, count: int, schema: dict[str, Any]) -> None:
+    """Make the same calls with nothing around them, and parse the JSON."""
+    import aiohttp
+
+    waiting = iter(texts(count))
+    url = f"{api_base}/chat/completions"
+
+    async def work(session: aiohttp.ClientSession) -> None:
+        for text in waiting:
+            body = {
+                "model": "fake",
+                "messages": [{"role": "system", "content": PROMPT}, {"role": "user", "content": text}],
+                "response_format": schema,
+                "logprobs": True,
+                "top_logprobs": 5,
+                "temperature": 0,
+            }
+            async with session.post(url, json=body) as response:
+                await response.json()
+
+    connector = aiohttp.TCPConnector(limit=CONCURRENCY)
+    async with aiohttp.ClientSession(connector=connector) as session, asyncio.TaskGroup() as group:
+        for _ in range(CONCURRENCY):
+            group.create_task(work(session))
+
+
+def speed(count: int, runs: int) -> None:
+    """Adapter against adapter against the bare loop."""
+    from gepa.adapters.confidence_adapter import ConfidenceAdapter as ReferenceAdapter
+
+    from calibrant import ConfidenceAdapter
+    from calibrant.logprobs import enum_schema
+
+    schema = enum_schema(LABELS, "category")
+    candidate = {"system_prompt": PROMPT}
+    with server() as api_base:
+        options = {"api_base": api_base, "api_key": "none"}
+        own = ConfidenceAdapter(
+            "openai/fake",
+            "category",
+            schema,
+            max_litellm_workers=CONCURRENCY,
+            litellm_batch_completion_kwargs=options,
+        )
+        peer = ReferenceAdapter(
+            "openai/fake",
+            "category",
+            schema,
+            schema["json_schema"]["schema"],
+            max_litellm_workers=CONCURRENCY,
+            litellm_batch_completion_kwargs=options,
+        )
+        few = max(200, count // 5)  # the peer is slow
+        sides: dict[str, Callable[[], float]] = {
+            "bare aiohttp loop": lambda: rate(count, lambda: asyncio.run(bare(api_base, count, schema))),
+            "calibrant adapter": lambda: _evaluate(own, count, candidate),
+            "gepa adapter": lambda: _evaluate(peer, few, candidate),
+        }
+        for side in sides.values():
+            side()  # imports, connections
+        found: dict[str, list[float]] = {name: [] for name in sides}
+        for _ in range(runs):
+            for name, side in sides.items():
+                found[name].append(side())
+    medians = {name: statistics.median(values) for name, values in found.items()}
+    print(f"\nspeed: {count} rows, {CONCURRENCY} calls at a time, medians of {runs}")
+    for name, value in medians.items():
+        print(f"{name:20} {value:8.0f} rows/s")
+    mine = medians["calibrant adapter"]
+    print(f"calibrant / gepa      {mine / medians['gepa adapter']:8.2f}  (bar 8)")
+    print(f"calibrant / bare loop {mine / medians['bare aiohttp loop']:8.2f}  (bar 0.65)", flush=True)
+
+
+def _evaluate(adapter: Any, count: int, candidate: dict[str, str]) -> float:
+    batch = rows(count)
+    return rate(count, lambda: adapter.evaluate(batch, candidate, capture_traces=True))
+
+
+def cache(count: int, runs: int) -> None:
+    """Measure writes on against off, and a run that asks nothing."""
+    from calibrant.evaluation import BatchEvaluator
+    from calibrant.store import PredictionCache
+
+    from calibrant import Classifier
+    from calibrant.core import Example
+
+    with server() as api_base, tempfile.TemporaryDirectory() as folder:
+        classifier = Classifier(
+            model="openai/fake",
+            labels=LABELS,
+            field="category",
+            prompt=PROMPT,
+            concurrency=CONCURRENCY,
+            options={"api_base": api_base, "api_key": "none"},
+        )
+
+        def run(store: PredictionCache | None, examples: list[Example]) -> float:
+            evaluator = BatchEvaluator(classifier, concurrency=CONCURRENCY, cache=store)
+            start = time.perf_counter()
+            evaluator.evaluate(examples)
+            if store is not None:
+                store.flush()
+            return len(examples) / (time.perf_counter() - start)
+
+        def fresh() -> list[Example]:
+            return [Example(input=row["input"], answer=row["answer"]) for row in rows(count)]
+
+        off, on, again = [], [], []
+        run(None, fresh())
+        for number in range(runs):
+            with PredictionCache(f"sqlite:///{folder}/{number}.sqlite") as store:
+                off.append(run(None, fresh()))
+                asked = fresh()
+                on.append(run(store, asked))
+                calls = stats(api_base)["requests"]
+                again.append(run(store, asked))
+                assert stats(api_base)["requests"] == calls, "the second run asked something"  # noqa: S101
+    print(f"\ncache: {count} rows, medians of {runs}")
+    print(f"off {statistics.median(off):.0f}, on {statistics.median(on):.0f} rows/s")
+    print(f"on / off              {statistics.median(on) / statistics.median(off):8.2f}  (bar 0.85)")
+    print(f"all in the cache      {statistics.median(again):8.0f} rows/s (bar 5,000)", flush=True)
+
+
+def faults(count: int) -> None:
+    """Rows lost, wrong for the server's faults, requests a row."""
+    from calibrant import ConfidenceAdapter
+    from calibrant.logprobs import enum_schema
+
+    with server(faults=FAULTS) as api_base:
+        adapter = ConfidenceAdapter(
+            "openai/fake",
+            "category",
+            enum_schema(LABELS, "category"),
+            max_litellm_workers=CONCURRENCY,
+            litellm_batch_completion_kwargs={"api_base": api_base, "api_key": "none"},
+        )
+        batch = rows(count)
+        found = adapter.evaluate(batch, {"system_prompt": PROMPT}, capture_traces=True)
+        seen = stats(api_base)
+    assert found.trajectories is not None  # noqa: S101 (asked for)
+    predictions = [trajectory["prediction"] for trajectory in found.trajectories]
+    lost = sum(prediction.outcome == "error" for prediction in predictions)
+    silent = sum(prediction.outcome == "ok" and prediction.confidence is None for prediction in predictions)
+    wrong = sum(prediction.outcome in {"unparsed", "refusal"} for prediction in predictions)
+    print(f"\nfaults: {count} rows, {sum(FAULTS.values()):.0%} of the calls fail: {seen['faults']}")
+    print(f"rows {len(predictions)}, lost {lost}, the model's fault by mistake {wrong}, no evidence {silent}")
+    print(f"requests a row        {seen['requests'] / count:8.3f}  (bar 1.25)", flush=True)
+
+
+def _task(folder: Path, count: int, api_base: str) -> Path:
+    with (folder / f"{count}.jsonl").open("w") as file:
+        for row in rows(count):
+            file.write(json.dumps({"input": row["input"], "answer": row["answer"]}) + "\n")
+    task = folder / f"{count}.toml"
+    task.write_text(
+        f'name = "bench"\nlabels = {json.dumps(LABELS)}\nfield = "category"\nprompt = "{PROMPT}"\n'
+        f'[data]\ntest = "{count}.jsonl"\n[model]\nname = "openai/fake"\napi_base = "{api_base}"\n'
+        f'concurrency = {CONCURRENCY}\n[model.options]\napi_key = "none"\n'
+    )
+    return task
+
+
+def _command(task: Path, out: Path) -> list[str]:
+    return [COMMAND, "evaluate", str(task), "--no-cache", "--out", str(out)]
+
+
+def kill(count: int) -> None:
+    """Kill a run five times; every row must be there once, and hardly any paid twice."""
+    with tempfile.TemporaryDirectory() as name, server() as api_base:
+        folder = Path(name)
+        command = _command(_task(folder, count, api_base), folder / "out")
+        for _ in range(5):
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            before = stats(api_base)["requests"]
+            while stats(api_base)["requests"] < before + count // 7:
+                time.sleep(0.02)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        lines = (folder / "out" / "predictions.jsonl").read_text().splitlines()
+        indices = [json.loads(line)["index"] for line in lines]
+        calls = stats(api_base)["requests"]
+    bar = count + 10 * CONCURRENCY
+    print(f"\nkill -9 five times in {count} rows: {len(indices)} rows, in order and once each: ", end="")
+    print(f"{indices == list(range(count))}; paid calls {calls} (bar {bar})", flush=True)
+
+
+def memory(few: int, many: int) -> None:
+    """Peak memory of two runs of different length."""
+    peaks = {}
+    with tempfile.TemporaryDirectory() as name, server(latency=0.0) as api_base:
+        folder = Path(name)
+        for count in (few, many):
+            command = _command(_task(folder, count, api_base), folder / f"out{count}")
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            _, status, usage = os.wait4(process.pid, 0)
+            assert status == 0, "the run failed"  # noqa: S101
+            peaks[count] = usage.ru_maxrss / 1024
+    ratio = peaks[many] / peaks[few]
+    print(f"\nmemory: {few} rows {peaks[few]:.0f} MB, {many} rows {peaks[many]:.0f} MB")
+    print(f"ratio                 {ratio:8.2f}  (bar 1.3)", flush=True)
+
+
+def start(runs: int) -> None:
+    """Time to ``calibrant --help`` against importing typer."""
+
+    def seconds(command: list[str]) -> float:
+        begin = time.perf_counter()
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        return time.perf_counter() - begin
+
+    sides = {
+        "import typer": [sys.executable, "-c", "import typer"],
+        "import calibrant": [sys.executable, "-c", "import calibrant"],
+        "calibrant --help": [COMMAND, "--help"],
+    }
+    found = {
+        name: statistics.median(seconds(command) for _ in range(runs)) for name, command in sides.items()
+    }
+    print(f"\nstart: medians of {runs}")
+    for name, value in found.items():
+        print(f"{name:20} {1000 * value:6.0f} ms, {value / found['import typer']:.2f} of typer's  (bar 3)")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=4000)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--many", type=int, default=200_000)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    options = parser.parse_args()
+    parts: dict[str, Callable[[], None]] = {
+        "start": lambda: start(options.runs),
+        "speed": lambda: speed(options.rows, options.runs),
+        "cache": lambda: cache(options.rows, options.runs),
+        "faults": lambda: faults(2000),
+        "kill": lambda: kill(5000),
+        "memory": lambda: memory(2000, options.many),
+    }
+    for name in options.only:
+        parts[name]()
+
+
+if __name__ == "__main__":
+    main()

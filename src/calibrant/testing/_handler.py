@@ -1,0 +1,293 @@
+"""The HTTP side of a fault server. It imports aiohttp: load it when a server starts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import socket
+import struct
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from email.utils import formatdate
+from typing import Any
+
+from aiohttp import web
+
+from calibrant.core import DataError
+from calibrant.testing._answers import AnswerBook, ChatRequest, error_body, read_request
+from calibrant.testing._faults import Fault
+from calibrant.testing._limits import RateLimit
+from calibrant.testing._records import RecordedRequest, Records
+
+__all__ = ["Behaviour", "Handler"]
+
+_PIECES = 50  # of a slow drip
+_PADDING = b" " * 65536
+_RESET = struct.pack("ii", 1, 0)  # linger for 0 seconds: closing sends RST instead of FIN
+_KEY_HEADERS = {"authorization", "proxy-authorization", "api-key", "x-api-key", "cookie"}
+_PAGE = (
+    "<!DOCTYPE html>\n<html><head><title>{0} Error</title></head>\n"
+    "<body><center><h1>{0} Error</h1></center><hr><center>proxy</center></body></html>\n"
+)
+_CONTEXT_TOO_LONG = (
+    "This model's maximum context length is 8192 tokens. However, your messages resulted in 9001 tokens. "
+    "Please reduce the length of the messages."
+)
+_ERRORS = {
+    400: ("The request was not understood.", "invalid_request_error", None),
+    401: ("Incorrect API key provided.", "invalid_request_error", "invalid_api_key"),
+    403: ("This key may not use this model.", "permission_error", "forbidden"),
+    404: (
+        "The model does not exist or you do not have access to it.",
+        "invalid_request_error",
+        "model_not_found",
+    ),
+    429: ("Rate limit reached. Please try again later.", "requests", "rate_limit_exceeded"),
+}
+_SERVER_ERROR = ("The server had an error while processing your request.", "server_error", None)
+
+Script = Callable[[int, dict[str, Any]], Fault | None]
+Headers = Mapping[str, str] | Callable[[int], Mapping[str, str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Behaviour:
+    """How a server behaves; the fields are the options of `FaultServer`."""
+
+    latency: float
+    api_key: str | None
+    models: tuple[str, ...] | None
+    max_concurrency: int | None
+    headers: Headers
+
+
+class Handler:
+    """Answers requests; runs on the server's event loop alone."""
+
+    def __init__(
+        self, behaviour: Behaviour, *, book: AnswerBook, script: Script, limit: RateLimit, records: Records
+    ) -> None:
+        self._is = behaviour
+        self._book = book
+        self._script = script
+        self._limit = limit
+        self._records = records
+        self._wire: dict[str, Callable[[web.BaseRequest, Fault, bytes], Awaitable[web.StreamResponse]]] = {
+            "reset_before_headers": _reset_before_headers,
+            "reset_after_headers": _reset_after_headers,
+            "hang": _hang,
+            "slow_drip": _slow_drip,
+            "huge_body": _huge_body,
+        }
+
+    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer one request."""
+        path = request.raw_path.partition("?")[0]
+        if path == "/v1/chat/completions" and request.method == "POST":
+            return await self._chat(request)
+        if request.method == "GET" and path == "/health":
+            return _json(200, b'{"status": "ok"}')
+        if request.method == "GET" and path == "/stats":
+            return _json(200, json.dumps(self._records.stats()).encode())
+        if request.method == "GET" and path == "/v1/models":
+            return self._list_models(request)
+        return _json(404, error_body(f"Unknown request: {request.method} {path}."))
+
+    def _list_models(self, request: web.BaseRequest) -> web.Response:
+        if not self._knows_key(request):
+            return self._refuse(401)
+        data = [{"id": name, "object": "model", "owned_by": "fake"} for name in self._is.models or ("fake",)]
+        return _json(200, json.dumps({"object": "list", "data": data}).encode())
+
+    async def _chat(self, request: web.BaseRequest) -> web.StreamResponse:
+        arrived = time.monotonic()
+        raw = await request.content.read()
+        if not self._knows_key(request):
+            return self._refuse(401)
+        try:
+            asked = read_request(raw)
+        except DataError as error:
+            return self._refuse(400, str(error))
+        if self._is.models is not None and asked.model not in self._is.models:
+            return self._refuse(404, f"The model `{asked.model}` does not exist.")
+        most = self._is.max_concurrency
+        if most is not None and self._records.in_flight >= most:
+            return self._refuse(429, "Too many requests at once.", {"Retry-After": "1"})
+        wait = self._limit.take(asked.prompt_tokens, arrived)
+        if wait > 0:
+            return self._refuse(429, headers=self._limit.headers(arrived) | _retry_after(wait))
+        with self._records.flight():
+            return await self._admitted(request, asked, arrived)
+
+    async def _admitted(
+        self, request: web.BaseRequest, asked: ChatRequest, arrived: float
+    ) -> web.StreamResponse:
+        number = self._records.total
+        failed = None
+        fault, outcome, extra = None, None, {}
+        try:
+            extra = self._headers(number, arrived)
+            fault = self._script(number, asked.body)
+            if fault is None or _status_of(fault) is None:
+                outcome = self._book.outcome(asked)
+        except Exception as error:  # noqa: BLE001 (whatever the user's functions raise)
+            failed = f"The test's own rule, script or headers failed: {error!r}"
+        self._record(request, asked, arrived, fault)
+        if self._is.latency:
+            await asyncio.sleep(self._is.latency)
+        if failed is not None:
+            return _json(400, error_body(failed, kind="test_error"))
+        if fault is None:
+            return _json(200, self._book.healthy(asked, outcome), extra)
+        status = _status_of(fault)
+        if status is not None:
+            return _failure(fault, status, extra)
+        wire = self._wire.get(fault.kind)
+        if wire is not None:
+            return await wire(request, fault, self._book.healthy(asked, outcome))
+        return _json(200, self._book.broken(fault, asked, outcome), extra)
+
+    def _headers(self, number: int, now: float) -> dict[str, str]:
+        more = self._is.headers
+        return self._limit.headers(now) | dict(more(number) if callable(more) else more)
+
+    def _record(
+        self, request: web.BaseRequest, asked: ChatRequest, arrived: float, fault: Fault | None
+    ) -> None:
+        if self._records.keeps:
+            self._records.keep(
+                RecordedRequest(
+                    number=self._records.total,
+                    text=asked.text,
+                    body=asked.body,
+                    headers=self._without_key(request),
+                    arrived=arrived,
+                    fault=fault,
+                )
+            )
+        self._records.count(asked.text, fault)
+
+    def _without_key(self, request: web.BaseRequest) -> dict[str, str]:
+        lowered = {name.lower(): value for name, value in request.headers.items()}
+        key = self._is.api_key
+        return {
+            name: value
+            for name, value in lowered.items()
+            if name not in _KEY_HEADERS and (key is None or key not in value)
+        }
+
+    def _knows_key(self, request: web.BaseRequest) -> bool:
+        key = self._is.api_key
+        return key is None or request.headers.get("Authorization") == f"Bearer {key}"
+
+    def _refuse(
+        self, status: int, message: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> web.Response:
+        self._records.refuse(status)
+        return _error(status, message, headers)
+
+
+def _json(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> web.Response:
+    return web.Response(status=status, body=body, headers=headers, content_type="application/json")
+
+
+def _error(status: int, message: str | None, headers: Mapping[str, str] | None = None) -> web.Response:
+    usual, kind, code = _ERRORS.get(status, _ERRORS[400] if status < 500 else _SERVER_ERROR)
+    return _json(status, error_body(message or usual, code=code, kind=kind), headers)
+
+
+def _status_of(fault: Fault) -> int | None:
+    """Return the status of a fault that is an error answer."""
+    if fault.kind.isdigit():
+        return int(fault.kind)
+    return {"rate_limit": 429, "context_length": 400, "html": fault.status}.get(fault.kind)
+
+
+def _failure(fault: Fault, status: int, headers: dict[str, str]) -> web.Response:
+    if fault.kind == "html":
+        return web.Response(
+            status=status, text=_PAGE.format(status), content_type="text/html", headers=headers
+        )
+    if fault.kind == "context_length":
+        message = fault.message or _CONTEXT_TOO_LONG
+        return _json(status, error_body(message, code="context_length_exceeded"), headers)
+    if fault.kind == "rate_limit" and fault.seconds is not None:
+        named = _as_date(fault.seconds) if fault.as_date else f"{fault.seconds:g}"
+        headers = headers | {"Retry-After": named}
+    return _error(status, fault.message, headers)
+
+
+def _as_date(seconds: float) -> str:
+    return formatdate(math.ceil(time.time() + seconds), usegmt=True)
+
+
+def _retry_after(wait: float) -> dict[str, str]:
+    """Return a real limit's wait as OpenAI sends it: whole seconds, and the same more exactly."""
+    return {"Retry-After": str(math.ceil(wait)), "retry-after-ms": str(math.ceil(wait * 1000))}
+
+
+def _abort(request: web.BaseRequest) -> None:
+    transport = request.transport
+    if transport is not None:
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        transport.abort()
+
+
+async def _reset_before_headers(request: web.BaseRequest, _fault: Fault, _body: bytes) -> web.Response:
+    _abort(request)
+    return web.Response()  # goes nowhere
+
+
+async def _reset_after_headers(request: web.BaseRequest, _fault: Fault, body: bytes) -> web.StreamResponse:
+    response = await _begun(request, len(body))
+    await _write(response, body[: len(body) // 2])
+    _abort(request)
+    return response
+
+
+async def _hang(request: web.BaseRequest, fault: Fault, _body: bytes) -> web.Response:
+    await asyncio.sleep(math.inf if fault.seconds is None else fault.seconds)
+    if request.transport is not None:
+        request.transport.close()
+    return web.Response()
+
+
+async def _slow_drip(request: web.BaseRequest, fault: Fault, body: bytes) -> web.StreamResponse:
+    response = await _begun(request, len(body))
+    step = max(1, math.ceil(len(body) / _PIECES))
+    pause = (fault.seconds or 0.0) * step / len(body)
+    for start in range(0, len(body), step):
+        await asyncio.sleep(pause)
+        if not await _write(response, body[start : start + step]):
+            break
+    return response
+
+
+async def _huge_body(request: web.BaseRequest, fault: Fault, body: bytes) -> web.StreamResponse:
+    opening, rest = b'{"padding": "', b'", ' + body[1:]
+    left = max(0, (fault.size or 0) - len(opening) - len(rest))
+    response = await _begun(request, len(opening) + left + len(rest))
+    going = await _write(response, opening)
+    while going and left:
+        going = await _write(response, _PADDING[:left])
+        left -= min(left, len(_PADDING))
+    if going:
+        await _write(response, rest)
+    return response
+
+
+async def _begun(request: web.BaseRequest, length: int) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": str(length)})
+    await response.prepare(request)
+    return response
+
+
+async def _write(response: web.StreamResponse, data: bytes) -> bool:
+    """Return whether the client is still there."""
+    try:
+        await response.write(data)
+    except ConnectionError:
+        return False
+    return True

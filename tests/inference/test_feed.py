@@ -1,0 +1,216 @@
+"""The concurrent runner: order, memory, merged calls, and when it gives up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from calibrant import Classifier, Prediction
+from calibrant.core import Outcome, ProviderError
+from calibrant.inference import RetryPolicy
+from calibrant.testing import FakeClient
+
+LABELS = ("cat", "dog")
+
+
+class Memory(dict[str, Prediction]):
+    """A journal in memory that counts how often it is read."""
+
+    reads = 0
+
+    def get_many(self, keys: Sequence[str]) -> dict[str, Prediction]:
+        """Return what is there."""
+        self.reads += 1
+        return {key: self[key] for key in keys if key in self}
+
+    def put(self, key: str, prediction: Prediction) -> None:
+        """Store it."""
+        self[key] = prediction
+
+
+def classifier(client: Any, **options: Any) -> Classifier:
+    """Return a classifier that does not wait between attempts."""
+
+    async def no_sleep(_seconds: float) -> None:
+        pass
+
+    settings: dict[str, Any] = {"field": "category", "retry": RetryPolicy(sleep=no_sleep), **options}
+    return Classifier(model=client, labels=LABELS, **settings)
+
+
+def test_texts_are_read_as_rows_are_begun() -> None:
+    """An endless stream is no reason to begin it all; a slow first row bounds what waits behind it."""
+    read = answered = 0
+    hold = asyncio.Event()
+
+    def texts() -> Iterator[str]:
+        nonlocal read
+        for number in range(1_000_000):
+            read += 1
+            yield str(number)
+
+    class Slow(FakeClient):
+        async def complete(self, request: Any) -> object:
+            if request.messages[-1]["content"] == "0":
+                await hold.wait()
+            return await super().complete(request)
+
+    delivered: list[int] = []
+
+    def count(_index: int, _prediction: Prediction) -> None:
+        nonlocal answered
+        answered += 1
+
+    async def run() -> None:
+        made = classifier(Slow(LABELS, {}, default="cat"), concurrency=8)
+        task = asyncio.ensure_future(
+            made.aclassify_each(texts(), lambda index, _: delivered.append(index), on_prediction=count)
+        )
+        await asyncio.sleep(0.2)
+        assert delivered == []
+        assert 1000 <= answered <= 1024
+        assert read <= answered + 300
+        hold.set()
+        await asyncio.sleep(0.05)
+        task.cancel()
+
+    asyncio.run(run())
+    assert len(delivered) > 1000
+    assert delivered == list(range(len(delivered)))
+
+
+def test_the_same_row_under_way_is_asked_once() -> None:
+    """Ten threads of one question are one call; the answer is everybody's, the attempts the first one's."""
+    client = FakeClient(LABELS, {}, default="dog", latency=0.01)
+    found = classifier(client, concurrency=10).classify_many(["same"] * 10 + ["other"])
+    assert len(client.requests) == 2
+    assert [prediction.label for prediction in found] == ["dog"] * 11
+    assert sorted(prediction.attempts for prediction in found) == [0] * 9 + [1, 1]
+
+
+def test_calls_of_several_callers_are_merged() -> None:
+    """Not only those of one batch."""
+    client = FakeClient(LABELS, {}, default="dog", latency=0.01)
+    made = classifier(client)
+
+    async def run() -> list[Prediction]:
+        return await asyncio.gather(*(made.aclassify("same") for _ in range(5)))
+
+    assert {prediction.label for prediction in asyncio.run(run())} == {"dog"}
+    assert len(client.requests) == 1
+
+
+def test_whoever_waits_for_a_row_that_is_given_up_asks_for_itself() -> None:
+    """One caller's cancellation is not another's."""
+    client = FakeClient(LABELS, {}, default="dog", latency=0.02)
+    made = classifier(client)
+
+    async def run() -> Prediction:
+        first = asyncio.ensure_future(made.aclassify("same"))
+        await asyncio.sleep(0.005)
+        second = asyncio.ensure_future(made.aclassify("same"))
+        await asyncio.sleep(0.005)
+        first.cancel()
+        return await second
+
+    found = asyncio.run(run())
+    assert (found.label, found.attempts) == ("dog", 1)
+    assert len(client.requests) == 2
+
+
+def test_without_a_journal_a_finished_row_is_asked_again() -> None:
+    """Only calls under way are merged: what is kept is the user's decision."""
+    client = FakeClient(LABELS, {}, default="dog")
+    classifier(client, concurrency=1).classify_many(["same", "same"])
+    assert len(client.requests) == 2
+
+
+def test_with_a_journal_a_repeated_row_is_asked_once() -> None:
+    """Also where the first of them was answered after the journal had been read for both."""
+    client, memory = FakeClient(LABELS, {}, default="dog"), Memory()
+    found = classifier(client, concurrency=1, journal=memory).classify_many(["same", "same"])
+    assert len(client.requests) == 1
+    assert [prediction.attempts for prediction in found] == [1, 0]
+
+
+def test_a_journal_is_read_in_blocks() -> None:
+    """A million rows are not a million queries."""
+    client, memory = FakeClient(LABELS, {}, default="dog"), Memory()
+    made = classifier(client, concurrency=32, journal=memory)
+    texts = [str(number) for number in range(1000)]
+    made.classify_many(texts)
+    before = memory.reads
+    again = made.classify_many(texts)
+    assert len(client.requests) == 1000
+    assert [prediction.attempts for prediction in again] == [0] * 1000
+    assert memory.reads - before == 4
+
+
+def test_nothing_but_failures_ends_a_run() -> None:
+    """With one message that says what went wrong, not one for each of the rows."""
+    down = ProviderError("connection refused", provider="p", retryable=True)
+    client = FakeClient(LABELS, lambda _text: down)
+    with pytest.raises(ProviderError, match=r"last 20 rows all failed.*connection refused"):
+        classifier(client).classify_many([str(number) for number in range(10_000)])
+    assert len(client.requests) <= 4 * 30
+
+
+def test_a_server_that_dies_ends_a_run_later() -> None:
+    """A hundred failures in a row; what was answered before was delivered."""
+    down = ProviderError("reset", provider="p")
+    client = FakeClient(LABELS, lambda text: "cat" if int(text) < 50 else down)
+    rows: list[int] = []
+    made = classifier(client)
+    with pytest.raises(ProviderError, match="last 100 rows"):
+        asyncio.run(made.aclassify_each(map(str, range(10_000)), lambda index, _: rows.append(index)))
+    assert rows == list(range(len(rows)))
+    assert 150 <= len(rows) < 170
+
+
+def test_a_few_failures_in_a_row_are_data() -> None:
+    """Every row is there, with its reason."""
+    down = ProviderError("reset", provider="p")
+    client = FakeClient(LABELS, lambda text: down if int(text) < 19 else "cat")
+    found = classifier(client).classify_many([str(number) for number in range(60)])
+    assert [prediction.outcome for prediction in found] == [Outcome.ERROR] * 19 + [Outcome.OK] * 41
+
+
+def test_an_answer_that_lost_its_logprobs_is_asked_for_again() -> None:
+    """Where others have them, that is the server's fault, not evidence of nothing."""
+    client = _Forgetful(LABELS, {}, default={"cat": 0.8, "dog": 0.2}, forgets={3, 4, 6})
+    found = classifier(client, concurrency=1).classify_many(["a", "b", "c", "d"])
+    assert [round(prediction.confidence or 0, 2) for prediction in found] == [0.8] * 4
+    assert [prediction.attempts for prediction in found] == [1, 1, 3, 2]
+
+
+def test_an_answer_without_logprobs_is_an_answer_in_the_end() -> None:
+    """The label counts, and nothing is claimed about its confidence."""
+    client = _Forgetful(LABELS, {}, default="cat", forgets=set(range(2, 50)))
+    found = classifier(client, concurrency=1).classify_many(["a", "b"])
+    assert (found[1].label, found[1].confidence, found[1].outcome) == ("cat", None, Outcome.OK)
+    assert found[1].attempts == 4
+
+
+def test_a_model_that_never_has_logprobs_is_asked_once_a_row() -> None:
+    """After the first row, which was asked twice to make sure."""
+    client = _Forgetful(LABELS, {}, default="cat", forgets=set(range(1, 50)))
+    found = classifier(client, concurrency=1).classify_many(["a", "b", "c"])
+    assert [prediction.attempts for prediction in found] == [2, 1, 1]
+    assert {prediction.confidence for prediction in found} == {None}
+
+
+class _Forgetful(FakeClient):
+    """Leaves log-probabilities out of some answers, by their number."""
+
+    def __init__(self, *arguments: Any, forgets: set[int], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.forgets = forgets
+
+    async def complete(self, request: Any) -> object:
+        response: Any = await super().complete(request)
+        if len(self.requests) in self.forgets:
+            response["choices"][0].pop("logprobs", None)
+        return response
