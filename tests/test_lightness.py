@@ -23,7 +23,7 @@ HEAVY = {
 }
 HELP = """
 from calibrant.cli import app
-for command in ([], ["optimize"], ["classify"], ["evaluate"], ["doctor"], ["models"]):
+for command in ([], ["optimize"], ["classify"], ["evaluate"], ["doctor"], ["models"], ["batch"], ["batch", "submit"]):
     try:
         app([*command, "--help"])
     except SystemExit as done:
@@ -47,7 +47,11 @@ def heavy_after(code: str) -> set[str]:
     [
         pytest.param("import calibrant", id="import"),
         pytest.param("from calibrant import Classifier, Task, LabelSet", id="names"),
-        pytest.param("import calibrant.scoring, calibrant.testing, calibrant.feedback", id="pure-packages"),
+        pytest.param(
+            "import calibrant.scoring, calibrant.testing, calibrant.feedback, calibrant.store",
+            id="pure-packages",
+        ),
+        pytest.param("import calibrant.evaluation", id="evaluation"),
         pytest.param(HELP, id="help"),
     ],
 )

@@ -39,7 +39,7 @@ def test_commands_in_readme_exist() -> None:
     """Each `calibrant` command of README is one the program knows."""
     known = {
         command.name or command.callback.__name__ for command in app.registered_commands if command.callback
-    }
+    } | {group.typer_instance.info.name for group in app.registered_groups if group.typer_instance}
     named = set(re.findall(r"^calibrant (\w+)", CONSOLE, re.MULTILINE))
     assert named
     assert named <= known

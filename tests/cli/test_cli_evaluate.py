@@ -454,16 +454,16 @@ def test_the_second_signal_ends_at_once(write_task: WriteTask, tmp_path: Path) -
     def hangs(number: int, _body: object) -> str | None:
         return "hang" if number >= 8 else None
 
-    with FaultServer(LABELS, knows, faults=hangs) as server:
-        with process(server, write_task(test=animals(60)), "--out", out, "--concurrency", 4) as running:
-            wait_for(lambda: sum(server.counts.values()) >= 12, running)
-            running.send_signal(signal.SIGINT)
-            time.sleep(0.3)
-            assert running.poll() is None
-            running.send_signal(signal.SIGINT)
-            wait_for((out / "metrics.json").exists, running)
-            server.stop()  # threads that wait for an answer would hold the interpreter up
-            _, stderr = running.communicate(timeout=30)
+    arguments = (write_task(test=animals(60)), "--out", out, "--concurrency", 4)
+    with FaultServer(LABELS, knows, faults=hangs) as server, process(server, *arguments) as running:
+        wait_for(lambda: sum(server.counts.values()) >= 12, running)
+        running.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        assert running.poll() is None
+        running.send_signal(signal.SIGINT)
+        wait_for((out / "metrics.json").exists, running)
+        server.stop()  # threads that wait for an answer would hold the interpreter up
+        _, stderr = running.communicate(timeout=30)
     assert running.returncode == 130, stderr
     assert "run the same command again to go on" in stderr
     assert [row["index"] for row in lines(out)] == list(range(8))
@@ -477,25 +477,26 @@ def test_credentials_reach_no_file_and_no_stream(
         name: f"planted-{name}-8f3a61c2" for name in ("key", "header", "user", "password", "environment")
     }
     monkeypatch.setenv("OPENAI_API_KEY", secrets["environment"])
-    out = tmp_path / "out"
-    outputs = []
+    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    model = (
+        '[model]\nname = "openai/m"\napi_base = "ADDRESS"\n[model.options]\n'
+        f'api_key = "{secrets["key"]}"\n[model.options.extra_headers]\nX-Authorization = "{secrets["header"]}"\n'
+    )
     with FaultServer(LABELS, knows, api_key="another key") as server:
-        address = server.api_base.replace("http://", f"http://{secrets['user']}:{secrets['password']}@")
-        model = (
-            f'[model]\nname = "openai/m"\napi_base = "{address}"\n[model.options]\n'
-            f'api_key = "{secrets["key"]}"\n[model.options.extra_headers]\n'
-            f'Authorization = "Bearer {secrets["header"]}"\n'
-        )
-        task = write_task(extra=model, directory=tmp_path / "task")
+        task = write_task(extra=model.replace("ADDRESS", server.api_base), directory=tmp_path / "task")
         refused = run(task, "--out", out)
         assert refused.exit_code == 1, refused.output
-        outputs.append(refused.output)
+        assert "401" in refused.output
     with FaultServer(LABELS, knows, faults=["503", "400"], port=server.port):
         answered = run(task, "--out", out)
         assert answered.exit_code == 0, answered.output
-        outputs.append(answered.output)
-        outputs += [json.dumps(line) for line in lines(out)]
-    written = [path for folder in (out, calibrant_home) for path in folder.rglob("*") if path.is_file()]
+        address = server.api_base.replace("http://", f"http://{secrets['user']}:{secrets['password']}@")
+        task = write_task(extra=model.replace("ADDRESS", address), directory=tmp_path / "task")
+        addressed = run(task, "--out", elsewhere)
+    outputs = [refused.output, answered.output, addressed.output]
+    written = [
+        path for folder in (out, elsewhere, calibrant_home) for path in folder.rglob("*") if path.is_file()
+    ]
     assert any(path.name == "predictions.sqlite" for path in written)
     everything = b"".join(path.read_bytes() for path in written) + "".join(outputs).encode()
     assert [name for name, secret in secrets.items() if secret.encode() in everything] == []
@@ -503,7 +504,7 @@ def test_credentials_reach_no_file_and_no_stream(
 
 def test_faults_of_the_server_are_no_wrong_answers(write_task: WriteTask, tmp_path: Path) -> None:
     """One row in six fails at first; all are answered in the end."""
-    faults = {"500": 0.05, "reset_before_headers": 0.05, "truncated": 0.05}
+    faults = {"500": 0.05, "503": 0.05, "empty_choices": 0.05}
     task = write_task(test=animals(120))
     with FaultServer(LABELS, knows, faults=faults, seed=3) as server:
         with process(server, task, "--out", tmp_path / "out", "--concurrency", 16) as running:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow
+import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
@@ -489,7 +489,7 @@ def test_a_disk_that_is_full_ends_the_run_without_a_gap(
 def _write(path: Path, found: list[Example]) -> None:
     if path.suffix == ".parquet":
         columns = {"input": [e.input for e in found], "answer": [e.answer for e in found]}
-        parquet.write_table(pyarrow.table(columns), path)
+        parquet.write_table(pa.table(columns), path)
     elif path.suffix == ".csv":
         path.write_text("input,answer\n" + "".join(f'"{e.input}",{e.answer}\n' for e in found))
     else:

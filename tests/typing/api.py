@@ -34,6 +34,7 @@ from calibrant.metrics import bootstrap_interval, paired_comparison, wilson_inte
 from calibrant.optimization import ExemplarProposer, OptimizationResult, optimize
 from calibrant.reports import write_report
 from calibrant.scoring import BrierScoring, LinearBlendScoring, ScoringStrategy
+from calibrant.store import PredictionCache
 from calibrant.testing import FakeClient, fake_response
 
 # Tasks.
@@ -80,6 +81,9 @@ class Memory(dict[str, Prediction]):
 
 
 journal: Journal = Memory()
+with PredictionCache("cache.db", max_bytes=10**9, busy_timeout=1.0) as cache:
+    shared: Journal = cache
+    assert_type(cache.get_many(["key"]), dict[str, Prediction])
 
 
 def my_model(messages: list[dict[str, str]]) -> object:

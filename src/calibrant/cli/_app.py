@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from calibrant.cli._batch import batch
 from calibrant.cli._errors import reports_errors
 
 __all__ = ["app", "main"]
@@ -18,6 +19,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+app.add_typer(batch)
 
 TaskFile = Annotated[Path, typer.Argument(metavar="TASK.toml", help="The task file.")]
 Model = Annotated[

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calibrant.calibration import LabelPriorCorrection
-from calibrant.cli._files import read_prompt
-from calibrant.core import ConfigurationError, Outcome, Task, read_texts
+from calibrant.core import ConfigurationError, DataError, Outcome, Task, read_texts
 from calibrant.inference import Classifier
 
 if TYPE_CHECKING:
     from calibrant.core import Prediction
 
-__all__ = ["run_classify"]
+__all__ = ["read_prompt", "run_classify"]
 
 
 def run_classify(  # noqa: PLR0913  (keyword-only options)
@@ -100,6 +99,24 @@ def _check_arguments(texts: list[str]) -> None:
         except UnicodeEncodeError as error:
             msg = f"Expected --text in UTF-8, got {text!r:.80}: put it into a UTF-8 file and pass --file."
             raise ConfigurationError(msg) from error
+
+
+def read_prompt(path: Path) -> str:
+    """Return the prompt in a file.
+
+    Raises
+    ------
+    DataError
+        There is no such file, or it is not UTF-8.
+    """
+    if not path.is_file():
+        raise DataError("no such prompt file.", path=path)
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        msg = f"expected UTF-8 text, got the byte 0x{error.object[error.start]:02x}: save the file as UTF-8."
+        raise DataError(msg, path=path, line=line) from error
 
 
 def _line(text: str, prediction: Prediction, *, as_json: bool) -> str:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from calibrant.calibration import LabelPriorCorrection
+from calibrant.cli._classify import read_prompt
 from calibrant.cli._errors import FAILED, GATE_FAILED, INTERRUPTED
-from calibrant.cli._files import read_prompt
 from calibrant.cli._progress import EvaluationDisplay
 from calibrant.core import ConfigurationError, DataError, DataSource, LabelSet, StateError, Task
 from calibrant.evaluation import GATES, BatchEvaluator, Dataset, default_cache, open_cache

@@ -7,9 +7,9 @@ import contextlib
 import ipaddress
 import json
 import threading
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from calibrant.clients._redact import redact
@@ -41,6 +41,7 @@ _TOO_LONG: Final = (
     "maximum model length",
     "available context size",
 )
+_T = TypeVar("_T")
 _SHORTEN: Final = "Shorten the text or the prompt, or serve the model with a longer context."
 
 
@@ -156,6 +157,22 @@ class JsonHttp:
         async with line.gate:
             try:
                 return await _exchange(line.session, self.root + route, body)
+            except Exception as error:  # noqa: BLE001 (the seam: anything may come)
+                failure = self._failure(error)
+        raise failure from None  # the cause may hold a key
+
+    async def through(self, work: Callable[[aiohttp.ClientSession, str], Awaitable[_T]]) -> _T:
+        """Do with the session, and the server's address, what is no call with JSON: files sent and fetched.
+
+        Raises
+        ------
+        ProviderError
+            `work` failed.
+        """
+        line = await self._line()
+        async with line.gate:
+            try:
+                return await work(line.session, self.root)
             except Exception as error:  # noqa: BLE001 (the seam: anything may come)
                 failure = self._failure(error)
         raise failure from None  # the cause may hold a key

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final
 from weakref import WeakKeyDictionary
 
 from calibrant.clients._callable import parse_space
+from calibrant.clients._chat_body import chat_body
 from calibrant.clients._chat_template import ChatTemplate
 from calibrant.clients._http import JsonHttp, Reply
 from calibrant.clients._servers import (
@@ -128,19 +129,9 @@ class OpenAICompatibleClient:
         ProviderError
             The call failed. Nothing is retried here.
         """
-        options = {name: value for name, value in request.options.items() if name not in self.SETTINGS}
-        body: dict[str, Any] = {
-            "temperature": 0,
-            **options,
-            "model": self._model,
-            "messages": [dict(message) for message in request.messages],
-        }
-        if request.response_format is not None:
-            body["response_format"] = dict(request.response_format)
-        if request.top_logprobs > 0:
-            body |= {"logprobs": True, "top_logprobs": request.top_logprobs}
-        sent = {name: value for name, value in body.items() if value is not None}
-        return await self._http.call("/v1/chat/completions", sent)
+        return await self._http.call(
+            "/v1/chat/completions", chat_body(self._model, request, without=self.SETTINGS)
+        )
 
     async def check_labels(self, labels: Sequence[str]) -> None:
         """Refuse labels whose tokens do not spell them, or that the context cannot hold.

@@ -12,28 +12,29 @@ __all__ = ["row_record"]
 def row_record(index: int, example: Example, prediction: Prediction) -> dict[str, Any]:
     """Return the line of a row as JSON values.
 
-    ``correct`` is None where the row failed for the server's reasons. ``attempts`` is 0 where the
-    answer was known already, so that nothing was paid; tokens and cost are those of the answer.
+    ``correct`` is None where the row failed for the server's reasons, or its true label is not known.
+    ``attempts`` is 0 where the model's answer was known already, so that nothing was paid; tokens and
+    cost are those of the answer.
 
     Parameters
     ----------
     index : int
         Position of the row in the input, from 0.
     example : Example
-        The row; its answer is spelled as in the label set.
+        The row; its answer is spelled as in the label set, or empty where it is not known.
     prediction : Prediction
         What the classifier answered.
     """
     distribution = prediction.distribution
     usage = prediction.usage
-    failed = prediction.outcome is Outcome.ERROR
+    unknown = not example.answer or prediction.outcome is Outcome.ERROR
     return {
         "index": index,
         "input": example.input,
-        "answer": example.answer,
+        "answer": example.answer or None,
         "label": prediction.label,
         "confidence": prediction.confidence,
-        "correct": None if failed else prediction.label == example.answer,
+        "correct": None if unknown else prediction.label == example.answer,
         "outcome": prediction.outcome.value,
         "reason": prediction.reason,
         "probabilities": None

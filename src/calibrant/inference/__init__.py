@@ -1,6 +1,7 @@
 """From a prompt and a model to predictions: clients by name, the concurrent engine, the classifier."""
 
 from calibrant.clients import RetryPolicy
+from calibrant.inference._batch_api import BatchApi, RemoteBatch, open_batch_api
 from calibrant.inference._choice import Scoring
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._codes import LabelCodes
@@ -26,6 +27,7 @@ from calibrant.inference.doctor import (
 
 __all__ = [
     "AnswerReader",
+    "BatchApi",
     "Classifier",
     "Decoding",
     "ExactScoring",
@@ -38,6 +40,7 @@ __all__ = [
     "ModelLike",
     "OnPrediction",
     "Query",
+    "RemoteBatch",
     "RetryPolicy",
     "Runner",
     "Sampling",
@@ -49,6 +52,7 @@ __all__ = [
     "aexamine",
     "examine",
     "load_examination",
+    "open_batch_api",
     "open_client",
     "run_sync",
     "save_examination",

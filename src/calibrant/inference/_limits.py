@@ -223,8 +223,9 @@ class Gate:
                 self._cut(epoch)
             elif error is None and self.allowed < self.limits.concurrency:
                 self.allowed = min(float(self.limits.concurrency), self.allowed + 1.0 / self.allowed)
-            for _ in range(max(1, int(self.allowed)) - self._in_flight):
-                self._wake()
+            if self._waiting:
+                for _ in range(max(1, int(self.allowed)) - self._in_flight):
+                    self._wake()
 
     def _wake(self) -> None:
         """Tell the one that has waited longest to look again."""

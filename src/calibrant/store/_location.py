@@ -16,6 +16,7 @@ __all__ = ["Location"]
 _HIDDEN = "[redacted]"
 _SQLITE = "sqlite"
 _POSTGRESQL = "postgresql"
+_SMALLEST = 512  # bytes of a SQLite file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +45,7 @@ class Location:
         """
         text = os.fspath(place)
         if "://" not in text:
-            path = Path(text).expanduser()
+            path = Path(text).expanduser().absolute()  # the program may change its folder
             return cls(url=URL.create(_SQLITE, database=str(path)), path=path)
         try:
             url = make_url(text)
@@ -64,7 +65,8 @@ class Location:
                 "Expected a SQLite file such as sqlite:///cache.db, got a database in memory or a "
                 "file: URI: name a file that other processes can open, too."
             )
-        return cls(url=url, path=Path(url.database))
+        path = Path(url.database).absolute()
+        return cls(url=url.set(database=str(path)), path=path)
 
     def __str__(self) -> str:
         """Name the database without user, password and options."""
@@ -112,9 +114,31 @@ class Location:
                 raise IsADirectoryError(f"{self.path} is a folder")
             # An existing file keeps its permissions: whoever opened it to a group meant to.
             # SQLite gives the files it puts beside it the same ones.
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
+            handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                size = os.fstat(handle).st_size
+            finally:
+                os.close(handle)
         except OSError as error:
             raise StateError(
                 f"{self.path}: cannot be created or written ({error.strerror or error}): "
                 "make its folder writable or name another file."
             ) from error
+        if 0 < size < _SMALLEST:  # SQLite would take it for a new one and overwrite it
+            raise StateError(self.damaged("file is not a database"))
+
+    def file_identity(self) -> tuple[int, int] | None:
+        """Return what tells the file from another of the same name; None where there is none."""
+        try:
+            found = self.path.stat() if self.path is not None else None
+        except FileNotFoundError:
+            found = None
+        return None if found is None else (found.st_dev, found.st_ino)
+
+    def damaged(self, reason: str) -> str:
+        """Return that the file is no database, and what to do."""
+        return (
+            f"{self}: expected a database for predictions, got: {reason}: it is damaged or no SQLite "
+            "database, and was left as it is: delete it (and the files -wal and -shm beside it) or "
+            "name another file."
+        )

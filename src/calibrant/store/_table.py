@@ -71,10 +71,9 @@ class PredictionTable:
     def __init__(self, location: Location, *, busy_timeout: float) -> None:
         self._location = location
         self._busy_timeout = busy_timeout
-        location.make_file()
         self._engine = self._connect()
         try:
-            self._prepare()
+            self._open()
         except SQLAlchemyError as error:
             self._engine.dispose()
             raise StateError(self.unusable(error)) from None
@@ -155,6 +154,11 @@ class PredictionTable:
         elif self._location.is_postgresql and "connect_timeout" not in url.query:
             options["connect_timeout"] = 10
         try:
+            if url.get_dialect().is_async:
+                raise ConfigurationError(
+                    f"{self._location}: expected a synchronous driver, got {url.get_driver_name()}: "
+                    "use sqlite:/// or postgresql+psycopg://."
+                )
             engine = sa.create_engine(
                 url,
                 connect_args=options,
@@ -167,11 +171,6 @@ class PredictionTable:
                 f"{self._location.reason(error)}: for PostgreSQL `pip install calibrant[postgres]`, for "
                 "SQLite nothing."
             ) from None
-        if engine.dialect.is_async:
-            raise ConfigurationError(
-                f"{self._location}: expected a synchronous driver, got {engine.dialect.driver}: "
-                "use sqlite:/// or postgresql+psycopg://."
-            )
         sa.event.listen(engine, "connect", self._on_connect)
         self._mark = {"sqlite": "?", "postgresql": "%s"}.get(engine.dialect.name)
         return engine
@@ -200,6 +199,11 @@ class PredictionTable:
             if not self._is_current(connection):
                 _create(connection)
 
+    def _open(self) -> None:
+        self._location.make_file()
+        self._prepare()
+        self._file = self._location.file_identity()
+
     def _use_wal(self) -> None:
         """Let readers and a writer work side by side; SQLite does not wait for locks here."""
         deadline = time.monotonic() + self._busy_timeout
@@ -227,13 +231,10 @@ class PredictionTable:
         return found == SCHEMA_VERSION
 
     def _recover_file(self) -> None:
-        """Begin anew where the file was deleted: writing into a deleted file would seem to succeed."""
-        path = self._location.path
-        if path is None or path.exists():
-            return
-        self._engine.dispose()
-        self._location.make_file()
-        self._prepare()
+        """Begin anew where the file was deleted or replaced: writing into the old one would seem to succeed."""
+        if self._location.file_identity() != self._file:
+            self._engine.dispose()
+            self._open()
 
     def _read_block(self, connection: sa.Connection, keys: Sequence[str]) -> dict[str, str]:
         columns = _PREDICTIONS.c
@@ -244,7 +245,8 @@ class PredictionTable:
         # where another thread computes: the block travels as one row.
         joined = sa.func.group_concat(columns.key + _UNIT + columns.record, _RECORD)
         text = connection.scalar(sa.select(joined).where(columns.key.in_(keys)))
-        return dict(row.split(_UNIT, 1) for row in text.split(_RECORD)) if text else {}
+        found = (row.partition(_UNIT) for row in (text or "").split(_RECORD))
+        return {key: record for key, unit, record in found if unit}
 
     def unusable(self, error: SQLAlchemyError) -> str:
         """Return that the database cannot be used, why, and what to do."""
@@ -254,10 +256,7 @@ class PredictionTable:
         elif isinstance(error, OperationalError):
             remedy = "make it and its folder writable, end what locks it, or name another file"
         else:
-            remedy = (
-                "it is damaged or no SQLite database, and was left as it is: delete it (and the files "
-                "-wal and -shm beside it) or name another file"
-            )
+            return self._location.damaged(reason)
         return f"{self._location}: expected a database for predictions, got: {reason}: {remedy}."
 
 

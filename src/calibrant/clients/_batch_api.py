@@ -1,0 +1,413 @@
+"""The batch interface of OpenAI-compatible servers: files up, batches made and watched, files down."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import quote, urlencode
+
+from calibrant.clients._chat_body import chat_body
+from calibrant.clients._http import JsonHttp, Reply
+from calibrant.clients._openai_compatible import OpenAICompatibleClient
+from calibrant.clients._redact import redact
+from calibrant.clients._retry import RetryPolicy, with_retries
+from calibrant.core import CompletionRequest, ConfigurationError, ProviderError
+
+if TYPE_CHECKING:
+    import aiohttp
+
+__all__ = ["BatchApi", "RemoteBatch"]
+
+_ROUTE: Final = "/v1/chat/completions"
+_WINDOW: Final = "24h"
+_OPENAI: Final = "openai/"
+_OPENAI_BASE: Final = "https://api.openai.com/v1"
+_ENDED: Final = frozenset({"completed", "failed", "expired", "cancelled"})
+# What belongs to an HTTP call, not to its body, and may hold credentials.
+_OF_A_CALL: Final = ("headers", "extra_headers", "default_headers", "extra_query", "extra_body", "stream")
+_PAGE: Final = 100
+# A made batch must have had the time to appear in the list that is searched for it.
+_SECONDS_TO_APPEAR: Final = 5.0
+# The server's clock and ours may differ.
+_CLOCKS_DIFFER_SECONDS: Final = 86_400.0
+_SLOWEST_BYTES_PER_SECOND: Final = 100_000
+_CHUNK: Final = 1 << 20
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteBatch:
+    """A batch, as the provider describes it.
+
+    Attributes
+    ----------
+    id : str
+        The provider's name for it.
+    status : str
+        ``validating``, ``in_progress``, ``finalizing``, ``completed``, ``failed``, ``expired``,
+        ``cancelling``, ``cancelled``, or what else the provider says.
+    output_file, error_file : str or None
+        Files with the answers, and with the requests that failed.
+    total, completed, failed : int
+        Requests.
+    errors : tuple of str
+        Why the batch failed as a whole, without credentials.
+    created : float or None
+        Unix seconds.
+    metadata : mapping
+        What it was made with.
+    """
+
+    id: str
+    status: str
+    output_file: str | None = None
+    error_file: str | None = None
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+    errors: tuple[str, ...] = ()
+    created: float | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will come."""
+        return self.status in _ENDED
+
+
+class BatchApi:
+    """The batch interface of one server.
+
+    Parameters
+    ----------
+    model : str
+        The model's name: ``openai/NAME``, or any name with `api_base`; a prefix that names the kind of
+        server is not sent.
+    api_base : str, optional
+        Address of the server, with or without ``/v1``; for ``openai/NAME`` by default
+        ``OPENAI_BASE_URL`` or OpenAI's own.
+    api_key : str, optional
+        By default ``OPENAI_API_KEY``, for ``hosted_vllm/NAME`` ``HOSTED_VLLM_API_KEY``. Never shown or
+        written.
+    timeout : float, default 60
+        Seconds a call may take; files take what their size needs besides.
+    retry : RetryPolicy, optional
+        How passing faults are retried.
+
+    Raises
+    ------
+    ConfigurationError
+        There is no such interface for this model, or the address holds credentials.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        api_base: str | None = None,
+        api_key: str | None = None,
+        timeout: float = 60.0,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        prefix = next((known for known in OpenAICompatibleClient.PREFIXES if model.startswith(known)), "")
+        variable = "HOSTED_VLLM_API_KEY" if prefix == "hosted_vllm/" else "OPENAI_API_KEY"
+        key = (api_key or os.environ.get(variable, "")).strip() or None
+        self.name = model
+        self.address = _address(model, api_base)
+        self._model = model.removeprefix(prefix)
+        self._key = key
+        self._timeout = timeout
+        self._retry = retry or RetryPolicy()
+        self._http = JsonHttp(provider=model, api_base=self.address, api_key=key, timeout=timeout)
+
+    def line(self, custom_id: str, request: CompletionRequest) -> str:
+        """Return the line of a request file: what a live call would send, under a name.
+
+        Raises
+        ------
+        ConfigurationError
+            The request has options that belong to an HTTP call.
+        """
+        refused = [name for name in _OF_A_CALL if request.options.get(name) is not None]
+        if refused:
+            raise ConfigurationError(
+                f"Expected no {', '.join(refused)} among the model's options: a request file holds bodies only. "
+                "Leave it out, or classify without the batch interface."
+            )
+        body = chat_body(self._model, request, without=OpenAICompatibleClient.SETTINGS)
+        return json.dumps({"custom_id": custom_id, "method": "POST", "url": _ROUTE, "body": body})
+
+    async def upload(self, path: Path) -> str:
+        """Send a request file and return the provider's name for it.
+
+        Raises
+        ------
+        ProviderError
+            It was not taken.
+        """
+        seconds = self._timeout + os.path.getsize(path) / _SLOWEST_BYTES_PER_SECOND  # noqa: ASYNC240, PTH202
+        answer = await self._insist(lambda: self._upload(path, seconds))
+        return self._text(answer, "id")
+
+    async def create(
+        self, file_id: str, *, metadata: Mapping[str, str], since: float, look_first: bool
+    ) -> RemoteBatch:
+        """Make a batch, once, however often the call fails: a batch is paid for.
+
+        A call that got no answer may have made a batch all the same, so before every further call the
+        batch with the same metadata is looked for.
+
+        Parameters
+        ----------
+        file_id : str
+            The request file.
+        metadata : mapping of str to str
+            Tells this batch from all others.
+        since : float
+            Unix seconds; it cannot be older.
+        look_first : bool
+            Whether an earlier process may have made it.
+
+        Raises
+        ------
+        ProviderError
+            It was not made, or nobody knows.
+        """
+        asked = look_first
+
+        async def attempt() -> RemoteBatch:
+            nonlocal asked
+            if asked:
+                await self._retry.sleep(_SECONDS_TO_APPEAR)
+                found = await self._search(metadata, since)
+                if found is not None:
+                    return found
+            asked = True
+            return await self._create(file_id, metadata)
+
+        return await self._insist(attempt)
+
+    async def look(self, batch_id: str) -> RemoteBatch:
+        """Return a batch as it is now.
+
+        Raises
+        ------
+        ProviderError
+            The server does not say.
+        """
+
+        async def ask() -> RemoteBatch:
+            reply = await self._http.exchange(f"/v1/batches/{quote(batch_id, safe='')}")
+            return self._batch(self._http.checked(reply))
+
+        return await self._insist(ask)
+
+    async def download(self, file_id: str, target: Path) -> None:
+        """Put a file of the provider's in place, whole or not at all; our key is hidden wherever it occurs.
+
+        Raises
+        ------
+        ProviderError
+            It could not be fetched.
+        """
+        await self._insist(lambda: self._download(file_id, target))
+
+    def refusal(self, status: int, body: object) -> ProviderError:
+        """Return the error that a live call would have met with this status and body."""
+        data = dict(body) if isinstance(body, Mapping) else None
+        text = body if isinstance(body, str) else json.dumps(body)
+        try:
+            self._http.checked(Reply(status=status, headers={}, data=data, text=text[:2000]))
+        except ProviderError as error:
+            return error
+        return ProviderError("the answer is no answer.", provider=self.name)
+
+    def redacted(self, text: str) -> str:
+        """Return `text` without credentials."""
+        return self._http.redacted(text)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    async def _insist(self, call: Callable[[], Awaitable[_T]]) -> _T:
+        return (await with_retries(call, policy=self._retry))[0]
+
+    async def _create(self, file_id: str, metadata: Mapping[str, str]) -> RemoteBatch:
+        body = {"input_file_id": file_id, "endpoint": _ROUTE, "completion_window": _WINDOW}
+        return self._batch(await self._http.call("/v1/batches", {**body, "metadata": dict(metadata)}))
+
+    async def _search(self, metadata: Mapping[str, str], since: float) -> RemoteBatch | None:
+        """Return the batch with this metadata; the list begins with the newest."""
+        after: str | None = None
+        while True:
+            query = {"limit": str(_PAGE)} | ({} if after is None else {"after": after})
+            reply = await self._http.exchange(f"/v1/batches?{urlencode(query)}")
+            if reply.absent:
+                raise ProviderError(
+                    "an earlier call may have made this batch, and the server does not list batches.",
+                    provider=self.name,
+                    hint="Look it up at the provider; if it is not there, submit into a new directory.",
+                )
+            page = self._http.checked(reply)
+            entries = page.get("data")
+            batches = [self._batch(entry) for entry in entries] if isinstance(entries, list) else []
+            for batch in batches:
+                if metadata.items() <= dict(batch.metadata).items():
+                    return batch
+            last = batches[-1] if batches else None
+            if last is None or not page.get("has_more") or last.id == after:
+                return None
+            if last.created is not None and last.created < since - _CLOCKS_DIFFER_SECONDS:
+                return None
+            after = last.id
+
+    async def _upload(self, path: Path, seconds: float) -> dict[str, Any]:
+        async def send(session: aiohttp.ClientSession, root: str) -> Reply:
+            import aiohttp  # noqa: PLC0415 (keeps `import calibrant` light)
+
+            with path.open("rb") as file:
+                form = aiohttp.FormData()
+                form.add_field("purpose", "batch")
+                form.add_field("file", file, filename=path.name, content_type="application/jsonl")
+                payload = form()
+                async with (
+                    asyncio.timeout(seconds),
+                    session.post(
+                        f"{root}/v1/files",
+                        data=payload,
+                        headers={"Content-Type": payload.content_type},
+                        timeout=aiohttp.ClientTimeout(total=None),
+                        allow_redirects=False,
+                    ) as response,
+                ):
+                    return _reply(response, await response.read())
+
+        return self._http.checked(await self._http.through(send))
+
+    async def _download(self, file_id: str, target: Path) -> None:
+        partial = target.with_name(target.name + ".part")
+
+        async def fetch(session: aiohttp.ClientSession, root: str) -> Reply | None:
+            import aiohttp  # noqa: PLC0415 (keeps `import calibrant` light)
+
+            async with session.get(
+                f"{root}/v1/files/{quote(file_id, safe='')}/content",
+                headers={"Accept": "*/*"},
+                timeout=aiohttp.ClientTimeout(
+                    total=None, sock_connect=self._timeout, sock_read=self._timeout
+                ),
+                allow_redirects=False,
+            ) as response:
+                if response.status != 200:
+                    return _reply(response, await response.read())
+                with partial.open("wb") as file:
+                    await self._copy(response.content, file.write)
+                return None
+
+        refused = await self._http.through(fetch)
+        if refused is not None:
+            raise self.refusal(refused.status, refused.data or refused.text)
+        partial.replace(target)
+
+    async def _copy(self, stream: aiohttp.StreamReader, write: Callable[[bytes], object]) -> None:
+        """Write a stream line by line, so that no secret is cut in two."""
+        rest: list[bytes] = []
+        async for chunk in stream.iter_chunked(_CHUNK):
+            lines, newline, begun = chunk.rpartition(b"\n")
+            if newline:
+                write(self._hidden(b"".join(rest) + lines + newline))
+                rest = []
+            rest.append(begun)
+        write(self._hidden(b"".join(rest)))
+
+    def _hidden(self, data: bytes) -> bytes:
+        if self._key is None or len(self._key) <= 3:  # as `redact` does
+            return data
+        return data.replace(self._key.encode(), b"[redacted]")
+
+    def _batch(self, record: object) -> RemoteBatch:
+        if not isinstance(record, Mapping):
+            record = {}
+        counts = record.get("request_counts")
+        counts = counts if isinstance(counts, Mapping) else {}
+        metadata = record.get("metadata")
+        created = record.get("created_at")
+        return RemoteBatch(
+            id=self._text(record, "id"),
+            status=self._text(record, "status"),
+            output_file=_named(record.get("output_file_id")),
+            error_file=_named(record.get("error_file_id")),
+            total=_count(counts.get("total")),
+            completed=_count(counts.get("completed")),
+            failed=_count(counts.get("failed")),
+            errors=tuple(self.redacted(text) for text in _messages(record.get("errors"))),
+            created=float(created) if isinstance(created, int | float) else None,
+            metadata=metadata if isinstance(metadata, Mapping) else {},
+        )
+
+    def _text(self, record: Mapping[str, Any], name: str) -> str:
+        found = record.get(name)
+        if isinstance(found, str) and found:
+            return found
+        raise ProviderError(
+            f"Expected an object with {name!r}, got one without: the answer is broken.",
+            provider=self.name,
+            retryable=True,
+        )
+
+
+def _reply(response: aiohttp.ClientResponse, content: bytes) -> Reply:
+    try:
+        data = json.loads(content)
+    except ValueError:
+        data = None
+    return Reply(
+        status=response.status,
+        headers=dict(response.headers),
+        data=data if isinstance(data, dict) else None,
+        text=content[:2000].decode("utf-8", "replace"),
+    )
+
+
+def _address(model: str, api_base: str | None) -> str:
+    if api_base is None and model.startswith(_OPENAI):
+        api_base = os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or _OPENAI_BASE
+    if api_base is None:
+        raise ConfigurationError(
+            f"Expected a model with OpenAI's batch interface, openai/NAME or any name with api_base, got {model!r}: "
+            "name another model, or classify without the batch interface."
+        )
+    if redact(str(api_base)) != str(api_base):
+        raise ConfigurationError(
+            f"Expected api_base without credentials, got {redact(str(api_base))}: set OPENAI_API_KEY instead."
+        )
+    return api_base
+
+
+def _named(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+def _messages(errors: object) -> list[str]:
+    """Return what is wrong with a batch as a whole, one line each."""
+    entries = errors.get("data") if isinstance(errors, Mapping) else errors
+    found = []
+    for entry in entries if isinstance(entries, list) else []:
+        if not isinstance(entry, Mapping):
+            found.append(str(entry))
+            continue
+        line = "" if entry.get("line") is None else f"line {entry['line']}: "
+        said = [str(entry[name]) for name in ("code", "message") if entry.get(name)]
+        found.append(line + ": ".join(said))
+    return found

@@ -1,0 +1,34 @@
+"""The one function that turns a model's name into its provider's batch interface."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from calibrant.clients import BatchApi, RemoteBatch, RetryPolicy
+
+__all__ = ["BatchApi", "RemoteBatch", "open_batch_api"]
+
+
+def open_batch_api(
+    model: str, *, options: Mapping[str, Any] | None = None, retry: RetryPolicy | None = None
+) -> BatchApi:
+    """Return the batch interface of the provider of `model`.
+
+    Parameters
+    ----------
+    model : str
+        ``openai/NAME``, or any name with the option ``api_base``.
+    options : mapping, optional
+        Those of the model; ``api_base``, ``api_key`` and ``timeout`` are used here.
+    retry : RetryPolicy, optional
+        How passing faults are retried.
+
+    Raises
+    ------
+    ConfigurationError
+        There is no such interface for this model.
+    """
+    given = options or {}
+    found = {name: given[name] for name in ("api_base", "api_key", "timeout") if name in given}
+    return BatchApi(model, retry=retry, **found)

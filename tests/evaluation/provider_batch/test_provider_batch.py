@@ -1,0 +1,557 @@
+"""Jobs at a provider's batch interface: nothing lost, nothing submitted twice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calibrant import Classifier, Example
+from calibrant.clients import OpenAICompatibleClient
+from calibrant.core import ConfigurationError, ProviderError, StateError
+from calibrant.evaluation import (
+    BatchLimits,
+    BatchReport,
+    Polling,
+    batch_status,
+    collect_batch,
+    retry_batch,
+    submit_batch,
+)
+from calibrant.evaluation._provider_batch_state import BatchDirectory, BatchState
+from calibrant.inference import Query, RetryPolicy
+from calibrant.testing import FakeClient, fake_response
+
+KEY = "sk-planted-0123456789abcdef"
+ROWS = [
+    Example(input=f"{number} {word}", answer=answer)
+    for number in range(3)
+    for word, answer in (("meow", "cat"), ("woof", "dog"))
+]
+TWO_A_FILE = BatchLimits(requests=2)
+SOON = Polling(seconds=0.01, timeout_seconds=30)
+
+
+async def at_once(_seconds: float) -> None:
+    """Do not wait."""
+
+
+RETRY = RetryPolicy(sleep=at_once)
+ONCE = RetryPolicy(sleep=at_once, attempts=1)
+
+
+def classifier(prompt: str = "Which animal?", **options: Any) -> Classifier:
+    """Return a classifier whose provider is the loopback one."""
+    return Classifier(
+        model="openai/tiny", labels=["cat", "dog"], field="category", prompt=prompt, options=options
+    )
+
+
+def submit(
+    out: Path, *, rows: list[Example] = ROWS, retry: RetryPolicy = RETRY, **options: Any
+) -> BatchReport:
+    """Submit the rows, two a file."""
+    return submit_batch(classifier(**options), rows, out=out, limits=TWO_A_FILE, retry=retry)
+
+
+def collect(out: Path) -> BatchReport:
+    """Wait for everything."""
+    return collect_batch(out, wait=SOON, retry=RETRY)
+
+
+def records(out: Path) -> list[dict[str, Any]]:
+    """Return the rows that were collected."""
+    return [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+
+
+def outcomes(out: Path) -> list[str]:
+    """Return how the rows ended."""
+    return [record["outcome"] for record in records(out)]
+
+
+def test_a_request_is_what_a_live_call_sends(server: Any, tmp_path: Path) -> None:
+    """The body, byte for byte as JSON; the file is named, and holds a line per row in order."""
+    given = classifier(max_tokens=20, seed=None, timeout=9, api_key=KEY)
+    submit_batch(given, ROWS, out=tmp_path, retry=RETRY)
+    live = OpenAICompatibleClient("openai/tiny", api_base=server.url)
+    runner = given.runner
+    method = replace(runner.method, client=live)  # type: ignore[type-var]
+    asyncio.run(
+        replace(runner, client=live, method=method).arun(
+            [Query(prompt=given.prompt, text=row.input) for row in ROWS]
+        )
+    )
+    (batch,) = server.batches.values()
+    sent = server.requests(batch)
+    assert [line["body"] for line in sent] == sorted(
+        server.chats, key=lambda body: body["messages"][1]["content"][0]
+    )
+    assert {line["url"] for line in sent} == {"/v1/chat/completions"}
+    assert {line["method"] for line in sent} == {"POST"}
+    body = sent[0]["body"]
+    assert (body["model"], body["temperature"], body["max_tokens"]) == ("tiny", 0, 20)
+    assert "timeout" not in body
+    assert "seed" not in body
+    assert body["messages"] == [
+        {"role": "system", "content": "Which animal?"},
+        {"role": "user", "content": "0 meow"},
+    ]
+
+
+def test_collected_predictions_are_those_of_live_calls(server: Any, tmp_path: Path) -> None:
+    """In input order, though the provider answers in another, and over several files."""
+    submit(tmp_path)
+    report = collect(tmp_path)
+    assert report.outcomes == {"ok": 6}
+    assert (report.prompt_tokens, report.completion_tokens) == (42, 18)
+    found = records(tmp_path)
+    assert [record["input"] for record in found] == [row.input for row in ROWS]
+    assert [record["label"] for record in found] == [row.answer for row in ROWS]
+    live = Classifier(
+        model=OpenAICompatibleClient("openai/tiny", api_base=server.url),
+        labels=["cat", "dog"],
+        field="category",
+        prompt="Which animal?",
+        scoring="decode",
+    ).classify_many([row.input for row in ROWS])
+    for record, prediction in zip(found, live, strict=True):
+        assert prediction.distribution is not None
+        assert record["confidence"] == prediction.confidence
+        assert list(record["probabilities"].values()) == prediction.distribution.probabilities.tolist()
+        assert record["space"] == "masked"
+        assert record["cost"] is None
+
+
+def test_files_end_where_a_limit_would_be_passed(server: Any, tmp_path: Path) -> None:
+    """By requests, and by bytes; no row is in two, and none is missing."""
+    report = submit(tmp_path / "requests")
+    assert [part.requests for part in report.parts] == [2, 2, 2]
+    line = len(
+        (tmp_path / "requests" / "batch-requests-0001.jsonl").read_bytes().splitlines(keepends=True)[0]
+    )
+    many = BatchLimits(bytes=line * 4)
+    report = submit_batch(classifier(), ROWS, out=tmp_path / "bytes", limits=many, retry=RETRY)
+    assert [part.requests for part in report.parts] == [4, 2]
+    assert all(len(content) <= line * 4 for _, content in server.files.values())
+    names = [
+        request["custom_id"]
+        for batch in list(server.batches.values())[3:]
+        for request in server.requests(batch)
+    ]
+    assert len(set(names)) == len(names) == 6
+
+
+def test_a_request_larger_than_a_file_is_refused(server: Any, tmp_path: Path) -> None:
+    """Before anything is sent."""
+    with pytest.raises(StateError, match="at most 100 bytes, got one of"):
+        submit_batch(classifier(), ROWS, out=tmp_path, limits=BatchLimits(bytes=100))
+    assert server.calls == []
+
+
+def test_submitting_again_does_nothing(server: Any, tmp_path: Path) -> None:
+    """Neither before nor after it was collected."""
+    assert submit(tmp_path).submitted == 3
+    calls = list(server.calls)
+    assert submit(tmp_path).submitted == 0
+    collect(tmp_path)
+    assert submit(tmp_path).submitted == 0
+    assert server.calls[: len(calls)] == calls
+    assert len(server.batches) == 3
+    assert "list" not in server.calls
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"prompt": "Other?"}, "prompt"),
+        ({"rows": ROWS[:5]}, "rows"),
+        ({"max_tokens": 3}, "options"),
+    ],
+)
+def test_the_directory_of_another_job_is_refused(
+    server: Any, tmp_path: Path, change: dict[str, Any], named: str
+) -> None:
+    """Naming what differs, and sending nothing."""
+    submit(tmp_path)
+    with pytest.raises(StateError, match=f"holds a job that differs in {named}:"):
+        submit(tmp_path, **change)
+    assert len(server.batches) == 3
+
+
+@pytest.mark.usefixtures("server")
+def test_a_directory_with_other_files_is_refused(tmp_path: Path) -> None:
+    """What is in it stays."""
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(StateError, match=r"got notes\.txt"):
+        submit(tmp_path)
+    assert [found.name for found in tmp_path.iterdir()] == ["notes.txt"]
+
+
+class _Killed(BaseException):
+    """Stands for a kill."""
+
+
+@pytest.mark.parametrize("written", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("at", range(10))
+def test_a_crash_at_any_save_submits_nothing_twice(
+    server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, *, written: bool
+) -> None:
+    """Three files make ten saves; the same command then goes on, and every row is asked about once."""
+    save, saves = BatchDirectory.save, []
+
+    def crash(directory: BatchDirectory, state: BatchState) -> None:
+        saves.append(state)
+        if len(saves) == at + 1:
+            if written:
+                save(directory, state)
+            raise _Killed
+        save(directory, state)
+
+    monkeypatch.setattr(BatchDirectory, "save", crash)
+    with pytest.raises(_Killed):
+        submit(tmp_path)
+    monkeypatch.undo()
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+    submit(tmp_path)
+    assert len(server.batches) == 3
+    collect(tmp_path)
+    assert outcomes(tmp_path) == ["ok"] * 6
+
+
+@pytest.mark.parametrize("step", ["upload", "create"])
+def test_kill_9_while_the_provider_answers_submits_nothing_twice(
+    server: Any, tmp_path: Path, step: str
+) -> None:
+    """The provider has done what it was asked, and its answer is lost with the process."""
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); sys.stdin.readline()\n"
+        "from pathlib import Path\n"
+        "from calibrant import Classifier, Example\n"
+        "from calibrant.evaluation import BatchLimits, submit_batch\n"
+        "words = (('meow', 'cat'), ('woof', 'dog'))\n"
+        "rows = [Example(input=f'{n} {w}', answer=a) for n in range(3) for w, a in words]\n"
+        "c = Classifier(model='openai/tiny', labels=['cat', 'dog'], field='category', prompt='Which animal?')\n"
+        "submit_batch(c, rows, out=Path(sys.argv[2]), limits=BatchLimits(requests=2))\n"
+    )
+    source = str(Path(sys.modules["calibrant"].__file__ or "").parent.parent)
+    server.faults[step] = [None, "kill"]
+    process = subprocess.Popen(  # noqa: S603 (our own code)
+        [sys.executable, "-c", code, source, str(tmp_path / "job")],
+        stdin=subprocess.PIPE,
+        env=os.environ.copy(),
+    )
+    server.victim = process.pid
+    process.communicate(b"\n", timeout=60)
+    assert process.returncode == -9
+    submit(tmp_path / "job")
+    assert len(server.batches) == 3
+    assert ("list" in server.calls) == (step == "create")
+    collect(tmp_path / "job")
+    assert outcomes(tmp_path / "job") == ["ok"] * 6
+
+
+def test_a_lost_answer_is_looked_up_among_pages_of_other_batches(server: Any, tmp_path: Path) -> None:
+    """Within one command: the batch is adopted, not made again."""
+    submit(tmp_path / "other")
+    server.faults["create"] = [None, "lost", "reset", 503]
+    submit(tmp_path / "mine")
+    assert len(server.batches) == 6
+    assert server.calls.count("list") >= 2
+    runs = [batch["metadata"]["calibrant_run"] for batch in server.batches.values()]
+    assert len(set(runs[:3])) == len(set(runs[3:])) == 1
+    assert [batch["metadata"]["calibrant_part"] for batch in server.batches.values()] == ["1", "2", "3"] * 2
+
+
+def test_older_batches_are_not_searched(server: Any, tmp_path: Path) -> None:
+    """An account may hold thousands; those made days before this job cannot be its own."""
+    for number in range(6):
+        submit_batch(classifier(), ROWS, out=tmp_path / str(number), retry=RETRY)
+    for batch in server.batches.values():
+        batch["created_at"] -= 3 * 86_400
+    server.faults["create"] = ["reset"]
+    submit_batch(classifier(), ROWS, out=tmp_path / "mine", retry=RETRY)
+    assert server.calls.count("list") == 1
+    assert len(server.batches) == 7
+
+
+def test_a_server_that_lists_nothing_is_not_asked_twice(server: Any, tmp_path: Path) -> None:
+    """Nobody knows whether the batch exists, so it is not made again."""
+    server.faults = {"create": ["lost"], "list": [404] * 9}
+    with pytest.raises(ProviderError, match="does not list batches"):
+        submit(tmp_path)
+    with pytest.raises(ProviderError, match="does not list batches"):
+        submit(tmp_path)
+    assert len(server.batches) == 1
+
+
+def test_passing_faults_are_retried_at_every_step(server: Any, tmp_path: Path) -> None:
+    """Uploading, making, looking, fetching."""
+    for step in ("upload", "create", "look", "content"):
+        server.faults[step] = [503, "cut" if step == "content" else "lost", 429]
+    submit(tmp_path)
+    assert collect(tmp_path).outcomes == {"ok": 6}
+    assert len(server.batches) == 3
+
+
+def test_a_bad_key_ends_it_at_once_and_is_not_shown(server: Any, tmp_path: Path) -> None:
+    """One call, one message; the next start goes on."""
+    server.faults["upload"] = [401]
+    with pytest.raises(ProviderError, match="Check the API key") as caught:
+        submit(tmp_path)
+    assert KEY not in str(caught.value)
+    assert server.calls == ["upload"]
+    assert submit(tmp_path).submitted == 3
+
+
+def test_two_commands_in_one_directory_exclude_each_other(server: Any, tmp_path: Path) -> None:
+    """The second says so, and sends nothing."""
+    submit(tmp_path)
+    with BatchDirectory(tmp_path).locked(), pytest.raises(StateError, match="another command is at work"):
+        submit(tmp_path)
+    with BatchDirectory(tmp_path).locked(), pytest.raises(StateError, match="another command is at work"):
+        collect(tmp_path)
+    assert len(server.batches) == 3
+
+
+def test_every_kind_of_line_becomes_its_outcome(server: Any, tmp_path: Path) -> None:
+    """As a live call would have had it, and nothing is lost over lines that are broken."""
+    rows = [Example(input=f"{number} meow", answer="cat") for number in range(9)]
+
+    def answer(asked: list[dict[str, Any]]) -> tuple[list[Any], list[Any]]:
+        refusal = fake_response("cat")
+        refusal["choices"][0]["message"] = {"role": "assistant", "content": None, "refusal": "I cannot."}
+        bare = fake_response("cat", ["cat", "dog"], top_logprobs=0)
+        context = {"error": {"message": "maximum context length is 9", "code": "context_length_exceeded"}}
+        good = [
+            server.right(asked[0]),
+            server.answered(asked[1], 200, refusal),
+            server.answered(asked[2], 200, fake_response("cow")),
+            server.answered(asked[3], 200, bare),
+            server.answered(asked[4], 200, "<html>"),
+            '{"custom_id": "row-8", "response": {"status_code": 200, "bo',
+            server.right(asked[0]),
+            server.right({**asked[0], "custom_id": "row-99"}),
+            server.right({**asked[0], "custom_id": None}),
+            "[]",
+            "",
+        ]
+        bad = [
+            server.answered(asked[5], 400, context),
+            server.answered(asked[6], 500, {"error": {"message": f"Bearer {KEY} broke"}}),
+            server.failed(asked[7], "batch_expired", "This request could not be executed."),
+            server.failed(asked[0], "x", "it has an answer"),
+        ]
+        return good, bad
+
+    server.answer = answer
+    submit_batch(classifier(), rows, out=tmp_path, retry=RETRY)
+    report = collect(tmp_path)
+    assert outcomes(tmp_path) == [
+        "ok", "refusal", "unparsed", "ok", "error", "unparsed", "error", "error", "error",
+    ]  # fmt: skip
+    reasons = [record["reason"] for record in records(tmp_path)]
+    assert reasons[1] == "I cannot."
+    assert "not one of the labels" in reasons[2]
+    assert records(tmp_path)[3]["confidence"] is None
+    assert "broken response" in reasons[4]
+    assert "maximum context length" in reasons[5]
+    assert "broke" in reasons[6]
+    assert reasons[7] == "expired: submit again (calibrant batch retry)"
+    assert "returned no line for this row" in reasons[8]
+    assert (report.broken, report.unknown, report.duplicates) == (2, 2, 2)
+    assert report.outcomes == {"ok": 2, "refusal": 1, "unparsed": 2, "error": 4}
+
+
+@pytest.mark.parametrize("ending", ["expired", "cancelled"])
+def test_a_batch_that_ended_early_keeps_what_it_answered(server: Any, tmp_path: Path, ending: str) -> None:
+    """The other rows say why they have no answer."""
+    server.states = ["in_progress", ending]
+    server.answer = lambda asked: ([server.right(asked[0])], [])
+    submit(tmp_path)
+    assert collect(tmp_path).outcomes == {"ok": 3, "error": 3}
+    assert {record["reason"] for record in records(tmp_path)[1::2]} == {
+        f"{ending}: submit again (calibrant batch retry)"
+    }
+
+
+def test_a_batch_that_failed_gives_the_providers_reasons(server: Any, tmp_path: Path) -> None:
+    """Every row has them, and so has the status."""
+    server.states = ["validating", "failed"]
+    server.errors = [{"code": "model_not_found", "message": "No model 'tiny'.", "line": 1}]
+    submit(tmp_path)
+    assert collect(tmp_path).outcomes == {"error": 6}
+    assert {record["reason"] for record in records(tmp_path)} == {
+        "the batch failed: line 1: model_not_found: No model 'tiny'."
+    }
+    assert batch_status(tmp_path).parts[0].errors == ("line 1: model_not_found: No model 'tiny'.",)
+
+
+def test_what_has_ended_is_fetched_and_the_rest_waited_for(server: Any, tmp_path: Path) -> None:
+    """Without waiting there is one look, and no file of rows that would pass for the whole."""
+    server.states = ["completed"]
+    submit(tmp_path, rows=ROWS)
+    slow = list(server._left)[1]
+    server._left[slow] = ["in_progress", "in_progress", "completed"]
+    report = collect_batch(tmp_path, retry=RETRY)
+    assert [part.status for part in report.parts] == ["completed", "in_progress", "completed"]
+    assert [part.fetched for part in report.parts] == [True, False, True]
+    assert (report.ended, report.predictions) == (False, None)
+    assert not (tmp_path / "predictions.jsonl").exists()
+    with pytest.raises(StateError, match="collect first"):
+        retry_batch(tmp_path, retry=RETRY)
+    seen: list[BatchReport] = []
+    report = collect_batch(tmp_path, wait=SOON, retry=RETRY, on_look=seen.append)
+    assert report.outcomes == {"ok": 6}
+    assert [look.ended for look in seen] == [False, True]
+    assert server.calls.count("content") == 3
+
+
+def test_collecting_again_gives_the_same_file(server: Any, tmp_path: Path) -> None:
+    """Without asking the provider, which deletes its files one day."""
+    submit(tmp_path)
+    collect(tmp_path)
+    first = (tmp_path / "predictions.jsonl").read_bytes()
+    (tmp_path / "predictions.jsonl").unlink()
+    calls = list(server.calls)
+    collect(tmp_path)
+    assert (tmp_path / "predictions.jsonl").read_bytes() == first
+    assert server.calls == calls
+
+
+def test_waiting_ends_in_time_and_outlasts_an_outage(server: Any, tmp_path: Path) -> None:
+    """A look that fails is made again; a batch that never ends is given up."""
+    server.states = ["in_progress"]
+    submit(tmp_path)
+    server.faults["look"] = [503, 503]
+    report = collect_batch(tmp_path, wait=Polling(seconds=0.01, timeout_seconds=0.05), retry=ONCE)
+    assert not report.ended
+    server.faults["look"] = [503] * 9
+    with pytest.raises(ProviderError):
+        collect_batch(tmp_path, wait=Polling(seconds=0.01, failures=3), retry=ONCE)
+    assert len(server.faults["look"]) == 6
+
+
+def test_failed_rows_are_retried_as_they_were_asked(server: Any, tmp_path: Path) -> None:
+    """Refusals and wrong answers are the model's, and stay; then there is nothing left to retry."""
+    healthy = server.answer
+
+    def half(asked: list[dict[str, Any]]) -> tuple[list[Any], list[Any]]:
+        return [server.right(asked[0])], [server.failed(asked[1], "server_error", "try again")]
+
+    server.answer = half
+    submit(tmp_path)
+    assert collect(tmp_path).outcomes == {"ok": 3, "error": 3}
+    server.answer = healthy
+    server.faults["create"] = ["reset"]
+    with pytest.raises(ProviderError):
+        retry_batch(tmp_path, retry=ONCE)
+    report = retry_batch(tmp_path, retry=RETRY)
+    assert report.submitted == 1
+    (again,) = list(server.batches.values())[3:]
+    before = {
+        line["custom_id"]: line
+        for batch in list(server.batches.values())[:3]
+        for line in server.requests(batch)
+    }
+    assert [line["custom_id"] for line in server.requests(again)] == ["row-1", "row-3", "row-5"]
+    assert all(line == before[line["custom_id"]] for line in server.requests(again))
+    with pytest.raises(StateError, match="collect first"):
+        retry_batch(tmp_path, retry=RETRY)
+    assert collect(tmp_path).outcomes == {"ok": 6}
+    assert [record["attempts"] for record in records(tmp_path)] == [1, 2] * 3
+    assert retry_batch(tmp_path, retry=RETRY).submitted == 0
+    assert submit(tmp_path).submitted == 0
+    assert len(server.batches) == 4
+
+
+def test_a_retry_that_is_cut_off_after_it_was_written_goes_on(server: Any, tmp_path: Path) -> None:
+    """Collecting says what is missing meanwhile."""
+    server.states = ["failed"]
+    submit(tmp_path)
+    collect(tmp_path)
+    server.faults["upload"] = [401]
+    with pytest.raises(ProviderError):
+        retry_batch(tmp_path, retry=RETRY)
+    with pytest.raises(StateError, match="part 4 of 4 was not submitted"):
+        collect(tmp_path)
+    server.states = ["completed"]
+    wide = retry_batch(tmp_path, retry=RETRY)
+    assert wide.submitted == 1
+    assert [part.requests for part in wide.parts] == [2, 2, 2, 6]
+    assert collect(tmp_path).outcomes == {"ok": 6}
+    assert len(server.batches) == 4
+
+
+def test_the_key_is_sent_and_never_written(server: Any, tmp_path: Path) -> None:
+    """Not even where the provider returns it."""
+    server.answer = lambda asked: (
+        [server.right(asked[0])],
+        [server.failed(asked[1], "server_error", f"key {KEY} is throttled")],
+    )
+    server.faults["look"] = [503]
+    submit_batch(classifier(api_key=KEY), ROWS, out=tmp_path, limits=TWO_A_FILE, retry=RETRY)
+    collect(tmp_path)
+    assert server.authorizations == {f"Bearer {KEY}"}
+    for path in tmp_path.iterdir():
+        assert KEY.encode() not in path.read_bytes(), path
+    assert "is throttled" in records(tmp_path)[1]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: classifier(extra_headers={"Authorization": KEY}), "Expected no extra_headers"),
+        (lambda: Classifier(model="mistral/tiny", labels=["a", "b"]), "got 'mistral/tiny'"),
+        (lambda: Classifier(model=FakeClient(["a", "b"], {}), labels=["a", "b"]), "batch interface"),
+        (
+            lambda: Classifier(model="openai/tiny", labels=["a", "b"], scoring="sampled"),
+            "Expected a model that decodes, got Sampling",
+        ),
+        (lambda: classifier(api_base="http://user:secret@127.0.0.1:1/v1"), "without credentials"),
+    ],
+    ids=["headers", "provider", "client", "sampled", "credentials"],
+)
+def test_what_cannot_be_a_batch_is_refused(
+    server: Any, tmp_path: Path, make: Callable[[], Classifier], message: str
+) -> None:
+    """Before anything is sent, and without showing a secret."""
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        submit_batch(make(), ROWS, out=tmp_path / "job")
+    assert KEY not in str(caught.value)
+    assert "secret@" not in str(caught.value)
+    assert server.calls == []
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"version": 1}', '{"version": 9, "parts": []}'])
+def test_a_damaged_state_is_not_taken_for_a_new_job(server: Any, tmp_path: Path, content: str) -> None:
+    """Batches may have been paid for."""
+    submit(tmp_path)
+    (tmp_path / "batch.json").write_text(content)
+    with pytest.raises(StateError, match=r"batch\.json"):
+        submit(tmp_path)
+    assert len(server.batches) == 3
+
+
+def test_missing_rows_or_requests_are_named(server: Any, tmp_path: Path) -> None:
+    """Instead of a file with fewer rows."""
+    assert server.batches == {}
+    submit(tmp_path)
+    rows = tmp_path / "batch-rows.jsonl"
+    whole = rows.read_text()
+    rows.write_text("".join(whole.splitlines(keepends=True)[:4]))
+    with pytest.raises(StateError, match="expected 6 rows, got 4"):
+        collect(tmp_path)
+    rows.write_text(whole)
+    (tmp_path / "batch-requests-0002.jsonl").unlink()
+    with pytest.raises(StateError, match=r"batch-requests-0002\.jsonl: not readable"):
+        collect(tmp_path)
+    assert not (tmp_path / "predictions.jsonl").exists()

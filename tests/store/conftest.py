@@ -1,0 +1,101 @@
+"""What the tests of stored predictions share."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrant.core import LabelDistribution, LogprobSpace, Prediction, Usage
+from calibrant.store import PredictionCache
+
+POSTGRES = "CALIBRANT_POSTGRES_URL"
+
+
+def prediction(number: int, text: str) -> Prediction:
+    """Return an answer that belongs to row `number` and no other."""
+    probabilities = np.array([0.7 + number * 1e-9, 0.1, 0.1, 0.1])
+    distribution = LabelDistribution(
+        labels=("World", "Sports", "Business", "Sci/Tech"),
+        logprobs=np.log(probabilities / probabilities.sum()),
+        measured=np.array([True, True, True, False]),
+        joint_logprob=-0.35 - number * 1e-9,
+        label_mass=0.99,
+        unresolved_mass=0.001,
+        space=LogprobSpace.MASKED,
+        emitted="World",
+    )
+    return Prediction(
+        label="World",
+        confidence=0.7,
+        distribution=distribution,
+        text=text,
+        usage=Usage(prompt_tokens=number, completion_tokens=7, cost=0.001),
+        model="model-1",
+        latency_seconds=0.02,
+    )
+
+
+@pytest.fixture
+def rows() -> Callable[..., dict[str, Prediction]]:
+    """Return a function that makes `count` different predictions under keys as the runner makes them."""
+
+    def make(count: int, *, start: int = 0, text: str = '{"category": "World"}') -> dict[str, Prediction]:
+        return {
+            hashlib.sha256(str(number).encode()).hexdigest(): prediction(number, text)
+            for number in range(start, start + count)
+        }
+
+    return make
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return where a SQLite file may be, in a folder that is not there yet."""
+    return tmp_path / "runs" / "cache.db"
+
+
+@pytest.fixture
+def postgresql() -> Iterator[str]:
+    """Return the URL of an empty PostgreSQL database."""
+    if POSTGRES not in os.environ:
+        pytest.skip(f"{POSTGRES} names no server: run .ci/postgres make test-store")
+    import sqlalchemy as sa  # noqa: PLC0415 (only here)
+
+    server = sa.create_engine(os.environ[POSTGRES], isolation_level="AUTOCOMMIT")
+    name = f"test_{uuid.uuid4().hex}"
+    with server.connect() as connection:
+        connection.exec_driver_sql(f"CREATE DATABASE {name}")
+        yield server.url.set(database=name).render_as_string(hide_password=False)
+        connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
+    server.dispose()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, path: Path) -> str:
+    """Return the URL of a database that is not there yet, or of an empty one on a server."""
+    if request.param == "sqlite":
+        return f"sqlite:///{path}"
+    return str(request.getfixturevalue("postgresql"))
+
+
+@pytest.fixture
+def open_cache() -> Iterator[Callable[..., PredictionCache]]:
+    """Return a function that opens caches; those still open at the end are closed."""
+    opened: list[PredictionCache] = []
+
+    def open_one(url: str | Path, **options: Any) -> PredictionCache:
+        opened.append(PredictionCache(url, **options))
+        return opened[-1]
+
+    yield open_one
+    for cache in opened:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cache, "flush", lambda: None)  # what cannot be saved was the test's subject
+            cache.close()

@@ -1,0 +1,295 @@
+"""SQLite files: made for their owner, refused where damaged, and no fault of theirs stops a batch."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sqlite3
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from calibrant.core import Prediction, StateError
+from calibrant.store import PredictionCache, _cache
+
+Open = Callable[..., PredictionCache]
+Rows = Callable[..., dict[str, Prediction]]
+
+NOBODY = 65534
+
+
+def fill(cache: PredictionCache, predictions: dict[str, Prediction]) -> None:
+    """Put all, and wait until they are saved."""
+    for key, prediction in predictions.items():
+        cache.put(key, prediction)
+    cache.flush()
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock for writing, as another program would."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    finally:
+        connection.execute("ROLLBACK")
+        connection.close()
+
+
+def test_files_and_folders_are_made_for_the_owner(path: Path, open_cache: Open, rows: Rows) -> None:
+    """What SQLite puts beside the file included."""
+    before = os.umask(0)
+    try:
+        fill(open_cache(path), rows(10))
+    finally:
+        os.umask(before)
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+    assert modes == {"cache.db": 0o600, "cache.db-wal": 0o600, "cache.db-shm": 0o600}
+
+
+def test_the_home_folder_may_be_abbreviated(
+    path: Path, open_cache: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a shell."""
+    monkeypatch.setenv("HOME", str(path.parent))
+    assert open_cache("~/mine/cache.db").location == str(path.parent / "mine" / "cache.db")
+    assert (path.parent / "mine" / "cache.db").exists()
+
+
+@pytest.mark.parametrize("content", [b"no database at all\n" * 100, b"\x00" * 5000, b"a short note\n"])
+def test_a_file_that_is_no_database_is_refused(path: Path, content: bytes) -> None:
+    """Naming it and what to do; not a byte of it changes."""
+    path.parent.mkdir()
+    path.write_bytes(content)
+    with pytest.raises(StateError) as caught:
+        PredictionCache(path)
+    assert str(caught.value).startswith(f"{path}: expected a database for predictions, got: ")
+    assert "file is not a database" in str(caught.value)
+    assert "delete it" in str(caught.value)
+    assert path.read_bytes() == content
+    assert [file.name for file in path.parent.iterdir()] == ["cache.db"]
+
+
+def test_a_truncated_file_is_refused(path: Path, open_cache: Open, rows: Rows) -> None:
+    """When it is opened or when the missing part is needed; nothing is written into it."""
+    with open_cache(path) as cache:
+        fill(cache, rows(500))
+    os.truncate(path, 4096)
+    content = path.read_bytes()
+    with pytest.raises(StateError, match=r"cache\.db: .*malformed.*delete it"):
+        open_cache(path).get_many(list(rows(500)))
+    assert path.read_bytes() == content
+
+
+def test_damage_inside_is_found_when_it_is_read(path: Path, open_cache: Open, rows: Rows) -> None:
+    """A damaged answer is never taken for a missing one, which would be paid for again and again."""
+    with open_cache(path) as cache:
+        fill(cache, rows(500))
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(8 * 4096)
+        file.write(os.urandom(size - 8 * 4096))
+    with pytest.raises(StateError, match=r"cache\.db: .*malformed.*delete it"):
+        open_cache(path).get_many(list(rows(500)))
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    """Nor is something inside a file."""
+    with pytest.raises(StateError, match=r"cannot be created or written .*folder"):
+        PredictionCache(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(StateError, match=r"cannot be created or written .*name another file"):
+        PredictionCache(tmp_path / "file" / "cache.db")
+
+
+def test_a_folder_that_is_not_ours_is_refused(rows: Rows) -> None:
+    """Whether the file is there or not."""
+    folder = Path(tempfile.mkdtemp())  # pytest's own cannot be entered by others
+    with PredictionCache(folder / "old.db") as cache:
+        fill(cache, rows(3))
+    (folder / "old.db").chmod(0o444)
+    folder.chmod(0o555)
+    is_root = os.geteuid() == 0
+    if is_root:  # may write anywhere
+        os.seteuid(NOBODY)
+    try:
+        for name in ("new.db", "old.db", "new/new.db"):
+            with pytest.raises(StateError, match=r"cannot be created or written \(Permission denied\)"):
+                PredictionCache(folder / name)
+    finally:
+        if is_root:
+            os.seteuid(0)
+        folder.chmod(0o755)
+        shutil.rmtree(folder)
+
+
+def test_a_locked_database_stops_nothing(
+    path: Path, open_cache: Open, rows: Rows, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One warning; answers go on; who wants to be sure is told; later all is saved."""
+    cache = open_cache(path, busy_timeout=0.02)
+    before, after = rows(5), rows(20)
+    fill(cache, before)
+    with locked(path):
+        for key, prediction in after.items():
+            cache.put(key, prediction)
+        for _ in range(2):
+            with pytest.raises(
+                StateError, match=r"cache\.db: 20 predictions could not be saved \(database is locked\)"
+            ):
+                cache.flush()
+        assert cache.get_many(list(after)) == after
+        time.sleep(0.15)  # several attempts of the writer
+        assert open_cache(path).get_many(list(after)) == before  # opening and reading need no lock
+    cache.flush()
+    assert open_cache(path).get_many(list(after)) == after
+    assert caplog.text.count("Predictions cannot be saved for now: database is locked") == 1
+
+
+def test_the_writer_tries_again_by_itself(path: Path, open_cache: Open, rows: Rows) -> None:
+    """Nobody has to put or flush."""
+    cache, other = open_cache(path, busy_timeout=0.0), open_cache(path)
+    with locked(path):
+        for key, prediction in rows(5).items():
+            cache.put(key, prediction)
+        time.sleep(0.1)
+    deadline = time.monotonic() + 10
+    while other.get_many(list(rows(5))) != rows(5):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_memory_is_bounded_while_nothing_can_be_saved(
+    path: Path, open_cache: Open, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What found no room is counted."""
+    monkeypatch.setattr(_cache, "_MAX_WAITING", 10)
+    cache = open_cache(path, busy_timeout=0.0)
+    with locked(path):
+        cache.put(*next(iter(rows(1).items())))
+        with pytest.raises(StateError, match="1 predictions could not be saved"):
+            cache.flush()
+        for key, prediction in rows(30).items():
+            cache.put(key, prediction)
+        with pytest.raises(StateError, match="30 predictions could not be saved"):
+            cache.flush()
+    with pytest.raises(StateError, match="20 predictions could not be saved"):
+        cache.close()
+    assert open_cache(path).get_many(list(rows(30))) == rows(10)
+
+
+def test_a_full_disk_stops_nothing(path: Path, open_cache: Open, rows: Rows) -> None:
+    """What was saved stays readable; the rest is saved once there is room."""
+    cache = open_cache(path)
+    fill(cache, rows(20))
+    pages = [40]
+
+    def limit(connection: Any, _: Any) -> None:
+        connection.execute(f"PRAGMA max_page_count={pages[0]}")
+
+    sa.event.listen(cache._table._engine, "connect", limit)
+    cache._table._engine.dispose()
+    many = rows(1000)
+    for key, prediction in many.items():
+        cache.put(key, prediction)
+    with pytest.raises(StateError, match="database or disk is full"):
+        cache.flush()
+    assert cache.get_many(list(many)) == many
+    assert open_cache(path).get_many(list(many)) == rows(20)
+    pages[0] = 100_000
+    cache._table._engine.dispose()
+    cache.flush()
+    assert open_cache(path).get_many(list(many)) == many
+
+
+def test_a_file_deleted_in_use_is_made_anew(path: Path, open_cache: Open, rows: Rows) -> None:
+    """Writing into the deleted one would seem to succeed."""
+    cache = open_cache(path)
+    fill(cache, rows(5))
+    shutil.rmtree(path.parent)
+    fill(cache, rows(5, start=5))
+    assert open_cache(path).get_many(list(rows(10))) == rows(5, start=5)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_file_replaced_in_use_is_used(path: Path, open_cache: Open, rows: Rows) -> None:
+    """The new one has what is put from then on, and what the other program put there."""
+    cache = open_cache(path)
+    fill(cache, rows(5))
+    for file in path.parent.iterdir():
+        file.unlink()
+    other = open_cache(path)
+    fill(other, rows(5, start=5))
+    fill(cache, rows(5, start=10))
+    assert open_cache(path).get_many(list(rows(15))) == rows(10, start=5)
+    fill(other, rows(5, start=15))
+    assert cache.get_many(list(rows(20))) == rows(15, start=5)
+
+
+@pytest.mark.parametrize("url", ["cache.db", "sqlite:///cache.db"])
+def test_a_relative_path_stays_the_same_file(
+    tmp_path: Path, open_cache: Open, rows: Rows, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    """Whatever folder the program changes to."""
+    monkeypatch.chdir(tmp_path)
+    cache = open_cache(url)
+    assert cache.location == str(tmp_path / "cache.db")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    fill(cache, rows(5))
+    assert list(Path().iterdir()) == []
+    assert open_cache(tmp_path / "cache.db").get_many(list(rows(5))) == rows(5)
+
+
+def set_version(path: Path, version: int) -> None:
+    """Change what the file says about itself."""
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE calibrant_versions SET version = ?", (version,))
+
+
+def test_a_newer_version_is_refused(path: Path, open_cache: Open, rows: Rows) -> None:
+    """With both versions and a remedy; its rows stay."""
+    with open_cache(path) as cache:
+        fill(cache, rows(5))
+    set_version(path, 99)
+    with pytest.raises(
+        StateError, match=r"cache\.db: .*schema version 1 or older, got 99: install the newer"
+    ):
+        PredictionCache(path)
+    set_version(path, 1)
+    assert open_cache(path).get_many(list(rows(5))) == rows(5)
+
+
+def test_an_older_version_is_recreated(
+    path: Path, open_cache: Open, rows: Rows, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever its table looked like."""
+    with open_cache(path) as cache:
+        fill(cache, rows(5))
+    set_version(path, 0)
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("ALTER TABLE calibrant_predictions DROP COLUMN record")
+    with open_cache(path) as cache:
+        assert cache.get_many(list(rows(5))) == {}
+        fill(cache, rows(7))
+    assert "of an older version and are dropped" in caplog.text
+    assert open_cache(path).get_many(list(rows(7))) == rows(7)
+
+
+def test_other_tables_of_the_file_stay(path: Path, open_cache: Open, rows: Rows) -> None:
+    """A database may hold more than predictions."""
+    path.parent.mkdir()
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE mine (x)")
+        connection.execute("INSERT INTO mine VALUES (5)")
+    fill(open_cache(path), rows(5))
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT x FROM mine").fetchall() == [(5,)]

@@ -1,0 +1,324 @@
+"""What is put can be read: at once, later, exactly, by whoever shares the database, within a size."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from calibrant import Classifier
+from calibrant.core import ConfigurationError, Outcome, Prediction, StateError, Usage
+from calibrant.store import PredictionCache
+from calibrant.testing import FakeClient
+
+Open = Callable[..., PredictionCache]
+Rows = Callable[..., dict[str, Prediction]]
+
+
+def fill(cache: PredictionCache, predictions: dict[str, Prediction]) -> None:
+    """Put all, and wait until they are saved."""
+    for key, prediction in predictions.items():
+        cache.put(key, prediction)
+    cache.flush()
+
+
+def stored(url: str, statement: str) -> list[Any]:
+    """Run `statement` on the database itself, and return the rows."""
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        result = connection.exec_driver_sql(statement)
+        found = [tuple(row) for row in result] if result.returns_rows else []
+    engine.dispose()
+    return found
+
+
+def test_what_was_put_is_there_after_reopening(url: str, open_cache: Open, rows: Rows) -> None:
+    """Every field of every row, and nothing under keys that were never put."""
+    predictions = rows(1300)  # more than one statement reads or writes
+    with open_cache(url) as cache:
+        for key, prediction in predictions.items():
+            cache.put(key, prediction)
+    keys = list(predictions)
+    assert open_cache(url).get_many([*keys, "unknown"]) == predictions
+    assert open_cache(url).get_many(["unknown"]) == {}
+    assert open_cache(url).get_many([]) == {}
+
+
+def test_what_was_put_is_there_before_it_is_written(
+    path: Path, open_cache: Open, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both what the writer works on and what waits for it; the newer one where both hold a key."""
+    cache = open_cache(path)
+    (first, old), (second, other) = rows(2).items()
+    new = replace(old, text="newer")
+    entered, go = threading.Event(), threading.Event()
+    write = cache._table.write
+
+    def wait_and_write(records: Any) -> int:
+        entered.set()
+        assert go.wait(10)
+        return write(records)
+
+    monkeypatch.setattr(cache._table, "write", wait_and_write)
+    cache.put(first, old)
+    assert entered.wait(10)
+    assert cache.get_many([first, second]) == {first: old}
+    cache.put(first, new)
+    cache.put(second, other)
+    assert cache.get_many([first, second]) == {first: new, second: other}
+    go.set()
+    cache.flush()
+    assert open_cache(path).get_many([first, second]) == {first: new, second: other}
+
+
+def test_a_later_put_replaces_an_earlier_one(url: str, open_cache: Open, rows: Rows) -> None:
+    """In the same cache, and in that of another."""
+    ((key, prediction),) = rows(1).items()
+    cache = open_cache(url)
+    fill(cache, {key: prediction})
+    fill(cache, {key: replace(prediction, text="second")})
+    assert cache.get_many([key])[key].text == "second"
+    fill(open_cache(url), {key: replace(prediction, text="third")})
+    assert cache.get_many([key])[key].text == "third"
+    assert stored(url, "SELECT COUNT(*) FROM calibrant_predictions") == [(1,)]
+
+
+def test_plain_sql_does_the_same(path: Path, open_cache: Open, rows: Rows) -> None:
+    """For databases that have no statement of their own for it."""
+    cache = open_cache(path)
+    cache._table._mark = None
+    predictions = rows(600)
+    fill(cache, predictions)
+    changed = {key: replace(prediction, text="again") for key, prediction in predictions.items()}
+    fill(cache, changed)
+    assert open_cache(path).get_many(list(changed)) == changed
+
+
+def test_errors_are_not_stored(path: Path, open_cache: Open) -> None:
+    """The server may be well again; what the model did wrong is kept."""
+    cache = open_cache(path)
+    answers = {outcome.value: Prediction(label=None, outcome=outcome) for outcome in Outcome}
+    fill(cache, answers)
+    del answers["error"]
+    assert cache.get_many(list(Outcome)) == answers
+    assert open_cache(path).get_many(list(Outcome)) == answers
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "schlüssel", "a\0b", "a\x1fb", "\ud800"])
+def test_keys_that_not_every_database_stores_are_refused(path: Path, open_cache: Open, key: str) -> None:
+    """Before one of them makes a whole batch fail."""
+    cache = open_cache(path)
+    with pytest.raises(ConfigurationError, match="1 to 255 printable ASCII characters"):
+        cache.put(key, Prediction(label="x"))
+    fill(cache, {"x" * 255: Prediction(label="x")})
+
+
+any_text = st.text(st.characters(exclude_categories=()), max_size=30)
+any_float = st.floats(allow_nan=False)
+any_prediction = st.builds(
+    Prediction,
+    label=st.none() | any_text,
+    confidence=st.none() | any_float,
+    outcome=st.sampled_from([Outcome.OK, Outcome.REFUSAL, Outcome.UNPARSED]),
+    reason=any_text,
+    text=any_text,
+    usage=st.builds(Usage, prompt_tokens=st.integers(0, 2**70), cost=st.none() | any_float),
+    model=st.none() | any_text,
+    latency_seconds=any_float,
+)
+
+
+def test_any_prediction_survives(url: str, open_cache: Open) -> None:
+    """Zero characters, halves of surrogate pairs, separators and infinities, in any company."""
+    writer, reader = open_cache(url), open_cache(url)
+
+    @settings(max_examples=40)
+    @given(st.dictionaries(st.sampled_from("abcdefgh"), any_prediction, min_size=1))
+    def survives(predictions: dict[str, Prediction]) -> None:
+        fill(writer, predictions)
+        assert reader.get_many(list(predictions)) == predictions
+
+    survives()
+
+
+@pytest.mark.parametrize("record", ["", "{", "5", '{"label": "x"}', "\x1e", "\x1e\x1f"])
+def test_a_record_that_cannot_be_read_counts_as_missing(
+    url: str, open_cache: Open, rows: Rows, record: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its neighbours are read, and the next put repairs it."""
+    cache = open_cache(url)
+    predictions = rows(3)
+    fill(cache, predictions)
+    broken = list(predictions)[1]
+    stored(url, f"UPDATE calibrant_predictions SET record = '{record}' WHERE key = '{broken}'")  # noqa: S608
+    rest = {key: prediction for key, prediction in predictions.items() if key != broken}
+    assert cache.get_many(list(predictions)) == rest
+    assert cache.get_many(list(predictions)) == rest
+    assert caplog.text.count("cannot be read and is asked again") == 1
+    fill(cache, {broken: predictions[broken]})
+    assert cache.get_many(list(predictions)) == predictions
+
+
+def test_a_prediction_that_is_no_json_is_reported_and_stops_nothing(
+    path: Path, open_cache: Open, rows: Rows, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The other rows of its batch are saved."""
+    cache = open_cache(path)
+    predictions = rows(2)
+    cache.put("strange", Prediction(label="x", model=object()))  # type: ignore[arg-type]
+    with pytest.raises(StateError, match=r"1 predictions could not be saved \(see the warnings"):
+        fill(cache, predictions)
+    assert "A prediction that is no JSON is not saved" in caplog.text
+    assert open_cache(path).get_many([*predictions, "strange"]) == predictions
+
+
+def test_the_oldest_are_evicted(url: str, open_cache: Open, rows: Rows) -> None:
+    """Down to nine tenths of the cap; what was written again counts as young."""
+    predictions = rows(100)
+    keys = list(predictions)
+    size = 800
+    cache = open_cache(url, max_bytes=40 * size)
+    again = keys[0]
+    for start in range(0, 100, 10):
+        fill(cache, {key: predictions[key] for key in [*keys[start : start + 10], again]})
+    kept = set(cache.get_many(keys))
+    total = cache._table.total_bytes()
+    assert 0.7 * 40 * size <= total <= 40 * size
+    assert total == sum(
+        b for (b,) in stored(url, "SELECT LENGTH(key) + LENGTH(record) FROM calibrant_predictions")
+    )
+    assert again in kept
+    assert set(keys[-20:]) <= kept
+    assert not kept & set(keys[1:40])
+
+
+def test_without_a_cap_all_stay(path: Path, open_cache: Open, rows: Rows) -> None:
+    """Nothing is counted, nothing is removed."""
+    predictions = rows(300, text="x" * 2000)
+    fill(open_cache(path), predictions)
+    assert open_cache(path).get_many(list(predictions)) == predictions
+
+
+def test_caches_that_share_a_database_keep_its_cap(path: Path, open_cache: Open, rows: Rows) -> None:
+    """Each sees what the others wrote, soon enough."""
+    cap = 200_000
+    caches = [open_cache(path, max_bytes=cap) for _ in range(3)]
+    largest = 0
+    for step in range(60):
+        fill(caches[step % 3], rows(10, start=10 * step))
+        largest = max(largest, caches[0]._table.total_bytes())
+    assert 0.8 * cap <= largest <= 1.2 * cap
+
+
+def test_the_cap_costs_few_counts(
+    path: Path, open_cache: Open, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table is not counted for every transaction."""
+    cache = open_cache(path, max_bytes=10_000_000)
+    counts = []
+    count = cache._table.total_bytes
+    monkeypatch.setattr(cache._table, "total_bytes", lambda: counts.append(1) or count())
+    for number in range(100):
+        fill(cache, rows(1, start=number))
+    assert len(counts) == 1
+
+
+def test_eviction_that_fails_loses_nothing(
+    path: Path, open_cache: Open, rows: Rows, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The rows are saved; the size is the smaller trouble."""
+    cache = open_cache(path, max_bytes=1000)
+    stored(
+        f"sqlite:///{path}",
+        "CREATE TRIGGER no BEFORE DELETE ON calibrant_predictions BEGIN SELECT RAISE(ABORT, 'kept'); END",
+    )
+    fill(cache, rows(5))
+    fill(cache, rows(5, start=5))
+    assert set(open_cache(path).get_many(list(rows(10)))) == set(rows(10))
+    assert caplog.text.count("Old predictions cannot be removed: kept") == 1
+
+
+@pytest.mark.parametrize("options", [{"max_bytes": 0}, {"busy_timeout": -1.0}, {"busy_timeout": 1e9}])
+def test_options_out_of_range_are_refused(path: Path, options: dict[str, Any]) -> None:
+    """With the range, and before a file is made."""
+    with pytest.raises(ConfigurationError, match=r"Expected (max_bytes|busy_timeout) "):
+        PredictionCache(path, **options)
+    assert not path.exists()
+
+
+def test_a_closed_cache_says_so(path: Path, rows: Rows) -> None:
+    """Closing twice is fine, using it is not."""
+    cache = PredictionCache(path)
+    cache.close()
+    cache.close()
+    ((key, prediction),) = rows(1).items()
+    with pytest.raises(StateError, match="the cache is closed"):
+        cache.put(key, prediction)
+    with pytest.raises(StateError, match="the cache is closed"):
+        cache.get_many([key])
+
+
+def test_threads_share_a_cache(path: Path, open_cache: Open, rows: Rows) -> None:
+    """Every thread sees what it put, whatever the others and the writer do."""
+    cache = open_cache(path)
+    problems: list[str] = []
+
+    def work(start: int) -> None:
+        mine: dict[str, Prediction] = {}
+        for step in range(10):
+            new = rows(20, start=start + 20 * step)
+            for key, prediction in new.items():
+                cache.put(key, prediction)
+            mine |= new
+            if cache.get_many(list(mine)) != mine:
+                problems.append(f"{start + 20 * step}")
+
+    threads = [threading.Thread(target=work, args=(1000 * number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+
+
+def test_a_classifier_asks_only_what_is_new(path: Path, open_cache: Open, animals: FakeClient) -> None:
+    """In the next run, too."""
+    texts = ["meow", "woof"]
+    with open_cache(path) as cache:
+        first = Classifier(
+            model=animals, labels=["cat", "dog"], field="category", journal=cache
+        ).classify_many(texts)
+    silent = FakeClient(["cat", "dog"], {})
+    assert len(animals.requests) == 2
+    with open_cache(path) as cache:
+        again = Classifier(
+            model=silent, labels=["cat", "dog"], field="category", journal=cache
+        ).classify_many(texts)
+    assert [p.label for p in again] == [p.label for p in first] == ["cat", "dog"]
+    assert [p.attempts for p in again] == [0, 0]
+    assert silent.requests == []
+
+
+def test_an_error_under_way_is_not_hidden_by_one_of_closing(
+    path: Path, monkeypatch: pytest.MonkeyPatch, rows: Rows, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What could not be saved is logged instead."""
+    caplog.set_level(logging.WARNING)
+    cache = PredictionCache(path)
+
+    def refuse(_: Any) -> int:
+        raise OSError("no space")
+
+    monkeypatch.setattr(cache._table, "write", refuse)
+    cache.put(*next(iter(rows(1).items())))
+    with pytest.raises(KeyError, match="the user's"), cache:
+        raise KeyError("the user's")
+    assert "1 predictions could not be saved (no space)" in caplog.text

@@ -1,0 +1,153 @@
+"""Processes that share a file, are killed, end in haste, or fork."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from subprocess import PIPE, Popen
+
+import pytest
+
+from calibrant.store import PredictionCache
+
+Open = Callable[..., PredictionCache]
+
+HEAD = """
+import os, sys, time
+from calibrant.core import Prediction
+from calibrant.store import PredictionCache
+cache = PredictionCache(sys.argv[1])
+def put(numbers):
+    for number in numbers:
+        cache.put(f"key-{number}", Prediction(label="x", text=str(number)))
+"""
+
+
+@contextlib.contextmanager
+def running(code: str, path: Path) -> Iterator[Popen[str]]:
+    """Run `code` in another interpreter; kill it in the end if it still runs."""
+    process = Popen([sys.executable, "-c", HEAD + code, str(path)], stdin=PIPE, stdout=PIPE, text=True)  # noqa: S603
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def wait_for(process: Popen[str], word: str) -> None:
+    """Wait until the process says `word`."""
+    assert process.stdout is not None
+    assert process.stdout.readline() == f"{word}\n"
+
+
+def texts(cache: PredictionCache, count: int) -> list[str]:
+    """Return the texts of rows 0 to `count`, those that are there, in order."""
+    keys = [f"key-{number}" for number in range(count)]
+    found = cache.get_many(keys)
+    return [found[key].text for key in keys if key in found]
+
+
+def assert_sound(path: Path) -> None:
+    """SQLite itself finds nothing wrong."""
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+def test_processes_write_at_once(path: Path, open_cache: Open) -> None:
+    """Into a file that is not there when they start, some rows twice."""
+    code = """
+print("open", flush=True)
+sys.stdin.readline()
+first = int(sys.stdin.readline())
+for start in range(first, first + 2000, 100):
+    put(range(start, start + 100))
+    cache.flush()
+cache.close()
+"""
+    with contextlib.ExitStack() as stack:
+        processes = [stack.enter_context(running(code, path)) for _ in range(3)]
+        for process in processes:
+            wait_for(process, "open")
+        for number, process in enumerate(processes):
+            assert process.stdin is not None
+            process.stdin.write(f"go\n{1000 * number}\n")
+            process.stdin.flush()
+        assert [process.wait(60) for process in processes] == [0, 0, 0]
+    assert texts(open_cache(path), 4000) == [str(number) for number in range(4000)]
+    assert_sound(path)
+
+
+def test_a_kill_loses_nothing_that_was_flushed(path: Path, open_cache: Open) -> None:
+    """Nor damages the file, in the middle of writing as fast as it can."""
+    code = """
+put(range(1000))
+cache.flush()
+print("flushed", flush=True)
+put(range(1000, 100_000_000))
+"""
+    for _ in range(3):
+        with running(code, path) as process:
+            wait_for(process, "flushed")
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(0.1)
+            process.send_signal(signal.SIGKILL)
+            assert process.wait(10) == -signal.SIGKILL
+        cache = open_cache(path)
+        assert texts(cache, 1000) == [str(number) for number in range(1000)]
+        assert_sound(path)
+        cache.close()
+
+
+def test_a_kill_loses_only_the_last_moment(path: Path, open_cache: Open) -> None:
+    """What was put half a second ago is saved, though nobody flushed."""
+    code = """
+put(range(500))
+time.sleep(0.5)
+print("put", flush=True)
+sys.stdin.readline()
+"""
+    with running(code, path) as process:
+        wait_for(process, "put")
+        process.kill()
+        process.wait(10)
+    assert texts(open_cache(path), 500) == [str(number) for number in range(500)]
+
+
+@pytest.mark.parametrize("end", ["", "raise SystemExit(0)", "os.kill(os.getpid(), 2)"])
+def test_a_process_that_ends_saves_what_it_put(path: Path, open_cache: Open, end: str) -> None:
+    """Without closing, by an exception or by Ctrl-C."""
+    with running(f"put(range(3000))\n{end}", path) as process:
+        process.wait(30)
+    assert texts(open_cache(path), 3000) == [str(number) for number in range(3000)]
+
+
+def test_a_forked_child_has_connections_of_its_own(path: Path, open_cache: Open) -> None:
+    """Both sides read and write, the parent while the child lives and after it ended."""
+    code = """
+put(range(100))
+cache.flush()
+put(range(100, 200))
+child = os.fork()
+if child == 0:
+    assert len(cache.get_many([f"key-{n}" for n in range(100)])) == 100
+    put(range(200, 1200))
+    cache.close()
+    os._exit(0)
+put(range(1200, 2200))
+cache.flush()
+_, status = os.waitpid(child, 0)
+put(range(2200, 2300))
+cache.flush()
+assert len(cache.get_many([f"key-{n}" for n in range(2300)])) == 2300
+assert os.waitstatus_to_exitcode(status) == 0
+os._exit(7)
+"""
+    with running(code, path) as process:
+        assert process.wait(60) == 7
+    assert texts(open_cache(path), 2300) == [str(number) for number in range(2300)]
+    assert_sound(path)

@@ -1,0 +1,188 @@
+"""Any database by its URL; what is secret in it appears nowhere."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
+
+from calibrant.core import CalibrantError, ConfigurationError, Prediction, StateError
+from calibrant.store import PredictionCache
+
+Open = Callable[..., PredictionCache]
+Rows = Callable[..., dict[str, Prediction]]
+
+SECRETS = ("hunter2-9f3", "s3cr3t-option", "bob-the-user")
+
+
+def fill(cache: PredictionCache, predictions: dict[str, Prediction]) -> None:
+    """Put all, and wait until they are saved."""
+    for key, prediction in predictions.items():
+        cache.put(key, prediction)
+    cache.flush()
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "message"),
+    [
+        (
+            "postgresql://bob-the-user:hunter2-9f3@127.0.0.1:1/db?sslpassword=s3cr3t-option",
+            StateError,
+            "refused",
+        ),
+        ("postgresql://bob-the-user:hunter2-9f3@127.0.0.1:port/db", ConfigurationError, "cannot be read"),
+        ("postgresql://bob-the-user:hunter2-9f3@[::1/db", CalibrantError, "database"),
+        ("bob-the-user:hunter2-9f3://", ConfigurationError, "cannot be read"),
+        ("nosuch://bob-the-user:hunter2-9f3@127.0.0.1/db", ConfigurationError, "driver is installed"),
+        (
+            "postgresql+nosuch://bob-the-user:hunter2-9f3@127.0.0.1/db",
+            ConfigurationError,
+            "driver is installed",
+        ),
+        (
+            "postgresql+asyncpg://bob-the-user:hunter2-9f3@127.0.0.1/db",
+            ConfigurationError,
+            "synchronous driver, got asyncpg",
+        ),
+        ("postgresql://127.0.0.1:1/db?user=bob-the-user&password=hunter2-9f3", StateError, "refused"),
+        (
+            "postgresql://127.0.0.1:1/db?password=hunter2-9f3&connect_timeout=s3cr3t-option",
+            StateError,
+            r"\[redacted\]",
+        ),
+    ],
+)
+def test_no_message_shows_credentials(
+    url: str, error: type[Exception], message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither the error nor what led to it nor the log, at any level."""
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises(error, match=message) as caught:
+        PredictionCache(url)
+    said = "".join(traceback.format_exception(caught.value)) + repr(caught.value) + caplog.text
+    # The test's own lines are shown in the traceback; the URL stands in none of them.
+    assert [secret for secret in SECRETS if secret in said] == []
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite:///file:x?mode=memory&uri=true"])
+def test_a_database_in_memory_is_refused(url: str) -> None:
+    """It would remember nothing."""
+    with pytest.raises(ConfigurationError, match="name a file"):
+        PredictionCache(url)
+
+
+def test_an_asynchronous_driver_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It could not be called from threads."""
+    monkeypatch.setattr(SQLiteDialect_pysqlite, "is_async", True)
+    with pytest.raises(ConfigurationError, match="expected a synchronous driver, got pysqlite"):
+        PredictionCache(path)
+
+
+def test_a_cache_is_shown_by_its_place(path: Path, open_cache: Open, postgresql: str) -> None:
+    """File or server, without user, password and options."""
+    assert repr(open_cache(path)) == f"PredictionCache('{path}')"
+    url = sa.make_url(postgresql)
+    cache = open_cache(f"{postgresql}?application_name=s3cr3t-option")
+    assert cache.location == f"postgresql+psycopg://127.0.0.1:{url.port}/{url.database}"
+    assert str(url.password) not in repr(vars(cache)) + repr(vars(cache._table)) + repr(cache._place)
+
+
+def test_a_wrong_password_is_not_repeated(postgresql: str) -> None:
+    """Nor the right one."""
+    url = sa.make_url(postgresql)
+    wrong = url.set(password=SECRETS[0]).render_as_string(hide_password=False)
+    with pytest.raises(StateError, match="password authentication failed") as caught:
+        PredictionCache(wrong)
+    said = "".join(traceback.format_exception(caught.value))
+    assert SECRETS[0] not in said
+    assert str(url.password) not in said
+
+
+@pytest.fixture
+def server(postgresql: str) -> Iterator[sa.Engine]:
+    """Return a connection of another program to the same PostgreSQL database."""
+    engine = sa.create_engine(postgresql)
+    yield engine
+    engine.dispose()
+
+
+def test_a_locked_table_stops_nothing(
+    postgresql: str, server: sa.Engine, open_cache: Open, rows: Rows, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither reading nor writing waits longer than it was told to."""
+    cache = open_cache(postgresql, busy_timeout=0.05)
+    fill(cache, rows(5))
+    with server.begin() as connection:
+        connection.exec_driver_sql("LOCK TABLE calibrant_predictions")
+        start = time.monotonic()
+        assert cache.get_many(list(rows(5))) == {}
+        for key, prediction in rows(5, start=5).items():
+            cache.put(key, prediction)
+        with pytest.raises(StateError, match=r"5 predictions could not be saved .*lock timeout"):
+            cache.flush()
+        assert time.monotonic() - start < 5
+    cache.flush()
+    assert cache.get_many(list(rows(10))) == rows(10)
+    assert caplog.text.count("cannot be read for now") == 1
+
+
+def test_lost_connections_are_replaced(
+    postgresql: str, server: sa.Engine, open_cache: Open, rows: Rows
+) -> None:
+    """A server may be restarted in the middle of a batch."""
+    cache = open_cache(postgresql)
+    fill(cache, rows(5))
+    with server.begin() as connection:
+        ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "
+        connection.exec_driver_sql(ended + "AND pid <> pg_backend_pid()")
+    assert cache.get_many(list(rows(5))) == rows(5)
+    fill(cache, rows(5, start=5))
+    assert open_cache(postgresql).get_many(list(rows(10))) == rows(10)
+
+
+def test_caches_that_write_the_same_rows_do_not_deadlock(postgresql: str, rows: Rows) -> None:
+    """They open at the same time, in an empty database, and write in different orders."""
+    predictions = rows(1500)
+    problems: list[Any] = []
+
+    def work(*, backwards: bool) -> None:
+        try:
+            with PredictionCache(postgresql) as cache:
+                for _ in range(3):
+                    fill(cache, dict(reversed(predictions.items())) if backwards else predictions)
+        except Exception as error:  # noqa: BLE001 (shown below)
+            problems.append(error)
+
+    threads = [threading.Thread(target=work, kwargs={"backwards": bool(n % 2)}) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+    with PredictionCache(postgresql) as cache:
+        assert cache.get_many(list(predictions)) == predictions
+
+
+def test_versions_are_checked_on_a_server_too(
+    postgresql: str, server: sa.Engine, open_cache: Open, rows: Rows
+) -> None:
+    """A newer one is refused, an older one recreated."""
+    with open_cache(postgresql) as cache:
+        fill(cache, rows(5))
+    with server.begin() as connection:
+        connection.exec_driver_sql("UPDATE calibrant_versions SET version = 2")
+    with pytest.raises(StateError, match="schema version 1 or older, got 2"):
+        PredictionCache(postgresql)
+    with server.begin() as connection:
+        connection.exec_driver_sql("UPDATE calibrant_versions SET version = 0")
+    with open_cache(postgresql) as cache:
+        assert cache.get_many(list(rows(5))) == {}
+        fill(cache, rows(5))
