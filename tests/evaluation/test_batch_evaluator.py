@@ -346,6 +346,15 @@ def test_an_iterator_cannot_go_to_a_directory(tmp_path: Path) -> None:
         BatchEvaluator(classifier(FakeClient(LABELS, knows))).evaluate(iter(rows(2)), out=tmp_path)
 
 
+def test_a_function_without_a_name_cannot_go_to_a_directory(tmp_path: Path) -> None:
+    """Another one would be taken for it."""
+    model = FakeClient(LABELS, knows).as_callable()
+    own = Classifier(model=lambda messages: model(messages), labels=LABELS, field="category")  # noqa: PLW0108
+    with pytest.raises(ConfigurationError, match="a function with a name of its own"):
+        BatchEvaluator(own).evaluate(rows(2), out=tmp_path)
+    assert BatchEvaluator(own).evaluate(rows(2)).metrics.correct == 2
+
+
 # --- interruptions ------------------------------------------------------------------------------
 
 

@@ -131,7 +131,9 @@ def evaluate(  # noqa: PLR0913
     ] = None,
     model: Model = None,
     concurrency: Annotated[int | None, typer.Option(help="Calls in flight at most; 64 by default.")] = None,
-    max_cost: Annotated[float | None, typer.Option(help="Budget in US dollars.")] = None,
+    max_cost: Annotated[
+        float | None, typer.Option(help="Budget in US dollars; starts anew when a run goes on.")
+    ] = None,
     max_rows: Annotated[int | None, typer.Option(help="Only so many rows, from the beginning.")] = None,
     requests_per_minute: Annotated[float | None, typer.Option(help="Rate of calls.")] = None,
     tokens_per_minute: Annotated[float | None, typer.Option(help="Rate of tokens.")] = None,

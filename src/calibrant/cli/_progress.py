@@ -58,6 +58,7 @@ class _Display:
         self._tasks: dict[str, int] = {}
         self._printed = -SECONDS_BETWEEN_LINES
         self._last: _State | None = None
+        self._shown: _State | None = None
 
     def __enter__(self) -> Self:
         if self._bar is not None:
@@ -69,10 +70,12 @@ class _Display:
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
-        elif self._last is not None:
+        elif self._last is not None and self._last is not self._shown:
             self._print_line(self._last)
 
     def _show(self, state: _State) -> None:
+        if state == self._last:
+            return
         if self._bar is not None:
             self._update(self._bar, state)
         elif (
@@ -95,6 +98,7 @@ class _Display:
         )
 
     def _print_line(self, state: _State) -> None:
+        self._shown = state
         total = "?" if state.total is None else state.total
         sys.stderr.write(f"{state.phase}: {state.done}/{total} {self._unit}, {state.note}\n")
         sys.stderr.flush()

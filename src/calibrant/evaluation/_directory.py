@@ -96,7 +96,7 @@ class RunDirectory:
                     f"{self.path}: holds an evaluation that differs in {_differences(changed, stored, fingerprint)}: "
                     "choose a new directory, or run it unchanged."
                 )
-        elif any(entry.name != _LOCK for entry in self.path.iterdir()):
+        elif any(not entry.name.startswith(".") for entry in self.path.iterdir()):
             raise StateError(
                 f"{self.path}: expected an empty directory or an earlier evaluation, got other files: choose a new one."
             )
@@ -148,10 +148,12 @@ def _hold(descriptor: int, path: Path) -> None:
         return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+    except BlockingIOError as error:
         raise StateError(
             f"{path}: another process is evaluating into this directory: wait for it, or choose another one."
         ) from error
+    except OSError:
+        return  # some network file systems know no locks
 
 
 def _differences(changed: list[str], stored: Mapping[str, Any], now: Mapping[str, Any]) -> str:

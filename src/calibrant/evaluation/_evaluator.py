@@ -134,7 +134,7 @@ class BatchEvaluator:
         Raises
         ------
         ConfigurationError
-            `out` is given, and the examples are an iterator.
+            `out` is given, and the examples are an iterator or the model is a function without a name.
         DataError
             There are no rows, or one is broken or has an unknown answer.
         ProviderError
@@ -149,6 +149,11 @@ class BatchEvaluator:
                     "a calibrant.evaluation.Dataset."
                 )
             inspection = None
+        elif out is not None and self._classifier.client.name == "<lambda>":
+            raise ConfigurationError(
+                "Expected a function with a name of its own when out is given, got a lambda: what a run has paid "
+                "for is kept under the name of its model."
+            )
         else:
             inspection = inspect(examples, self._classifier.labels)
         run = _Run(
@@ -246,8 +251,9 @@ class _Run:
 
     def answer(self) -> None:
         """Answer what is left."""
-        if self._file is not None:
+        if self._file is not None and self.directory is not None:
             self._file.open()
+            self.directory.metrics.unlink(missing_ok=True)  # of fewer rows than there will be
         self._started = time.perf_counter()
         try:
             self._stopped = run_sync(self._answer())
@@ -264,6 +270,7 @@ class _Run:
             return await self.classifier.aclassify_each(self._texts(), self._deliver, stop=self._stop)
         finally:
             ticker.cancel()
+            await asyncio.gather(ticker, return_exceptions=True)
 
     def _rows(self) -> Iterator[Example]:
         return checked(self._examples, self.classifier.labels)
@@ -314,7 +321,6 @@ class _Run:
         seconds = time.perf_counter() - self._started if self._answered else 0.0
         if self._file is not None:
             self._file.close()
-        self._report()
         metrics = self._tally.metrics(
             expected=self._expected,
             stopped=self._stopped,
@@ -325,6 +331,7 @@ class _Run:
         directory = self.directory
         if directory is not None and (self._answered or not directory.metrics.exists()):
             directory.write_metrics(metrics, {**self._about, "model": self.classifier.describe()["model"]})
+        self._report()
         return EvaluationResult(
             predictions=tuple(self._predictions),
             metrics=metrics,

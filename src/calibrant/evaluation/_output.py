@@ -122,6 +122,7 @@ class PredictionsFile:
             The file cannot be written.
         """
         try:
+            self._new.unlink(missing_ok=True)  # left by a kill
             if self.failed:
                 self._old = self._path.open("rb")
                 self._file = self._new.open("wb")
