@@ -23,7 +23,7 @@ HEAVY = {
 }
 HELP = """
 from calibrant.cli import app
-for command in ([], ["optimize"], ["classify"], ["doctor"], ["models"], ["batch"], ["batch", "submit"]):
+for command in ([], ["optimize"], ["classify"], ["evaluate"], ["doctor"], ["models"], ["batch"], ["batch", "submit"]):
     try:
         app([*command, "--help"])
     except SystemExit as done:

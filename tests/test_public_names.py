@@ -23,6 +23,7 @@ PINNED = {
     ],
     "calibrant.adapters": ["ConfidenceAdapter"],
     "calibrant.calibration": ["LabelPriorCorrection"],
+    "calibrant.evaluation": ["BatchEvaluator"],
     "calibrant.logprobs": ["extract_distribution"],
     "calibrant.metrics": [
         "aurc",
@@ -52,6 +53,8 @@ PACKAGES = [
 
 # Parameters in order; those behind "*" are keyword-only.
 SIGNATURES = {
+    "calibrant.evaluation.BatchEvaluator": "classifier * concurrency cache",
+    "calibrant.evaluation.BatchEvaluator.evaluate": "self examples",
     "calibrant.optimization.optimize": "task * model reflection_model proposer max_metric_calls seed out",
     "calibrant.optimization.ExemplarProposer": "* train token_budget seed",
     "calibrant.logprobs.extract_distribution": "response labels field_path space",
@@ -61,6 +64,7 @@ SIGNATURES = {
     "calibrant.scoring.SigmoidScoring": "midpoint steepness",
 }
 DEFAULTS = {
+    "calibrant.evaluation.BatchEvaluator": {"concurrency": 64, "cache": None},
     "calibrant.optimization.optimize": {"model": None, "reflection_model": None, "proposer": None, "seed": 0},
     "calibrant.optimization.ExemplarProposer": {"token_budget": 600, "seed": 0},
     "calibrant.logprobs.extract_distribution": {"space": "masked"},
@@ -85,6 +89,8 @@ ATTRIBUTES = {
 def find(path: str) -> object:
     """Return the object under a dotted path."""
     module, _, name = path.rpartition(".")
+    if module.rpartition(".")[2][0].isupper():  # a method
+        return getattr(find(module), name)
     found: object = getattr(importlib.import_module(module), name)
     return found
 

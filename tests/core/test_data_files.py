@@ -18,6 +18,7 @@ from calibrant.core import (
     ConfigurationError,
     DataError,
     Example,
+    iter_examples,
     read_examples,
     read_rows,
     read_texts,
@@ -420,3 +421,13 @@ def test_a_missing_text_file_is_named(tmp_path: Path) -> None:
     """As any other."""
     with pytest.raises(DataError, match=r"none\.txt: no such file"):
         read_texts(tmp_path / "none.txt")
+
+
+def test_examples_are_read_one_by_one(tmp_path: Path) -> None:
+    """What stands further down is not looked at before it is asked for."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"input": "a", "answer": "b"}\nnot JSON\n')
+    found = iter_examples(path)
+    assert next(found) == (Example(input="a", answer="b"), 1)
+    with pytest.raises(DataError, match=r"rows\.jsonl:2: "):
+        next(found)

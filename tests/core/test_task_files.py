@@ -426,3 +426,23 @@ def test_every_pair_of_splits_is_compared(write_task: WriteTask, caplog: pytest.
 def test_separate_splits_are_not_warned_of(write_task: WriteTask, caplog: pytest.LogCaptureFixture) -> None:
     """Silence is the normal case, and repeated rows within a split are the user's business."""
     assert warnings_of(write_task(train=CAT * 2), caplog) == []
+
+
+def test_only_the_splits_that_are_wanted_are_read(write_task: WriteTask) -> None:
+    """Of the others it is known where they are; they may be huge, or broken."""
+    task = Task.from_file(write_task(train="not JSON\n"), splits=("test",))
+    assert (len(task.train), len(task.validation), len(task.test)) == (0, 0, 4)
+    assert [example.input for example, _ in task.sources["validation"].examples()] == [
+        f"validation {number} {sound}" for number, sound in enumerate(["meow", "woof", "meow", "woof"])
+    ]
+
+
+def test_rows_of_a_common_file_are_found_by_their_split(tmp_path: Path) -> None:
+    """One source per split, the same file behind each."""
+    (tmp_path / "all.csv").write_text("input,answer,split\nmeow,cat,dev\nwoof,dog,test\n")
+    (tmp_path / "task.toml").write_text(
+        'name = "animals"\nlabels = ["cat", "dog"]\nprompt = "?"\n[data]\nfile = "all.csv"\n'
+    )
+    sources = Task.from_file(tmp_path / "task.toml", splits=()).sources
+    found = {split: [example.input for example, _ in source.examples()] for split, source in sources.items()}
+    assert found == {"train": [], "validation": ["meow"], "test": ["woof"]}

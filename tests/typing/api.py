@@ -28,7 +28,8 @@ from calibrant.core import (
     Outcome,
     ProviderError,
 )
-from calibrant.inference import LabelCodes, open_client
+from calibrant.evaluation import BatchEvaluator, Dataset, EvaluationMetrics, EvaluationResult
+from calibrant.inference import LabelCodes, Limits, open_client
 from calibrant.logprobs import extract_distribution
 from calibrant.metrics import bootstrap_interval, paired_comparison, wilson_interval
 from calibrant.optimization import ExemplarProposer, OptimizationResult, optimize
@@ -109,6 +110,16 @@ if prediction.distribution is not None:
     assert_type(prediction.distribution.logprobs, NDArray[np.float64])
     assert_type(prediction.distribution.alternatives(), list[tuple[str, float]])
 
+# Evaluating: a list, a file or a stream.
+evaluator = BatchEvaluator(classifier, concurrency=8, cache="sqlite:///cache.db", limits=Limits(max_cost=1.0))
+evaluation = evaluator.evaluate([Example(input="meow", answer="cat")])
+assert_type(evaluation, EvaluationResult)
+assert_type(evaluation.predictions, tuple[Prediction, ...])
+assert_type(evaluation.metrics, EvaluationMetrics)
+assert_type(evaluation.metrics.accuracy, Interval | None)
+evaluator.evaluate(Dataset(source=task.sources["test"], labels=labels), out="run", on_progress=print)
+BatchEvaluator(classifier, cache=journal).evaluate(iter(task.test))
+
 # Scoring and metrics.
 strategies: list[ScoringStrategy] = [LinearBlendScoring(0.99), BrierScoring()]
 for strategy in strategies:
@@ -144,4 +155,5 @@ LabelCodes(2)  # type: ignore[call-arg]
 Task(name="n", labels=labels, prompt="p", colour="red")  # type: ignore[call-arg]
 task.rows("dev")  # type: ignore[arg-type]
 task.name = "other"  # type: ignore[misc]
+BatchEvaluator(classifier, 8)  # type: ignore[call-arg]
 optimize(task, fake)  # type: ignore[call-arg]

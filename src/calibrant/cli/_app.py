@@ -114,6 +114,79 @@ def classify(  # noqa: PLR0913
 
 @app.command()
 @reports_errors
+def evaluate(  # noqa: PLR0913
+    task: TaskFile,
+    *,
+    out: Annotated[Path, typer.Option(help="Output directory; an interrupted run in it goes on.")],
+    prompt: Annotated[Path | None, typer.Option(help="File with the prompt to use.")] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="Run directory of a search: its best prompt and label prior are used.")
+    ] = None,
+    label_prior: Annotated[
+        Path | None, typer.Option(help="File with the prompt's label-prior correction.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="Rows of the task: train, validation or test.")] = "test",
+    file: Annotated[
+        Path | None, typer.Option(help="Other labelled rows: JSON Lines, CSV or Parquet, however large.")
+    ] = None,
+    model: Model = None,
+    concurrency: Annotated[int | None, typer.Option(help="Calls in flight at most; 64 by default.")] = None,
+    max_cost: Annotated[
+        float | None, typer.Option(help="Budget in US dollars; starts anew when a run goes on.")
+    ] = None,
+    max_rows: Annotated[int | None, typer.Option(help="Only so many rows, from the beginning.")] = None,
+    requests_per_minute: Annotated[float | None, typer.Option(help="Rate of calls.")] = None,
+    tokens_per_minute: Annotated[float | None, typer.Option(help="Rate of tokens.")] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds a call may take.")] = None,
+    deadline: Annotated[float | None, typer.Option(help="Seconds the whole run may take.")] = None,
+    fail_under: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="METRIC=VALUE",
+            help="Exit with 3 when the metric is below: accuracy (over all rows), accuracy_answered, "
+            "answered, ok (shares of rows) or macro_f1; may be given several times.",
+        ),
+    ] = None,
+    cache: Annotated[
+        str | None, typer.Option(metavar="URL", help="Database of finished predictions; a file or URL.")
+    ] = None,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Neither use nor fill the cache; the run still resumes.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+) -> None:
+    """Evaluate a prompt on labelled rows: predictions, accuracy with intervals, calibration, cost."""
+    from calibrant.cli._evaluate import EvaluateOptions, run_evaluate
+
+    run_evaluate(
+        task,
+        EvaluateOptions(
+            out=out,
+            prompt=prompt,
+            run=run,
+            label_prior=label_prior,
+            split=split,
+            file=file,
+            max_rows=max_rows,
+            model=model,
+            limits={
+                "concurrency": concurrency,
+                "max_cost": max_cost,
+                "requests_per_minute": requests_per_minute,
+                "tokens_per_minute": tokens_per_minute,
+                "call_seconds": timeout,
+                "run_seconds": deadline,
+            },
+            fail_under=tuple(fail_under or ()),
+            cache=cache,
+            no_cache=no_cache,
+            as_json=as_json,
+        ),
+    )
+
+
+@app.command()
+@reports_errors
 def doctor(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="The model's name; see `calibrant models`.")],
     *,

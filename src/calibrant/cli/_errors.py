@@ -15,6 +15,7 @@ _P = ParamSpec("_P")
 
 FAILED = 1
 BAD_INPUT = 2
+GATE_FAILED = 3
 INTERRUPTED = 130
 
 

@@ -5,33 +5,51 @@ from __future__ import annotations
 import sys
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
 if TYPE_CHECKING:
+    from calibrant.evaluation import EvaluationProgress
     from calibrant.optimization import Progress
 
-__all__ = ["ProgressDisplay"]
+__all__ = ["EvaluationDisplay", "ProgressDisplay"]
 
 SECONDS_BETWEEN_LINES = 10.0
+_KINDS_SHOWN = 3
 
 
-class ProgressDisplay:
-    """Shows `Progress` on standard error."""
+class _State(NamedTuple):
+    """What is shown: ``phase: done/total unit, note``."""
 
-    def __init__(self) -> None:
+    phase: str
+    done: int
+    total: int | None
+    note: str
+
+
+class _Display:
+    """Shows states on standard error.
+
+    Parameters
+    ----------
+    unit : str
+        What is counted.
+    """
+
+    def __init__(self, unit: str) -> None:
         console = Console(stderr=True)
+        self._unit = unit
         self._bar = (
             Bar(
                 TextColumn("{task.description}"),
                 BarColumn(),
                 MofNCompleteColumn(),
-                TextColumn("calls"),
+                TextColumn(unit),
                 TimeElapsedColumn(),
-                TextColumn("{task.fields[note]}"),
+                TextColumn("{task.fields[note]}", markup=False),
                 console=console,
             )
             if console.is_terminal
@@ -39,7 +57,8 @@ class ProgressDisplay:
         )
         self._tasks: dict[str, int] = {}
         self._printed = -SECONDS_BETWEEN_LINES
-        self._last: Progress | None = None
+        self._last: _State | None = None
+        self._shown: _State | None = None
 
     def __enter__(self) -> Self:
         if self._bar is not None:
@@ -51,35 +70,65 @@ class ProgressDisplay:
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
-        elif self._last is not None:
-            _print_line(self._last)
+        elif self._last is not None and self._last is not self._shown:
+            self._print_line(self._last)
 
-    def __call__(self, progress: Progress) -> None:
-        """Show the newest state."""
+    def _show(self, state: _State) -> None:
+        if state == self._last:
+            return
         if self._bar is not None:
-            self._update(self._bar, progress)
+            self._update(self._bar, state)
         elif (
             self._last is None
-            or self._last.phase != progress.phase
+            or self._last.phase != state.phase
             or time.monotonic() - self._printed >= SECONDS_BETWEEN_LINES
         ):
             self._printed = time.monotonic()
-            _print_line(progress)
-        self._last = progress
+            self._print_line(state)
+        self._last = state
 
-    def _update(self, bar: Bar, progress: Progress) -> None:
-        if progress.phase not in self._tasks:
-            self._tasks[progress.phase] = bar.add_task(progress.phase, total=progress.total, note="")
-        total = max(progress.total, progress.calls)
+    def _update(self, bar: Bar, state: _State) -> None:
+        if state.phase not in self._tasks:
+            self._tasks[state.phase] = bar.add_task(state.phase, total=state.total, note="")
         bar.update(
-            self._tasks[progress.phase],  # type: ignore[arg-type]
-            completed=progress.calls,
-            total=total,
-            note=_note(progress),
+            self._tasks[state.phase],  # type: ignore[arg-type]
+            completed=state.done,
+            total=None if state.total is None else max(state.total, state.done),
+            note=state.note,
+        )
+
+    def _print_line(self, state: _State) -> None:
+        self._shown = state
+        total = "?" if state.total is None else state.total
+        sys.stderr.write(f"{state.phase}: {state.done}/{total} {self._unit}, {state.note}\n")
+        sys.stderr.flush()
+
+
+class ProgressDisplay(_Display):
+    """Shows a search's `Progress`."""
+
+    def __init__(self) -> None:
+        super().__init__("calls")
+
+    def __call__(self, progress: Progress) -> None:
+        """Show the newest state."""
+        self._show(_State(progress.phase, progress.calls, progress.total, _search_note(progress)))
+
+
+class EvaluationDisplay(_Display):
+    """Shows an evaluation's `EvaluationProgress`."""
+
+    def __init__(self) -> None:
+        super().__init__("rows")
+
+    def __call__(self, progress: EvaluationProgress) -> None:
+        """Show the newest state."""
+        self._show(
+            _State("evaluate", progress.rows, progress.rows_expected, _evaluation_note(progress)),
         )
 
 
-def _note(progress: Progress) -> str:
+def _search_note(progress: Progress) -> str:
     parts = []
     if progress.best_score is not None:
         parts.append(f"best score {progress.best_score:.3f}")
@@ -89,6 +138,25 @@ def _note(progress: Progress) -> str:
     return ", ".join(parts)
 
 
-def _print_line(progress: Progress) -> None:
-    sys.stderr.write(f"{progress.phase}: {progress.calls}/{progress.total} calls, {_note(progress)}\n")
-    sys.stderr.flush()
+def _evaluation_note(progress: EvaluationProgress) -> str:
+    parts = [f"{progress.rows_per_second:,.1f} rows/s"]
+    accuracy = progress.accuracy_answered
+    if accuracy is not None:
+        parts.append(f"accuracy {accuracy.estimate:.3f} ({accuracy.lower:.3f} to {accuracy.upper:.3f})")
+    failed = sum(progress.errors.values())
+    if failed:
+        kinds = sorted(progress.errors.items(), key=lambda item: -item[1])[:_KINDS_SHOWN]
+        parts.append(f"{failed} failed ({', '.join(f'{count} x {kind}' for kind, count in kinds)})")
+    if progress.cost is not None:
+        parts.append(f"${progress.cost:.4f}")
+    if progress.eta_seconds:
+        parts.append(f"{_duration(progress.eta_seconds)} left")
+    return ", ".join(parts)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -29,8 +29,17 @@ from calibrant.core.interval import Interval
 from calibrant.core.labels import LabelSet, normalise_label
 from calibrant.core.prediction import Outcome, Prediction, Usage
 from calibrant.core.records import Journal, prediction_from_record, prediction_to_record
-from calibrant.core.rows import Columns, Example, Row, read_examples, read_rows, read_texts
-from calibrant.core.task import CalibrationSettings, ModelSettings, ScoringSettings, Split, Task
+from calibrant.core.rows import (
+    Columns,
+    DataSource,
+    Example,
+    Row,
+    iter_examples,
+    read_examples,
+    read_rows,
+    read_texts,
+)
+from calibrant.core.task import CalibrationSettings, ModelSettings, ScoringSettings, Split, Task, check_answer
 
 __all__ = [
     "CalibrantError",
@@ -44,6 +53,7 @@ __all__ = [
     "Continuation",
     "ContinuingClient",
     "DataError",
+    "DataSource",
     "Example",
     "Interval",
     "Journal",
@@ -68,6 +78,8 @@ __all__ = [
     "Task",
     "Token",
     "Usage",
+    "check_answer",
+    "iter_examples",
     "normalise_label",
     "prediction_from_record",
     "prediction_to_record",

@@ -12,7 +12,17 @@ from typing import Any, BinaryIO
 
 from calibrant.core.errors import ConfigurationError, DataError
 
-__all__ = ["MAX_ROW_BYTES", "Columns", "Example", "Row", "read_examples", "read_rows", "read_texts"]
+__all__ = [
+    "MAX_ROW_BYTES",
+    "Columns",
+    "DataSource",
+    "Example",
+    "Row",
+    "iter_examples",
+    "read_examples",
+    "read_rows",
+    "read_texts",
+]
 
 MAX_ROW_BYTES = 1_000_000
 """Longest row accepted, in bytes: no model reads more, and it is usually a missing line break."""
@@ -210,7 +220,14 @@ def _damaged(path: Path, error: Exception) -> DataError:
 def read_examples(
     path: Path, *, columns: Columns = Columns(), split: str | None = None
 ) -> list[tuple[Example, int]]:
-    """Read the examples of `path` with their line numbers.
+    """Read all examples of `path` with their line numbers; see `iter_examples`."""
+    return list(iter_examples(path, columns=columns, split=split))
+
+
+def iter_examples(
+    path: Path, *, columns: Columns = Columns(), split: str | None = None
+) -> Iterator[tuple[Example, int]]:
+    """Yield the examples of `path` one by one with their line numbers.
 
     Parameters
     ----------
@@ -226,7 +243,6 @@ def read_examples(
     DataError
         A row lacks a text or an answer, its split is unknown, or as `read_rows`.
     """
-    found = []
     for row in read_rows(path):
         if split is not None and _split(row, columns.split) != split:
             continue
@@ -235,8 +251,30 @@ def read_examples(
             answer=_text(row, columns.answer),
             additional_context=_context(row, columns.additional_context),
         )
-        found.append((example, row.line))
-    return found
+        yield example, row.line
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSource:
+    """Where labelled rows are.
+
+    Attributes
+    ----------
+    path : Path
+        The data file.
+    columns : Columns
+        Which columns hold what.
+    split : str or None
+        Only rows of this split count; None takes all.
+    """
+
+    path: Path
+    columns: Columns = Columns()
+    split: str | None = None
+
+    def examples(self) -> Iterator[tuple[Example, int]]:
+        """Yield the examples with their line numbers; see `iter_examples`."""
+        return iter_examples(self.path, columns=self.columns, split=self.split)
 
 
 def read_texts(path: Path, *, columns: Columns = Columns()) -> list[str]:

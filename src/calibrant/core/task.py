@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import re
 import tomllib
@@ -16,9 +17,9 @@ from pydantic_core import PydanticCustomError
 
 from calibrant.core.errors import ConfigurationError, DataError
 from calibrant.core.labels import LabelSet, normalise_label
-from calibrant.core.rows import Columns, Example, read_examples
+from calibrant.core.rows import Columns, DataSource, Example
 
-__all__ = ["CalibrationSettings", "ModelSettings", "ScoringSettings", "Split", "Task"]
+__all__ = ["CalibrationSettings", "ModelSettings", "ScoringSettings", "Split", "Task", "check_answer"]
 
 Split = Literal["train", "validation", "test"]
 
@@ -143,6 +144,16 @@ class _DataSection(_Section):
     def columns(self) -> Columns:
         return Columns(input=self.input_column, answer=self.answer_column, split=self.split_column)
 
+    def sources(self, directory: Path) -> dict[Split, DataSource]:
+        found = {}
+        for split in _SPLITS:
+            name: str | None = getattr(self, split)
+            if name is not None:
+                found[split] = DataSource(path=directory / name, columns=self.columns)
+            elif self.file is not None:
+                found[split] = DataSource(path=directory / self.file, columns=self.columns, split=split)
+        return found
+
 
 class _TaskFile(_Section):
     name: str
@@ -196,6 +207,8 @@ class Task:
         What is done to distributions before they are used.
     columns : Columns
         Which columns of its data files hold what.
+    sources : mapping of str to DataSource
+        Where the rows of its splits are; empty unless it was read from a file.
     """
 
     name: str
@@ -210,6 +223,7 @@ class Task:
     scoring: ScoringSettings = ScoringSettings()
     calibration: CalibrationSettings = CalibrationSettings()
     columns: Columns = Columns()
+    sources: Mapping[Split, DataSource] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", LabelSet.of(self.labels))
@@ -244,13 +258,15 @@ class Task:
         return found
 
     @classmethod
-    def from_file(cls, path: str | Path) -> Task:
+    def from_file(cls, path: str | Path, *, splits: Sequence[Split] = _SPLITS) -> Task:
         """Read a task from a TOML file; data paths are relative to it.
 
         Parameters
         ----------
         path : str or Path
             The task file.
+        splits : sequence of {"train", "validation", "test"}
+            The splits to read; by default all. Of the others, only the `sources` are kept.
 
         Raises
         ------
@@ -268,21 +284,25 @@ class Task:
         except ConfigurationError as error:
             msg = f"{path}:{_line_of(text, ('labels',))}: {error}"
             raise ConfigurationError(msg) from error
-        splits = {split: _load_split(settings.data, split, path, labels) for split in _SPLITS}
-        _warn_about_leaks(splits, path)
+        sources = settings.data.sources(path.parent)
+        rows = {
+            split: _load(sources[split], labels) for split in _SPLITS if split in splits and split in sources
+        }
+        _warn_about_leaks(rows, path)
         return cls(
             name=settings.name,
             labels=labels,
             prompt=settings.prompt,
             field=settings.field,
             user_template=settings.user_template,
-            train=splits["train"],
-            validation=splits["validation"],
-            test=splits["test"],
+            train=rows.get("train", ()),
+            validation=rows.get("validation", ()),
+            test=rows.get("test", ()),
             model=settings.model,
             scoring=settings.scoring,
             calibration=settings.calibration,
             columns=settings.data.columns,
+            sources=sources,
         )
 
 
@@ -365,20 +385,28 @@ def _path(dotted: str) -> tuple[str, ...]:
     return tuple(part.strip(" \t\"'") for part in dotted.split("."))
 
 
-def _load_split(data: _DataSection, split: Split, task_path: Path, labels: LabelSet) -> tuple[Example, ...]:
-    name: str | None = getattr(data, split)
-    if name is not None:
-        rows = read_examples(task_path.parent / name, columns=data.columns)
-        path = task_path.parent / name
-    elif data.file is not None:
-        path = task_path.parent / data.file
-        rows = read_examples(path, columns=data.columns, split=split)
-    else:
-        return ()
-    for example, line in rows:
-        if labels.canonical(example.answer) is None:
-            raise DataError(_unknown_answer(example.answer, labels), path=path, line=line)
-    return tuple(example for example, _ in rows)
+def _load(source: DataSource, labels: LabelSet) -> tuple[Example, ...]:
+    rows = []
+    for example, line in source.examples():
+        check_answer(example, labels, path=source.path, line=line)
+        rows.append(example)
+    return tuple(rows)
+
+
+def check_answer(
+    example: Example, labels: LabelSet, *, path: Path | None = None, line: int | None = None
+) -> str:
+    """Return the answer of `example` as `labels` spells it.
+
+    Raises
+    ------
+    DataError
+        It is not one of the labels.
+    """
+    answer = labels.canonical(example.answer)
+    if answer is None:
+        raise DataError(_unknown_answer(example.answer, labels), path=path, line=line)
+    return answer
 
 
 def _unknown_answer(answer: str, labels: LabelSet) -> str:
@@ -389,10 +417,16 @@ def _unknown_answer(answer: str, labels: LabelSet) -> str:
 def _warn_about_leaks(splits: Mapping[Split, tuple[Example, ...]], path: Path) -> None:
     """Say which rows of one split stand in another one too: their numbers would flatter."""
     seen = {
-        split: Counter(normalise_label(example.input) for example in rows) for split, rows in splits.items()
+        split: Counter(normalise_label(example.input) for example in splits.get(split, ()))
+        for split in _SPLITS
     }
-    for first, second in (("train", "test"), ("validation", "test"), ("train", "validation")):
-        shared = seen[first].keys() & seen[second].keys()  # type: ignore[index]
+    pairs: tuple[tuple[Split, Split], ...] = (
+        ("train", "test"),
+        ("validation", "test"),
+        ("train", "validation"),
+    )
+    for first, second in pairs:
+        shared = seen[first].keys() & seen[second].keys()
         if shared:
             example = min(shared)
             _LOG.warning(

@@ -1,22 +1,36 @@
-"""Batches of any size: what is asked, what came back, and nothing paid for twice."""
+"""Batches of any size: what is asked, what came back, how good it is, and nothing paid for twice."""
 
+from calibrant.evaluation._cache import default_cache, open_cache
+from calibrant.evaluation._data import Dataset
+from calibrant.evaluation._evaluator import BatchEvaluator, EvaluationResult
+from calibrant.evaluation._metrics import GATES, EvaluationMetrics
+from calibrant.evaluation._progress import EvaluationProgress, EvaluationProgressListener
 from calibrant.evaluation._provider_batch import (
     batch_status,
     collect_batch,
     retry_batch,
     submit_batch,
 )
-from calibrant.evaluation._provider_batch_answers import row_record
 from calibrant.evaluation._provider_batch_report import BatchReport, Polling
 from calibrant.evaluation._provider_batch_state import BatchLimits, BatchPart
+from calibrant.evaluation._records import row_record
 
 __all__ = [
+    "GATES",
+    "BatchEvaluator",
     "BatchLimits",
     "BatchPart",
     "BatchReport",
+    "Dataset",
+    "EvaluationMetrics",
+    "EvaluationProgress",
+    "EvaluationProgressListener",
+    "EvaluationResult",
     "Polling",
     "batch_status",
     "collect_batch",
+    "default_cache",
+    "open_cache",
     "retry_batch",
     "row_record",
     "submit_batch",

@@ -19,7 +19,7 @@ from calibrant.inference._loop import run_sync
 from calibrant.inference._models import ModelLike, call_options, open_client
 from calibrant.inference._reader import AnswerReader
 from calibrant.inference._runner import Query, Runner
-from calibrant.inference.doctor import refuse_misleading
+from calibrant.inference.doctor import identity, refuse_misleading
 from calibrant.logprobs import enum_schema
 
 __all__ = ["Classifier"]
@@ -144,6 +144,20 @@ class Classifier:
             answer_field=answer_field or field,
             space=LogprobSpace(space) if space is not None else client.space,
         )
+        # What a copy under other limits is built from.
+        self._settings: dict[str, Any] = {
+            "response_format": response_format,
+            "answer_field": answer_field,
+            "top_logprobs": top_logprobs,
+            "space": space,
+            "options": wanted.options,
+            "retry": retry,
+            "scoring": scoring,
+            "tolerance": tolerance,
+            "samples": samples,
+            "temperature": temperature,
+            "label_codes": label_codes,
+        }
         response_format = response_format or enum_schema(self.labels, field)
         method = choose_method(client, reader, response_format, wanted)
         refuse_misleading(model, options=options, method=method)
@@ -159,7 +173,12 @@ class Classifier:
 
     @classmethod
     def from_task(
-        cls, task: Task, *, model: ModelLike | None = None, journal: Journal | None = None
+        cls,
+        task: Task,
+        *,
+        model: ModelLike | None = None,
+        journal: Journal | None = None,
+        limits: Limits | None = None,
     ) -> Classifier:
         """Return the classifier a task describes, under its own prompt.
 
@@ -171,6 +190,8 @@ class Classifier:
             Used instead of the task's own model; the task's options then do not apply.
         journal : Journal, optional
             Finished predictions.
+        limits : Limits, optional
+            Rates, budgets and deadlines; the concurrency in it comes before the task's.
         """
         own = task.model
         options = dict(own.options) if model is None else {}
@@ -182,7 +203,8 @@ class Classifier:
             field=task.field,
             prompt=task.prompt,
             user_template=task.user_template,
-            concurrency=own.concurrency if model is None else None,
+            concurrency=own.concurrency if model is None and limits is None else None,
+            limits=limits,
             space=own.space if model is None else None,
             options=options,
             journal=journal,
@@ -215,6 +237,26 @@ class Classifier:
         if user_template is not None:
             copy.user_template = user_template
         return copy
+
+    def with_limits(self, limits: Limits) -> Classifier:
+        """Return a copy under other limits that shares this one's client and journal; it has paid nothing yet.
+
+        Parameters
+        ----------
+        limits : Limits
+            Rates, budgets and deadlines.
+        """
+        return Classifier(
+            model=self.client,
+            labels=self.labels,
+            field=self.field,
+            prompt=self.prompt,
+            user_template=self.user_template,
+            limits=limits,
+            journal=self.runner.journal,
+            prior_correction=self.prior_correction,
+            **self._settings,
+        )
 
     def classify(self, text: str) -> Prediction:
         """Classify one text."""
@@ -310,6 +352,27 @@ class Classifier:
             space=self.runner.method.space,
             labels=self.labels.labels,
         )
+
+    def describe(self) -> dict[str, Any]:
+        """Return what can change a prediction as JSON values, free of credentials."""
+        runner = self.runner
+        name, endpoint, options = identity(
+            self.client.name, runner.options, api_base=getattr(self.client, "endpoint", None)
+        )
+        correction = self.prior_correction
+        return {
+            "model": name,
+            "endpoint": endpoint,
+            "options": options,
+            "method": dict(runner.method.describe()),
+            "response_format": runner.response_format,
+            "top_logprobs": runner.top_logprobs,
+            "prompt": self.prompt,
+            "user_template": self.user_template,
+            "label_prior": None
+            if correction is None
+            else {"prior": correction.prior_.tolist(), "strength": correction.strength_},
+        }
 
     def close(self) -> None:
         """Free what the client holds; a client that was handed in is left open."""

@@ -72,6 +72,39 @@ class ClassificationSummary:
             array.setflags(write=False)
             object.__setattr__(self, name, array)
 
+    @classmethod
+    def from_counts(
+        cls, labels: Sequence[str], confusion: NDArray[np.int64], other: NDArray[np.int64]
+    ) -> ClassificationSummary:
+        """Return the summary of rows that were counted already.
+
+        Parameters
+        ----------
+        labels, confusion, other
+            As the attributes of these names.
+
+        Raises
+        ------
+        ConfigurationError
+            No rows.
+        """
+        n = int(confusion.sum() + other.sum())
+        if n == 0:
+            raise ConfigurationError(
+                "Expected at least one row, got none: nothing can be said about no data."
+            )
+        names = tuple(labels)
+        per_label = _per_label(confusion, other, names)
+        return cls(
+            labels=names,
+            accuracy=float(np.trace(confusion) / n),
+            macro_f1=float(np.mean([metrics.f1 for metrics in per_label.values()])),
+            per_label=per_label,
+            confusion=confusion,
+            other=other,
+            n=n,
+        )
+
 
 def classification_summary(
     y_true: Sequence[str], y_pred: Sequence[str | None], *, labels: LabelSet | Sequence[str] | None = None
@@ -104,21 +137,9 @@ def classification_summary(
     if len(y_true) != len(y_pred):
         msg = f"Expected as many predictions as true labels, got {len(y_pred)} for {len(y_true)}."
         raise ConfigurationError(msg)
-    if len(y_true) == 0:
-        raise ConfigurationError("Expected at least one row, got none: nothing can be said about no data.")
     names = _occurring(y_true, y_pred) if labels is None else LabelSet.of(labels).labels
     table = _confusion(y_true, y_pred, names)
-    confusion, other = table[:, :-1].copy(), table[:, -1].copy()
-    per_label = _per_label(confusion, other, names)
-    return ClassificationSummary(
-        labels=names,
-        accuracy=float(np.trace(confusion) / len(y_true)),
-        macro_f1=float(np.mean([metrics.f1 for metrics in per_label.values()])),
-        per_label=per_label,
-        confusion=confusion,
-        other=other,
-        n=len(y_true),
-    )
+    return ClassificationSummary.from_counts(names, table[:, :-1], table[:, -1])
 
 
 def _occurring(y_true: Sequence[str], y_pred: Sequence[str | None]) -> tuple[str, ...]:

@@ -1,7 +1,12 @@
 """What a model's log-probabilities mean, found out before anyone trusts them."""
 
 from calibrant.inference.doctor._examine import aexamine, examine, recommended_thresholds
-from calibrant.inference.doctor._records import load_examination, refuse_misleading, save_examination
+from calibrant.inference.doctor._records import (
+    identity,
+    load_examination,
+    refuse_misleading,
+    save_examination,
+)
 from calibrant.inference.doctor._report import Examination, Finding, Thresholds, Verdict
 
 __all__ = [
@@ -11,6 +16,7 @@ __all__ = [
     "Verdict",
     "aexamine",
     "examine",
+    "identity",
     "load_examination",
     "recommended_thresholds",
     "refuse_misleading",

@@ -1,0 +1,302 @@
+"""``calibrant evaluate``: labelled rows in; predictions, numbers and an exit code out."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from calibrant.calibration import LabelPriorCorrection
+from calibrant.cli._classify import read_prompt
+from calibrant.cli._errors import FAILED, GATE_FAILED, INTERRUPTED
+from calibrant.cli._progress import EvaluationDisplay
+from calibrant.core import ConfigurationError, DataError, DataSource, LabelSet, StateError, Task
+from calibrant.evaluation import GATES, BatchEvaluator, Dataset, default_cache, open_cache
+from calibrant.inference import Classifier, Limits, Stop
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from calibrant.evaluation import EvaluationMetrics, EvaluationResult
+    from calibrant.store import PredictionCache
+
+__all__ = ["EvaluateOptions", "run_evaluate"]
+
+_CONCURRENCY: Final = 64
+_SIGNALS: Final = ("SIGINT", "SIGTERM")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions:
+    """What the command was told; see its help.
+
+    Attributes
+    ----------
+    out : Path
+        Output directory.
+    prompt, run, label_prior : Path or None
+        Where the prompt comes from, and what goes with it.
+    split : str
+        Which rows of the task.
+    file : Path or None
+        Other rows.
+    max_rows : int or None
+        Only so many.
+    model : str or None
+        Instead of the task's.
+    limits : mapping
+        Of `Limits`; None leaves a limit out.
+    fail_under : tuple of str
+        ``METRIC=VALUE``.
+    cache : str or None
+        URL or file.
+    no_cache : bool
+        Whether to do without one.
+    as_json : bool
+        Whether to print JSON.
+    """
+
+    out: Path
+    prompt: Path | None = None
+    run: Path | None = None
+    label_prior: Path | None = None
+    split: str = "test"
+    file: Path | None = None
+    max_rows: int | None = None
+    model: str | None = None
+    limits: Mapping[str, Any]
+    fail_under: tuple[str, ...] = ()
+    cache: str | None = None
+    no_cache: bool = False
+    as_json: bool = False
+
+
+def run_evaluate(task_file: Path, options: EvaluateOptions) -> None:
+    """Evaluate, print the numbers, and exit with 1 (ended early), 3 (a gate) or 130 (interrupted)."""
+    gates = dict(map(_gate, options.fail_under))
+    if options.cache is not None and options.no_cache:
+        raise ConfigurationError("Expected either --cache or --no-cache, got both.")
+    task = Task.from_file(task_file, splits=())
+    rows = Dataset(source=_source(task, options), labels=LabelSet.of(task.labels), limit=options.max_rows)
+    limits = _limits(task, options)
+    classifier = _classifier(task, options, limits)
+    try:
+        with _cache(options) as cache, _interruptible() as stop, EvaluationDisplay() as display:
+            evaluator = BatchEvaluator(classifier, concurrency=limits.concurrency, limits=limits, cache=cache)
+            result = evaluator.evaluate(
+                rows, out=options.out, about={"task": task.name}, on_progress=display, stop=stop
+            )
+    finally:
+        classifier.close()
+    _print(result, task, as_json=options.as_json)
+    raise_for(result.metrics, gates, interrupted=stop.reason == _INTERRUPTED)
+
+
+_INTERRUPTED: Final = "interrupted"
+
+
+def _gate(text: str) -> tuple[str, float]:
+    """Return metric and value of ``METRIC=VALUE``."""
+    name, _, value = text.partition("=")
+    known = f"Expected --fail-under METRIC=VALUE with one of {', '.join(GATES)} and a value in [0, 1]"
+    if name not in GATES:
+        raise ConfigurationError(f"{known}, got {text!r}.")
+    try:
+        number = float(value)
+    except ValueError:
+        number = -1.0
+    if not 0.0 <= number <= 1.0:
+        raise ConfigurationError(f"{known}, got {text!r}.")
+    return name, number
+
+
+def _source(task: Task, options: EvaluateOptions) -> DataSource:
+    if options.file is not None:
+        return DataSource(path=options.file, columns=task.columns)
+    known = ("train", "validation", "test")
+    if options.split not in known:
+        raise ConfigurationError(f"Expected --split to be one of {', '.join(known)}, got {options.split!r}.")
+    found = {str(split): source for split, source in task.sources.items()}.get(options.split)
+    if found is None:
+        raise ConfigurationError(
+            f"Task {task.name!r} has no {options.split!r} rows: name a file for it under [data], or pass --file."
+        )
+    return found
+
+
+def _limits(task: Task, options: EvaluateOptions) -> Limits:
+    given = {name: value for name, value in options.limits.items() if value is not None}
+    own = None if options.model is not None else task.model.concurrency
+    return Limits(**{"concurrency": own or _CONCURRENCY, **given})
+
+
+def _classifier(task: Task, options: EvaluateOptions, limits: Limits) -> Classifier:
+    """Return the task's classifier under the prompt the command names."""
+    prompt, template, label_prior = _prompt(options)
+    classifier = Classifier.from_task(task, model=options.model, limits=limits)
+    try:
+        if prompt is not None:
+            classifier = classifier.with_prompt(prompt, user_template=template)
+        if label_prior is not None:
+            classifier.prior_correction = LabelPriorCorrection.load(
+                label_prior, fingerprint=classifier.fingerprint()
+            )
+    except BaseException:
+        classifier.close()
+        raise
+    return classifier
+
+
+def _prompt(options: EvaluateOptions) -> tuple[str | None, str | None, Path | None]:
+    """Return prompt, user template and the file of the label prior; None where the task's own count."""
+    if options.run is None:
+        prompt = None if options.prompt is None else read_prompt(options.prompt)
+        return prompt, None, options.label_prior
+    if options.prompt is not None:
+        raise ConfigurationError("Expected either --prompt or --run, got both.")
+    own = options.run / "label_prior.json"
+    label_prior = options.label_prior or (own if own.exists() else None)
+    return read_prompt(options.run / "best_prompt.txt"), _template(options.run / "result.json"), label_prior
+
+
+def _template(path: Path) -> str | None:
+    """Return the user template a search has found along with its prompt, if any."""
+    if not path.exists():
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))["best_candidate"].get("user_template")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"expected the result of a search, got something else ({error!r}).", path=path
+        ) from error
+    return None if found is None else str(found)
+
+
+@contextlib.contextmanager
+def _cache(options: EvaluateOptions) -> Iterator[PredictionCache | None]:
+    if options.no_cache:
+        yield None
+        return
+    with open_cache(options.cache or default_cache()) as cache:
+        yield cache
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[Stop]:
+    """Return what the first Ctrl-C (or SIGTERM) asks to stop; a second one ends the run at once."""
+    stop = Stop()
+
+    def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        if stop.reason == _INTERRUPTED:
+            raise KeyboardInterrupt
+        stop.reason = _INTERRUPTED
+        sys.stderr.write(
+            "interrupted: finishing the rows under way; press Ctrl-C again to end at once.\n",
+        )
+        sys.stderr.flush()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {name: signal.signal(getattr(signal, name), handle) for name in _SIGNALS}
+    try:
+        yield stop
+    finally:
+        for name, handler in before.items():
+            signal.signal(getattr(signal, name), handler)
+
+
+def _print(result: EvaluationResult, task: Task, *, as_json: bool) -> None:
+    directory = result.directory
+    if directory is None:
+        raise StateError("Expected an output directory.")
+    record = json.loads((directory / "metrics.json").read_text(encoding="utf-8"))
+    if as_json:
+        sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
+        return
+    title = f"{task.name}: {record['model']}, {result.metrics.rows:,} rows"
+    table = _table(result.metrics)
+    widths = [max(len(row[column]) for row in table) for column in range(2)]
+    lines = [f"{name:<{widths[0]}}  {value:<{widths[1]}}  {note}".rstrip() for name, value, note in table]
+    files = "/predictions.jsonl, metrics.json, run.json"
+    sys.stdout.write("\n".join([title, *lines, _paid(result.metrics), f"Files: {directory}{files}"]) + "\n")
+
+
+def _table(metrics: EvaluationMetrics) -> list[tuple[str, str, str]]:
+    """Return name, value and denominator of each number."""
+    correct, rows, answered = metrics.correct, metrics.rows, metrics.answered
+    with_confidence = f"{metrics.rows_with_confidence:,} rows with a confidence"
+    table = [
+        ("accuracy, all rows", _range(metrics.accuracy), f"{correct:,} of {rows:,} rows"),
+        (
+            "accuracy, answered rows",
+            _range(metrics.accuracy_answered),
+            f"{correct:,} of {answered:,} rows whose outcome is not error",
+        ),
+        ("macro F1", _number(metrics.macro_f1), f"{answered:,} answered rows"),
+        ("calibration error (ECE)", _number(metrics.ece), with_confidence),
+        ("Brier score", _number(metrics.brier), with_confidence),
+        ("outcomes", _counts(metrics.outcomes), ""),
+        ("answered by", _counts(metrics.models), ""),
+    ]
+    table += [("failed", f"{count:,}", kind) for kind, count in metrics.errors.items()]
+    return table
+
+
+def _range(found: Any) -> str:  # noqa: ANN401 (Interval or None)
+    return "-" if found is None else f"{found.estimate:.3f} ({found.lower:.3f} to {found.upper:.3f})"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _counts(found: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in found.items()) or "-"
+
+
+def _paid(metrics: EvaluationMetrics) -> str:
+    cost = "" if metrics.cost is None else f", ${metrics.cost:.4f}"
+    unpriced = f", {metrics.unpriced_rows:,} rows without a known price" if metrics.unpriced_rows else ""
+    speed = (
+        f"; {metrics.session_rows:,} rows in {metrics.seconds:.1f} s ({metrics.rows_per_second:,.1f} rows/s)"
+        if metrics.session_rows
+        else "; every row was there already, nothing was asked"
+    )
+    return (
+        f"{metrics.calls:,} calls, {metrics.rows_from_cache:,} rows without a call, "
+        f"{metrics.prompt_tokens:,} + {metrics.completion_tokens:,} tokens{cost}{unpriced}{speed}"
+    )
+
+
+def raise_for(metrics: EvaluationMetrics, gates: Mapping[str, float], *, interrupted: bool) -> None:
+    """Exit as the numbers demand; says on standard error what to do."""
+    again = "run the same command again"
+    if not metrics.complete:
+        total = "" if metrics.rows_expected is None else f" of {metrics.rows_expected:,}"
+        _say(f"stopped ({metrics.stopped}): {metrics.rows:,}{total} rows are saved; {again} to go on.")
+        raise SystemExit(INTERRUPTED if interrupted else FAILED)
+    failed = metrics.rows - metrics.answered
+    if failed:
+        _say(f"{failed:,} rows failed for the server's reasons; {again} to ask them again.")
+    below = [
+        f"{name} is {'unknown' if value is None else f'{value:.4f}'}, below {least:g}"
+        for name, least in gates.items()
+        if (value := GATES[name](metrics)) is None or value < least
+    ]
+    if below:
+        _say(f"--fail-under: {'; '.join(below)}.")
+        raise SystemExit(GATE_FAILED)
+    if metrics.answered == 0:
+        raise SystemExit(FAILED)
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()

@@ -1,0 +1,63 @@
+"""Where finished predictions are kept between runs."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from calibrant.core import StateError
+from calibrant.store import PredictionCache
+
+__all__ = ["default_cache", "open_cache"]
+
+_LOG = logging.getLogger("calibrant")
+
+_MAX_BYTES: Final = 4 * 1024**3
+
+
+def default_cache() -> str:
+    """Return the URL or file of the user's cache.
+
+    ``$CALIBRANT_CACHE`` (a SQLAlchemy URL or a file), or else ``predictions.sqlite`` in ``$CALIBRANT_HOME``,
+    or else in ``calibrant`` in the user's cache folder (``$XDG_CACHE_HOME``, ``~/.cache``).
+    """
+    named = os.environ.get("CALIBRANT_CACHE")
+    if named:
+        return named
+    home = os.environ.get("CALIBRANT_HOME")
+    if home:
+        return str(Path(home).expanduser() / "predictions.sqlite")
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    # The standard says that a relative path is to be ignored.
+    folder = cache if cache.is_absolute() else Path.home() / ".cache"
+    return str(folder / "calibrant" / "predictions.sqlite")
+
+
+@contextlib.contextmanager
+def open_cache(place: str | Path, *, max_bytes: int | None = _MAX_BYTES) -> Iterator[PredictionCache]:
+    """Open a cache, and close it at the end; what cannot be saved then is a warning, as the results are there.
+
+    Parameters
+    ----------
+    place : str or path
+        A SQLAlchemy URL, or a SQLite file.
+    max_bytes : int, optional
+        Most bytes to keep; the oldest predictions go first. 4 GiB by default; None for no cap.
+
+    Raises
+    ------
+    ConfigurationError, StateError
+        As `calibrant.store.PredictionCache`.
+    """
+    cache = PredictionCache(place, max_bytes=max_bytes)
+    try:
+        yield cache
+    finally:
+        try:
+            cache.close()
+        except StateError as error:
+            _LOG.warning("%s", error)

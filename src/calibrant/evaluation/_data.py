@@ -1,0 +1,106 @@
+"""Labelled rows that are read as they are needed, and a look at them before anything is paid."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+from calibrant.core import ConfigurationError, DataError, DataSource, Example, LabelSet, check_answer
+
+__all__ = ["Dataset", "Inspection", "checked", "inspect"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """The labelled rows of a file, read anew whenever they are iterated over; memory does not grow with them.
+
+    Attributes
+    ----------
+    source : DataSource
+        Where the rows are.
+    labels : LabelSet
+        The label set their answers belong to.
+    limit : int or None
+        Only so many rows, from the beginning; at least 1.
+
+    Raises
+    ------
+    ConfigurationError
+        The limit is below 1.
+    DataError
+        On iteration: a row is broken, or its answer is not one of the labels; names file and line.
+    """
+
+    source: DataSource
+    labels: LabelSet
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit < 1:
+            raise ConfigurationError(f"Expected a limit of at least 1 row, got {self.limit}.")
+
+    def __iter__(self) -> Iterator[Example]:
+        path = self.source.path
+        for example, line in islice(self.source.examples(), self.limit):
+            answer = check_answer(example, self.labels, path=path, line=line)
+            yield example if answer == example.answer else replace(example, answer=answer)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspection:
+    """What a first reading of the rows found.
+
+    Attributes
+    ----------
+    rows : int
+        Rows.
+    sha256 : str
+        Digest of all inputs and answers, in order.
+    """
+
+    rows: int
+    sha256: str
+
+    def to_record(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {"rows": self.rows, "sha256": self.sha256}
+
+
+def checked(examples: Iterable[Example], labels: LabelSet) -> Iterator[Example]:
+    """Yield the examples with their answers spelled as in `labels`.
+
+    Raises
+    ------
+    DataError
+        An answer is not one of the labels; the message names the row, from 1.
+    """
+    for number, example in enumerate(examples, 1):
+        try:
+            answer = check_answer(example, labels)
+        except DataError as error:
+            raise DataError(f"row {number}: {error}") from error
+        yield example if answer == example.answer else replace(example, answer=answer)
+
+
+def inspect(examples: Iterable[Example], labels: LabelSet) -> Inspection:
+    """Read all rows once: count them, and find what is broken before the first call.
+
+    Raises
+    ------
+    DataError
+        There are no rows, or one is broken.
+    """
+    digest = hashlib.sha256()
+    rows = 0
+    for example in checked(examples, labels):
+        rows += 1
+        for text in (example.input, example.answer):
+            data = text.encode("utf-8", "surrogatepass")
+            digest.update(len(data).to_bytes(8, "big"))
+            digest.update(data)
+    if rows == 0:
+        raise DataError("Expected at least one row to evaluate, got none: check the split and the file.")
+    return Inspection(rows=rows, sha256=digest.hexdigest())

@@ -1,0 +1,165 @@
+"""The output directory: whose run it holds, and that only one process works on it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from calibrant.core import StateError, write_atomically
+from calibrant.evaluation._metrics import EvaluationMetrics
+
+__all__ = ["RunDirectory"]
+
+_LOCK: Final = ".lock"
+_INFORMATION: Final = ("data", "calibrant")  # kept for the reader, not compared
+_SHOWN: Final = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunDirectory:
+    """Where an evaluation leaves its files.
+
+    Attributes
+    ----------
+    path : Path
+        The directory.
+    """
+
+    path: Path
+
+    @property
+    def predictions(self) -> Path:
+        """One JSON object a row, in the order of the input."""
+        return self.path / "predictions.jsonl"
+
+    @property
+    def metrics(self) -> Path:
+        """The numbers; see `EvaluationMetrics`."""
+        return self.path / "metrics.json"
+
+    @property
+    def run(self) -> Path:
+        """What the predictions depend on."""
+        return self.path / "run.json"
+
+    @property
+    def journal(self) -> Path:
+        """Answers that are not written yet, where there is no cache."""
+        return self.path / "journal.sqlite"
+
+    @classmethod
+    @contextlib.contextmanager
+    def opened(cls, path: Path, fingerprint: Mapping[str, Any]) -> Iterator[RunDirectory]:
+        """Make the directory, or check that it holds an earlier part of this run; nobody else may use it meanwhile.
+
+        Parameters
+        ----------
+        path : Path
+            The directory.
+        fingerprint : mapping
+            What the predictions depend on, as JSON values; kept in ``run.json``.
+
+        Raises
+        ------
+        StateError
+            It holds another run or other files, is in use, or cannot be written.
+        """
+        if path.exists() and not path.is_dir():
+            raise StateError(f"{path}: expected a directory for the run, got a file: choose another name.")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            lock = (path / _LOCK).open("a")
+        except OSError as error:
+            raise _unwritable(path, error) from error
+        with lock:
+            _hold(lock.fileno(), path)
+            directory = cls(path=path)
+            directory._claim(
+                json.loads(json.dumps(fingerprint, default=repr))
+            )  # tuples become lists, as stored
+            yield directory
+
+    def _claim(self, fingerprint: dict[str, Any]) -> None:
+        if self.run.exists():
+            stored = self._stored()
+            changed = sorted(
+                name
+                for name in {*stored, *fingerprint}.difference(_INFORMATION)
+                if stored.get(name) != fingerprint.get(name)
+            )
+            if changed and self._paid():
+                raise StateError(
+                    f"{self.path}: holds an evaluation that differs in {_differences(changed, stored, fingerprint)}: "
+                    "choose a new directory, or run it unchanged."
+                )
+        elif any(not entry.name.startswith(".") for entry in self.path.iterdir()):
+            raise StateError(
+                f"{self.path}: expected an empty directory or an earlier evaluation, got other files: choose a new one."
+            )
+        self.write(self.run, fingerprint)
+
+    def _stored(self) -> dict[str, Any]:
+        try:
+            return dict(json.loads(self.run.read_text(encoding="utf-8")))
+        except (OSError, TypeError, ValueError) as error:
+            raise StateError(f"{self.run}: not readable ({error}): choose a new directory.") from error
+
+    def _paid(self) -> bool:
+        """Return whether there is a single row; a failed start may be started otherwise."""
+        return self.predictions.exists() and self.predictions.stat().st_size > 0
+
+    def write_metrics(self, metrics: EvaluationMetrics, about: Mapping[str, Any]) -> None:
+        """Write ``metrics.json``, whole or not at all."""
+        self.write(self.metrics, {**metrics.to_record(), **about})
+
+    def write(self, path: Path, record: Mapping[str, Any]) -> None:
+        """Write a JSON file, whole or not at all.
+
+        Raises
+        ------
+        StateError
+            It cannot be written.
+        """
+        try:
+            write_atomically(path, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+        except OSError as error:
+            raise _unwritable(self.path, error) from error
+
+    def remove_journal(self) -> None:
+        """Remove the journal, with what SQLite keeps beside it."""
+        for path in self.path.glob(f"{self.journal.name}*"):
+            path.unlink(missing_ok=True)
+
+
+def _unwritable(path: Path, error: OSError) -> StateError:
+    reason = error.strerror or error
+    return StateError(f"{path}: cannot be written ({reason}): choose another directory, or make room.")
+
+
+def _hold(descriptor: int, path: Path) -> None:
+    """Lock the file until it is closed, or its process is gone."""
+    try:
+        import fcntl  # noqa: PLC0415 (not on Windows)
+    except ImportError:
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise StateError(
+            f"{path}: another process is evaluating into this directory: wait for it, or choose another one."
+        ) from error
+    except OSError:
+        return  # some network file systems know no locks
+
+
+def _differences(changed: list[str], stored: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    parts = []
+    for name in changed:
+        values = [json.dumps(found.get(name), ensure_ascii=False) for found in (stored, now)]
+        short = all(len(value) <= _SHOWN for value in values)
+        parts.append(f"{name} ({values[0]} then, {values[1]} now)" if short else name)
+    return ", ".join(parts)

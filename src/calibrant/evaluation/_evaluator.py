@@ -1,0 +1,339 @@
+"""Evaluates a classifier on labelled rows, however many, and loses none."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+from calibrant.core import ConfigurationError, Example, Journal, Prediction
+from calibrant.evaluation._cache import open_cache
+from calibrant.evaluation._data import Inspection, checked, inspect
+from calibrant.evaluation._directory import RunDirectory
+from calibrant.evaluation._metrics import EvaluationMetrics
+from calibrant.evaluation._output import PredictionsFile
+from calibrant.evaluation._progress import EvaluationProgress, EvaluationProgressListener
+from calibrant.evaluation._tally import Tally
+from calibrant.inference import Classifier, Limits, Stop, run_sync
+from calibrant.metrics import wilson_interval
+
+__all__ = ["BatchEvaluator", "EvaluationResult"]
+
+_TICK: Final = 0.25  # seconds between reports
+_VERSION: Final = 1  # of run.json and predictions.jsonl
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationResult:
+    """What an evaluation found.
+
+    Attributes
+    ----------
+    predictions : tuple of Prediction
+        One per row, in the order of the input; empty where they went to files.
+    metrics : EvaluationMetrics
+        The numbers.
+    directory : Path or None
+        Where the files are.
+    """
+
+    predictions: tuple[Prediction, ...]
+    metrics: EvaluationMetrics
+    directory: Path | None = None
+
+
+class BatchEvaluator:
+    """Runs labelled rows through a classifier, concurrently, and says how it fared.
+
+    With ``out``, rows go to a directory as they are answered: ``predictions.jsonl`` (one JSON object a
+    row, in the order of the input), ``metrics.json`` and ``run.json``. Memory then does not grow with the
+    rows. After an interruption, a kill included, the same call goes on where it was: finished rows are
+    read from the directory, and those answered but not yet written from the cache. Rows that failed for
+    the server's reasons are asked again.
+
+    Parameters
+    ----------
+    classifier : Classifier
+        What is evaluated; it is not changed, and not closed.
+    concurrency : int, default 64
+        Calls in flight at most.
+    cache : Journal, str or path, optional
+        Finished predictions, or the SQLAlchemy URL or file of a `calibrant.store.PredictionCache`. By
+        default the classifier's own journal; without one, a directory keeps a private journal until its
+        run is complete.
+    limits : Limits, optional
+        Rates, budgets and deadlines of one evaluation; by default the classifier's. `concurrency` comes
+        before the one in it.
+
+    Raises
+    ------
+    ConfigurationError
+        A limit is out of range.
+
+    Examples
+    --------
+    >>> from calibrant import Classifier, Example
+    >>> from calibrant.testing import FakeClient
+    >>> fake = FakeClient(labels=["cat", "dog"], answers={"purrs": "cat", "barks": "dog"})
+    >>> classifier = Classifier(model=fake, labels=["cat", "dog"], field="category")
+    >>> rows = [Example(input="purrs", answer="cat"), Example(input="barks", answer="cat")]
+    >>> BatchEvaluator(classifier).evaluate(rows).metrics.accuracy.estimate
+    0.5
+    """
+
+    def __init__(
+        self,
+        classifier: Classifier,
+        *,
+        concurrency: int = 64,
+        cache: Journal | str | Path | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self._classifier = classifier
+        self._cache = cache
+        self._limits = replace(limits or classifier.runner.gate.limits, concurrency=concurrency)
+
+    def evaluate(
+        self,
+        examples: Iterable[Example],
+        *,
+        out: str | Path | None = None,
+        about: Mapping[str, Any] | None = None,
+        on_progress: EvaluationProgressListener | None = None,
+        stop: Stop | None = None,
+    ) -> EvaluationResult:
+        """Evaluate the classifier.
+
+        Parameters
+        ----------
+        examples : iterable of Example
+            The rows, such as a list or a `Dataset`. What can be read twice is read once before the first
+            call, so that a broken row costs nothing; an iterator is read as its rows are begun.
+        out : path, optional
+            Directory for the rows and numbers; needs examples that can be read twice.
+        about : mapping, optional
+            JSON values that belong to the run, such as the task's name: kept in ``run.json`` and
+            ``metrics.json``; a run with other ones is not continued.
+        on_progress : callable, optional
+            Called with an `EvaluationProgress` four times a second, and at the end.
+        stop : Stop, optional
+            Ends the run after the rows under way.
+
+        Returns
+        -------
+        EvaluationResult
+            Its ``metrics.stopped`` says why a run ended early (a budget, a deadline, `stop`).
+
+        Raises
+        ------
+        ConfigurationError
+            `out` is given, and the examples are an iterator or the model is a function without a name.
+        DataError
+            There are no rows, or one is broken or has an unknown answer.
+        ProviderError
+            A fault that every call would meet, or nothing but failures; what was answered before is kept.
+        StateError
+            The directory holds another run, is in use by another process, or cannot be written.
+        """
+        if iter(examples) is examples:
+            if out is not None:
+                raise ConfigurationError(
+                    "Expected examples that can be read twice when out is given, got an iterator: pass a list or "
+                    "a calibrant.evaluation.Dataset."
+                )
+            inspection = None
+        elif out is not None and self._classifier.client.name == "<lambda>":
+            raise ConfigurationError(
+                "Expected a function with a name of its own when out is given, got a lambda: what a run has paid "
+                "for is kept under the name of its model."
+            )
+        else:
+            inspection = inspect(examples, self._classifier.labels)
+        run = _Run(
+            self._classifier.with_limits(self._limits), examples, inspection, on_progress, stop or Stop()
+        )
+        with ExitStack() as stack:
+            if out is not None:
+                directory = stack.enter_context(
+                    RunDirectory.opened(Path(out), self._fingerprint(inspection, about or {}))
+                )
+                run.write_to(directory, about or {})
+            if run.anything_left():
+                self._attach_cache(run, stack)
+                run.answer()
+            elif run.directory is not None:
+                run.directory.remove_journal()  # left by a kill at the very end
+            return run.finish()
+
+    def _attach_cache(self, run: _Run, stack: ExitStack) -> None:
+        cache = self._cache
+        runner = run.classifier.runner
+        if cache is None and runner.journal is None and run.directory is not None:
+            directory = run.directory
+            stack.callback(lambda: directory.remove_journal() if run.complete else None)
+            cache = directory.journal
+        if isinstance(cache, str | Path):
+            cache = stack.enter_context(open_cache(cache))
+        if cache is not None:
+            runner.journal = cache
+
+    def _fingerprint(self, inspection: Inspection | None, about: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "schema_version": _VERSION,
+            "kind": "evaluation",
+            "calibrant": metadata.version("calibrant"),
+            **about,
+            **self._classifier.describe(),
+            "data": None if inspection is None else inspection.to_record(),
+        }
+
+
+class _Run:
+    """One evaluation.
+
+    Parameters
+    ----------
+    classifier : Classifier
+        Of this run alone.
+    examples : iterable of Example
+        The rows.
+    inspection : Inspection or None
+        What a first reading of them found.
+    on_progress : callable or None
+        Called now and then.
+    stop : Stop
+        Ends it early.
+    """
+
+    def __init__(
+        self,
+        classifier: Classifier,
+        examples: Iterable[Example],
+        inspection: Inspection | None,
+        on_progress: EvaluationProgressListener | None,
+        stop: Stop,
+    ) -> None:
+        self.classifier = classifier
+        self.directory: RunDirectory | None = None
+        self.complete = False
+        self._examples = examples
+        self._expected = None if inspection is None else inspection.rows
+        self._on_progress = on_progress
+        self._stop = stop
+        self._tally = Tally(classifier.labels)
+        self._about: Mapping[str, Any] = {}
+        self._file: PredictionsFile | None = None
+        self._predictions: list[Prediction] = []
+        self._under_way: deque[tuple[int, Example]] = deque()
+        self._todo = self._expected
+        self._answered = 0
+        self._stopped = ""
+        self._started = time.perf_counter()
+
+    def write_to(self, directory: RunDirectory, about: Mapping[str, Any]) -> None:
+        """Send the rows to files, and find out which of them are finished."""
+        self.directory, self._about = directory, about
+        self._file = PredictionsFile(directory.predictions, self._tally)
+        self._file.recover(self._rows())
+        if self._expected is not None:
+            self._todo = self._expected - self._file.rows + len(self._file.failed)
+
+    def anything_left(self) -> bool:
+        """Whether there are rows to be asked."""
+        return self._todo != 0
+
+    def answer(self) -> None:
+        """Answer what is left."""
+        if self._file is not None and self.directory is not None:
+            self._file.open()
+            self.directory.metrics.unlink(missing_ok=True)  # of fewer rows than there will be
+        self._started = time.perf_counter()
+        try:
+            self._stopped = run_sync(self._answer())
+        except BaseException as error:
+            # Whatever it was, the rows that are answered are kept, and the directory says how far it came.
+            self._stopped = str(error) or "interrupted"
+            with contextlib.suppress(Exception):  # the error under way matters more
+                self.finish()
+            raise
+
+    async def _answer(self) -> str:
+        ticker = asyncio.create_task(self._tick())
+        try:
+            return await self.classifier.aclassify_each(self._texts(), self._deliver, stop=self._stop)
+        finally:
+            ticker.cancel()
+            await asyncio.gather(ticker, return_exceptions=True)
+
+    def _rows(self) -> Iterator[Example]:
+        return checked(self._examples, self.classifier.labels)
+
+    def _texts(self) -> Iterator[str]:
+        file = self._file
+        for index, example in enumerate(self._rows()):
+            if file is None or not file.is_finished(index):
+                self._under_way.append((index, example))
+                yield example.input
+
+    def _deliver(self, _number: int, prediction: Prediction) -> None:
+        index, example = self._under_way.popleft()
+        self._answered += 1
+        if self._file is not None:
+            self._file.add(index, example, prediction)
+        else:
+            self._tally.add(example, prediction)
+            self._predictions.append(prediction)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK)
+            if self._file is not None:
+                self._file.flush_when_due()
+            self._report()
+
+    def _report(self) -> None:
+        if self._on_progress is None:
+            return
+        tally = self._tally
+        answered = tally.answered
+        self._on_progress(
+            EvaluationProgress(
+                rows=tally.rows,
+                rows_expected=self._expected,
+                session_rows=self._answered,
+                remaining=None if self._todo is None else self._todo - self._answered,
+                seconds=time.perf_counter() - self._started,
+                accuracy_answered=wilson_interval(tally.correct, answered) if answered else None,
+                errors=dict(tally.errors),
+                cost=tally.cost if tally.priced else None,
+            )
+        )
+
+    def finish(self) -> EvaluationResult:
+        """Close the files and return the numbers."""
+        seconds = time.perf_counter() - self._started if self._answered else 0.0
+        if self._file is not None:
+            self._file.close()
+        metrics = self._tally.metrics(
+            expected=self._expected,
+            stopped=self._stopped,
+            seconds=seconds,
+            session_rows=self._answered,
+        )
+        self.complete = metrics.complete
+        directory = self.directory
+        if directory is not None and (self._answered or not directory.metrics.exists()):
+            directory.write_metrics(metrics, {**self._about, "model": self.classifier.describe()["model"]})
+        self._report()
+        return EvaluationResult(
+            predictions=tuple(self._predictions),
+            metrics=metrics,
+            directory=None if directory is None else directory.path,
+        )

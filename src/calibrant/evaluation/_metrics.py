@@ -1,0 +1,149 @@
+"""The numbers of an evaluation, with their denominators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from calibrant.core import Interval
+from calibrant.metrics import LabelMetrics
+
+__all__ = ["GATES", "SCHEMA_VERSION", "EvaluationMetrics"]
+
+SCHEMA_VERSION: Final = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationMetrics:
+    """How a classifier fared on labelled rows.
+
+    *Answered* rows are those that did not fail for the server's reasons: all but outcome ``error``. A
+    refusal, or an answer that is no label, is answered and wrong.
+
+    Attributes
+    ----------
+    rows : int
+        Rows that have a prediction, whatever their outcome.
+    rows_expected : int or None
+        Rows of the input, where their number was known.
+    complete : bool
+        Whether every row of the input has a prediction.
+    stopped : str
+        Why the run ended early; empty otherwise.
+    outcomes : mapping of str to int
+        Rows by outcome: ``ok``, ``error``, ``refusal``, ``unparsed``.
+    errors : mapping of str to int
+        Rows that failed, by kind of failure.
+    answered : int
+        Rows whose outcome is not ``error``.
+    correct : int
+        Rows with the right label.
+    accuracy : Interval or None
+        `correct` over `rows`: a row that failed counts as not right. With Wilson's 95 % interval.
+    accuracy_answered : Interval or None
+        `correct` over `answered`. With Wilson's 95 % interval.
+    macro_f1 : float or None
+        Mean F1 over all labels, in [0, 1], on answered rows.
+    per_label : mapping of str to LabelMetrics
+        Precision, recall, F1 and support of each label, on answered rows.
+    rows_with_confidence : int
+        Rows of outcome ``ok`` that have a confidence: those `ece` and `brier` are about.
+    ece, brier : float or None
+        Expected calibration error (15 bins of equal width) and Brier score of the confidence in the
+        predicted label, in [0, 1], 0 is best.
+    models : mapping of str to int
+        Rows by the model that really answered, as the provider names it.
+    calls : int
+        Calls made for these rows, retries included.
+    rows_from_cache : int
+        Rows whose answer was known already, or asked for by an equal row, so that no call was made.
+    prompt_tokens, completion_tokens : int
+        Tokens paid for.
+    cost : float or None
+        US dollars paid; None where no price is known for any row.
+    unpriced_rows : int
+        Rows paid for whose price is not known: `cost` lacks them.
+    seconds : float
+        Wall time of this session, in seconds.
+    session_rows : int
+        Rows this session added; an earlier one may have left some.
+    """
+
+    rows: int
+    rows_expected: int | None
+    complete: bool
+    stopped: str
+    outcomes: Mapping[str, int]
+    errors: Mapping[str, int]
+    answered: int
+    correct: int
+    accuracy: Interval | None
+    accuracy_answered: Interval | None
+    macro_f1: float | None
+    per_label: Mapping[str, LabelMetrics]
+    rows_with_confidence: int
+    ece: float | None
+    brier: float | None
+    models: Mapping[str, int]
+    calls: int
+    rows_from_cache: int
+    prompt_tokens: int
+    completion_tokens: int
+    cost: float | None
+    unpriced_rows: int
+    seconds: float
+    session_rows: int
+
+    @property
+    def rows_per_second(self) -> float:
+        """Rows this session added, a second."""
+        return self.session_rows / self.seconds if self.seconds > 0 else 0.0
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the metrics as JSON values, as ``metrics.json`` holds them."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "kind": "evaluation",
+            **asdict(self),
+            "accuracy": _interval(self.accuracy, self.correct, self.rows, "all rows"),
+            "accuracy_answered": _interval(
+                self.accuracy_answered, self.correct, self.answered, "rows whose outcome is not error"
+            ),
+            "rows_per_second": self.rows_per_second,
+        }
+
+
+def _interval(found: Interval | None, correct: int, rows: int, denominator: str) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "estimate": found.estimate,
+        "lower": found.lower,
+        "upper": found.upper,
+        "level": found.level,
+        "correct": correct,
+        "rows": rows,
+        "denominator": denominator,
+    }
+
+
+def _estimate(found: Interval | None) -> float | None:
+    return None if found is None else found.estimate
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
+
+
+GATES: Final[Mapping[str, Callable[[EvaluationMetrics], float | None]]] = MappingProxyType(
+    {
+        "accuracy": lambda found: _estimate(found.accuracy),
+        "accuracy_answered": lambda found: _estimate(found.accuracy_answered),
+        "answered": lambda found: _share(found.answered, found.rows),
+        "macro_f1": lambda found: found.macro_f1,
+        "ok": lambda found: _share(found.outcomes.get("ok", 0), found.rows),
+    }
+)
+"""Metrics in [0, 1] of which more is better, by name: what a run can be held to. Values are None without rows."""

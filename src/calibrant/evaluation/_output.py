@@ -1,0 +1,246 @@
+"""``predictions.jsonl``: written in order and in batches, readable after a kill at any moment."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Any, Final
+
+from calibrant.core import Example, Outcome, Prediction, StateError
+from calibrant.evaluation._records import row_record
+from calibrant.evaluation._tally import Tally
+
+__all__ = ["PredictionsFile"]
+
+_BATCH: Final = 256  # rows
+_SECONDS: Final = 0.2  # between writes
+
+
+class PredictionsFile:
+    """The rows of an evaluation on disk.
+
+    Rows that failed in an earlier session are asked again. As a file cannot change in its middle, a
+    new one is then written beside it, and takes its place at the end.
+
+    Parameters
+    ----------
+    path : Path
+        The file; an earlier part of the run may be there.
+    tally : Tally
+        Counts every row that has its final prediction.
+    """
+
+    def __init__(self, path: Path, tally: Tally) -> None:
+        self._path = path
+        self._tally = tally
+        self._new = path.with_name(f".{path.name}.new")
+        self._file: IO[bytes] | None = None
+        self._old: IO[bytes] | None = None
+        self._copied = 0
+        self._lines: list[bytes] = []
+        self._written = time.monotonic()
+        self._end = 0
+        self._failure: StateError | None = None
+        self.rows = 0
+        self.failed = array("q")
+
+    def recover(self, examples: Iterable[Example]) -> None:
+        """Count the rows that are there; afterwards `rows` is their number, `failed` has those to be asked again.
+
+        Parameters
+        ----------
+        examples : iterable of Example
+            The input, from its first row.
+
+        Raises
+        ------
+        StateError
+            A line is damaged or out of order, or belongs to another input.
+        """
+        if not self._path.exists():
+            return
+        rows = iter(examples)
+        with self._reading(self._path) as file:
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break  # cut off by a kill
+                self._recover(line, next(rows, None))
+                self._end += len(line)
+
+    def _recover(self, line: bytes, example: Example | None) -> None:
+        number = self.rows + 1
+        try:
+            record = json.loads(line)
+            index, text, answer = record["index"], record["input"], record["answer"]
+            same = example is not None and (text, answer) == (example.input, example.answer)
+            failed = Outcome(record["outcome"]) is Outcome.ERROR
+            if same and not failed:
+                self._tally.add_record(record)
+        except (KeyError, TypeError, ValueError) as error:
+            raise StateError(
+                f"{self._path}:{number}: expected the line of a row, got one that does not fit ({error}): "
+                "choose a new directory, or restore the file."
+            ) from error
+        if index != self.rows:
+            raise StateError(
+                f"{self._path}:{number}: expected the row with index {self.rows}, got index {index!r:.40}: choose a "
+                "new directory, or restore the file."
+            )
+        if example is None:
+            raise StateError(
+                f"{self._path}: holds more rows than the {self.rows:,} to be evaluated: choose a new directory, "
+                "or evaluate as many rows as before."
+            )
+        if not same:
+            raise StateError(
+                f"{self._path}:{number}: was evaluated on another text or answer than row {number} of the "
+                "input has now: choose a new directory, or restore the data."
+            )
+        if failed:
+            self.failed.append(self.rows)
+        self.rows += 1
+
+    def is_finished(self, index: int) -> bool:
+        """Whether the row at `index` needs no answer any more."""
+        if index >= self.rows:
+            return False
+        place = bisect_left(self.failed, index)
+        return place == len(self.failed) or self.failed[place] != index
+
+    def open(self) -> None:
+        """Begin to write.
+
+        Raises
+        ------
+        StateError
+            The file cannot be written.
+        """
+        try:
+            self._new.unlink(missing_ok=True)  # left by a kill
+            if self.failed:
+                self._old = self._path.open("rb")
+                self._file = self._new.open("wb")
+            else:
+                self._file = self._path.open("ab")
+                self._file.truncate(self._end)
+                self._copied = self.rows
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def add(self, index: int, example: Example, prediction: Prediction) -> None:
+        """Write a row soon: with the next batch.
+
+        Raises
+        ------
+        StateError
+            The file cannot be written.
+        """
+        if self._failure is not None:
+            raise self._failure  # a batch is missing: nothing may follow it
+        if self._file is None:
+            return  # closed meanwhile: the row is asked again, or known to the cache
+        if self._old is not None:
+            self._copy(index)
+            if index < self.rows:
+                self._old.readline()
+                self._copied += 1
+        self._lines.append(_line(row_record(index, example, prediction)))
+        self._tally.add(example, prediction)
+        if len(self._lines) >= _BATCH:
+            self.flush()
+        else:
+            self.flush_when_due()
+
+    def flush_when_due(self) -> None:
+        """Write what waits, if it has waited long enough."""
+        if self._lines and time.monotonic() - self._written >= _SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what waits."""
+        self._written = time.monotonic()
+        lines, self._lines = self._lines, []
+        self._write(b"".join(lines))
+
+    def _write(self, data: bytes) -> None:
+        if self._file is None:
+            return
+        try:
+            self._file.write(data)
+            self._file.flush()
+        except OSError as error:
+            self._failure = self._unwritable(error)
+            raise self._failure from error
+
+    def _copy(self, until: int) -> None:
+        """Take over the old lines before row `until`."""
+        if self._old is None:
+            return
+        while self._copied < min(until, self.rows):
+            self._lines.append(self._old.readline())
+            self._copied += 1
+            if len(self._lines) >= _BATCH:
+                self.flush()
+
+    def close(self) -> None:
+        """Write what waits, put the new file in place, where there is one, and close it; again does nothing.
+
+        Raises
+        ------
+        StateError
+            The file cannot be written; what it was before a new one was begun stays.
+        """
+        file = self._file
+        if file is None:
+            return
+        try:
+            if self._failure is not None:
+                raise self._failure
+            self._keep_failures()
+            self.flush()
+            os.fsync(file.fileno())
+            if self._old is not None:
+                self._new.replace(self._path)
+        except OSError as error:
+            raise self._unwritable(error) from error
+        finally:
+            self._file = None
+            for opened in filter(None, (file, self._old)):
+                with contextlib.suppress(OSError):
+                    opened.close()
+
+    def _keep_failures(self) -> None:
+        """Take over the old lines that are left; the rows that failed among them were not asked again."""
+        if self._old is None:
+            return
+        while self._copied < self.rows:
+            line = self._old.readline()
+            if not self.is_finished(self._copied):
+                self._tally.add_record(json.loads(line))
+            self._copied += 1
+            self._lines.append(line)
+
+    def _reading(self, path: Path) -> IO[bytes]:
+        try:
+            return path.open("rb")
+        except OSError as error:
+            raise StateError(f"{path}: cannot be read ({error.strerror or error}).") from error
+
+    def _unwritable(self, error: OSError) -> StateError:
+        reason = error.strerror or error
+        return StateError(
+            f"{self._path}: cannot be written ({reason}): make room, and run the same command again."
+        )
+
+
+def _line(record: dict[str, Any]) -> bytes:
+    try:
+        return json.dumps(record, ensure_ascii=False).encode() + b"\n"
+    except UnicodeEncodeError:  # half of a surrogate pair, which only the escaped form can hold
+        return json.dumps(record).encode() + b"\n"

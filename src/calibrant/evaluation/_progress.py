@@ -1,0 +1,61 @@
+"""How far an evaluation has come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from calibrant.core import Interval
+
+__all__ = ["EvaluationProgress", "EvaluationProgressListener"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationProgress:
+    """A moment of a run.
+
+    Attributes
+    ----------
+    rows : int
+        Rows that have a prediction, those of earlier sessions included.
+    rows_expected : int or None
+        Rows of the input, where their number is known.
+    session_rows : int
+        Rows this session answered, those that failed earlier included.
+    remaining : int or None
+        Rows this session has still to answer, where their number is known.
+    seconds : float
+        Seconds since this session began.
+    accuracy_answered : Interval or None
+        Share of right rows among those that did not fail, with Wilson's 95 % interval.
+    errors : mapping of str to int
+        Rows that failed, by kind.
+    cost : float or None
+        US dollars paid for these rows; None where no price is known.
+    """
+
+    rows: int
+    rows_expected: int | None = None
+    session_rows: int = 0
+    remaining: int | None = None
+    seconds: float = 0.0
+    accuracy_answered: Interval | None = None
+    errors: Mapping[str, int] = field(default_factory=dict)
+    cost: float | None = None
+
+    @property
+    def rows_per_second(self) -> float:
+        """Rows of this session a second."""
+        return self.session_rows / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def eta_seconds(self) -> float | None:
+        """Seconds until the last row at this rate; None where that cannot be said."""
+        if self.remaining is None or not self.rows_per_second:
+            return None
+        return self.remaining / self.rows_per_second
+
+
+EvaluationProgressListener: TypeAlias = Callable[[EvaluationProgress], None]
+"""Called four times a second, and at the end; may be called from another thread."""

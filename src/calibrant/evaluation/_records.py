@@ -1,0 +1,51 @@
+"""One line of ``predictions.jsonl``: a row, its prediction, and whether that is right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from calibrant.core import Example, Outcome, Prediction
+
+__all__ = ["row_record"]
+
+
+def row_record(index: int, example: Example, prediction: Prediction) -> dict[str, Any]:
+    """Return the line of a row as JSON values.
+
+    ``correct`` is None where the row failed for the server's reasons, or its true label is not known.
+    ``attempts`` is 0 where the model's answer was known already, so that nothing was paid; tokens and
+    cost are those of the answer.
+
+    Parameters
+    ----------
+    index : int
+        Position of the row in the input, from 0.
+    example : Example
+        The row; its answer is spelled as in the label set, or empty where it is not known.
+    prediction : Prediction
+        What the classifier answered.
+    """
+    distribution = prediction.distribution
+    usage = prediction.usage
+    unknown = not example.answer or prediction.outcome is Outcome.ERROR
+    return {
+        "index": index,
+        "input": example.input,
+        "answer": example.answer or None,
+        "label": prediction.label,
+        "confidence": prediction.confidence,
+        "correct": None if unknown else prediction.label == example.answer,
+        "outcome": prediction.outcome.value,
+        "reason": prediction.reason,
+        "probabilities": None
+        if distribution is None
+        else dict(zip(distribution.labels, distribution.probabilities.tolist(), strict=True)),
+        "label_mass": None if distribution is None else distribution.label_mass,
+        "space": None if distribution is None else distribution.space.value,
+        "model": prediction.model,
+        "attempts": prediction.attempts,
+        "latency_seconds": prediction.latency_seconds,
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "cost": usage.cost,
+    }

@@ -1,0 +1,191 @@
+"""Counts rows as they come; memory grows by nine bytes a row."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from calibrant.core import Example, LabelSet, Outcome, Prediction, normalise_label
+from calibrant.evaluation._metrics import EvaluationMetrics
+from calibrant.metrics import (
+    ClassificationSummary,
+    brier_score,
+    expected_calibration_error,
+    wilson_interval,
+)
+
+__all__ = ["Tally"]
+
+_KINDS: Final = 20
+_OTHER: Final = "other"
+_KIND_LENGTH: Final = 80
+_NUMBER: Final = re.compile(r"\d+(?:\.\d+)?")
+_STATUS: Final = re.compile(r"\b[45]\d\d\b")
+
+
+class _Seen(NamedTuple):
+    """What a row adds to the counts."""
+
+    answer: str
+    label: str | None
+    outcome: str
+    reason: str
+    confidence: float | None
+    model: str | None
+    attempts: int
+    prompt_tokens: int
+    completion_tokens: int
+    cost: float | None
+
+
+class Tally:
+    """What is known about the rows so far.
+
+    Parameters
+    ----------
+    labels : LabelSet
+        The label set; answers are spelled as in it.
+    """
+
+    def __init__(self, labels: LabelSet) -> None:
+        self._labels = labels.labels
+        self._place = {normalise_label(label): place for place, label in enumerate(self._labels)}
+        size = len(self._labels)
+        # By true label; the last column counts answers that are no label.
+        self._table = np.zeros((size, size + 1), dtype=np.int64)
+        self._confidence = array("d")
+        self._right = array("b")
+        self.rows = 0
+        self.correct = 0
+        self.outcomes: Counter[str] = Counter({outcome.value: 0 for outcome in Outcome})
+        self.errors: Counter[str] = Counter()
+        self.models: Counter[str] = Counter()
+        self.calls = 0
+        self.from_cache = 0
+        self.prompt_tokens = 0
+        self.completion_tokens = 0
+        self.cost = 0.0
+        self.priced = 0
+        self.unpriced = 0
+
+    def add(self, example: Example, prediction: Prediction) -> None:
+        """Count a row."""
+        usage = prediction.usage
+        self._add(
+            _Seen(
+                answer=example.answer,
+                label=prediction.label,
+                outcome=prediction.outcome.value,
+                reason=prediction.reason,
+                confidence=prediction.confidence,
+                model=prediction.model,
+                attempts=prediction.attempts,
+                prompt_tokens=usage.prompt_tokens,
+                completion_tokens=usage.completion_tokens,
+                cost=usage.cost,
+            )
+        )
+
+    def add_record(self, record: Mapping[str, Any]) -> None:
+        """Count a row by its line of ``predictions.jsonl``.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            It is not such a line.
+        """
+        self._add(_Seen(**{name: record[name] for name in _Seen._fields}))
+
+    @property
+    def answered(self) -> int:
+        """Rows whose outcome is not ``error``."""
+        return self.rows - self.outcomes[Outcome.ERROR.value]
+
+    def _add(self, row: _Seen) -> None:
+        truth = self._place[normalise_label(row.answer)]
+        outcome = Outcome(row.outcome)
+        self.rows += 1
+        self.outcomes[row.outcome] += 1
+        self.calls += row.attempts
+        self._count_payment(row)
+        if outcome is Outcome.ERROR:
+            self._count_error(row.reason)
+            return
+        right = row.label == row.answer
+        self.correct += right
+        place = -1 if row.label is None else self._place.get(normalise_label(row.label), -1)
+        self._table[truth, place] += 1
+        self.models[row.model or "unknown"] += 1
+        if outcome is Outcome.OK and row.confidence is not None:
+            self._confidence.append(row.confidence)
+            self._right.append(right)
+
+    def _count_payment(self, row: _Seen) -> None:
+        if row.attempts == 0:
+            self.from_cache += row.outcome != Outcome.ERROR.value
+            return
+        self.prompt_tokens += row.prompt_tokens
+        self.completion_tokens += row.completion_tokens
+        if row.cost is not None:
+            self.cost += row.cost
+            self.priced += 1
+        elif row.prompt_tokens + row.completion_tokens > 0:
+            self.unpriced += 1
+
+    def _count_error(self, reason: str) -> None:
+        kind = error_kind(reason)
+        self.errors[kind if kind in self.errors or len(self.errors) < _KINDS else _OTHER] += 1
+
+    def metrics(
+        self, *, expected: int | None, stopped: str, seconds: float, session_rows: int
+    ) -> EvaluationMetrics:
+        """Return the numbers of the rows so far; see `EvaluationMetrics` for the parameters."""
+        answered = self.answered
+        summary = (
+            ClassificationSummary.from_counts(self._labels, self._table[:, :-1], self._table[:, -1])
+            if answered
+            else None
+        )
+        # Copies: an array that lends its memory cannot grow.
+        confidence, right = np.array(self._confidence), np.array(self._right)
+        return EvaluationMetrics(
+            rows=self.rows,
+            rows_expected=expected,
+            complete=not stopped if expected is None else self.rows >= expected,
+            stopped=stopped,
+            outcomes=dict(self.outcomes),
+            errors=dict(self.errors.most_common()),
+            answered=answered,
+            correct=self.correct,
+            accuracy=wilson_interval(self.correct, self.rows) if self.rows else None,
+            accuracy_answered=wilson_interval(self.correct, answered) if answered else None,
+            macro_f1=None if summary is None else summary.macro_f1,
+            per_label={} if summary is None else summary.per_label,
+            rows_with_confidence=len(self._confidence),
+            ece=expected_calibration_error(confidence, right) if len(right) else None,
+            brier=brier_score(confidence, right) if len(right) else None,
+            models=dict(self.models.most_common()),
+            calls=self.calls,
+            rows_from_cache=self.from_cache,
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            cost=self.cost if self.priced else None,
+            unpriced_rows=self.unpriced,
+            seconds=seconds,
+            session_rows=session_rows,
+        )
+
+
+def error_kind(reason: str) -> str:
+    """Return what failures of one kind have in common: the reason without the model and most numbers."""
+    _, colon, rest = reason.partition(": ")
+    text = rest if colon and rest else reason
+    status = _STATUS.search(text)
+    text = _NUMBER.sub(lambda found: found[0] if status and found[0] == status[0] else "#", text)
+    flat = " ".join(text.split())
+    return flat[:_KIND_LENGTH] or "unknown"

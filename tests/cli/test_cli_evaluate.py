@@ -1,0 +1,518 @@
+"""``calibrant evaluate``: what it prints, what it leaves, how it ends, and that it can be killed at any moment."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner, Result
+
+from calibrant.calibration import LabelPriorCorrection
+from calibrant.cli import _progress as progress_module
+from calibrant.cli import app
+from calibrant.core import Client, Interval, ProviderError
+from calibrant.evaluation import EvaluationProgress
+from calibrant.inference import Classifier, _classifier
+from calibrant.testing import Answer, FakeClient, FaultServer
+
+WriteTask = Callable[..., Path]
+Rule = Callable[[str, str], Answer]
+Fake = Callable[..., FakeClient]
+
+LABELS = ["cat", "dog"]
+PASSING = {"attempts", "latency_seconds", "cost"}
+
+
+def knows(text: str, _prompt: str) -> Answer:
+    """Know what meows; take everything else for a dog."""
+    return ("cat", 0.9) if "meow" in text else ("dog", 0.8)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
+    """Return a function that puts a fake in the place of every model."""
+
+    def install(rule: Rule = knows, **options: Any) -> FakeClient:
+        client = FakeClient(LABELS, rule, **options)
+
+        def open_fake(*_: object, **__: object) -> Client:
+            return client
+
+        monkeypatch.setattr(_classifier, "open_client", open_fake)
+        return client
+
+    return install
+
+
+def run(*arguments: object) -> Result:
+    """Run the command line in this process."""
+    return CliRunner().invoke(app, ["evaluate", *map(str, arguments)])
+
+
+def animals(count: int, start: int = 0) -> list[dict[str, str]]:
+    """Return rows of which the model gets three in four right."""
+    return [
+        {"input": f"{n} {'meow' if n % 2 else 'woof'}", "answer": "cat" if n % 2 or n % 4 == 0 else "dog"}
+        for n in range(start, start + count)
+    ]
+
+
+def lines(directory: Path) -> list[dict[str, Any]]:
+    """Return the rows of ``predictions.jsonl``."""
+    return [json.loads(line) for line in (directory / "predictions.jsonl").read_text().splitlines()]
+
+
+def lasting(directory: Path) -> list[dict[str, Any]]:
+    """Return the rows without what depends on the moment."""
+    return [{name: row[name] for name in row if name not in PASSING} for row in lines(directory)]
+
+
+# --- what it does -------------------------------------------------------------------------------
+
+
+def test_it_prints_the_numbers_with_their_denominators(
+    write_task: WriteTask, fake: Fake, tmp_path: Path
+) -> None:
+    """A plain table on one stream, progress on the other."""
+
+    def rule(text: str, prompt: str) -> Answer:
+        return ProviderError("no route.", provider="fake") if text.startswith("7") else knows(text, prompt)
+
+    client = fake(rule)
+    out = tmp_path / "out"
+    result = run(write_task(test=animals(8)), "--out", out)
+    assert result.exit_code == 0, result.stderr
+    table = [re.split(r" {2,}", line) for line in result.stdout.splitlines()]
+    assert table[0] == ["animals: fake, 8 rows"]
+    assert ["accuracy, all rows", "0.625 (0.306 to 0.863)", "5 of 8 rows"] in table
+    assert [
+        "accuracy, answered rows",
+        "0.714 (0.359 to 0.918)",
+        "5 of 7 rows whose outcome is not error",
+    ] in table
+    assert ["outcomes", "ok 7, error 1, refusal 0, unparsed 0"] in table
+    assert ["failed", "1", "no route."] in table
+    assert f"Files: {out}/predictions.jsonl, metrics.json, run.json" in result.stdout
+    assert "evaluate: 8/8 rows" in result.stderr
+    assert (
+        "1 rows failed for the server's reasons; run the same command again to ask them again"
+        in result.stderr
+    )
+    assert client.closed
+
+
+def test_json_is_the_content_of_the_metrics_file(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """On one line, and nothing else on that stream."""
+    fake()
+    result = run(write_task(), "--out", tmp_path / "out", "--json")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout) == json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert json.loads(result.stdout)["task"] == "animals"
+
+
+def test_only_the_rows_of_the_split_are_read(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """Another split may be broken or missing."""
+    client = fake()
+    task = write_task(train="not JSON\n", validation=animals(3))
+    assert run(task, "--split", "validation", "--out", tmp_path / "out").exit_code == 0
+    assert len(client.requests) == 3
+    unknown = run(task, "--split", "dev", "--out", tmp_path / "other")
+    assert unknown.exit_code == 2
+    assert "Expected --split to be one of train, validation, test, got 'dev'" in unknown.stderr
+
+
+def test_a_split_without_a_file_is_named(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """With what to do."""
+    fake()
+    task = write_task()
+    task.write_text(task.read_text().replace('test = "test.jsonl"\n', ""))
+    result = run(task, "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "has no 'test' rows: name a file for it under [data], or pass --file" in result.stderr
+
+
+def test_another_file_and_its_first_rows(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """The task's own rows are left alone; more of the same file go on where it ended."""
+    client = fake()
+    data = tmp_path / "more.csv"
+    data.write_text("input,answer\n" + "".join(f"{row['input']},{row['answer']}\n" for row in animals(9)))
+    arguments = (write_task(), "--file", data, "--out", tmp_path / "out")
+    first = run(*arguments, "--max-rows", 4)
+    assert first.exit_code == 0, first.stderr
+    assert [row["index"] for row in lines(tmp_path / "out")] == [0, 1, 2, 3]
+    assert run(*arguments).exit_code == 0
+    assert [row["index"] for row in lines(tmp_path / "out")] == list(range(9))
+    assert len(client.requests) == 9
+
+
+def test_a_broken_row_costs_nothing(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """File and line are named, and the exit code says bad input."""
+    client = fake()
+    task = write_task(test=[*animals(500), {"input": "meow", "answer": "horse"}])
+    result = run(task, "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "test.jsonl:501: answer 'horse' is not one of the 2 labels" in result.stderr
+    assert client.requests == []
+
+
+def test_prompts_come_from_a_file_or_from_a_search(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """A search's best prompt comes with its user template and its label prior."""
+    client = fake()
+    task = write_task()
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_text("Cat or dog?")
+    assert run(task, "--prompt", prompt, "--out", tmp_path / "a").exit_code == 0
+    assert client.requests[-1].messages[0]["content"] == "Cat or dog?"
+
+    search = tmp_path / "search"
+    search.mkdir()
+    (search / "best_prompt.txt").write_text("Best.")
+    (search / "result.json").write_text(
+        json.dumps({"best_candidate": {"system_prompt": "Best.", "user_template": "It says: {input}"}})
+    )
+    best = Classifier(
+        model=client, labels=LABELS, field="category", prompt="Best.", user_template="It says: {input}"
+    )
+    correction = LabelPriorCorrection("batch").fit([[-0.1, -2.4], [-0.2, -1.7]])
+    correction.save(search / "label_prior.json", fingerprint=best.fingerprint())
+    result = run(task, "--run", search, "--out", tmp_path / "b")
+    assert result.exit_code == 0, result.stderr
+    assert [message["content"] for message in client.requests[-1].messages] == [
+        "Best.",
+        "It says: test 3 woof",
+    ]
+    first = lines(tmp_path / "b")[0]
+    assert first["confidence"] != pytest.approx(0.9)
+
+    both = run(task, "--run", search, "--prompt", prompt, "--out", tmp_path / "c")
+    assert both.exit_code == 2
+    assert "either --prompt or --run, got both" in both.stderr
+    missing = run(task, "--run", tmp_path / "nothing", "--out", tmp_path / "c")
+    assert missing.exit_code == 2
+    assert "no such prompt file" in missing.stderr
+
+
+# --- how it ends --------------------------------------------------------------------------------
+
+
+def test_a_metric_below_its_bound_is_exit_code_3(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """Several bounds may be set; the message names those that do not hold."""
+    client = fake()
+    task = write_task(test=animals(8))
+    held = run(task, "--out", tmp_path / "a", "--fail-under", "accuracy=0.75", "--fail-under", "ok=1")
+    assert held.exit_code == 0, held.stderr
+    missed = run(
+        task, "--out", tmp_path / "a", "--fail-under", "accuracy=0.76", "--fail-under", "macro_f1=0.1"
+    )
+    assert missed.exit_code == 3
+    assert "--fail-under: accuracy is 0.7500, below 0.76." in missed.stderr
+    asked = len(client.requests)
+    for wrong in ("acuracy=0.9", "accuracy=90", "accuracy", "accuracy=high"):
+        result = run(task, "--out", tmp_path / "b", "--fail-under", wrong)
+        assert result.exit_code == 2
+        assert "one of accuracy, accuracy_answered, answered, macro_f1, ok" in result.stderr
+    assert len(client.requests) == asked
+
+
+def test_a_deadline_is_exit_code_1_and_the_next_run_goes_on(
+    write_task: WriteTask, fake: Fake, tmp_path: Path
+) -> None:
+    """What was reached is printed and saved."""
+    client = fake(latency=0.05)
+    arguments = (write_task(test=animals(40)), "--out", tmp_path / "out", "--concurrency", 2)
+    result = run(*arguments, "--deadline", 0.4)
+    assert result.exit_code == 1
+    assert re.search(
+        r"stopped \(The deadline of 0\.4 seconds has passed\): \d+ of 40 rows are saved; "
+        r"run the same command again to go on",
+        result.stderr,
+    )
+    assert "accuracy, all rows" in result.stdout
+    assert run(*arguments).exit_code == 0
+    assert [row["index"] for row in lines(tmp_path / "out")] == list(range(40))
+    assert 40 <= len(client.requests) <= 42
+
+
+def test_a_bad_key_is_one_message(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """Not one for every row, and not after every row."""
+    refusal = ProviderError("HTTP 401.", provider="fake", status=401, hint="Check the API key.")
+    client = fake(lambda *_: refusal)
+    result = run(write_task(test=animals(500)), "--out", tmp_path / "out")
+    assert result.exit_code == 1
+    assert result.stderr.count("Check the API key.") == 1
+    assert len(client.requests) <= 64
+
+
+def test_rows_that_all_failed_are_exit_code_1(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """There is nothing to be said about the model."""
+    fake(lambda *_: ProviderError("no route.", provider="fake"))
+    assert run(write_task(), "--out", tmp_path / "out").exit_code == 1
+
+
+def test_the_cache_spares_a_second_directory_and_can_be_left_out(
+    write_task: WriteTask, fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calibrant_home: Path
+) -> None:
+    """By default it is the user's; a URL or file names another one."""
+    client = fake()
+    task = write_task()
+    for number, (options, calls) in enumerate(
+        [([], 4), ([], 4), (["--no-cache"], 8), (["--cache", tmp_path / "own.db"], 12)]
+    ):
+        result = run(task, "--out", tmp_path / str(number), *options)
+        assert result.exit_code == 0, result.stderr
+        assert len(client.requests) == calls
+    assert (calibrant_home / "predictions.sqlite").exists()
+    monkeypatch.setenv("CALIBRANT_CACHE", f"sqlite:///{tmp_path}/own.db")
+    assert run(task, "--out", tmp_path / "environment").exit_code == 0
+    assert len(client.requests) == 12
+    both = run(task, "--out", tmp_path / "both", "--cache", "x.db", "--no-cache")
+    assert both.exit_code == 2
+
+
+def test_a_changed_prompt_is_refused(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """A directory holds one run."""
+    fake()
+    task = write_task()
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_text("Cat or dog?")
+    assert run(task, "--out", tmp_path / "out").exit_code == 0
+    result = run(task, "--out", tmp_path / "out", "--prompt", prompt)
+    assert result.exit_code == 2
+    assert (
+        'differs in prompt ("Which animal?" then, "Cat or dog?" now): choose a new directory' in result.stderr
+    )
+
+
+# --- progress -----------------------------------------------------------------------------------
+
+
+def test_progress_elsewhere_is_a_line_every_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rate, accuracy with its interval, failures by kind, cost, and how long it will take."""
+    now = [100.0]
+    monkeypatch.setattr(progress_module.time, "monotonic", lambda: now[0])
+    with progress_module.EvaluationDisplay() as display:
+        for second in range(1, 12):
+            display(
+                EvaluationProgress(
+                    rows=100 * second,
+                    rows_expected=9000,
+                    session_rows=100 * second,
+                    remaining=9000 - 100 * second,
+                    seconds=float(second),
+                    accuracy_answered=Interval(lower=0.8, upper=0.9, level=0.95, estimate=0.85),
+                    errors={"HTTP 503": 2, "HTTP 500": 5},
+                    cost=0.25,
+                )
+            )
+            now[0] += 1
+    note = "accuracy 0.850 (0.800 to 0.900), 7 failed (5 x HTTP 500, 2 x HTTP 503), $0.2500"
+    assert capsys.readouterr().err.splitlines() == [
+        f"evaluate: 100/9000 rows, 100.0 rows/s, {note}, 1 min 29 s left",
+        f"evaluate: 1100/9000 rows, 100.0 rows/s, {note}, 1 min 19 s left",
+    ]
+
+
+def test_progress_on_a_terminal_is_a_bar(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a provider says is no markup."""
+
+    def terminal(*, stderr: bool) -> Console:
+        return Console(stderr=stderr, force_terminal=True, width=160)
+
+    monkeypatch.setattr(progress_module, "Console", terminal)
+    with progress_module.EvaluationDisplay() as display:
+        display(EvaluationProgress(rows=3, rows_expected=4, errors={"[bold]no[/nonsense]": 1}))
+    text = capsys.readouterr().err
+    assert "3/4" in text
+    assert "[bold]no[/nonsense]" in text
+
+
+# --- real processes and sockets -----------------------------------------------------------------
+
+# The command line with the quickest client there is: what is tested is how processes end.
+COMMAND = """
+import json, sys, urllib.request
+from calibrant.cli import main
+from calibrant.clients import CallableClient
+from calibrant.inference import _classifier
+
+ADDRESS = sys.argv.pop(1)
+
+def loopback(messages):
+    body = json.dumps({"model": "m", "logprobs": True, "top_logprobs": 5, "messages": messages})
+    with urllib.request.urlopen(ADDRESS + "/chat/completions", body.encode(), timeout=20) as answer:
+        return json.load(answer)
+
+_classifier.open_client = lambda _, *, concurrency, **__: CallableClient(loopback, max_workers=concurrency)
+main()
+"""
+
+
+@contextlib.contextmanager
+def process(server: FaultServer, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """Run the command line in a process of its own, and end it in any case."""
+    command = [sys.executable, "-c", COMMAND, server.api_base, "evaluate", *map(str, arguments)]
+    with subprocess.Popen(  # noqa: S603 (our own code)
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
+
+
+def wait_for(condition: Callable[[], bool], running: subprocess.Popen[str]) -> None:
+    """Wait until it holds."""
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end, "it never came so far"
+        assert running.poll() is None, running.communicate()[1]
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("options", [(), ("--no-cache",)], ids=["cache", "no-cache"])
+def test_a_killed_run_goes_on_where_it_was(
+    write_task: WriteTask, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    """Every row once, in order, as in an uninterrupted run; hardly a call is paid twice."""
+    rows, concurrency = 300, 8
+    task = write_task(test=animals(rows))
+    with FaultServer(LABELS, knows, latency=0.01) as server:
+        whole, broken = tmp_path / "whole", tmp_path / "broken"
+        arguments = ("--concurrency", concurrency, "--no-cache")
+        with process(server, task, "--out", whole, *arguments) as running:
+            assert running.wait(60) == 0, running.communicate()[1]
+        assert sum(server.counts.values()) == rows
+        arguments = ("--out", broken, "--concurrency", concurrency, *options)
+        for asked in (70, 140, 220):
+            with process(server, task, *arguments) as running:
+                wait_for(lambda asked=asked: sum(server.counts.values()) >= rows + asked, running)
+                running.send_signal(signal.SIGKILL)
+                running.wait()
+        with process(server, task, *arguments) as running:
+            assert running.wait(60) == 0, running.communicate()[1]
+        paid = sum(server.counts.values()) - rows
+    assert lasting(broken) == lasting(whole)
+    assert [row["index"] for row in lines(broken)] == list(range(rows))
+    # Three kills: the calls in flight, and what was answered in the 20 ms between two transactions.
+    assert rows <= paid <= rows + 3 * 6 * concurrency
+    first, last = (json.loads((where / "metrics.json").read_text()) for where in (whole, broken))
+    for name in ("accuracy", "macro_f1", "outcomes", "rows", "complete"):
+        assert first[name] == last[name]
+    assert {path.name for path in broken.iterdir()} == {
+        ".lock",
+        "predictions.jsonl",
+        "metrics.json",
+        "run.json",
+    }
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_finishes_the_rows_under_way(
+    write_task: WriteTask, tmp_path: Path, number: signal.Signals
+) -> None:
+    """They are saved, the message says how to go on, and nothing is paid again."""
+    out = tmp_path / "out"
+    arguments = (write_task(test=animals(60)), "--out", out, "--concurrency", 4)
+    with FaultServer(LABELS, knows, latency=0.1) as server:
+        with process(server, *arguments) as running:
+            wait_for(lambda: sum(server.counts.values()) >= 10, running)
+            running.send_signal(number)
+            stdout, stderr = running.communicate(timeout=30)
+        assert running.returncode == 130, stderr
+        saved = len(lines(out))
+        assert sum(server.counts.values()) == saved < 60
+        assert "interrupted: finishing the rows under way" in stderr
+        assert f"{saved} of 60 rows are saved; run the same command again to go on" in stderr
+        assert "accuracy, all rows" in stdout
+        assert json.loads((out / "metrics.json").read_text())["stopped"] == "interrupted"
+        with process(server, *arguments) as running:
+            assert running.wait(60) == 0, running.communicate()[1]
+        assert sum(server.counts.values()) == 60
+    assert [row["index"] for row in lines(out)] == list(range(60))
+
+
+def test_the_second_signal_ends_at_once(write_task: WriteTask, tmp_path: Path) -> None:
+    """A server that hangs does not hold anybody up; what was answered is kept."""
+    out = tmp_path / "out"
+
+    def hangs(number: int, _body: object) -> str | None:
+        return "hang" if number >= 8 else None
+
+    arguments = (write_task(test=animals(60)), "--out", out, "--concurrency", 4)
+    with FaultServer(LABELS, knows, faults=hangs) as server, process(server, *arguments) as running:
+        wait_for(lambda: sum(server.counts.values()) >= 12, running)
+        running.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        assert running.poll() is None
+        running.send_signal(signal.SIGINT)
+        wait_for((out / "metrics.json").exists, running)
+        server.stop()  # threads that wait for an answer would hold the interpreter up
+        _, stderr = running.communicate(timeout=30)
+    assert running.returncode == 130, stderr
+    assert "run the same command again to go on" in stderr
+    assert [row["index"] for row in lines(out)] == list(range(8))
+
+
+def test_credentials_reach_no_file_and_no_stream(
+    write_task: WriteTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calibrant_home: Path
+) -> None:
+    """Neither an option, nor a header, nor what stands in an address or comes back in an error."""
+    secrets = {
+        name: f"planted-{name}-8f3a61c2" for name in ("key", "header", "user", "password", "environment")
+    }
+    monkeypatch.setenv("OPENAI_API_KEY", secrets["environment"])
+    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    model = (
+        '[model]\nname = "openai/m"\napi_base = "ADDRESS"\n[model.options]\n'
+        f'api_key = "{secrets["key"]}"\n[model.options.extra_headers]\nX-Authorization = "{secrets["header"]}"\n'
+    )
+    with FaultServer(LABELS, knows, api_key="another key") as server:
+        task = write_task(extra=model.replace("ADDRESS", server.api_base), directory=tmp_path / "task")
+        refused = run(task, "--out", out)
+        assert refused.exit_code == 1, refused.output
+        assert "Check the API key." in refused.output
+    with FaultServer(LABELS, knows, faults=["503", "400"], port=server.port):
+        answered = run(task, "--out", out)
+        assert answered.exit_code == 0, answered.output
+        address = server.api_base.replace("http://", f"http://{secrets['user']}:{secrets['password']}@")
+        task = write_task(extra=model.replace("ADDRESS", address), directory=tmp_path / "task")
+        addressed = run(task, "--out", elsewhere)
+    outputs = [refused.output, answered.output, addressed.output]
+    written = [
+        path for folder in (out, elsewhere, calibrant_home) for path in folder.rglob("*") if path.is_file()
+    ]
+    assert any(path.name == "predictions.sqlite" for path in written)
+    everything = b"".join(path.read_bytes() for path in written) + "".join(outputs).encode()
+    assert [name for name, secret in secrets.items() if secret.encode() in everything] == []
+
+
+def test_faults_of_the_server_are_no_wrong_answers(write_task: WriteTask, tmp_path: Path) -> None:
+    """One row in six fails at first; all are answered in the end."""
+    faults = {"500": 0.05, "503": 0.05, "empty_choices": 0.05}
+    task = write_task(test=animals(120))
+    with FaultServer(LABELS, knows, faults=faults, seed=3) as server:
+        with process(server, task, "--out", tmp_path / "out", "--concurrency", 16) as running:
+            stdout, stderr = running.communicate(timeout=60)
+        assert running.returncode == 0, stderr
+        assert sum(server.faults_sent.values()) > 5
+    found = lines(tmp_path / "out")
+    assert [row["index"] for row in found] == list(range(120))
+    assert all(row["outcome"] == "ok" for row in found)
+    assert sum(row["attempts"] for row in found) == sum(server.counts.values())
+    assert "0.750" in stdout
+    assert os.fspath(tmp_path) in stdout

@@ -1,0 +1,550 @@
+"""`BatchEvaluator`: every row once, in order; honest denominators; runs that go on where they were."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from calibrant import Classifier, Example
+from calibrant.core import (
+    ConfigurationError,
+    DataError,
+    DataSource,
+    LabelSet,
+    Outcome,
+    Prediction,
+    ProviderError,
+    StateError,
+    Usage,
+)
+from calibrant.evaluation import BatchEvaluator, Dataset, EvaluationProgress
+from calibrant.evaluation._output import PredictionsFile
+from calibrant.evaluation._tally import Tally, error_kind
+from calibrant.inference import Limits, RetryPolicy, Stop
+from calibrant.metrics import brier_score, classification_summary, expected_calibration_error, wilson_interval
+from calibrant.testing import FakeClient
+
+LABELS = ["cat", "dog"]
+PASSING = {"attempts", "latency_seconds", "cost"}
+
+
+def knows(text: str) -> Any:
+    """Know what meows and barks; fail, refuse or babble where the text says so."""
+    if "down" in text:
+        raise ProviderError("HTTP 503, try later.", provider="fake", status=503)
+    if "babble" in text:
+        return "horse"
+    return ("cat", 0.9) if "meow" in text else ("dog", 0.8)
+
+
+def rows(count: int, word: str = "meow") -> list[Example]:
+    """Return rows the model gets right, save every fifth."""
+    return [
+        Example(input=f"{number} {word}", answer="dog" if number % 5 == 4 else "cat")
+        for number in range(count)
+    ]
+
+
+def classifier(client: FakeClient, **options: Any) -> Classifier:
+    """Return a classifier that does not retry."""
+    return Classifier(model=client, labels=LABELS, field="category", retry=RetryPolicy(attempts=1), **options)
+
+
+class Dictionary:
+    """A journal in memory."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Prediction] = {}
+
+    def get_many(self, keys: Any) -> dict[str, Prediction]:
+        return {key: self.kept[key] for key in keys if key in self.kept}
+
+    def put(self, key: str, prediction: Prediction) -> None:
+        self.kept[key] = prediction
+
+
+def lines(directory: Path) -> list[dict[str, Any]]:
+    """Return the rows of ``predictions.jsonl``."""
+    return [json.loads(line) for line in (directory / "predictions.jsonl").read_text().splitlines()]
+
+
+def lasting(directory: Path) -> list[dict[str, Any]]:
+    """Return the rows without what depends on the moment."""
+    return [{name: row[name] for name in row if name not in PASSING} for row in lines(directory)]
+
+
+# --- numbers ------------------------------------------------------------------------------------
+
+
+def test_predictions_come_back_in_order_and_numbers_equal_those_of_the_metrics_package() -> None:
+    """The accumulated numbers are the plain ones."""
+    client = FakeClient(LABELS, knows, latency=0.002)
+    examples = [*rows(40), *rows(25, "woof"), Example(input="babble", answer="cat")]
+    result = BatchEvaluator(classifier(client), concurrency=7).evaluate(examples)
+    assert [p.label for p in result.predictions] == ["cat"] * 40 + ["dog"] * 25 + [None]
+    truth = [example.answer for example in examples]
+    predicted = [p.label for p in result.predictions]
+    summary = classification_summary(truth, predicted, labels=LABELS)
+    confidence = [p.confidence for p in result.predictions if p.label]
+    right = [p.label == t for p, t in zip(result.predictions, truth, strict=True) if p.label]
+    found = result.metrics
+    assert found.macro_f1 == pytest.approx(summary.macro_f1)
+    assert dict(found.per_label) == dict(summary.per_label)
+    assert found.accuracy == wilson_interval(round(summary.accuracy * 66), 66)
+    assert found.ece == pytest.approx(expected_calibration_error(confidence, right))
+    assert found.brier == pytest.approx(brier_score(confidence, right))
+    assert found.rows_with_confidence == 65
+    assert client.max_in_flight == 7
+
+
+def test_failed_rows_are_in_one_denominator_and_not_in_the_other() -> None:
+    """The server's faults are not wrong answers, and are not hidden."""
+    client = FakeClient(LABELS, knows)
+    examples = [Example(input=text, answer="cat") for text in ("meow", "a woof", "down", "babble")]
+    found = BatchEvaluator(classifier(client)).evaluate(examples).metrics
+    record = found.to_record()
+    assert found.outcomes == {"ok": 2, "error": 1, "refusal": 0, "unparsed": 1}
+    assert (record["accuracy"]["correct"], record["accuracy"]["rows"]) == (1, 4)
+    assert record["accuracy"]["denominator"] == "all rows"
+    assert (record["accuracy_answered"]["correct"], record["accuracy_answered"]["rows"]) == (1, 3)
+    assert record["accuracy_answered"]["denominator"] == "rows whose outcome is not error"
+    assert found.errors == {"HTTP 503, try later.": 1}
+    assert found.complete
+
+
+def test_cost_counts_what_was_paid_and_says_what_has_no_price() -> None:
+    """A known answer costs nothing; a row without a price is named."""
+    tally = Tally(LabelSet.of(LABELS))
+    example = Example(input="a", answer="cat")
+    paid = Prediction(label="cat", usage=Usage(prompt_tokens=10, completion_tokens=2, cost=0.5))
+    tally.add(example, paid)
+    tally.add(example, replace(paid, attempts=0))
+    tally.add(example, replace(paid, attempts=3, usage=Usage(prompt_tokens=7)))
+    found = tally.metrics(expected=None, stopped="", seconds=2.0, session_rows=3)
+    assert (found.cost, found.unpriced_rows, found.rows_from_cache, found.calls) == (0.5, 1, 1, 4)
+    assert (found.prompt_tokens, found.completion_tokens) == (17, 2)
+    assert found.rows_per_second == 1.5
+
+
+def test_kinds_of_errors_are_few() -> None:
+    """Numbers that differ from failure to failure make no new kind; the status does."""
+    assert error_kind("m: HTTP 503 after 1.25 s") == error_kind("m: HTTP 503 after 17 s")
+    assert error_kind("m: HTTP 503 after 1 s") != error_kind("m: HTTP 500 after 1 s")
+    tally = Tally(LabelSet.of(LABELS))
+    for number in range(1000):
+        word = "".join(chr(97 + int(digit)) for digit in str(number))
+        failed = Prediction(label=None, outcome=Outcome.ERROR, reason=f"m: {word}")
+        tally.add(Example(input="a", answer="cat"), failed)
+    assert sum(tally.errors.values()) == 1000
+    assert len(tally.errors) <= 21
+
+
+def test_an_iterator_is_read_as_rows_are_begun() -> None:
+    """Streaming input: the model is asked long before the last row is read."""
+    client = FakeClient(LABELS, knows)
+    asked_at_the_end = []
+
+    def stream() -> Iterator[Example]:
+        yield from rows(5000)
+        asked_at_the_end.append(len(client.requests))
+
+    found = BatchEvaluator(classifier(client), concurrency=4).evaluate(stream()).metrics
+    assert (found.rows, found.rows_expected, found.complete) == (5000, None, True)
+    assert asked_at_the_end[0] > 3000
+
+
+def test_an_unknown_answer_is_found_before_anything_is_paid() -> None:
+    """With the number of the row."""
+    client = FakeClient(LABELS, knows)
+    with pytest.raises(DataError, match=r"row 3: answer 'horse' is not one of the 2 labels"):
+        BatchEvaluator(classifier(client)).evaluate([*rows(2), Example(input="x", answer="horse")])
+    with pytest.raises(DataError, match="at least one row"):
+        BatchEvaluator(classifier(client)).evaluate([])
+    assert client.requests == []
+
+
+def test_answers_are_compared_as_the_label_set_spells_them() -> None:
+    """Case and spaces of the data do not make a wrong answer."""
+    client = FakeClient(LABELS, knows)
+    found = BatchEvaluator(classifier(client)).evaluate([Example(input="meow", answer=" CAT ")]).metrics
+    assert found.correct == 1
+
+
+def test_the_classifier_keeps_its_limits_and_its_journal() -> None:
+    """An evaluation works on a copy."""
+    client = FakeClient(LABELS, knows)
+    own = classifier(client, concurrency=3)
+    BatchEvaluator(own, cache=Dictionary(), limits=Limits(max_requests=10)).evaluate(rows(5))
+    assert own.runner.gate.limits == Limits(concurrency=3)
+    assert own.runner.journal is None
+    assert own.runner.gate.requests == 0
+    assert not client.closed
+
+
+def test_a_copy_under_other_limits_answers_alike() -> None:
+    """Prompt, template, label codes and samples go along."""
+    client = FakeClient(LABELS, knows)
+    own = classifier(client, top_logprobs=3, user_template="Text: {input}", options={"seed": 4})
+    own = own.with_prompt("Which animal?")
+    copy = own.with_limits(Limits(concurrency=2))
+    assert copy.describe() == own.describe()
+    assert copy.classify("meow").label == own.classify("meow").label
+    assert client.requests[0] == client.requests[1]
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def test_the_directory_holds_rows_numbers_and_what_they_depend_on(tmp_path: Path) -> None:
+    """And no journal, once it is complete."""
+    client = FakeClient(LABELS, knows)
+    out = tmp_path / "new" / "out"
+    result = BatchEvaluator(classifier(client, prompt="Which?")).evaluate(
+        rows(300), out=out, about={"task": "animals"}
+    )
+    assert result.predictions == ()
+    found = lines(out)
+    assert [row["index"] for row in found] == list(range(300))
+    assert [row["input"] for row in found] == [example.input for example in rows(300)]
+    assert found[4]["correct"] is False
+    assert found[0]["probabilities"] == pytest.approx({"cat": 0.9, "dog": 0.1})
+    assert json.loads((out / "metrics.json").read_text()) == {
+        **json.loads(json.dumps(result.metrics.to_record())),
+        "task": "animals",
+        "model": "fake",
+    }
+    run = json.loads((out / "run.json").read_text())
+    assert (run["prompt"], run["task"], run["data"]["rows"]) == ("Which?", "animals", 300)
+    assert {path.name for path in out.iterdir()} == {".lock", "predictions.jsonl", "metrics.json", "run.json"}
+
+
+def test_a_complete_run_asks_nothing(tmp_path: Path) -> None:
+    """And leaves its numbers alone, the time it took included."""
+    client = FakeClient(LABELS, knows)
+    evaluator = BatchEvaluator(classifier(client))
+    first = evaluator.evaluate(rows(10), out=tmp_path / "out")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    second = evaluator.evaluate(rows(10), out=tmp_path / "out")
+    assert len(client.requests) == 10
+    assert second.metrics.session_rows == 0
+    assert second.metrics.accuracy == first.metrics.accuracy
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+
+
+@pytest.mark.parametrize("cut", [0, 1, 40, 100_000], ids=["nothing", "a byte", "half a line", "all"])
+def test_a_torn_file_goes_on_at_its_last_whole_line(tmp_path: Path, cut: int) -> None:
+    """Every row once, in order, and equal to the uninterrupted run."""
+    client = FakeClient(LABELS, knows)
+    evaluator = BatchEvaluator(classifier(client))
+    whole, torn = tmp_path / "whole", tmp_path / "torn"
+    evaluator.evaluate(rows(30), out=whole)
+    stop = Stop()
+    asked = len(client.requests)
+
+    def end(progress: EvaluationProgress) -> None:
+        if progress.session_rows:
+            stop.request("enough")
+
+    stop.request("at once")
+    evaluator.evaluate(rows(30), out=torn, stop=stop, on_progress=end)
+    assert len(client.requests) == asked
+    data = (whole / "predictions.jsonl").read_bytes()
+    (torn / "predictions.jsonl").write_bytes(data[: len(data) - cut] if cut < len(data) else b"")
+    kept = (torn / "predictions.jsonl").read_bytes().count(b"\n")
+    result = evaluator.evaluate(rows(30), out=torn)
+    assert lasting(torn) == lasting(whole)
+    assert len(client.requests) - asked == 30 - kept == result.metrics.session_rows
+    assert (result.metrics.rows, result.metrics.complete) == (30, True)
+
+
+def test_a_line_out_of_place_is_refused(tmp_path: Path) -> None:
+    """Nothing is guessed about a file that somebody edited."""
+    client = FakeClient(LABELS, knows)
+    evaluator = BatchEvaluator(classifier(client))
+    evaluator.evaluate(rows(5), out=tmp_path)
+    path = tmp_path / "predictions.jsonl"
+    found = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([found[0], found[2], found[1], *found[3:]]))
+    with pytest.raises(StateError, match=r"predictions\.jsonl:2: expected the row with index 1, got index 2"):
+        evaluator.evaluate(rows(5), out=tmp_path)
+    path.write_text("".join([found[0], "not JSON\n", *found[2:]]))
+    with pytest.raises(StateError, match=r"predictions\.jsonl:2: expected the line of a row"):
+        evaluator.evaluate(rows(5), out=tmp_path)
+    assert len(client.requests) == 5
+
+
+def test_a_changed_prompt_is_refused(tmp_path: Path) -> None:
+    """The message says what differs and what to do."""
+    client = FakeClient(LABELS, knows)
+    BatchEvaluator(classifier(client, prompt="Which?")).evaluate(rows(3), out=tmp_path)
+    with pytest.raises(
+        StateError, match=r'differs in prompt \("Which\?" then, "What\?" now\): choose a new directory'
+    ):
+        BatchEvaluator(classifier(client, prompt="What?")).evaluate(rows(3), out=tmp_path)
+    assert len(client.requests) == 3
+
+
+def test_changed_rows_are_refused_and_further_rows_are_welcome(tmp_path: Path) -> None:
+    """What was answered must still be what is asked; an input may grow."""
+    client = FakeClient(LABELS, knows)
+    evaluator = BatchEvaluator(classifier(client))
+    evaluator.evaluate(rows(3), out=tmp_path)
+    changed = rows(3)
+    changed[1] = replace(changed[1], input="another meow")
+    with pytest.raises(StateError, match=r":2: was evaluated on another text or answer than row 2"):
+        evaluator.evaluate(changed, out=tmp_path)
+    with pytest.raises(StateError, match="holds more rows than the 2 to be evaluated"):
+        evaluator.evaluate(rows(2), out=tmp_path)
+    assert evaluator.evaluate(rows(7), out=tmp_path).metrics.rows == 7
+    assert len(client.requests) == 7
+
+
+def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
+    """Nothing of it is touched."""
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(StateError, match="got other files: choose a new one"):
+        BatchEvaluator(classifier(FakeClient(LABELS, knows))).evaluate(rows(1), out=tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StateError, match="got a file"):
+        BatchEvaluator(classifier(FakeClient(LABELS, knows))).evaluate(rows(1), out=tmp_path / "file")
+
+
+def test_two_runs_do_not_share_a_directory(tmp_path: Path) -> None:
+    """The second one is refused while the first one works, and may go on afterwards."""
+    inside, go_on = threading.Event(), threading.Event()
+
+    def waits(text: str) -> str:
+        inside.set()
+        assert go_on.wait(10)
+        return "cat" if "meow" in text else "dog"
+
+    model = FakeClient(LABELS, waits).as_callable()
+    first = Classifier(model=model, labels=LABELS, field="category")
+    thread = threading.Thread(target=lambda: BatchEvaluator(first).evaluate(rows(2), out=tmp_path))
+    thread.start()
+    try:
+        assert inside.wait(10)
+        with pytest.raises(StateError, match="another process is evaluating into this directory"):
+            BatchEvaluator(first).evaluate(rows(2), out=tmp_path)
+    finally:
+        go_on.set()
+        thread.join()
+    assert len(lines(tmp_path)) == 2
+
+
+def test_an_iterator_cannot_go_to_a_directory(tmp_path: Path) -> None:
+    """It could not be read again to go on."""
+    with pytest.raises(ConfigurationError, match="can be read twice"):
+        BatchEvaluator(classifier(FakeClient(LABELS, knows))).evaluate(iter(rows(2)), out=tmp_path)
+
+
+def test_a_function_without_a_name_cannot_go_to_a_directory(tmp_path: Path) -> None:
+    """Another one would be taken for it."""
+    model = FakeClient(LABELS, knows).as_callable()
+    own = Classifier(model=lambda messages: model(messages), labels=LABELS, field="category")  # noqa: PLW0108
+    with pytest.raises(ConfigurationError, match="a function with a name of its own"):
+        BatchEvaluator(own).evaluate(rows(2), out=tmp_path)
+    assert BatchEvaluator(own).evaluate(rows(2)).metrics.correct == 2
+
+
+# --- interruptions ------------------------------------------------------------------------------
+
+
+def test_failed_rows_are_asked_again_and_the_others_are_not(tmp_path: Path) -> None:
+    """The file is whole before and after; rows keep their places."""
+    down = {"3 meow", "7 meow", "299 meow"}
+    client = FakeClient(
+        LABELS, lambda text: ProviderError("gone", provider="fake") if text in down else ("cat", 0.9)
+    )
+    evaluator = BatchEvaluator(classifier(client))
+    first = evaluator.evaluate(rows(600), out=tmp_path)
+    assert (first.metrics.outcomes["error"], first.metrics.complete) == (3, True)
+    down.remove("7 meow")
+    second = evaluator.evaluate(rows(600), out=tmp_path)
+    assert len(client.requests) == 603
+    assert (second.metrics.rows, second.metrics.outcomes["error"], second.metrics.session_rows) == (600, 2, 3)
+    down.clear()
+    third = evaluator.evaluate(rows(600), out=tmp_path)
+    assert len(client.requests) == 605
+    assert third.metrics.outcomes == {"ok": 600, "error": 0, "refusal": 0, "unparsed": 0}
+    fresh = BatchEvaluator(classifier(client)).evaluate(rows(600), out=tmp_path / "fresh")
+    assert lasting(tmp_path) == lasting(tmp_path / "fresh")
+    assert third.metrics.brier == pytest.approx(fresh.metrics.brier)
+    assert third.metrics.macro_f1 == fresh.metrics.macro_f1
+
+
+def test_a_second_attempt_that_ends_early_keeps_the_failures_it_did_not_reach(tmp_path: Path) -> None:
+    """No row is lost, and the numbers count what is in the file."""
+    client = FakeClient(LABELS, knows)
+    examples = [Example(input=f"{n} {'down' if n % 4 == 3 else 'meow'}", answer="cat") for n in range(40)]
+    BatchEvaluator(classifier(client)).evaluate(examples, out=tmp_path)
+    before = lasting(tmp_path)
+    stop = Stop()
+    stop.request("at once")
+    found = BatchEvaluator(classifier(client)).evaluate(examples, out=tmp_path, stop=stop).metrics
+    assert lasting(tmp_path) == before
+    assert (found.rows, found.outcomes["error"], found.outcomes["ok"]) == (40, 10, 30)
+    assert not (tmp_path / ".predictions.jsonl.new").exists()
+
+
+def test_a_budget_ends_the_run_and_the_next_call_goes_on(tmp_path: Path) -> None:
+    """With the reason; nothing is paid twice."""
+    client = FakeClient(LABELS, knows)
+    limited = BatchEvaluator(classifier(client), concurrency=2, limits=Limits(max_requests=10))
+    found = limited.evaluate(rows(30), out=tmp_path).metrics
+    assert found.stopped == "The budget max_requests of 10 calls is used up"
+    assert not found.complete
+    assert 10 <= found.rows < 15
+    assert (tmp_path / "journal.sqlite").exists()
+    record = json.loads((tmp_path / "metrics.json").read_text())
+    assert (record["complete"], record["rows"], record["rows_expected"]) == (False, found.rows, 30)
+    assert BatchEvaluator(classifier(client)).evaluate(rows(30), out=tmp_path).metrics.complete
+    assert len(client.requests) == 30
+    assert not (tmp_path / "journal.sqlite").exists()
+
+
+def test_answers_behind_a_slow_row_are_not_paid_again_after_a_deadline(tmp_path: Path) -> None:
+    """They wait in the journal for the row before them."""
+    slow = threading.Event()
+
+    def model(messages: list[dict[str, str]]) -> object:
+        if messages[-1]["content"] == "0 meow" and not slow.is_set():
+            slow.wait(2.0)
+        return fake(messages)
+
+    client = FakeClient(LABELS, knows)
+    fake = client.as_callable()
+    own = Classifier(model=model, labels=LABELS, field="category", concurrency=8)
+    found = BatchEvaluator(own, limits=Limits(run_seconds=0.4)).evaluate(rows(20), out=tmp_path).metrics
+    slow.set()
+    assert "deadline" in found.stopped
+    assert found.rows == 0
+    asked = len(client.requests)
+    assert asked >= 19
+    resumed = BatchEvaluator(own).evaluate(rows(20), out=tmp_path).metrics
+    assert (resumed.rows, resumed.rows_from_cache) == (20, 19)
+    texts = [request.messages[-1]["content"] for request in client.requests]
+    assert all(texts.count(example.input) == 1 for example in rows(20)[1:])
+    own.close()
+
+
+def test_a_fault_that_every_call_meets_ends_the_run_and_keeps_what_is_known(tmp_path: Path) -> None:
+    """One error, not one per row; the directory says why."""
+    client = FakeClient(LABELS, knows)
+    cache = Dictionary()
+    BatchEvaluator(classifier(client), cache=cache).evaluate(rows(5), out=tmp_path / "first")
+    broken = FakeClient(
+        LABELS,
+        lambda _: ProviderError("no such key.", provider="fake", status=401, hint="Check the API key."),
+    )
+    with pytest.raises(ProviderError, match="Check the API key"):
+        BatchEvaluator(classifier(broken), cache=cache).evaluate(rows(100), out=tmp_path / "second")
+    assert len(broken.requests) <= 64
+    record = json.loads((tmp_path / "second" / "metrics.json").read_text())
+    assert "no such key" in record["stopped"]
+    assert record["rows"] <= 5
+
+
+def test_a_cache_by_url_is_shared_between_directories(tmp_path: Path) -> None:
+    """The second run pays nothing, and says so."""
+    client = FakeClient(LABELS, knows)
+    place = f"sqlite:///{tmp_path}/cache.db"
+    BatchEvaluator(classifier(client), cache=place).evaluate(rows(50), out=tmp_path / "a")
+    found = BatchEvaluator(classifier(client), cache=place).evaluate(rows(50), out=tmp_path / "b").metrics
+    assert len(client.requests) == 50
+    assert (found.rows_from_cache, found.calls, found.prompt_tokens) == (50, 0, 0)
+    assert lasting(tmp_path / "a") == lasting(tmp_path / "b")
+
+
+def test_a_disk_that_is_full_ends_the_run_without_a_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a batch that could not be written nothing else is; the next run fills in."""
+    client = FakeClient(LABELS, knows)
+    evaluator = BatchEvaluator(classifier(client), concurrency=1)
+    plain = PredictionsFile._write
+    writes = []
+
+    def full(self: PredictionsFile, data: bytes) -> None:
+        writes.append(len(data))
+        if len(writes) == 2:
+            self._file.close()  # type: ignore[union-attr]
+            self._file = (tmp_path / "out" / "run.json").open("rb")  # not writable: an OSError
+        plain(self, data)
+
+    monkeypatch.setattr(PredictionsFile, "_write", full)
+    with pytest.raises(StateError, match="cannot be written"):
+        evaluator.evaluate(rows(2000), out=tmp_path / "out")
+    assert len(client.requests) < 1000
+    kept = lines(tmp_path / "out")
+    assert [row["index"] for row in kept] == list(range(len(kept)))
+    monkeypatch.undo()
+    evaluator.evaluate(rows(2000), out=tmp_path / "out")
+    assert [row["index"] for row in lines(tmp_path / "out")] == list(range(2000))
+    assert len(client.requests) == 2000
+
+
+# --- data files ---------------------------------------------------------------------------------
+
+
+def _write(path: Path, found: list[Example]) -> None:
+    if path.suffix == ".parquet":
+        columns = {"input": [e.input for e in found], "answer": [e.answer for e in found]}
+        parquet.write_table(pa.table(columns), path)
+    elif path.suffix == ".csv":
+        path.write_text("input,answer\n" + "".join(f'"{e.input}",{e.answer}\n' for e in found))
+    else:
+        path.write_text("".join(json.dumps({"input": e.input, "answer": e.answer}) + "\n" for e in found))
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_files_of_every_kind_are_read_lazily(tmp_path: Path, kind: str) -> None:
+    """Each gives the same rows, and as many as are wanted."""
+    path = tmp_path / f"rows.{kind}"
+    _write(path, rows(20))
+    client = FakeClient(LABELS, knows)
+    data = Dataset(source=DataSource(path=path), labels=LabelSet.of(LABELS), limit=12)
+    found = BatchEvaluator(classifier(client)).evaluate(data, out=tmp_path / "out").metrics
+    assert found.rows == found.rows_expected == 12
+    assert [row["input"] for row in lines(tmp_path / "out")] == [e.input for e in rows(12)]
+
+
+def test_a_broken_row_is_reported_with_its_line_before_any_call(tmp_path: Path) -> None:
+    """However far down it is."""
+    path = tmp_path / "rows.jsonl"
+    _write(path, rows(2000))
+    with path.open("a") as file:
+        file.write('{"input": "meow"}\n')
+    client = FakeClient(LABELS, knows)
+    data = Dataset(source=DataSource(path=path), labels=LabelSet.of(LABELS))
+    with pytest.raises(DataError, match=r"rows\.jsonl:2001: expected text in 'answer'"):
+        BatchEvaluator(classifier(client)).evaluate(data)
+    assert client.requests == []
+    with pytest.raises(ConfigurationError, match="at least 1 row"):
+        Dataset(source=DataSource(path=path), labels=LabelSet.of(LABELS), limit=0)
+
+
+# --- progress -----------------------------------------------------------------------------------
+
+
+def test_progress_tells_of_rows_rate_errors_and_the_rest() -> None:
+    """While the run goes on, and once at its end."""
+    client = FakeClient(LABELS, knows, latency=0.1)
+    seen: list[EvaluationProgress] = []
+    examples = [*rows(9), Example(input="down", answer="cat")]
+    BatchEvaluator(classifier(client), concurrency=2).evaluate(examples, on_progress=seen.append)
+    middle, last = seen[0], seen[-1]
+    assert 0 < middle.rows < 10
+    assert middle.eta_seconds is not None
+    assert middle.remaining == 10 - middle.rows
+    assert (last.rows, last.rows_expected, last.remaining) == (10, 10, 0)
+    assert last.errors == {"HTTP 503, try later.": 1}
+    assert last.accuracy_answered == wilson_interval(8, 9)
