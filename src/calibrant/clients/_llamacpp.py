@@ -69,7 +69,8 @@ class LlamaCppClient:
     Attributes
     ----------
     endpoint : str
-        The file with its size and its time of change (nanoseconds since 1970).
+        The file with its size and its time of change (nanoseconds since 1970); for `local`, the name
+        alone.
 
     Raises
     ------
@@ -126,7 +127,9 @@ class LlamaCppClient:
             Engine or weights are not installed (the message holds the command), or damaged.
         """
         engine_module()
-        return cls(locate_weights(model), name=model, **settings)  # type: ignore[arg-type]
+        found = cls(locate_weights(model), name=model, **settings)  # type: ignore[arg-type]
+        found.endpoint = model  # the same weights wherever they are installed: their hash is pinned
+        return found
 
     async def complete(self, request: CompletionRequest) -> object:
         """Return an OpenAI-shaped response.
@@ -251,6 +254,7 @@ class LlamaCppClient:
             answer = engine.chat(body)
         except (RuntimeError, ValueError) as error:
             raise ProviderError(f"llama.cpp refused the request: {error}", provider=self.name) from error
+        answer["model"] = self._settings.path.name  # it reports the whole path
         failure = answer.get("error")
         if failure:
             raise self._failure(failure if isinstance(failure, Mapping) else {"message": str(failure)})
