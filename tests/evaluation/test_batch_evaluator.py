@@ -148,6 +148,16 @@ def test_an_iterator_is_read_as_rows_are_begun() -> None:
     assert asked_at_the_end[0] > 3000
 
 
+def test_equal_rows_are_asked_once_and_counted_each(tmp_path: Path) -> None:
+    """Duplicates in the data cost nothing, and are rows like any other."""
+    client = FakeClient(LABELS, knows, latency=0.01)
+    examples = [Example(input="meow", answer=answer) for answer in ("cat", "dog", "cat", "cat")]
+    found = BatchEvaluator(classifier(client)).evaluate(examples, out=tmp_path).metrics
+    assert len(client.requests) == found.calls == 1
+    assert (found.rows, found.correct, found.rows_from_cache) == (4, 3, 3)
+    assert [row["correct"] for row in lines(tmp_path)] == [True, False, True, True]
+
+
 def test_an_unknown_answer_is_found_before_anything_is_paid() -> None:
     """With the number of the row."""
     client = FakeClient(LABELS, knows)
