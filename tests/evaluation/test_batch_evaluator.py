@@ -30,7 +30,7 @@ from calibrant.evaluation._output import PredictionsFile
 from calibrant.evaluation._tally import Tally, error_kind
 from calibrant.inference import Limits, RetryPolicy, Stop
 from calibrant.metrics import brier_score, classification_summary, expected_calibration_error, wilson_interval
-from calibrant.testing import FakeClient
+from calibrant.testing import FakeClient, MemoryJournal
 
 LABELS = ["cat", "dog"]
 PASSING = {"attempts", "latency_seconds", "cost"}
@@ -56,19 +56,6 @@ def rows(count: int, word: str = "meow") -> list[Example]:
 def classifier(client: FakeClient, **options: Any) -> Classifier:
     """Return a classifier that does not retry."""
     return Classifier(model=client, labels=LABELS, field="category", retry=RetryPolicy(attempts=1), **options)
-
-
-class Dictionary:
-    """A journal in memory."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, Prediction] = {}
-
-    def get_many(self, keys: Any) -> dict[str, Prediction]:
-        return {key: self.kept[key] for key in keys if key in self.kept}
-
-    def put(self, key: str, prediction: Prediction) -> None:
-        self.kept[key] = prediction
 
 
 def lines(directory: Path) -> list[dict[str, Any]]:
@@ -161,6 +148,16 @@ def test_an_iterator_is_read_as_rows_are_begun() -> None:
     assert asked_at_the_end[0] > 3000
 
 
+def test_equal_rows_are_asked_once_and_counted_each(tmp_path: Path) -> None:
+    """Duplicates in the data cost nothing, and are rows like any other."""
+    client = FakeClient(LABELS, knows, latency=0.01)
+    examples = [Example(input="meow", answer=answer) for answer in ("cat", "dog", "cat", "cat")]
+    found = BatchEvaluator(classifier(client)).evaluate(examples, out=tmp_path).metrics
+    assert len(client.requests) == found.calls == 1
+    assert (found.rows, found.correct, found.rows_from_cache) == (4, 3, 3)
+    assert [row["correct"] for row in lines(tmp_path)] == [True, False, True, True]
+
+
 def test_an_unknown_answer_is_found_before_anything_is_paid() -> None:
     """With the number of the row."""
     client = FakeClient(LABELS, knows)
@@ -182,7 +179,7 @@ def test_the_classifier_keeps_its_limits_and_its_journal() -> None:
     """An evaluation works on a copy."""
     client = FakeClient(LABELS, knows)
     own = classifier(client, concurrency=3)
-    BatchEvaluator(own, cache=Dictionary(), limits=Limits(max_requests=10)).evaluate(rows(5))
+    BatchEvaluator(own, cache=MemoryJournal(), limits=Limits(max_requests=10)).evaluate(rows(5))
     assert own.runner.gate.limits == Limits(concurrency=3)
     assert own.runner.journal is None
     assert own.runner.gate.requests == 0
@@ -439,7 +436,7 @@ def test_answers_behind_a_slow_row_are_not_paid_again_after_a_deadline(tmp_path:
 def test_a_fault_that_every_call_meets_ends_the_run_and_keeps_what_is_known(tmp_path: Path) -> None:
     """One error, not one per row; the directory says why."""
     client = FakeClient(LABELS, knows)
-    cache = Dictionary()
+    cache = MemoryJournal()
     BatchEvaluator(classifier(client), cache=cache).evaluate(rows(5), out=tmp_path / "first")
     broken = FakeClient(
         LABELS,

@@ -16,7 +16,15 @@ from calibrant.calibration import LabelPriorCorrection
 from calibrant.cli._classify import read_prompt
 from calibrant.cli._errors import FAILED, GATE_FAILED, INTERRUPTED
 from calibrant.cli._progress import EvaluationDisplay
-from calibrant.core import ConfigurationError, DataError, DataSource, LabelSet, StateError, Task
+from calibrant.core import (
+    ConfigurationError,
+    DataError,
+    DataSource,
+    LabelSet,
+    ProviderError,
+    StateError,
+    Task,
+)
 from calibrant.evaluation import GATES, BatchEvaluator, Dataset, default_cache, open_cache
 from calibrant.inference import Classifier, Limits, Stop
 
@@ -29,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["EvaluateOptions", "run_evaluate"]
 
 _CONCURRENCY: Final = 64
+_INTERRUPTED: Final = "interrupted"
 _SIGNALS: Final = ("SIGINT", "SIGTERM")
 
 
@@ -92,13 +101,15 @@ def run_evaluate(task_file: Path, options: EvaluateOptions) -> None:
             result = evaluator.evaluate(
                 rows, out=options.out, about={"task": task.name}, on_progress=display, stop=stop
             )
+    except ProviderError:
+        kept = options.out / "predictions.jsonl"
+        if kept.exists() and kept.stat().st_size:
+            _say(f"What was answered is kept in {options.out}: run the same command again to go on.")
+        raise
     finally:
         classifier.close()
     _print(result, task, as_json=options.as_json)
-    raise_for(result.metrics, gates, interrupted=stop.reason == _INTERRUPTED)
-
-
-_INTERRUPTED: Final = "interrupted"
+    _exit_as(result.metrics, gates, interrupted=stop.reason == _INTERRUPTED)
 
 
 def _gate(text: str) -> tuple[str, float]:
@@ -196,10 +207,8 @@ def _interruptible() -> Iterator[Stop]:
         if stop.reason == _INTERRUPTED:
             raise KeyboardInterrupt
         stop.reason = _INTERRUPTED
-        sys.stderr.write(
-            "interrupted: finishing the rows under way; press Ctrl-C again to end at once.\n",
-        )
-        sys.stderr.flush()
+        with contextlib.suppress(OSError, RuntimeError):  # nobody reads, or it was just being written
+            _say("interrupted: finishing the rows under way; press Ctrl-C again to end at once.")
 
     if threading.current_thread() is not threading.main_thread():
         yield stop
@@ -275,7 +284,7 @@ def _paid(metrics: EvaluationMetrics) -> str:
     )
 
 
-def raise_for(metrics: EvaluationMetrics, gates: Mapping[str, float], *, interrupted: bool) -> None:
+def _exit_as(metrics: EvaluationMetrics, gates: Mapping[str, float], *, interrupted: bool) -> None:
     """Exit as the numbers demand; says on standard error what to do."""
     again = "run the same command again"
     if not metrics.complete:
