@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calibrant.calibration import LabelPriorCorrection
-from calibrant.core import ConfigurationError, DataError, Outcome, Task, read_texts
+from calibrant.core import ConfigurationError, DataError, Example, Outcome, Task, read_texts
+from calibrant.evaluation import row_record
 from calibrant.inference import Classifier
 
 if TYPE_CHECKING:
@@ -129,20 +130,9 @@ def _line(text: str, prediction: Prediction, *, as_json: bool) -> str:
 
 
 def _record(text: str, prediction: Prediction) -> dict[str, Any]:
-    distribution = prediction.distribution
-    return {
-        "input": text,
-        "label": prediction.label,
-        "confidence": prediction.confidence,
-        "outcome": prediction.outcome.value,
-        "reason": prediction.reason,
-        "probabilities": None
-        if distribution is None
-        else dict(zip(distribution.labels, distribution.probabilities.tolist(), strict=True)),
-        "label_mass": None if distribution is None else distribution.label_mass,
-        "space": None if distribution is None else distribution.space.value,
-        "model": prediction.model,
-    }
+    """Return the line of an evaluation, without what an unlabelled text cannot have."""
+    record = row_record(0, Example(input=text, answer=""), prediction)
+    return {name: value for name, value in record.items() if name not in {"index", "answer", "correct"}}
 
 
 def _shorten(text: str, limit: int = 80) -> str:

@@ -24,7 +24,7 @@ from calibrant.core import (
     ProviderError,
     StateError,
 )
-from calibrant.evaluation._provider_batch_answers import Answers, row_record
+from calibrant.evaluation._provider_batch_answers import Answers
 from calibrant.evaluation._provider_batch_report import BatchReport, Polling
 from calibrant.evaluation._provider_batch_state import (
     BatchDirectory,
@@ -33,6 +33,7 @@ from calibrant.evaluation._provider_batch_state import (
     BatchState,
     custom_id,
 )
+from calibrant.evaluation._records import row_record
 from calibrant.inference import (
     BatchApi,
     Classifier,

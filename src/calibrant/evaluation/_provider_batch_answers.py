@@ -13,7 +13,6 @@ import numpy as np
 
 from calibrant.core import (
     ContextLengthError,
-    Example,
     LabelSet,
     LogprobSpace,
     Outcome,
@@ -23,47 +22,13 @@ from calibrant.core import (
 from calibrant.evaluation._provider_batch_state import BatchDirectory, BatchPart, BatchState, row_of
 from calibrant.inference import AnswerReader, BatchApi
 
-__all__ = ["Answers", "row_record"]
+__all__ = ["Answers"]
 
 _AGAIN: Final = "submit again (calibrant batch retry)"
 _EXPIRED: Final = "batch_expired"
 _CANCELLED: Final = "batch_cancelled"
 _BLOCKED: Final = ("content_policy_violation", "content_filter", "responsibleaipolicyviolation")
 _OPEN_FILES: Final = 32
-
-
-def row_record(index: int, example: Example, prediction: Prediction) -> dict[str, Any]:
-    """Return one row of ``predictions.jsonl``.
-
-    Parameters
-    ----------
-    index : int
-        Zero-based place of the row in the input.
-    example : Example
-        The row; an empty answer means that none is known.
-    prediction : Prediction
-        What came of it.
-    """
-    distribution = prediction.distribution
-    return {
-        "index": index,
-        "input": example.input,
-        "answer": example.answer or None,
-        "label": prediction.label,
-        "confidence": prediction.confidence,
-        "outcome": prediction.outcome.value,
-        "reason": prediction.reason,
-        "probabilities": None
-        if distribution is None
-        else dict(zip(distribution.labels, distribution.probabilities.tolist(), strict=True)),
-        "label_mass": None if distribution is None else distribution.label_mass,
-        "space": None if distribution is None else distribution.space.value,
-        "model": prediction.model,
-        "attempts": prediction.attempts,
-        "prompt_tokens": prediction.usage.prompt_tokens,
-        "completion_tokens": prediction.usage.completion_tokens,
-        "cost": prediction.usage.cost,
-    }
 
 
 @dataclass(frozen=True)
