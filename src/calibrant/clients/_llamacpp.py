@@ -254,7 +254,8 @@ class LlamaCppClient:
             answer = engine.chat(body)
         except (RuntimeError, ValueError) as error:
             raise ProviderError(f"llama.cpp refused the request: {error}", provider=self.name) from error
-        answer["model"] = self._settings.path.name  # it reports the whole path
+        if "model" in answer:
+            answer["model"] = self._settings.path.name  # it reports the whole path
         failure = answer.get("error")
         if failure:
             raise self._failure(failure if isinstance(failure, Mapping) else {"message": str(failure)})
