@@ -37,7 +37,7 @@ _PREDICTIONS = sa.Table(
     sa.Column("key", sa.String(255), primary_key=True),
     sa.Column("record", sa.Text, nullable=False),
     sa.Column("bytes", sa.Integer, nullable=False),
-    sa.Column("written", sa.BigInteger, nullable=False),  # milliseconds since 1970
+    sa.Column("written", sa.BigInteger, nullable=False),  # microseconds since 1970
     # Covers both the sum of the bytes and the search for the oldest rows.
     sa.Index("calibrant_predictions_written", "written", "bytes"),
 )
@@ -95,7 +95,7 @@ class PredictionTable:
         Bytes are those of the keys and records.
         """
         self._recover_file()
-        now = time.time_ns() // 1_000_000
+        now = time.time_ns() // 1_000
         # Sorted: two processes that write the same keys wait for each other instead of deadlocking.
         rows = [(key, record, len(key) + len(record), now) for key, record in sorted(records)]
         with self._engine.begin() as connection:
