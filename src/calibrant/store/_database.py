@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
-from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy.pool import ConnectionPoolEntry, Pool
 
 from calibrant.core import ConfigurationError, StateError
 from calibrant.store._location import Location
@@ -39,6 +39,8 @@ class Database(abc.ABC):
         The database; a missing SQLite file is created.
     busy_timeout : float
         Seconds to wait for locks of other processes.
+    create : bool, default True
+        Whether what is missing is made; otherwise it is an error.
 
     Attributes
     ----------
@@ -48,21 +50,25 @@ class Database(abc.ABC):
         Of its schema.
     holds : str
         What is in it, for messages.
+    pool : type of Pool or None
+        Keeps connections; None for the usual one.
 
     Raises
     ------
     ConfigurationError
         The driver is missing or asynchronous.
     StateError
-        The database cannot be opened, is damaged, or was written by a newer version.
+        The database cannot be opened, is missing or damaged, or was written by a newer version.
     """
 
     name: ClassVar[str]
     version: ClassVar[int]
     holds: ClassVar[str]
+    pool: ClassVar[type[Pool] | None] = None
 
-    def __init__(self, location: Location, *, busy_timeout: float) -> None:
+    def __init__(self, location: Location, *, busy_timeout: float, create: bool = True) -> None:
         self._location = location
+        self._may_create = create
         self._busy_timeout = busy_timeout
         self._engine = self._connect()
         try:
@@ -99,6 +105,7 @@ class Database(abc.ABC):
                 url,
                 connect_args=options,
                 hide_parameters=True,
+                poolclass=self.pool,
                 pool_pre_ping=self._location.path is None,  # a server may have been restarted
             )
         except (SQLAlchemyError, ImportError) as error:
@@ -125,6 +132,8 @@ class Database(abc.ABC):
         with self._engine.connect() as connection:
             if self._found_version(connection) == self.version:
                 return
+        if not self._may_create:
+            raise StateError(self._missing())
         with self._writing() as connection:
             found = self._found_version(connection)
             if found == self.version:
@@ -148,7 +157,12 @@ class Database(abc.ABC):
     def _create(self, connection: sa.Connection, found: int | None) -> None:
         """Make the table, where there is none, or one of the older version `found`."""
 
+    def _missing(self) -> str:
+        return f"{self._location}: holds no {self.holds}: check the name, or record some first."
+
     def _open(self) -> None:
+        if not self._may_create and self._location.path is not None and not self._location.path.exists():
+            raise StateError(self._missing())
         self._location.make_file(holds=self.holds)
         self._prepare()
         self._file = self._location.file_identity()

@@ -58,7 +58,7 @@ class PredictionTable(Database):
         The database cannot be opened, is damaged, or was written by a newer version.
     """
 
-    name = "calibrant_predictions"
+    name = _NAME
     version = SCHEMA_VERSION
     holds = "predictions"
 
