@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core import ConfigurationError
 from calibrant.evaluation._drift import Drift, measure_drift
@@ -239,9 +239,11 @@ class EvaluationHistory:
                 f"Expected run_id of 1 to 255 printable characters, got {run_id!r:.300}."
             )
         known = _known(family)
-        listed = np.asarray(scores, dtype=object).ravel().tolist()
-        checked = [_checked(score, None, known, name=f"scores[{row}]") for row, score in enumerate(listed)]
-        spread = [checked[place] for place in _spread(len(checked))]
+        numbers = _numbers(scores, name="scores")
+        if known is not None and SCORE_TYPES[known] == "binary":
+            for row in np.flatnonzero((numbers != 0.0) & (numbers != 1.0))[:1].tolist():
+                _checked(numbers[row], None, known, name=f"scores[{row}]")
+        spread = [_checked(numbers[row], None, known, name=f"scores[{row}]") for row in _spread(len(numbers))]
         self._store.add(scope, spread, run_id=run_id)
         return len(spread)
 
@@ -338,11 +340,10 @@ class EvaluationHistory:
             The database cannot be read.
         """
         scope = Scope(account_id=account_id, evaluator_id=evaluator_id, profile_name=profile_name)
-        listed = np.asarray(values, dtype=object).ravel().tolist()
-        checked = [_finite(value, name=f"values[{row}]") for row, value in enumerate(listed)]
+        numbers = _numbers(values, name="values")
         history = self._store.latest(scope, limit=_LATEST, without_run=without_run)
         return measure_drift(
-            np.array([checked[place] for place in _spread(len(checked))], dtype=np.float64),
+            numbers[np.array(_spread(len(numbers)), dtype=np.intp)],
             np.array([score.score_raw for score in history], dtype=np.float64),
             rng=np.random.default_rng(0 if rng is None else rng),
         )
@@ -378,6 +379,17 @@ def _finite(value: Any, *, name: str) -> float:  # noqa: ANN401 (whatever it is,
     return number
 
 
+def _numbers(values: ArrayLike, *, name: str) -> NDArray[np.float64]:
+    """Return the values as finite numbers of shape (n,); what is no number is not taken for one."""
+    array = np.asarray(values, dtype=None if hasattr(values, "dtype") else object).ravel()
+    if array.dtype.kind not in "biuf":
+        listed = array.tolist()
+        array = np.array([_finite(value, name=f"{name}[{row}]") for row, value in enumerate(listed)])
+    for row in np.flatnonzero(~np.isfinite(array))[:1].tolist():
+        _finite(array[row].item(), name=f"{name}[{row}]")
+    return array.astype(np.float64)
+
+
 def _checked(value: object, passed: bool | None, family: str | None, *, name: str) -> Score:
     """Return the score, or say what is wrong with it."""
     score = _finite(value, name=name)
@@ -387,7 +399,7 @@ def _checked(value: object, passed: bool | None, family: str | None, *, name: st
     if family is not None and SCORE_TYPES[family] == "binary":
         if score not in {0.0, 1.0}:
             raise ConfigurationError(
-                f"Expected {name} 0 or 1 of the binary family {family!r}, got {value!r:.100}: "
+                f"Expected {name} 0 or 1 of the binary family {family!r}, got {score:g}: "
                 "name a continuous family (metrics, toxicity), or none."
             )
         if flag is not None and flag != bool(score):

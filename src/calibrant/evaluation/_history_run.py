@@ -10,6 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from calibrant.core import Outcome, StateError, write_atomically
 from calibrant.evaluation._drift import Drift
 from calibrant.evaluation._history import EvaluationHistory, HistoryInterval
@@ -124,7 +127,7 @@ def _write(path: Path, record: dict[str, Any]) -> None:
         raise StateError(f"{path}: cannot be written ({error.strerror or error}): make room.") from error
 
 
-def _read(path: Path) -> tuple[array[int], array[float]]:
+def _read(path: Path) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
     """Return which answered rows are right, and the confidences there are."""
     correct, confidence = array("b"), array("d")
     try:
@@ -137,4 +140,4 @@ def _read(path: Path) -> tuple[array[int], array[float]]:
                     confidence.append(row["confidence"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StateError(f"{path}: expected the rows of a run, got something else ({error!r}).") from error
-    return correct, confidence
+    return np.array(correct), np.array(confidence)
