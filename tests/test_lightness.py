@@ -23,7 +23,8 @@ HEAVY = {
 }
 HELP = """
 from calibrant.cli import app
-for command in ([], ["optimize"], ["classify"], ["evaluate"], ["doctor"], ["models"], ["batch"], ["batch", "submit"]):
+for command in ([], ["optimize"], ["classify"], ["evaluate"], ["doctor"], ["models"], ["batch"], ["batch", "submit"],
+                ["history"], ["history", "record"], ["history", "interval"], ["history", "list"]):
     try:
         app([*command, "--help"])
     except SystemExit as done:

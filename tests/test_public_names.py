@@ -23,7 +23,7 @@ PINNED = {
     ],
     "calibrant.adapters": ["ConfidenceAdapter"],
     "calibrant.calibration": ["LabelPriorCorrection"],
-    "calibrant.evaluation": ["BatchEvaluator"],
+    "calibrant.evaluation": ["BatchEvaluator", "EvaluationHistory"],
     "calibrant.logprobs": ["extract_distribution"],
     "calibrant.metrics": [
         "aurc",
@@ -55,6 +55,10 @@ PACKAGES = [
 SIGNATURES = {
     "calibrant.evaluation.BatchEvaluator": "classifier * concurrency cache",
     "calibrant.evaluation.BatchEvaluator.evaluate": "self examples",
+    "calibrant.evaluation.EvaluationHistory": "url",
+    "calibrant.evaluation.EvaluationHistory.record": "self * account_id evaluator_id profile_name score_raw passed "
+    "family capture",
+    "calibrant.evaluation.EvaluationHistory.interval": "self * account_id evaluator_id profile_name strategy alpha rng",
     "calibrant.optimization.optimize": "task * model reflection_model proposer max_metric_calls seed out",
     "calibrant.optimization.ExemplarProposer": "* train token_budget seed",
     "calibrant.logprobs.extract_distribution": "response labels field_path space",
@@ -65,6 +69,12 @@ SIGNATURES = {
 }
 DEFAULTS = {
     "calibrant.evaluation.BatchEvaluator": {"concurrency": 64, "cache": None},
+    "calibrant.evaluation.EvaluationHistory.record": {"passed": None, "family": None, "capture": "always"},
+    "calibrant.evaluation.EvaluationHistory.interval": {
+        "strategy": "full-history",
+        "alpha": 0.95,
+        "rng": None,
+    },
     "calibrant.optimization.optimize": {"model": None, "reflection_model": None, "proposer": None, "seed": 0},
     "calibrant.optimization.ExemplarProposer": {"token_budget": 600, "seed": 0},
     "calibrant.logprobs.extract_distribution": {"space": "masked"},

@@ -9,6 +9,7 @@ import typer
 
 from calibrant.cli._batch import batch
 from calibrant.cli._errors import reports_errors
+from calibrant.cli._history import history as history_commands
 
 __all__ = ["app", "main"]
 
@@ -21,6 +22,7 @@ app = typer.Typer(
 )
 
 app.add_typer(batch)
+app.add_typer(history_commands)
 
 TaskFile = Annotated[Path, typer.Argument(metavar="TASK.toml", help="The task file.")]
 Model = Annotated[
@@ -153,6 +155,17 @@ def evaluate(  # noqa: PLR0913
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Neither use nor fill the cache; the run still resumes.")
     ] = False,
+    history: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Database of evaluation history the finished run is added to."),
+    ] = None,
+    account: Annotated[str, typer.Option(metavar="ID", help="Whose history.")] = "default",
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Runs to compare with; by default those of the same prompt and model."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
 ) -> None:
     """Evaluate a prompt on labelled rows: predictions, accuracy with intervals, calibration, cost."""
@@ -180,6 +193,9 @@ def evaluate(  # noqa: PLR0913
             fail_under=tuple(fail_under or ()),
             cache=cache,
             no_cache=no_cache,
+            history=history,
+            account=account,
+            profile=profile,
             as_json=as_json,
         ),
     )

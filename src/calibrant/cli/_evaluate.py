@@ -7,7 +7,7 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from calibrant.calibration import LabelPriorCorrection
 from calibrant.cli._classify import read_prompt
 from calibrant.cli._errors import FAILED, GATE_FAILED, INTERRUPTED
+from calibrant.cli._history import history_lines
 from calibrant.cli._progress import EvaluationDisplay
 from calibrant.core import (
     ConfigurationError,
@@ -25,14 +26,24 @@ from calibrant.core import (
     StateError,
     Task,
 )
-from calibrant.evaluation import GATES, BatchEvaluator, Dataset, default_cache, open_cache
+from calibrant.evaluation import (
+    GATES,
+    BatchEvaluator,
+    Dataset,
+    EvaluationHistory,
+    RunScope,
+    default_cache,
+    open_cache,
+)
 from calibrant.inference import Classifier, Limits, Stop
 
 if TYPE_CHECKING:
     from types import FrameType
 
-    from calibrant.evaluation import EvaluationMetrics, EvaluationResult
+    from calibrant.evaluation import EvaluationMetrics, EvaluationResult, HistoryEntry
     from calibrant.store import PredictionCache
+
+    _Record = Callable[[EvaluationResult], tuple[HistoryEntry | None, StateError | None]]
 
 __all__ = ["EvaluateOptions", "run_evaluate"]
 
@@ -67,6 +78,10 @@ class EvaluateOptions:
         URL or file.
     no_cache : bool
         Whether to do without one.
+    history : str or None
+        URL or file of the history the finished run is added to.
+    account, profile : str or None
+        Where in it.
     as_json : bool
         Whether to print JSON.
     """
@@ -83,6 +98,9 @@ class EvaluateOptions:
     fail_under: tuple[str, ...] = ()
     cache: str | None = None
     no_cache: bool = False
+    history: str | None = None
+    account: str = "default"
+    profile: str | None = None
     as_json: bool = False
 
 
@@ -96,6 +114,7 @@ def run_evaluate(task_file: Path, options: EvaluateOptions) -> None:
     limits = _limits(task, options)
     classifier = _classifier(task, options, limits)
     try:
+        record = _recorder(task, options, classifier)
         with _cache(options) as cache, _interruptible() as stop, EvaluationDisplay() as display:
             evaluator = BatchEvaluator(classifier, concurrency=limits.concurrency, limits=limits, cache=cache)
             result = evaluator.evaluate(
@@ -108,7 +127,11 @@ def run_evaluate(task_file: Path, options: EvaluateOptions) -> None:
         raise
     finally:
         classifier.close()
-    _print(result, task, as_json=options.as_json)
+    entry, problem = record(result)
+    _print(result, task, entry, as_json=options.as_json)
+    if problem is not None:
+        _say("The run is kept: run the same command again to add it to the history.")
+        raise problem
     _exit_as(result.metrics, gates, interrupted=stop.reason == _INTERRUPTED)
 
 
@@ -221,18 +244,42 @@ def _interruptible() -> Iterator[Stop]:
             signal.signal(getattr(signal, name), handler)
 
 
-def _print(result: EvaluationResult, task: Task, *, as_json: bool) -> None:
+def _recorder(task: Task, options: EvaluateOptions, classifier: Classifier) -> _Record:
+    """Return what adds a run to the history; a history that cannot be used is an error before the first call."""
+    if options.history is None:
+        return lambda _: (None, None)
+    history = EvaluationHistory(options.history)
+    scope = RunScope(
+        account_id=options.account,
+        task=task.name,
+        profile_name=options.profile or RunScope.profile_of(classifier),
+    )
+
+    def record(result: EvaluationResult) -> tuple[HistoryEntry | None, StateError | None]:
+        if result.directory is None or not result.metrics.complete:
+            return None, None
+        try:
+            return scope.record(history, result.directory), None
+        except StateError as error:  # the numbers are printed first
+            return None, error
+
+    return record
+
+
+def _print(result: EvaluationResult, task: Task, entry: HistoryEntry | None, *, as_json: bool) -> None:
     directory = result.directory
     if directory is None:
         raise StateError("Expected an output directory.")
     record = json.loads((directory / "metrics.json").read_text(encoding="utf-8"))
     if as_json:
-        sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
+        found = {} if entry is None else {"history": entry.to_record()}
+        sys.stdout.write(json.dumps({**record, **found}, ensure_ascii=False) + "\n")
         return
     title = f"{task.name}: {record['model']}, {result.metrics.rows:,} rows"
     table = _table(result.metrics)
     widths = [max(len(row[column]) for row in table) for column in range(2)]
     lines = [f"{name:<{widths[0]}}  {value:<{widths[1]}}  {note}".rstrip() for name, value, note in table]
+    lines += [] if entry is None else history_lines(entry)
     files = "/predictions.jsonl, metrics.json, run.json"
     sys.stdout.write("\n".join([title, *lines, _paid(result.metrics), f"Files: {directory}{files}"]) + "\n")
 

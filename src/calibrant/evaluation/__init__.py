@@ -2,7 +2,15 @@
 
 from calibrant.evaluation._cache import default_cache, open_cache
 from calibrant.evaluation._data import Dataset
+from calibrant.evaluation._drift import Drift
 from calibrant.evaluation._evaluator import BatchEvaluator, EvaluationResult
+from calibrant.evaluation._history import (
+    SCORE_TYPES,
+    EvaluationHistory,
+    HistoryInterval,
+    default_history,
+)
+from calibrant.evaluation._history_run import HistoryEntry, RunScope
 from calibrant.evaluation._metrics import GATES, EvaluationMetrics
 from calibrant.evaluation._progress import EvaluationProgress, EvaluationProgressListener
 from calibrant.evaluation._provider_batch import (
@@ -17,19 +25,26 @@ from calibrant.evaluation._records import row_record
 
 __all__ = [
     "GATES",
+    "SCORE_TYPES",
     "BatchEvaluator",
     "BatchLimits",
     "BatchPart",
     "BatchReport",
     "Dataset",
+    "Drift",
+    "EvaluationHistory",
     "EvaluationMetrics",
     "EvaluationProgress",
     "EvaluationProgressListener",
     "EvaluationResult",
+    "HistoryEntry",
+    "HistoryInterval",
     "Polling",
+    "RunScope",
     "batch_status",
     "collect_batch",
     "default_cache",
+    "default_history",
     "open_cache",
     "retry_batch",
     "row_record",

@@ -98,7 +98,7 @@ class Location:
         found = [str(value) for value in (self.url.password, *options) if value]
         return sorted(found, key=len, reverse=True)  # one may be part of another
 
-    def make_file(self) -> None:
+    def make_file(self, *, holds: str) -> None:
         """Create a missing SQLite file, empty, with its folders; nobody but the owner may read it.
 
         Raises
@@ -125,7 +125,7 @@ class Location:
                 "make its folder writable or name another file."
             ) from error
         if 0 < size < _SMALLEST:  # SQLite would take it for a new one and overwrite it
-            raise StateError(self.damaged("file is not a database"))
+            raise StateError(self.damaged("file is not a database", holds=holds))
 
     def file_identity(self) -> tuple[int, int] | None:
         """Return what tells the file from another of the same name; None where there is none."""
@@ -135,10 +135,10 @@ class Location:
             found = None
         return None if found is None else (found.st_dev, found.st_ino)
 
-    def damaged(self, reason: str) -> str:
+    def damaged(self, reason: str, *, holds: str) -> str:
         """Return that the file is no database, and what to do."""
         return (
-            f"{self}: expected a database for predictions, got: {reason}: it is damaged or no SQLite "
+            f"{self}: expected a database for {holds}, got: {reason}: it is damaged or no SQLite "
             "database, and was left as it is: delete it (and the files -wal and -shm beside it) or "
             "name another file."
         )

@@ -9,10 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.exc import OperationalError, SQLAlchemyError
-from sqlalchemy.pool import ConnectionPoolEntry
 
-from calibrant.core import ConfigurationError, StateError
+from calibrant.store._database import Database
 from calibrant.store._location import Location
 
 __all__ = ["SCHEMA_VERSION", "PredictionTable"]
@@ -21,16 +19,8 @@ _LOG = logging.getLogger("calibrant")
 
 SCHEMA_VERSION = 1
 _NAME = "calibrant_predictions"
-_SETUP_LOCK = 0x63616C69  # any number that other programs do not lock in PostgreSQL
 
 _METADATA = sa.MetaData()
-# One row per table, so that tables sharing a database grow old one by one.
-_VERSIONS = sa.Table(
-    "calibrant_versions",
-    _METADATA,
-    sa.Column("name", sa.String(64), primary_key=True),
-    sa.Column("version", sa.Integer, nullable=False),
-)
 _PREDICTIONS = sa.Table(
     _NAME,
     _METADATA,
@@ -48,7 +38,7 @@ _WRITE_BLOCK = 128  # rows per statement, a power of two; times four parameters
 _UNIT, _RECORD = "\x1f", "\x1e"
 
 
-class PredictionTable:
+class PredictionTable(Database):
     """Records of predictions under their keys, with their size and the time they were written.
 
     Methods raise the errors of SQLAlchemy; only opening translates them.
@@ -68,18 +58,13 @@ class PredictionTable:
         The database cannot be opened, is damaged, or was written by a newer version.
     """
 
+    name = _NAME
+    version = SCHEMA_VERSION
+    holds = "predictions"
+
     def __init__(self, location: Location, *, busy_timeout: float) -> None:
-        self._location = location
-        self._busy_timeout = busy_timeout
-        self._engine = self._connect()
-        try:
-            self._open()
-        except SQLAlchemyError as error:
-            self._engine.dispose()
-            raise StateError(self.unusable(error)) from None
-        except StateError:
-            self._engine.dispose()
-            raise
+        super().__init__(location, busy_timeout=busy_timeout)
+        self._mark = {"sqlite": "?", "postgresql": "%s"}.get(self._engine.dialect.name)
 
     def read(self, keys: Sequence[str]) -> dict[str, str]:
         """Return the records that are there, by key."""
@@ -138,103 +123,14 @@ class PredictionTable:
                 connection.execute(sa.delete(_PREDICTIONS).where(_PREDICTIONS.c.key.in_(sorted(doomed))))
         return freed
 
-    def reconnect(self) -> sa.Engine:
-        """Open new connections from now on; return what holds the old ones, still open."""
-        old, self._engine = self._engine, self._connect()
-        return old
-
-    def close(self) -> None:
-        """Close all connections."""
-        self._engine.dispose()
-
-    def _connect(self) -> sa.Engine:
-        url, options = self._location.url, {}
-        if self._location.path is not None:
-            options["timeout"] = self._busy_timeout
-        elif self._location.is_postgresql and "connect_timeout" not in url.query:
-            options["connect_timeout"] = 10
-        try:
-            if url.get_dialect().is_async:
-                raise ConfigurationError(
-                    f"{self._location}: expected a synchronous driver, got {url.get_driver_name()}: "
-                    "use sqlite:/// or postgresql+psycopg://."
-                )
-            engine = sa.create_engine(
-                url,
-                connect_args=options,
-                hide_parameters=True,
-                pool_pre_ping=self._location.path is None,  # a server may have been restarted
+    def _create(self, connection: sa.Connection, found: int | None) -> None:
+        """Make the tables; what an older version wrote is given up."""
+        if found is not None or sa.inspect(connection).has_table(_NAME):
+            _LOG.warning(
+                "The stored predictions are of an older version and are dropped: they are asked again."
             )
-        except (SQLAlchemyError, ImportError) as error:
-            raise ConfigurationError(
-                f"{self._location}: expected a database whose driver is installed, got: "
-                f"{self._location.reason(error)}: for PostgreSQL `pip install calibrant[postgres]`, for "
-                "SQLite nothing."
-            ) from None
-        sa.event.listen(engine, "connect", self._on_connect)
-        self._mark = {"sqlite": "?", "postgresql": "%s"}.get(engine.dialect.name)
-        return engine
-
-    def _on_connect(self, connection: Any, _entry: ConnectionPoolEntry) -> None:  # noqa: ANN401 (DBAPI)
-        if self._location.path is not None:
-            # In WAL mode a kill loses nothing that was committed, without waiting for the disk.
-            connection.execute("PRAGMA synchronous=NORMAL")
-        elif self._location.is_postgresql:
-            with connection.cursor() as cursor:
-                cursor.execute(f"SET lock_timeout = {max(1, int(self._busy_timeout * 1000))}")
-            connection.commit()
-
-    def _prepare(self) -> None:
-        if self._location.path is not None:
-            self._use_wal()
-        with self._engine.connect() as connection:
-            if self._is_current(connection):
-                return
-        with self._engine.begin() as connection:
-            # Two processes may find a new database at the same moment.
-            if self._location.path is not None:
-                connection.exec_driver_sql("BEGIN IMMEDIATE")
-            elif self._location.is_postgresql:
-                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_SETUP_LOCK)))
-            if not self._is_current(connection):
-                _create(connection)
-
-    def _open(self) -> None:
-        self._location.make_file()
-        self._prepare()
-        self._file = self._location.file_identity()
-
-    def _use_wal(self) -> None:
-        """Let readers and a writer work side by side; SQLite does not wait for locks here."""
-        deadline = time.monotonic() + self._busy_timeout
-        while True:
-            try:
-                with self._engine.connect() as connection:
-                    connection.exec_driver_sql("PRAGMA journal_mode=WAL")
-            except OperationalError as error:
-                if "locked" not in str(error.orig) or time.monotonic() > deadline:
-                    raise
-                time.sleep(0.02)
-            else:
-                return
-
-    def _is_current(self, connection: sa.Connection) -> bool:
-        """Return whether the table is there in our version; a newer one is refused."""
-        if not sa.inspect(connection).has_table(_VERSIONS.name):
-            return False
-        found = connection.scalar(sa.select(_VERSIONS.c.version).where(_VERSIONS.c.name == _NAME))
-        if found is not None and found > SCHEMA_VERSION:
-            raise StateError(
-                f"{self._location}: expected predictions of schema version {SCHEMA_VERSION} or older, got "
-                f"{found}: install the newer calibrant that wrote it, or name another database."
-            )
-        return found == SCHEMA_VERSION
-
-    def _recover_file(self) -> None:
-        """Begin anew where the file was deleted or replaced: writing into the old one would seem to succeed."""
-        if self._location.file_identity() != self._file:
-            self._engine.dispose()
-            self._open()
+        _PREDICTIONS.drop(connection, checkfirst=True)
+        _METADATA.create_all(connection)
 
     def _read_block(self, connection: sa.Connection, keys: Sequence[str]) -> dict[str, str]:
         columns = _PREDICTIONS.c
@@ -247,27 +143,6 @@ class PredictionTable:
         text = connection.scalar(sa.select(joined).where(columns.key.in_(keys)))
         found = (row.partition(_UNIT) for row in (text or "").split(_RECORD))
         return {key: record for key, unit, record in found if unit}
-
-    def unusable(self, error: SQLAlchemyError) -> str:
-        """Return that the database cannot be used, why, and what to do."""
-        reason = self._location.reason(error)
-        if self._location.path is None:
-            remedy = "check the URL, that the server runs, and that the user may create tables"
-        elif isinstance(error, OperationalError):
-            remedy = "make it and its folder writable, end what locks it, or name another file"
-        else:
-            return self._location.damaged(reason)
-        return f"{self._location}: expected a database for predictions, got: {reason}: {remedy}."
-
-
-def _create(connection: sa.Connection) -> None:
-    """Make the tables; what an older version wrote is given up."""
-    if sa.inspect(connection).has_table(_NAME):
-        _LOG.warning("The stored predictions are of an older version and are dropped: they are asked again.")
-    _PREDICTIONS.drop(connection, checkfirst=True)
-    _METADATA.create_all(connection)
-    connection.execute(sa.delete(_VERSIONS).where(_VERSIONS.c.name == _NAME))
-    connection.execute(sa.insert(_VERSIONS).values(name=_NAME, version=SCHEMA_VERSION))
 
 
 def _blocks(rows: Sequence[tuple[Any, ...]]) -> Iterator[Sequence[tuple[Any, ...]]]:

@@ -1,0 +1,428 @@
+"""What evaluators said before, and how sure that makes us of what they will say."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calibrant.core import ConfigurationError
+from calibrant.evaluation._drift import Drift, measure_drift
+from calibrant.metrics import bootstrap_interval
+from calibrant.store import Scope, ScopeSummary, Score, ScoreStore
+
+__all__ = ["SCORE_TYPES", "EvaluationHistory", "HistoryInterval", "default_history"]
+
+ScoreType = Literal["binary", "continuous"]
+Strategy = Literal["none", "full-history"]
+
+_LATEST: Final = 1_000
+_LEAST: Final = 2
+_STRATEGIES: Final = ("none", "full-history")
+_ALWAYS: Final = "always"
+
+SCORE_TYPES: Final[Mapping[str, ScoreType]] = MappingProxyType(
+    {
+        "custom": "binary",
+        "exact-match": "binary",
+        "metrics": "continuous",
+        "phi": "binary",
+        "pii": "binary",
+        "retrieval-answer-relevance": "binary",
+        "retrieval-context-relevance": "binary",
+        "retrieval-context-sufficiency": "binary",
+        "retrieval-hallucination": "binary",
+        "toxicity": "continuous",
+    }
+)
+"""Families of evaluators: binary ones say 0 (fail) or 1 (pass), continuous ones any number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryInterval:
+    """Where the mean score of an evaluator lies, going by its history.
+
+    Attributes
+    ----------
+    strategy : str
+        ``none`` or ``full-history``.
+    alpha : float
+        The confidence level, in (0, 1).
+    lower, median, upper : float or None
+        Percentiles (1 - alpha) / 2, 1 / 2 and (1 + alpha) / 2 of resampled means; of binary scores,
+        of the probability of a 1. All None under the strategy ``none``, and with fewer than two scores.
+    scores : int
+        Scores the interval is computed from; 0 under the strategy ``none``.
+    score_type : {"binary", "continuous"} or None
+        By the family, or, of evaluators without one, by the scores; None without scores.
+    """
+
+    strategy: str
+    alpha: float
+    lower: float | None
+    median: float | None
+    upper: float | None
+    scores: int
+    score_type: ScoreType | None
+
+
+def default_history() -> str:
+    """Return the URL or file of the user's history.
+
+    ``$CALIBRANT_HISTORY`` (a SQLAlchemy URL or a file), or else ``history.sqlite`` in ``$CALIBRANT_HOME``,
+    or else in ``calibrant`` in the user's folder for state (``$XDG_STATE_HOME``, ``~/.local/state``).
+    """
+    named = os.environ.get("CALIBRANT_HISTORY")
+    if named:
+        return named
+    home = os.environ.get("CALIBRANT_HOME")
+    if home:
+        return str(Path(home).expanduser() / "history.sqlite")
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
+    # The standard says that a relative path is to be ignored.
+    folder = state if state.is_absolute() else Path.home() / ".local" / "state"
+    return str(folder / "calibrant" / "history.sqlite")
+
+
+class EvaluationHistory:
+    """Scores of evaluators in a database, and intervals over the latest of them.
+
+    Scores of one account, evaluator and profile are a scope of their own; nothing computed from a
+    scope depends on another. Several processes may record at once.
+
+    Parameters
+    ----------
+    url : str or path, optional
+        A SQLAlchemy URL, or the path of a SQLite file; by default `default_history`. Tested with
+        SQLite and PostgreSQL (``pip install calibrant[postgres]``). Credentials in it are never shown.
+    busy_timeout : float, default 5.0
+        Seconds to wait for the locks of other processes.
+    create : bool, default True
+        Whether a missing file or table is made; otherwise it is an error.
+
+    Attributes
+    ----------
+    location : str
+        The file, or the server and the database, without user, password and options.
+
+    Raises
+    ------
+    ConfigurationError
+        The URL cannot be read, names a database in memory or one whose driver is missing, or the
+        timeout is out of range.
+    StateError
+        The database cannot be opened, is missing or damaged, or was written by another version.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> history = EvaluationHistory(tempfile.mkdtemp() + "/history.db")
+    >>> scope = {"account_id": "acme", "evaluator_id": "judge", "profile_name": "strict"}
+    >>> for score in [1, 1, 0, 1]:
+    ...     stored = history.record(**scope, score_raw=score, family="custom")
+    >>> history.interval(**scope).median
+    0.75
+    """
+
+    def __init__(
+        self,
+        url: str | os.PathLike[str] | None = None,
+        *,
+        busy_timeout: float = 5.0,
+        create: bool = True,
+    ) -> None:
+        self._store = ScoreStore(
+            default_history() if url is None else url, busy_timeout=busy_timeout, create=create
+        )
+        self.location = self._store.location
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.location!r})"
+
+    def record(  # noqa: PLR0913 (keyword-only)
+        self,
+        *,
+        account_id: str,
+        evaluator_id: str,
+        profile_name: str,
+        score_raw: float,
+        passed: bool | None = None,
+        family: str | None = None,
+        capture: str = _ALWAYS,
+    ) -> bool:
+        """Record a single result; it is committed when this returns.
+
+        Parameters
+        ----------
+        account_id, evaluator_id, profile_name : str
+            The scope, each of 1 to 255 bytes of printable UTF-8.
+        score_raw : float
+            Finite; 0 or 1 of a binary family.
+        passed : bool, optional
+            The pass flag. Of a binary family it equals the score, which is taken for it by default.
+        family : str, optional
+            One of `SCORE_TYPES`.
+        capture : str, default "always"
+            Single results enter the history under ``"always"`` alone; under any other one the result
+            is checked and left out.
+
+        Returns
+        -------
+        bool
+            Whether the result was stored.
+
+        Raises
+        ------
+        ConfigurationError
+            A name, the family or the score is not as above, or score and pass flag disagree.
+        StateError
+            The database cannot be written.
+        """
+        scope = Scope(account_id=account_id, evaluator_id=evaluator_id, profile_name=profile_name)
+        if not isinstance(capture, str) or not capture:
+            raise ConfigurationError(
+                f"Expected capture 'always', or another word to leave it out, got {capture!r}."
+            )
+        score = _checked(score_raw, passed, _known(family), name="score_raw")
+        if capture != _ALWAYS:
+            return False
+        self._store.add(scope, [score])
+        return True
+
+    def record_run(
+        self,
+        scores: ArrayLike,
+        *,
+        account_id: str,
+        evaluator_id: str,
+        profile_name: str,
+        run_id: str,
+        family: str | None = None,
+    ) -> int:
+        """Record the scores of an evaluation run, all or none.
+
+        A run that is recorded again takes the place of what it recorded in this scope before. Of more
+        than 1,000 scores, 1,000 are recorded, evenly spread: more are never looked at, and the last
+        ones of a sorted file would not stand for it.
+
+        Parameters
+        ----------
+        scores : array-like of shape (n,)
+            As `score_raw` of `record`; the pass flags of binary families follow from them.
+        account_id, evaluator_id, profile_name : str
+            The scope.
+        run_id : str
+            Tells the run from others, 1 to 255 characters.
+        family : str, optional
+            One of `SCORE_TYPES`.
+
+        Returns
+        -------
+        int
+            Scores recorded.
+
+        Raises
+        ------
+        ConfigurationError, StateError
+            As `record`.
+        """
+        scope = Scope(account_id=account_id, evaluator_id=evaluator_id, profile_name=profile_name)
+        if not isinstance(run_id, str) or not run_id.isprintable() or not 0 < len(run_id) <= 255:
+            raise ConfigurationError(
+                f"Expected run_id of 1 to 255 printable characters, got {run_id!r:.300}."
+            )
+        known = _known(family)
+        numbers = _numbers(scores, name="scores")
+        if known is not None and SCORE_TYPES[known] == "binary":
+            for row in np.flatnonzero((numbers != 0.0) & (numbers != 1.0))[:1].tolist():
+                _checked(numbers[row], None, known, name=f"scores[{row}]")
+        spread = [_checked(numbers[row], None, known, name=f"scores[{row}]") for row in _spread(len(numbers))]
+        self._store.add(scope, spread, run_id=run_id)
+        return len(spread)
+
+    def interval(
+        self,
+        *,
+        account_id: str,
+        evaluator_id: str,
+        profile_name: str,
+        strategy: Strategy = "full-history",
+        alpha: float = 0.95,
+        rng: np.random.Generator | int | None = None,
+    ) -> HistoryInterval:
+        """Return the interval of the mean of the latest 1,000 scores of a scope.
+
+        A percentile bootstrap of 10,000 resamples (`calibrant.metrics.bootstrap_interval`).
+
+        Parameters
+        ----------
+        account_id, evaluator_id, profile_name : str
+            The scope.
+        strategy : {"full-history", "none"}, default "full-history"
+            ``none`` computes no interval and reads nothing.
+        alpha : float in (0, 1), default 0.95
+            The confidence level (not the probability of an error).
+        rng : numpy Generator, int or None, default None
+            Source of randomness or its seed; None is seed 0, so that equal calls agree.
+
+        Returns
+        -------
+        HistoryInterval
+            Without ends where there are fewer than two scores.
+
+        Raises
+        ------
+        ConfigurationError
+            A parameter is out of range.
+        StateError
+            The database cannot be read.
+        """
+        scope = Scope(account_id=account_id, evaluator_id=evaluator_id, profile_name=profile_name)
+        if strategy not in _STRATEGIES:
+            raise ConfigurationError(
+                f"Expected strategy to be one of {', '.join(_STRATEGIES)}, got {strategy!r}."
+            )
+        if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0.0 < alpha < 1.0:
+            raise ConfigurationError(
+                f"Expected alpha, the confidence level, in (0, 1), got {alpha!r}: 0.95 is usual."
+            )
+        scores = [] if strategy == "none" else self._store.latest(scope, limit=_LATEST)
+        found = (
+            bootstrap_interval([score.score_raw for score in scores], float(alpha), rng=rng)
+            if len(scores) >= _LEAST
+            else None
+        )
+        return HistoryInterval(
+            strategy=strategy,
+            alpha=float(alpha),
+            lower=None if found is None else found.lower,
+            median=None if found is None else found.median,
+            upper=None if found is None else found.upper,
+            scores=len(scores),
+            score_type=_score_type(scores),
+        )
+
+    def drift(
+        self,
+        values: ArrayLike,
+        *,
+        account_id: str,
+        evaluator_id: str,
+        profile_name: str,
+        without_run: str | None = None,
+        rng: np.random.Generator | int | None = None,
+    ) -> Drift:
+        """Compare new values with the latest 1,000 scores of a scope.
+
+        Parameters
+        ----------
+        values : array-like of shape (n,)
+            Finite; of more than 1,000 values, 1,000 are compared, evenly spread.
+        account_id, evaluator_id, profile_name : str
+            The scope.
+        without_run : str, optional
+            A run whose scores do not count, such as the one the values are of.
+        rng : numpy Generator, int or None, default None
+            Source of the permutations or its seed; None is seed 0.
+
+        Raises
+        ------
+        ConfigurationError
+            A name or a value is not as above.
+        StateError
+            The database cannot be read.
+        """
+        scope = Scope(account_id=account_id, evaluator_id=evaluator_id, profile_name=profile_name)
+        numbers = _numbers(values, name="values")
+        history = self._store.latest(scope, limit=_LATEST, without_run=without_run)
+        return measure_drift(
+            numbers[np.array(_spread(len(numbers)), dtype=np.intp)],
+            np.array([score.score_raw for score in history], dtype=np.float64),
+            rng=np.random.default_rng(0 if rng is None else rng),
+        )
+
+    def scopes(self, *, account_id: str | None = None) -> list[ScopeSummary]:
+        """Return what is recorded, of one account or of all, a summary per scope.
+
+        Raises
+        ------
+        StateError
+            The database cannot be read.
+        """
+        return self._store.scopes(account_id=account_id)
+
+
+def _known(family: str | None) -> str | None:
+    if family is not None and family not in SCORE_TYPES:
+        raise ConfigurationError(
+            f"Expected family to be one of {', '.join(sorted(SCORE_TYPES))}, or none, got {family!r}."
+        )
+    return family
+
+
+def _finite(value: Any, *, name: str) -> float:  # noqa: ANN401 (whatever it is, it is said)
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if isinstance(value, str | bytes) or not math.isfinite(number):
+        raise ConfigurationError(
+            f"Expected {name} to be a finite number, got {value!r:.100}: leave out results without a score."
+        )
+    return number
+
+
+def _numbers(values: ArrayLike, *, name: str) -> NDArray[np.float64]:
+    """Return the values as finite numbers of shape (n,); what is no number is not taken for one."""
+    array = np.asarray(values, dtype=None if hasattr(values, "dtype") else object).ravel()
+    if array.dtype.kind not in "biuf":
+        listed = array.tolist()
+        array = np.array([_finite(value, name=f"{name}[{row}]") for row, value in enumerate(listed)])
+    for row in np.flatnonzero(~np.isfinite(array))[:1].tolist():
+        _finite(array[row].item(), name=f"{name}[{row}]")
+    return array.astype(np.float64)
+
+
+def _checked(value: object, passed: bool | None, family: str | None, *, name: str) -> Score:
+    """Return the score, or say what is wrong with it."""
+    score = _finite(value, name=name)
+    if passed is not None and not isinstance(passed, bool | np.bool_):
+        raise ConfigurationError(f"Expected passed to be True, False or None, got {passed!r:.100}.")
+    flag = None if passed is None else bool(passed)
+    if family is not None and SCORE_TYPES[family] == "binary":
+        if score not in {0.0, 1.0}:
+            raise ConfigurationError(
+                f"Expected {name} 0 or 1 of the binary family {family!r}, got {score:g}: "
+                "name a continuous family (metrics, toxicity), or none."
+            )
+        if flag is not None and flag != bool(score):
+            raise ConfigurationError(
+                f"Expected passed to equal {name} of the binary family {family!r}, got passed={flag} with "
+                f"{score:g}: leave passed out, or correct one of them."
+            )
+        flag = bool(score)
+    return Score(score_raw=score, passed=flag, family=family)
+
+
+def _score_type(scores: Sequence[Score]) -> ScoreType | None:
+    if not scores:
+        return None
+    binary = all(
+        SCORE_TYPES.get(score.family) == "binary" if score.family else score.score_raw in {0.0, 1.0}
+        for score in scores
+    )
+    return "binary" if binary else "continuous"
+
+
+def _spread(count: int) -> Sequence[int]:
+    """Return the places of at most 1,000 of `count` rows, evenly spread, in order."""
+    if count <= _LATEST:
+        return range(count)
+    return [(2 * place + 1) * count // (2 * _LATEST) for place in range(_LATEST)]

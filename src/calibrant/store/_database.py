@@ -1,0 +1,211 @@
+"""A database that is opened, checked and shared with other processes, whatever its table holds."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import sqlalchemy as sa
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
+from sqlalchemy.pool import ConnectionPoolEntry, Pool
+
+from calibrant.core import ConfigurationError, StateError
+from calibrant.store._location import Location
+
+__all__ = ["Database"]
+
+_LOCK = 0x63616C69  # any number that other programs do not lock in PostgreSQL
+
+# One row per table, so that tables sharing a database grow old one by one.
+_VERSIONS = sa.Table(
+    "calibrant_versions",
+    sa.MetaData(),
+    sa.Column("name", sa.String(64), primary_key=True),
+    sa.Column("version", sa.Integer, nullable=False),
+)
+
+
+class Database(abc.ABC):
+    """Opens a database and makes sure that one table is there in our version.
+
+    Methods of tables raise the errors of SQLAlchemy; only opening translates them.
+
+    Parameters
+    ----------
+    location : Location
+        The database; a missing SQLite file is created.
+    busy_timeout : float
+        Seconds to wait for locks of other processes.
+    create : bool, default True
+        Whether what is missing is made; otherwise it is an error.
+
+    Attributes
+    ----------
+    name : str
+        Of the table.
+    version : int
+        Of its schema.
+    holds : str
+        What is in it, for messages.
+    pool : type of Pool or None
+        Keeps connections; None for the usual one.
+
+    Raises
+    ------
+    ConfigurationError
+        The driver is missing or asynchronous.
+    StateError
+        The database cannot be opened, is missing or damaged, or was written by a newer version.
+    """
+
+    name: ClassVar[str]
+    version: ClassVar[int]
+    holds: ClassVar[str]
+    pool: ClassVar[type[Pool] | None] = None
+
+    def __init__(self, location: Location, *, busy_timeout: float, create: bool = True) -> None:
+        self._location = location
+        self._may_create = create
+        self._busy_timeout = busy_timeout
+        self._engine = self._connect()
+        try:
+            self._open()
+        except SQLAlchemyError as error:
+            self._engine.dispose()
+            raise StateError(self.unusable(error)) from None
+        except StateError:
+            self._engine.dispose()
+            raise
+
+    def reconnect(self) -> sa.Engine:
+        """Open new connections from now on; return what holds the old ones, still open."""
+        old, self._engine = self._engine, self._connect()
+        return old
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+    def _connect(self) -> sa.Engine:
+        url, options = self._location.url, {}
+        if self._location.path is not None:
+            options["timeout"] = self._busy_timeout
+        elif self._location.is_postgresql and "connect_timeout" not in url.query:
+            options["connect_timeout"] = 10
+        try:
+            if url.get_dialect().is_async:
+                raise ConfigurationError(
+                    f"{self._location}: expected a synchronous driver, got {url.get_driver_name()}: "
+                    "use sqlite:/// or postgresql+psycopg://."
+                )
+            engine = sa.create_engine(
+                url,
+                connect_args=options,
+                hide_parameters=True,
+                poolclass=self.pool,
+                pool_pre_ping=self._location.path is None,  # a server may have been restarted
+            )
+        except (SQLAlchemyError, ImportError) as error:
+            raise ConfigurationError(
+                f"{self._location}: expected a database whose driver is installed, got: "
+                f"{self._location.reason(error)}: for PostgreSQL `pip install calibrant[postgres]`, for "
+                "SQLite nothing."
+            ) from None
+        sa.event.listen(engine, "connect", self._on_connect)
+        return engine
+
+    def _on_connect(self, connection: Any, _entry: ConnectionPoolEntry) -> None:  # noqa: ANN401 (DBAPI)
+        if self._location.path is not None:
+            # In WAL mode a kill loses nothing that was committed, without waiting for the disk.
+            connection.execute("PRAGMA synchronous=NORMAL")
+        elif self._location.is_postgresql:
+            with connection.cursor() as cursor:
+                cursor.execute(f"SET lock_timeout = {max(1, int(self._busy_timeout * 1000))}")
+            connection.commit()
+
+    def _prepare(self) -> None:
+        if self._location.path is not None:
+            self._use_wal()
+        with self._engine.connect() as connection:
+            if self._found_version(connection) == self.version:
+                return
+        if not self._may_create:
+            raise StateError(self._missing())
+        with self._writing() as connection:
+            found = self._found_version(connection)
+            if found == self.version:
+                return
+            self._create(connection, found)
+            _VERSIONS.create(connection, checkfirst=True)
+            connection.execute(sa.delete(_VERSIONS).where(_VERSIONS.c.name == self.name))
+            connection.execute(sa.insert(_VERSIONS).values(name=self.name, version=self.version))
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[sa.Connection]:
+        """Begin a transaction that no other one of this kind runs beside."""
+        with self._engine.begin() as connection:
+            if self._location.path is not None:
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+            elif self._location.is_postgresql:
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+            yield connection
+
+    @abc.abstractmethod
+    def _create(self, connection: sa.Connection, found: int | None) -> None:
+        """Make the table, where there is none, or one of the older version `found`."""
+
+    def _missing(self) -> str:
+        return f"{self._location}: holds no {self.holds}: check the name, or record some first."
+
+    def _open(self) -> None:
+        if not self._may_create and self._location.path is not None and not self._location.path.exists():
+            raise StateError(self._missing())
+        self._location.make_file(holds=self.holds)
+        self._prepare()
+        self._file = self._location.file_identity()
+
+    def _use_wal(self) -> None:
+        """Let readers and a writer work side by side; SQLite does not wait for locks here."""
+        deadline = time.monotonic() + self._busy_timeout
+        while True:
+            try:
+                with self._engine.connect() as connection:
+                    connection.exec_driver_sql("PRAGMA journal_mode=WAL")
+            except OperationalError as error:
+                if "locked" not in str(error.orig) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+            else:
+                return
+
+    def _found_version(self, connection: sa.Connection) -> int | None:
+        """Return the version of the table that is there, if any; a newer one than ours is refused."""
+        if not sa.inspect(connection).has_table(_VERSIONS.name):
+            return None
+        found = connection.scalar(sa.select(_VERSIONS.c.version).where(_VERSIONS.c.name == self.name))
+        if found is not None and found > self.version:
+            raise StateError(
+                f"{self._location}: expected {self.holds} of schema version {self.version} or older, got "
+                f"{found}: install the newer calibrant that wrote it, or name another database."
+            )
+        return found
+
+    def _recover_file(self) -> None:
+        """Begin anew where the file was deleted or replaced: writing into the old one would seem to succeed."""
+        if self._location.file_identity() != self._file:
+            self._engine.dispose()
+            self._open()
+
+    def unusable(self, error: SQLAlchemyError) -> str:
+        """Return that the database cannot be used, why, and what to do."""
+        reason = self._location.reason(error)
+        if self._location.path is None:
+            remedy = "check the URL, that the server runs, and that the user may create tables"
+        elif isinstance(error, OperationalError):
+            remedy = "make it and its folder writable, end what locks it, or name another file"
+        else:
+            return self._location.damaged(reason, holds=self.holds)
+        return f"{self._location}: expected a database for {self.holds}, got: {reason}: {remedy}."

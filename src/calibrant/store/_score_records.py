@@ -1,0 +1,88 @@
+"""Scores, and the scopes that keep them apart."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from calibrant.core import ConfigurationError
+
+__all__ = ["Scope", "ScopeSummary", "Score"]
+
+_MAX_BYTES = 255  # of a name; three fit into an index of PostgreSQL
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scope:
+    """Whose scores, of what, under which settings; scopes see nothing of each other.
+
+    Parameters
+    ----------
+    account_id, evaluator_id, profile_name : str
+        Each of 1 to 255 bytes of printable UTF-8; upper and lower case differ.
+
+    Raises
+    ------
+    ConfigurationError
+        A name is something else.
+    """
+
+    account_id: str
+    evaluator_id: str
+    profile_name: str
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            _check_name(name, value)
+
+    def columns(self) -> dict[str, str]:
+        """Return the names and values of the columns."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """What an evaluator said once.
+
+    Attributes
+    ----------
+    score_raw : float
+        Finite.
+    passed : bool or None
+        The pass flag; None where there is none.
+    family : str or None
+        Of the evaluator.
+    """
+
+    score_raw: float
+    passed: bool | None = None
+    family: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScopeSummary:
+    """What is stored in a scope.
+
+    Attributes
+    ----------
+    scope : Scope
+        The scope.
+    scores : int
+        How many.
+    mean : float
+        Of all of them.
+    latest_seconds : float
+        When the last one was recorded, in seconds since 1970 (UTC).
+    """
+
+    scope: Scope
+    scores: int
+    mean: float
+    latest_seconds: float
+
+
+def _check_name(name: str, value: object) -> None:
+    """Raise ConfigurationError unless `value` is a text that every database can store and compare."""
+    if not isinstance(value, str) or not value.isprintable() or not 0 < len(value.encode()) <= _MAX_BYTES:
+        raise ConfigurationError(
+            f"Expected {name} of 1 to {_MAX_BYTES} bytes of printable UTF-8, got {value!r:.300}."
+        )

@@ -1,0 +1,343 @@
+"""Intervals over what evaluators said before, and drift of new values against it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from calibrant.core import ConfigurationError, StateError
+from calibrant.evaluation import SCORE_TYPES, EvaluationHistory, default_history
+from calibrant.evaluation._drift import measure_drift
+from calibrant.store import Scope
+
+SCOPE: Mapping[str, Any] = {"account_id": "acme", "evaluator_id": "judge", "profile_name": "strict"}
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> EvaluationHistory:
+    """Return an empty history in a file."""
+    return EvaluationHistory(tmp_path / "history.db")
+
+
+def resampled_percentiles(scores: list[float], level: float) -> tuple[float, float, float]:
+    """Return the percentiles of 40,000 resampled means, written out."""
+    rng = np.random.default_rng(12)
+    means = rng.choice(scores, size=(40_000, len(scores))).mean(axis=1)
+    lower, median, upper = np.quantile(means, [(1 - level) / 2, 0.5, (1 + level) / 2])
+    return float(lower), float(median), float(upper)
+
+
+@pytest.mark.parametrize("level", [0.95, 0.5])
+def test_the_interval_is_that_of_resampled_means(history: EvaluationHistory, level: float) -> None:
+    """Its ends are the percentiles the confidence level demands, up to the sampling."""
+    scores = np.random.default_rng(3).gamma(2.0, size=60).tolist()
+    for score in scores:
+        history.record(**SCOPE, score_raw=score, family="toxicity")
+    found = history.interval(**SCOPE, alpha=level, rng=5)
+    lower, median, upper = resampled_percentiles(scores, level)
+    assert found.lower == pytest.approx(lower, abs=0.02)
+    assert found.median == pytest.approx(median, abs=0.02)
+    assert found.upper == pytest.approx(upper, abs=0.02)
+    assert (found.strategy, found.alpha, found.scores) == ("full-history", level, 60)
+    assert found.score_type == "continuous"
+
+
+def test_binary_scores_give_an_interval_of_a_probability(history: EvaluationHistory) -> None:
+    """Its ends are quantiles of a binomial share."""
+    for number in range(50):
+        history.record(**SCOPE, score_raw=float(number % 5 > 0), family="custom")
+    found = history.interval(**SCOPE)
+    assert found.score_type == "binary"
+    assert found.median == pytest.approx(0.8)
+    assert found.lower == pytest.approx(stats.binom.ppf(0.025, 50, 0.8) / 50, abs=0.0201)
+    assert found.upper == pytest.approx(stats.binom.ppf(0.975, 50, 0.8) / 50, abs=0.0201)
+
+
+def test_only_the_latest_thousand_count(history: EvaluationHistory) -> None:
+    """Each newer score pushes the oldest one out."""
+    history.record(**SCOPE, score_raw=1e6)
+    history.record_run([2.0] * 999, **SCOPE, run_id="run")
+    assert history.interval(**SCOPE).upper > 2.0
+    history.record(**SCOPE, score_raw=2.0)
+    found = history.interval(**SCOPE)
+    assert (found.lower, found.median, found.upper, found.scores) == (2.0, 2.0, 2.0, 1000)
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_fewer_than_two_scores_give_no_interval(history: EvaluationHistory, count: int) -> None:
+    """A stated result, not a number."""
+    for _ in range(count):
+        history.record(**SCOPE, score_raw=0.5)
+    found = history.interval(**SCOPE)
+    assert (found.lower, found.median, found.upper) == (None, None, None)
+    assert (found.strategy, found.alpha, found.scores) == ("full-history", 0.95, count)
+    history.record(**SCOPE, score_raw=0.5)
+    assert (history.interval(**SCOPE).lower is None) is (count == 0)
+
+
+def test_the_strategy_none_computes_nothing(history: EvaluationHistory) -> None:
+    """However much is recorded."""
+    history.record_run([0.0, 1.0], **SCOPE, run_id="run")
+    found = history.interval(**SCOPE, strategy="none", alpha=0.9)
+    assert (found.strategy, found.alpha, found.lower, found.median, found.upper) == (
+        "none", 0.9, None, None, None,
+    )  # fmt: skip
+
+
+def test_equal_calls_agree_and_seeds_differ(history: EvaluationHistory) -> None:
+    """No global randomness."""
+    history.record_run(np.random.default_rng(1).random(30), **SCOPE, run_id="run")
+    assert history.interval(**SCOPE) == history.interval(**SCOPE)
+    assert history.interval(**SCOPE, rng=1) != history.interval(**SCOPE, rng=2)
+    assert history.interval(**SCOPE, rng=np.random.default_rng(1)) == history.interval(**SCOPE, rng=1)
+
+
+@pytest.mark.parametrize("name", list(SCOPE))
+def test_scopes_never_leak(history: EvaluationHistory, name: str) -> None:
+    """Into intervals or drift of a scope that differs in one name."""
+    other = {**SCOPE, name: "another"}
+    history.record_run([0.0, 0.25, 0.5], **SCOPE, run_id="run")
+    before = history.interval(**SCOPE)
+    history.record_run([9.0] * 50, **other, run_id="run")
+    history.record(**other, score_raw=9.0)
+    assert history.interval(**SCOPE) == before
+    assert history.drift([0.0, 1.0], **SCOPE).history == 3
+    assert history.interval(**other).lower == 9.0
+
+
+@pytest.mark.parametrize(("capture", "stored"), [("always", True), ("none", False), ("fails-only", False)])
+def test_single_results_are_stored_when_captured_always(
+    history: EvaluationHistory, capture: str, stored: bool
+) -> None:
+    """And otherwise leave no trace."""
+    assert history.record(**SCOPE, score_raw=0.0, passed=False, capture=capture) is stored
+    assert [summary.scores for summary in history.scopes()] == [1] * stored
+
+
+def test_a_result_that_is_not_captured_is_checked_all_the_same(history: EvaluationHistory) -> None:
+    """So that a mistake is not found on the day capturing is switched on."""
+    with pytest.raises(ConfigurationError, match="finite"):
+        history.record(**SCOPE, score_raw=math.nan, capture="none")
+
+
+BINARY = [
+    "custom", "exact-match", "phi", "pii", "retrieval-hallucination", "retrieval-answer-relevance",
+    "retrieval-context-relevance", "retrieval-context-sufficiency",
+]  # fmt: skip
+
+
+def test_families_have_the_published_score_types() -> None:
+    """Eight binary ones and two continuous ones."""
+    assert {
+        **dict.fromkeys(BINARY, "binary"),
+        "toxicity": "continuous",
+        "metrics": "continuous",
+    } == SCORE_TYPES
+
+
+@pytest.mark.parametrize("family", BINARY)
+def test_a_score_of_a_binary_family_is_the_pass_flag(history: EvaluationHistory, family: str) -> None:
+    """Derived from it, or equal to it."""
+    for passed in (None, True):
+        history.record(**SCOPE, score_raw=1, passed=passed, family=family)
+    history.record(**SCOPE, score_raw=0.0, passed=False, family=family)
+    found = history._store.latest(Scope(**SCOPE), limit=9)
+    assert [(score.score_raw, score.passed) for score in found] == [(0.0, False), (1.0, True), (1.0, True)]
+    for score, passed in ((1, False), (0, True)):
+        with pytest.raises(ConfigurationError, match=f"passed to equal score_raw .*'{family}'"):
+            history.record(**SCOPE, score_raw=score, passed=passed, family=family)
+    with pytest.raises(ConfigurationError, match=r"score_raw 0 or 1 of the binary family .* got 0\.5"):
+        history.record(**SCOPE, score_raw=0.5, family=family)
+    assert history.interval(**SCOPE).scores == 3
+
+
+@pytest.mark.parametrize("family", ["toxicity", "metrics"])
+def test_a_continuous_score_has_a_flag_of_its_own(history: EvaluationHistory, family: str) -> None:
+    """No toxicity at all is a pass; scores that happen to be 0 and 1 stay continuous."""
+    history.record(**SCOPE, score_raw=0.0, passed=True, family=family)
+    history.record(**SCOPE, score_raw=1.0, passed=False, family=family)
+    assert history.interval(**SCOPE).score_type == "continuous"
+
+
+def test_without_a_family_the_scores_say_their_type(history: EvaluationHistory) -> None:
+    """Only 0 and 1 so far, then something between."""
+    for score in (0.0, 1.0):
+        history.record(**SCOPE, score_raw=score)
+    assert history.interval(**SCOPE).score_type == "binary"
+    history.record(**SCOPE, score_raw=0.5)
+    assert history.interval(**SCOPE).score_type == "continuous"
+
+
+@pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf, "0.5", None, [1.0]])
+def test_a_score_that_is_no_finite_number_is_refused(history: EvaluationHistory, score: Any) -> None:
+    """Alone, in a run (which is left out as a whole) and as a value to compare."""
+    with pytest.raises(ConfigurationError, match="Expected score_raw to be a finite number, got"):
+        history.record(**SCOPE, score_raw=score)
+    if not isinstance(score, list):
+        with pytest.raises(ConfigurationError, match=r"Expected scores\[1\] to be a finite number"):
+            history.record_run([1.0, score], **SCOPE, run_id="run")
+        with pytest.raises(ConfigurationError, match=r"Expected values\[1\] to be a finite number"):
+            history.drift([1.0, score], **SCOPE)
+    assert history.scopes() == []
+
+
+def test_a_wrong_score_among_those_that_are_left_out_is_found(history: EvaluationHistory) -> None:
+    """All of a long run are checked, whatever they come in."""
+    for scores in ([0.0] * 3000, np.zeros(3000), np.zeros(3000, dtype=np.float32)):
+        scores[1] = 0.5
+        with pytest.raises(
+            ConfigurationError, match=r"scores\[1\] 0 or 1 of the binary family 'pii', got 0\.5"
+        ):
+            history.record_run(scores, **SCOPE, run_id="run", family="pii")
+        scores[1] = math.inf
+        with pytest.raises(ConfigurationError, match=r"scores\[1\] to be a finite number, got"):
+            history.record_run(scores, **SCOPE, run_id="run")
+    with pytest.raises(ConfigurationError, match=r"scores\[0\] to be a finite number"):
+        history.record_run([[1.0, 2.0], [3.0]], **SCOPE, run_id="run")
+    assert history.scopes() == []
+    assert history.record_run(np.array([True, False]), **SCOPE, run_id="run", family="pii") == 2
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0, -0.5, 95, math.nan, True, "0.95"])
+@pytest.mark.parametrize("strategy", ["none", "full-history"])
+def test_alpha_is_a_level(history: EvaluationHistory, alpha: Any, strategy: Any) -> None:
+    """Whether it is needed or not."""
+    with pytest.raises(ConfigurationError, match=r"Expected alpha, the confidence level, in \(0, 1\)"):
+        history.interval(**SCOPE, alpha=alpha, strategy=strategy)
+
+
+def test_other_parameters_are_checked(history: EvaluationHistory) -> None:
+    """Each with what would be right."""
+    with pytest.raises(ConfigurationError, match="strategy to be one of none, full-history, got 'half'"):
+        history.interval(**SCOPE, strategy="half")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"family to be one of custom, .*got 'Custom'"):
+        history.record(**SCOPE, score_raw=1, family="Custom")
+    with pytest.raises(ConfigurationError, match="passed to be True, False or None"):
+        history.record(**SCOPE, score_raw=1, passed=1)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="capture"):
+        history.record(**SCOPE, score_raw=1, capture=None)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="run_id"):
+        history.record_run([1.0], **SCOPE, run_id="")
+    with pytest.raises(ConfigurationError, match="account_id of 1 to 255 bytes"):
+        history.interval(**{**SCOPE, "account_id": ""})
+    assert history.scopes() == []
+
+
+def test_a_long_run_is_recorded_evenly_spread(history: EvaluationHistory) -> None:
+    """A file sorted by label must not be judged by its last rows."""
+    sorted_rows = [0.0] * 30_000 + [1.0] * 10_000
+    assert history.record_run(sorted_rows, **SCOPE, run_id="run", family="exact-match") == 1000
+    found = history.interval(**SCOPE)
+    assert (found.scores, found.median) == (1000, 0.25)
+
+
+def test_a_run_recorded_again_counts_once(history: EvaluationHistory) -> None:
+    """With its new scores."""
+    history.record_run([0.0] * 5, **SCOPE, run_id="run")
+    history.record_run([1.0] * 4, **SCOPE, run_id="run")
+    found = history.interval(**SCOPE)
+    assert (found.scores, found.median) == (4, 1.0)
+
+
+# --- drift --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("decimals", [12, 1])
+def test_the_distance_is_that_of_scipy(history: EvaluationHistory, decimals: int) -> None:
+    """With ties and without; means and counts beside it."""
+    rng = np.random.default_rng(decimals)
+    before, now = rng.beta(5, 2, 80).round(decimals), rng.beta(4, 2, 50).round(decimals)
+    history.record_run(before, **SCOPE, run_id="run")
+    found = history.drift(now, **SCOPE)
+    assert found.statistic == pytest.approx(stats.ks_2samp(now, before).statistic, abs=1e-12)
+    assert (found.values, found.history) == (50, 80)
+    assert found.mean == pytest.approx(now.mean())
+    assert found.history_mean == pytest.approx(before.mean())
+
+
+def test_without_ties_the_p_value_is_the_exact_one(history: EvaluationHistory) -> None:
+    """Up to the sampling of permutations."""
+    rng = np.random.default_rng(8)
+    before, now = rng.random(40), rng.random(30) * 0.7
+    history.record_run(before, **SCOPE, run_id="run")
+    exact = stats.ks_2samp(now, before, method="exact").pvalue
+    assert 0.01 < exact < 0.5
+    assert history.drift(now, **SCOPE).p_value == pytest.approx(exact, abs=0.02)
+
+
+def test_the_p_value_holds_its_level_with_heavy_ties() -> None:
+    """Three values only, much as models give them."""
+    rng = np.random.default_rng(4)
+
+    def draw(count: int) -> Any:
+        return rng.choice([1.0, 0.9, 0.5], p=[0.5, 0.3, 0.2], size=count)
+
+    found = [measure_drift(draw(40), draw(60), rng=rng).p_value for _ in range(60)]
+    small = sum(p is not None and p <= 0.2 for p in found)
+    assert 4 <= small <= 20  # 12 are expected of a p-value that is neither too large nor too small
+
+
+def test_a_shift_is_found(history: EvaluationHistory) -> None:
+    """With the least p-value the permutations can give, and not where there is none."""
+    rng = np.random.default_rng(6)
+    history.record_run(rng.beta(8, 2, 400), **SCOPE, run_id="run")
+    assert history.drift(rng.beta(4, 2, 300), **SCOPE).p_value == pytest.approx(1e-4)
+    unchanged = history.drift(rng.beta(8, 2, 300), **SCOPE).p_value
+    assert unchanged is not None
+    assert unchanged > 0.05
+
+
+def test_constant_values_do_not_drift(history: EvaluationHistory) -> None:
+    """No difference can be larger than none."""
+    history.record_run([0.9] * 10, **SCOPE, run_id="run")
+    found = history.drift([0.9] * 5, **SCOPE)
+    assert (found.statistic, found.p_value) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(("before", "now"), [(0, 5), (1, 5), (5, 1), (5, 0)])
+def test_too_few_values_give_no_p_value(history: EvaluationHistory, before: int, now: int) -> None:
+    """On either side; the counts are stated."""
+    history.record_run([0.5] * before, **SCOPE, run_id="run")
+    found = history.drift([0.7] * now, **SCOPE)
+    assert (found.statistic, found.p_value, found.values, found.history) == (None, None, now, before)
+
+
+def test_a_run_is_not_compared_with_itself(history: EvaluationHistory) -> None:
+    """When it is recorded already."""
+    history.record_run([0.1, 0.2], **SCOPE, run_id="earlier")
+    history.record_run([0.7, 0.8, 0.9], **SCOPE, run_id="now")
+    assert history.drift([0.7, 0.8, 0.9], **SCOPE, without_run="now").history == 2
+
+
+# --- where it is --------------------------------------------------------------------------------
+
+
+def test_a_history_that_must_exist_is_missing(tmp_path: Path) -> None:
+    """Nothing is made."""
+    with pytest.raises(StateError, match=r"none\.db: holds no evaluation history"):
+        EvaluationHistory(tmp_path / "none.db", create=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_default_place_follows_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, calibrant_home: Path
+) -> None:
+    """Named, at home, or where the system keeps state."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    assert EvaluationHistory().location == str(calibrant_home / "history.sqlite")
+    monkeypatch.setenv("CALIBRANT_HISTORY", "postgresql://h/db")
+    assert default_history() == "postgresql://h/db"
+    monkeypatch.delenv("CALIBRANT_HISTORY")
+    monkeypatch.delenv("CALIBRANT_HOME")
+    assert default_history() == str(tmp_path / ".local" / "state" / "calibrant" / "history.sqlite")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "s"))
+    assert default_history() == str(tmp_path / "s" / "calibrant" / "history.sqlite")
+    monkeypatch.setenv("XDG_STATE_HOME", "relative")
+    assert default_history() == str(tmp_path / ".local" / "state" / "calibrant" / "history.sqlite")

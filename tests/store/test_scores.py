@@ -1,0 +1,337 @@
+"""Scores on both kinds of database: kept apart, recorded by many at once, and never dropped."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from subprocess import PIPE, Popen
+
+import pytest
+import sqlalchemy as sa
+
+from calibrant.core import ConfigurationError, StateError
+from calibrant.store import PredictionCache, Scope, Score, ScoreStore
+
+SCOPE = Scope(account_id="acme", evaluator_id="judge", profile_name="strict")
+SECRETS = ("hunter2-9f3",)
+
+
+def scores(*values: float) -> list[Score]:
+    """Return plain scores."""
+    return [Score(score_raw=value) for value in values]
+
+
+def values(store: ScoreStore, scope: Scope = SCOPE, limit: int = 1000) -> list[float]:
+    """Return what is there, the newest first."""
+    return [score.score_raw for score in store.latest(scope, limit=limit)]
+
+
+def set_version(url: str, version: int) -> None:
+    """Change what the database says about its table."""
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(
+            sa.text("UPDATE calibrant_versions SET version = :v WHERE name = 'calibrant_scores'"),
+            {"v": version},
+        )
+    engine.dispose()
+
+
+def test_what_was_added_is_there_newest_first(url: str) -> None:
+    """In another process's eyes too, with pass flag and family, to the last bit."""
+    exact = [
+        Score(score_raw=0.1 + 0.2, passed=None, family=None),
+        Score(score_raw=-1e-300, passed=True, family="toxicity"),
+        Score(score_raw=1.0, passed=False, family="custom"),
+    ]
+    ScoreStore(url).add(SCOPE, exact)
+    store = ScoreStore(url, create=False)
+    assert store.latest(SCOPE, limit=10) == exact[::-1]
+    assert store.latest(SCOPE, limit=2) == exact[:0:-1]
+    store.add(SCOPE, scores(5.0))
+    assert values(store, limit=1) == [5.0]
+
+
+@pytest.mark.parametrize("name", ["account_id", "evaluator_id", "profile_name"])
+def test_scopes_differ_in_any_name(url: str, name: str) -> None:
+    """Upper and lower case, spaces at the end, and what SQL takes for a pattern included."""
+    store = ScoreStore(url)
+    names = ["a", "A", "a ", "%", "_", "a'b", "ä", "x" * 255]
+    others = [Scope(**{**SCOPE.columns(), name: other}) for other in names]
+    for number, scope in enumerate(others):
+        store.add(scope, scores(float(number)))
+    assert [values(store, scope) for scope in others] == [[float(number)] for number in range(len(names))]
+    assert values(store) == []
+    found = {summary.scope: (summary.scores, summary.mean) for summary in store.scopes()}
+    assert found == {scope: (1, float(number)) for number, scope in enumerate(others)}
+
+
+def test_scopes_are_listed_by_account(url: str) -> None:
+    """With their number, mean and time."""
+    store = ScoreStore(url)
+    other = Scope(account_id="other", evaluator_id="judge", profile_name="strict")
+    before = time.time()
+    store.add(SCOPE, scores(0.0, 1.0, 0.5, 0.5))
+    store.add(other, scores(3.0))
+    assert [summary.scope for summary in store.scopes()] == [SCOPE, other]
+    (found,) = store.scopes(account_id="acme")
+    assert (found.scope, found.scores, found.mean) == (SCOPE, 4, 0.5)
+    assert before - 0.01 <= found.latest_seconds <= time.time() + 0.01
+    assert store.scopes(account_id="acm") == []
+
+
+def test_a_run_takes_its_own_place_again(url: str) -> None:
+    """Not that of another run, of single results or of the same run's scores elsewhere."""
+    store = ScoreStore(url)
+    elsewhere = Scope(account_id="acme", evaluator_id="judge", profile_name="lax")
+    store.add(SCOPE, scores(1.0, 2.0), run_id="one")
+    store.add(elsewhere, scores(7.0), run_id="one")
+    store.add(SCOPE, scores(3.0), run_id="two")
+    store.add(SCOPE, scores(4.0))
+    store.add(SCOPE, scores(5.0), run_id="one")
+    assert values(store) == [5.0, 4.0, 3.0]
+    assert values(store, elsewhere) == [7.0]
+    without = store.latest(SCOPE, limit=10, without_run="one")
+    assert [score.score_raw for score in without] == [4.0, 3.0]
+    store.add(SCOPE, [], run_id="one")
+    assert values(store) == [4.0, 3.0]
+
+
+def test_adding_is_all_or_nothing(url: str) -> None:
+    """A score that the database refuses takes the others with it, and those of the run stay."""
+    store = ScoreStore(url)
+    store.add(SCOPE, scores(1.0), run_id="one")
+    broken = [*scores(2.0), Score(score_raw=None)]  # type: ignore[arg-type]
+    with pytest.raises(StateError):
+        store.add(SCOPE, broken, run_id="one")
+    with pytest.raises(StateError):
+        store.add(SCOPE, broken)
+    assert values(store) == [1.0]
+
+
+RECORD = """
+import sys
+from calibrant.store import Scope, Score, ScoreStore
+url, who = sys.stdin.readline().strip(), int(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+store = ScoreStore(url)
+scope = Scope(account_id="acme", evaluator_id="judge", profile_name="strict")
+for number in range(40):
+    store.add(scope, [Score(score_raw=1000.0 * who + number)])
+    store.add(scope, [Score(score_raw=-1.0)] * 5, run_id="shared")
+"""
+
+
+def test_processes_record_at_once(url: str) -> None:
+    """Into a database that is empty when they start; nothing is lost, and a shared run is there once."""
+    with contextlib.ExitStack() as stack:
+        processes = []
+        for who in range(4):
+            process = Popen([sys.executable, "-c", RECORD, str(who)], stdin=PIPE, stdout=PIPE, text=True)  # noqa: S603
+            stack.callback(process.communicate)
+            stack.callback(process.kill)
+            processes.append(process)
+        for process in processes:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(f"{url}\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "ready\n"
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        assert [process.wait(60) for process in processes] == [0, 0, 0, 0]
+    found = values(ScoreStore(url), limit=10_000)
+    assert found.count(-1.0) == 5
+    for who in range(4):  # each one's in the order in which it recorded them
+        own = [value for value in found if value >= 0 and value // 1000 == who]
+        assert own == [1000.0 * who + number for number in reversed(range(40))]
+
+
+def test_a_child_of_a_fork_records_too(path: Path) -> None:
+    """Without disturbing its parent."""
+    code = """
+import os, sys
+from calibrant.store import Scope, Score, ScoreStore
+store = ScoreStore(sys.argv[1])
+scope = Scope(account_id="acme", evaluator_id="judge", profile_name="strict")
+store.add(scope, [Score(score_raw=1.0)])
+child = os.fork()
+store.add(scope, [Score(score_raw=2.0 if child else 3.0)])
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+"""
+    subprocess.run([sys.executable, "-c", code, str(path)], check=True, timeout=60)  # noqa: S603
+    assert sorted(values(ScoreStore(path))) == [1.0, 2.0, 3.0]
+
+
+def test_a_newer_version_is_refused(url: str) -> None:
+    """With both versions and a remedy; its scores stay."""
+    ScoreStore(url).add(SCOPE, scores(1.0))
+    set_version(url, 99)
+    with pytest.raises(StateError, match="evaluation history of schema version 1 or older, got 99: install"):
+        ScoreStore(url)
+    set_version(url, 1)
+    assert values(ScoreStore(url)) == [1.0]
+
+
+def test_an_older_version_is_not_dropped(url: str) -> None:
+    """Unlike predictions, scores cannot be had again."""
+    ScoreStore(url).add(SCOPE, scores(1.0))
+    set_version(url, 0)
+    with pytest.raises(StateError, match="schema version 1, got 0: use the calibrant that wrote it"):
+        ScoreStore(url)
+    set_version(url, 1)
+    assert values(ScoreStore(url)) == [1.0]
+
+
+def test_predictions_may_be_in_the_same_database(url: str) -> None:
+    """Whoever comes first, and whatever happens to the other's table."""
+    with PredictionCache(url):
+        store = ScoreStore(url)
+        store.add(SCOPE, scores(1.0))
+    set_version(url, 99)
+    with PredictionCache(url):
+        pass
+    set_version(url, 1)
+    assert values(store) == [1.0]
+
+
+def test_a_missing_history_is_an_error_where_it_is_only_read(url: str, path: Path) -> None:
+    """Nothing is made: neither the file nor the table, beside predictions either."""
+    with pytest.raises(StateError, match="holds no evaluation history: check the name"):
+        ScoreStore(url, create=False)
+    assert not path.exists()
+    with PredictionCache(url):
+        pass
+    with pytest.raises(StateError, match="holds no evaluation history"):
+        ScoreStore(url, create=False)
+    ScoreStore(url)
+    assert values(ScoreStore(url, create=False)) == []
+
+
+def test_a_file_deleted_in_use_is_noticed(path: Path) -> None:
+    """It is made anew for the owner alone, or missing, if it must not be made."""
+    store, reader = ScoreStore(path), ScoreStore(path, create=False)
+    store.add(SCOPE, scores(1.0))
+    path.unlink()
+    with pytest.raises(StateError, match="holds no evaluation history"):
+        reader.latest(SCOPE, limit=10)
+    assert not path.exists()
+    store.add(SCOPE, scores(2.0))
+    assert values(reader) == [2.0]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_locked_file_is_an_error_and_can_be_read(path: Path) -> None:
+    """After the time it was told to wait; nothing is recorded until it is free."""
+    store = ScoreStore(path, busy_timeout=0.05)
+    store.add(SCOPE, scores(1.0))
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        start = time.monotonic()
+        for run_id in (None, "run"):
+            with pytest.raises(
+                StateError, match=r"cannot be written, nothing was recorded \(database is locked\): end what"
+            ):
+                store.add(SCOPE, scores(2.0), run_id=run_id)
+        assert time.monotonic() - start < 5
+        assert values(store) == [1.0]
+        assert values(ScoreStore(path, create=False)) == [1.0]
+        other.execute("ROLLBACK")
+    store.add(SCOPE, scores(3.0))
+    assert values(store) == [3.0, 1.0]
+
+
+def test_a_writer_waits_for_a_lock_that_is_given_back(path: Path) -> None:
+    """Short locks of other programs are no errors."""
+    store = ScoreStore(path)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        timer = threading.Timer(0.1, other.execute, ["ROLLBACK"])
+        timer.start()
+        store.add(SCOPE, scores(1.0))
+        timer.join()
+    assert values(store) == [1.0]
+
+
+def test_a_locked_table_of_a_server_is_an_error(postgresql: str) -> None:
+    """As for files."""
+    store = ScoreStore(postgresql, busy_timeout=0.05)
+    server = sa.create_engine(postgresql)
+    with server.begin() as connection:
+        connection.exec_driver_sql("LOCK TABLE calibrant_scores")
+        with pytest.raises(StateError, match=r"nothing was recorded \(.*lock timeout"):
+            store.add(SCOPE, scores(1.0))
+        with pytest.raises(StateError, match=r"cannot be read \(.*lock timeout"):
+            values(store)
+    store.add(SCOPE, scores(2.0))
+    assert values(store) == [2.0]
+    server.dispose()
+
+
+def test_a_server_that_is_gone_is_an_error_without_its_password() -> None:
+    """Neither in the message nor in what led to it."""
+    url = f"postgresql://bob:{SECRETS[0]}@127.0.0.1:1/db"
+    with pytest.raises(StateError, match=r"expected a database for evaluation history, .*refused") as caught:
+        ScoreStore(url)
+    assert SECRETS[0] not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_table_dropped_in_use_is_an_error_without_sql(postgresql: str) -> None:
+    """Which might hold what was recorded."""
+    store = ScoreStore(postgresql)
+    server = sa.create_engine(postgresql)
+    with server.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE calibrant_scores")
+    with pytest.raises(StateError, match="does not exist") as caught:
+        store.add(SCOPE, scores(1 / 8))
+    assert "0.125" not in "".join(traceback.format_exception(caught.value))
+    server.dispose()
+
+
+@pytest.mark.parametrize("content", [b"no database at all\n" * 100, b"a short note\n"])
+def test_a_file_that_is_no_database_is_refused(path: Path, content: bytes) -> None:
+    """Naming it; not a byte of it changes."""
+    path.parent.mkdir()
+    path.write_bytes(content)
+    with pytest.raises(StateError, match="a database for evaluation history, got: file is not a database"):
+        ScoreStore(path)
+    assert path.read_bytes() == content
+
+
+def test_damage_is_an_error(path: Path) -> None:
+    """Never a history with fewer scores."""
+    store = ScoreStore(path)
+    store.add(SCOPE, scores(*map(float, range(2000))))
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(6 * 4096)
+        file.write(os.urandom(size - 6 * 4096))
+    with pytest.raises(StateError, match="malformed"):
+        values(store, limit=2000)
+
+
+@pytest.mark.parametrize("bad", ["", "x" * 256, "ä" * 128, "a\x00b", "a\nb", "\ud800", None, 5])
+def test_names_that_not_every_database_can_hold_are_refused(bad: object) -> None:
+    """Before a database is asked."""
+    with pytest.raises(ConfigurationError, match="Expected profile_name of 1 to 255 bytes"):
+        Scope(account_id="a", evaluator_id="b", profile_name=bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 4000.0, float("nan")])
+def test_the_timeout_has_a_range(path: Path, seconds: float) -> None:
+    """Nothing is made before it is checked."""
+    with pytest.raises(ConfigurationError, match="busy_timeout"):
+        ScoreStore(path, busy_timeout=seconds)
+    assert not path.exists()
