@@ -476,8 +476,8 @@ def test_the_second_signal_ends_at_once(write_task: WriteTask, tmp_path: Path) -
     """A server that hangs does not hold anybody up; what was answered is kept."""
     out = tmp_path / "out"
 
-    def hangs(number: int, _body: object) -> str | None:
-        return "hang" if number >= 8 else None
+    def hangs(_number: int, body: Any) -> str | None:
+        return "hang" if int(body["messages"][-1]["content"].split()[0]) >= 8 else None
 
     arguments = (write_task(test=animals(60)), "--out", out, "--concurrency", 4)
     with FaultServer(LABELS, knows, faults=hangs) as server, process(server, *arguments) as running:
