@@ -226,7 +226,7 @@ def _legend(frame: _Frame, identity: str) -> None:
 def risk_chart(identity: str, curve: RiskCoverage, certified: CertifiedPoint | None) -> Markup:
     """Draw the error rate over the share of rows that are accepted, and the certified rule, if any."""
     heights = [*curve.risk.tolist(), *([] if certified is None else [1.0 - certified.target_accuracy])]
-    ticks = _ticks(max(max(heights), 0.01))
+    ticks = _ticks(max(0.01, *heights))
     all_rows = f"{percent(float(curve.risk[-1]))} of all rows are wrong."
     frame = _Frame(
         identity,

@@ -20,7 +20,7 @@ from calibrant.core import ConfigurationError, StateError, write_atomically
 from calibrant.metrics import ClassificationSummary
 from calibrant.reports import _analysis as analysis
 from calibrant.reports import _charts as charts
-from calibrant.reports._rows import RowTexts, Rows, read_texts
+from calibrant.reports._rows import Rows, RowTexts, read_texts
 from calibrant.reports._run import Run, read_run
 
 __all__ = ["write_report"]
@@ -191,12 +191,11 @@ def _effort(run: Run) -> list[tuple[str, str]]:
     parts = [("outcomes", ", ".join(f"{count:,} {name}" for name, count in sorted(rows.outcomes.items())))]
     priced = ~np.isnan(rows.cost)
     if priced.any():
-        total = float(rows.cost[priced].sum())
+        total, count = float(rows.cost[priced].sum()), int(priced.sum())
         parts.append(
             (
                 "cost of these rows",
-                f"${total:.4f}, ${1000 * total / int(priced.sum()):.4f} for 1,000 rows; "
-                f"{int(priced.sum()):,} rows with a price",
+                f"${total:.4f}, ${1000 * total / count:.4f} for 1,000 rows; {count:,} rows with a price",
             )
         )
     else:

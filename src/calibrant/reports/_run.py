@@ -116,12 +116,14 @@ def _record(path: Path) -> dict[str, Any]:
 def _json(path: Path) -> dict[str, Any]:
     try:
         found: Any = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(found, dict):
-            raise TypeError(f"expected an object, got {found!r:.40}")
-    except (OSError, TypeError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise StateError(
             f"{path}: expected a JSON object ({error}): restore the file or run it again."
         ) from error
+    if not isinstance(found, dict):
+        raise StateError(
+            f"{path}: expected a JSON object, got {found!r:.40}: restore the file or run it again."
+        )
     return found
 
 
@@ -135,10 +137,10 @@ def _search(path: Path, record: Mapping[str, Any], seed: Rows | None) -> Search:
     try:
         prompts = [record[f"{name}_prompt"]["prompt"] for name in ("seed", "best")]
         diff = _diff(*prompts)
-        for name in ("seed", "best"):
-            float(record[f"{name}_prompt"]["validation_score"])
-        for name in ("proposer", "seed", "metric_calls", "accepted", "proposals", "improved"):
-            record[name]  # noqa: B018 (a missing one is an error)
+        shown = [
+            record[name] for name in ("proposer", "seed", "metric_calls", "accepted", "proposals", "improved")
+        ]
+        shown += [f"{record[name]['validation_score']:.3f}" for name in ("seed_prompt", "best_prompt")]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StateError(f"{path}: expected a complete result ({error!r}): run the search again.") from error
     return Search(record=record, diff=diff, seed=seed)
@@ -157,11 +159,16 @@ def _certified(path: Path) -> CertifiedPoint | None:
     if found is None:
         return None
     try:
-        return CertifiedPoint(**{name: float(found[name]) for name in CertifiedPoint.__dataclass_fields__})
+        values = {name: float(found[name]) for name in CertifiedPoint.__dataclass_fields__}
     except (KeyError, TypeError, ValueError) as error:
         raise StateError(
             f"{path}: expected a certified rule that is complete ({error!r}): calibrate again."
         ) from error
+    if not all(0.0 <= value <= 1.0 for value in values.values()):
+        raise StateError(
+            f"{path}: expected a certified rule with values in [0, 1], got {values}: calibrate again."
+        )
+    return CertifiedPoint(**values)
 
 
 def _remarks(metrics: Mapping[str, Any], rows: Rows, *, finished: bool) -> list[str]:
