@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import select
@@ -24,23 +25,25 @@ class Browser:
 
     def __init__(self, profile: Path) -> None:
         assert CHROMIUM is not None
+        # Chromium reads from 3 and writes to 4; higher numbers are not in the way while they are put there.
         from_us, self._out = os.pipe()
         self._in, to_us = os.pipe()
+        high_in, high_out = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 20) for end in (from_us, to_us))
         options = "--headless --no-sandbox --disable-gpu --remote-debugging-pipe --disable-dev-shm-usage"
         self._process = subprocess.Popen(  # noqa: S603 (our own command)
             [
-                "/bin/sh",
+                "/bin/bash",
                 "-c",
-                f'exec "$0" {options} --user-data-dir="$1" 3<&{from_us} 4>&{to_us}',
+                f'exec "$0" {options} --user-data-dir="$1" 3<&{high_in} 4>&{high_out}',
                 CHROMIUM,
                 profile,
             ],
-            pass_fds=(from_us, to_us),
+            pass_fds=(high_in, high_out),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        os.close(from_us)
-        os.close(to_us)
+        for end in (from_us, to_us, high_in, high_out):
+            os.close(end)
         self._buffer = b""
         self._number = 0
         self._session: str | None = None
@@ -122,7 +125,7 @@ class Browser:
 
     def close(self) -> None:
         """End the browser."""
-        os.close(self._out)
+        os.close(self._out)  # which Chromium takes as the order to end
         try:
             self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:

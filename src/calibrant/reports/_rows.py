@@ -119,16 +119,23 @@ class _Columns:
         outcome = Outcome(record["outcome"])
         confidence = _probability(record["confidence"], "confidence")
         known = answer is not None and outcome is not Outcome.ERROR
-        self.answer.append(self._place(answer))
-        self.label.append(self._place(label))
+        own = _own(record, answer, confidence if answer == label else math.nan)
+        asked = record.get("attempts", 1) != 0
+        usage = record.get("usage") or record
+        latency, cost = (
+            _amount(source.get(name), name) if asked else math.nan
+            for source, name in ((record, "latency_seconds"), (usage, "cost"))
+        )
+        digest = hashlib.blake2b(f"{text}\0{answer}".encode("utf-8", "surrogatepass"), digest_size=8)
+        places = self._place(answer), self._place(label)
+        # Nothing is taken over before all of the row is known to fit.
+        self.answer.append(places[0])
+        self.label.append(places[1])
         self.correct.append(int(answer == label) if known else UNKNOWN)
         self.confidence.append(confidence)
-        self.own.append(_own(record, answer, confidence if answer == label else math.nan))
-        asked = record.get("attempts", 1) != 0
-        self.latency.append(_amount(record.get("latency_seconds"), "latency_seconds") if asked else math.nan)
-        usage = record.get("usage") or record
-        self.cost.append(_amount(usage.get("cost"), "cost") if asked else math.nan)
-        digest = hashlib.blake2b(f"{text}\0{answer}".encode("utf-8", "surrogatepass"), digest_size=8)
+        self.own.append(own)
+        self.latency.append(latency)
+        self.cost.append(cost)
         self.key.append(int.from_bytes(digest.digest(), "little"))
         self.offset.append(offset)
         self.outcomes[outcome.value] += 1

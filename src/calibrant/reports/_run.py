@@ -137,6 +137,7 @@ def _search(path: Path, record: Mapping[str, Any], seed: Rows | None) -> Search:
     try:
         prompts = [record[f"{name}_prompt"]["prompt"] for name in ("seed", "best")]
         diff = _diff(*prompts)
+        # Read once here, so that the template meets no surprise.
         shown = [
             record[name] for name in ("proposer", "seed", "metric_calls", "accepted", "proposals", "improved")
         ]
