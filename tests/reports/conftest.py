@@ -136,9 +136,10 @@ class Browser:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """Return a browser; skips where none is installed."""
+    """Return a browser; skips where none is installed, unless one is required."""
     if CHROMIUM is None:
-        pytest.skip("no Chromium: install Debian's package chromium")
+        missing = "no Chromium: install Debian's package chromium"
+        pytest.fail(missing) if os.environ.get("REQUIRE_BROWSER") else pytest.skip(missing)
     opened = Browser(tmp_path_factory.mktemp("profile"))
     yield opened
     opened.close()

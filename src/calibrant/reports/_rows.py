@@ -7,7 +7,7 @@ import json
 import math
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -33,7 +33,7 @@ class Rows:
     path : Path
         The file.
     labels : tuple of str
-        Labels that occur, sorted.
+        Labels that occur, or are known to the run, sorted.
     answer, label : ndarray of int, shape (n,)
         Places in `labels` of the true and the given label; -1 where there is none.
     correct : ndarray of int, shape (n,)
@@ -106,18 +106,19 @@ class RowTexts:
 class _Columns:
     """Grows by a row at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, labels: Iterable[str]) -> None:
         self.answer, self.label, self.correct = array("i"), array("i"), array("b")
         self.confidence, self.own, self.latency, self.cost = (array("d") for _ in range(4))
         self.key, self.offset = array("Q"), array("q")
         self.outcomes: Counter[str] = Counter()
-        self.places: dict[str, int] = {}
+        self.places = {label: place for place, label in enumerate(labels)}
 
     def add(self, record: Mapping[str, Any], offset: int) -> None:
         """Take a row over; raises KeyError, TypeError or ValueError where it is none."""
         text, answer, label = _text(record["input"]), record.get("answer") or None, record["label"]
         outcome = Outcome(record["outcome"])
-        confidence = _probability(record["confidence"], "confidence")
+        stated = _probability(record["confidence"], "confidence")
+        confidence = stated if outcome is Outcome.OK else math.nan
         known = answer is not None and outcome is not Outcome.ERROR
         own = _own(record, answer, confidence if answer == label else math.nan)
         asked = record.get("attempts", 1) != 0
@@ -167,7 +168,7 @@ class _Columns:
         )
 
 
-def read_rows(path: Path, *, finished: bool) -> dict[str, Rows]:
+def read_rows(path: Path, *, finished: bool, labels: Iterable[str] = ()) -> dict[str, Rows]:
     """Return the rows of the file by prompt: ``seed`` and ``best`` of a search, one nameless of an evaluation.
 
     Parameters
@@ -176,6 +177,8 @@ def read_rows(path: Path, *, finished: bool) -> dict[str, Rows]:
         ``predictions.jsonl``.
     finished : bool
         Whether the run ended; the last line of one that did not may be cut off, and is then left out.
+    labels : iterable of str, optional
+        Labels that count even where no row has them.
 
     Raises
     ------
@@ -185,11 +188,15 @@ def read_rows(path: Path, *, finished: bool) -> dict[str, Rows]:
         A line is broken; names file and line.
     """
     columns: dict[str, _Columns] = {}
+    known = dict.fromkeys(labels)
     offset, torn = 0, False
     for number, line in enumerate(_lines(path), start=1):
         try:
             record = json.loads(line)
-            columns.setdefault(_text(record.get("prompt", "")), _Columns()).add(record, offset)
+            prompt = _text(record.get("prompt", ""))
+            if prompt not in columns:
+                columns[prompt] = _Columns(known)
+            columns[prompt].add(record, offset)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             if not finished and not line.endswith(b"\n"):
                 torn = True

@@ -82,7 +82,9 @@ def read_run(directory: Path) -> Run:
         raise StateError(f"{directory}: expected the directory of a run, found none: check the name.")
     search, metrics = _record(directory / "result.json"), _record(directory / "metrics.json")
     finished = bool(search or metrics)
-    prompts = read_rows(directory / "predictions.jsonl", finished=finished)
+    per_label = metrics.get("per_label")
+    labels = list(per_label) if isinstance(per_label, dict) else []
+    prompts = read_rows(directory / "predictions.jsonl", finished=finished, labels=labels)
     rows = prompts.get("best") or prompts.get("") or next(iter(prompts.values()), None)
     if rows is None:
         raise StateError(
