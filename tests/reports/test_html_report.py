@@ -291,8 +291,8 @@ def test_a_certified_rule_is_drawn_where_there_is_one(write_run: WriteRun) -> No
     )
     assert [attributes for tag, attributes in page.tags if attributes.get("class") == "certified"] != []
     assert (
-        "accept from confidence 0.8 on. 50.0 % of the rows, at least 91.0 % of them right (target 90.0 %), "
-        "with probability 0.9." in plain(html)
+        "Certified: of the answers with a confidence of 0.8 or more, at least 90 % are right, with probability 0.9."
+        in plain(html)
     )
     html, _ = page_of(write_run(name="without"))
     assert 'class="certified"' not in html

@@ -40,8 +40,10 @@ class CertifiedPoint:
         Lowest accepted confidence.
     coverage : float
         Share of rows accepted, in [0, 1].
-    accuracy_lower_bound, target_accuracy : float
-        In [0, 1].
+    target_accuracy : float
+        What is promised of the accepted rows, in [0, 1].
+    accuracy_lower_bound : float
+        Of the accuracy at this threshold alone, without regard to how it was chosen, in [0, 1].
     delta : float
         Probability that the promise fails, in (0, 1).
     """
@@ -249,16 +251,15 @@ def risk_chart(identity: str, curve: RiskCoverage, certified: CertifiedPoint | N
             y=frame.y(float(curve.risk[0])),
         )
     if certified is not None:
-        _mark(frame, certified, ticks[-1])
+        _mark(frame, certified)
     return frame.drawn()
 
 
-def _mark(frame: _Frame, certified: CertifiedPoint, top: float) -> None:
-    """Draw the certified coverage at the risk that is promised not to be passed."""
-    risk = min(1.0 - certified.accuracy_lower_bound, top)
+def _mark(frame: _Frame, certified: CertifiedPoint) -> None:
+    """Draw the certified coverage at the risk that is promised."""
+    risk = 1.0 - certified.target_accuracy
     x, y = frame.x(certified.coverage), frame.y(risk)
-    allowed = frame.y(1.0 - certified.target_accuracy)
-    frame.line((LEFT, allowed, WIDTH - RIGHT, allowed), "target")
+    frame.line((LEFT, y, WIDTH - RIGHT, y), "target")
     frame.line((x, HEIGHT - BOTTOM, x, y), "target")
     frame.add(
         '<path class="certified" d="M{a} {y}L{x} {b}L{c} {y}L{x} {d}Z"><title>{about}</title></path>',
@@ -269,7 +270,7 @@ def _mark(frame: _Frame, certified: CertifiedPoint, top: float) -> None:
         b=y - 7,
         d=y + 7,
         about=f"certified: threshold {certified.threshold:.4g}, coverage {certified.coverage:.3f}, "
-        f"accuracy at least {certified.accuracy_lower_bound:.3f}",
+        f"accuracy at least {certified.target_accuracy:.4g} with probability {1.0 - certified.delta:.4g}",
     )
     left = certified.coverage > 0.6
     frame.text(x - 10 if left else x + 10, y - 8, "certified", kind="end" if left else "start")

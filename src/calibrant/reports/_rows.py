@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,16 +187,13 @@ def read_rows(path: Path, *, finished: bool, labels: Iterable[str] = ()) -> dict
     DataError
         A line is broken; names file and line.
     """
-    columns: dict[str, _Columns] = {}
     known = dict.fromkeys(labels)
+    columns: defaultdict[str, _Columns] = defaultdict(lambda: _Columns(known))
     offset, torn = 0, False
     for number, line in enumerate(_lines(path), start=1):
         try:
             record = json.loads(line)
-            prompt = _text(record.get("prompt", ""))
-            if prompt not in columns:
-                columns[prompt] = _Columns(known)
-            columns[prompt].add(record, offset)
+            columns[_text(record.get("prompt", ""))].add(record, offset)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             if not finished and not line.endswith(b"\n"):
                 torn = True
