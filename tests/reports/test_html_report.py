@@ -4,35 +4,34 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from calibrant.core import StateError
+from calibrant.cli import app
+from calibrant.core import ConfigurationError, DataError, Example, StateError
+from calibrant.evaluation import BatchEvaluator
+from calibrant.inference import Classifier
+from calibrant.metrics import expected_calibration_error, paired_comparison, wilson_interval
 from calibrant.reports import write_report
+from calibrant.testing import FakeClient
 
 EVIL = '<script>alert("x")</script>&amp;'
+ESCAPED = "&lt;script&gt;alert(&#34;x&#34;)&lt;/script&gt;&amp;amp;"
 WriteRun = Callable[..., Path]
 
 
 def score(prompt: str, **changes: Any) -> dict[str, Any]:
     """Return the record of a prompt's score."""
-    interval = {"lower": 0.3, "upper": 0.9, "level": 0.95, "estimate": 0.625, "median": None}
-    return {
-        "prompt": prompt,
-        "validation_score": 0.71,
-        "rows": 4,
-        "outcomes": {"ok": 3, "unparsed": 1},
-        "accuracy": interval,
-        "mean_probability": 0.812,
-        **changes,
-    }
+    return {"prompt": prompt, "validation_score": 0.71, "rows": 4, **changes}
 
 
-def run_record(**changes: Any) -> dict[str, Any]:
+def search_record(**changes: Any) -> dict[str, Any]:
     """Return the content of a result.json."""
     return {
         "schema_version": 1,
@@ -43,32 +42,33 @@ def run_record(**changes: Any) -> dict[str, Any]:
         "proposer": "exemplar",
         "seed_prompt": score("Which animal?\nAnswer."),
         "best_prompt": score("Which animal?\nLook closely."),
-        "best_candidate": {"system_prompt": "Which animal?\nLook closely."},
         "improved": True,
-        "comparison": {
-            "difference": 0.25,
-            "interval": {"lower": 0.05, "upper": 0.45, "level": 0.95, "estimate": 0.25, "median": None},
-            "p_value": 0.031,
-            "n": 4,
-        },
         "metric_calls": 120,
         "proposals": 5,
         "accepted": 2,
-        "completions": 118,
-        "completions_without_logprobs": 0,
         "cost": None,
-        "seconds": 12.0,
+        **changes,
+    }
+
+
+def metrics_record(**changes: Any) -> dict[str, Any]:
+    """Return what the page reads of a metrics.json."""
+    return {
+        "schema_version": 1,
+        "kind": "evaluation",
+        "task": "animals",
+        "model": "fake",
+        "complete": True,
         **changes,
     }
 
 
 def row(
-    text: str, answer: str, label: str | None, confidence: float | None, **changes: Any
+    text: str, answer: str | None, label: str | None, confidence: float | None, **changes: Any
 ) -> dict[str, Any]:
-    """Return a line of predictions.jsonl."""
+    """Return a line of an evaluation's predictions.jsonl."""
     return {
-        "row": 0,
-        "prompt": "best",
+        "index": 0,
         "input": text,
         "answer": answer,
         "correct": answer == label,
@@ -76,6 +76,10 @@ def row(
         "confidence": confidence,
         "outcome": "ok" if label else "unparsed",
         "reason": "" if label else "answered 'cow'",
+        "probabilities": None,
+        "attempts": 1,
+        "latency_seconds": 0.25,
+        "cost": 0.001,
         **changes,
     }
 
@@ -86,228 +90,470 @@ ROWS = [
     row("bark", "dog", "cat", 0.95),
     row("moo", "dog", None, None),
     row("lost", "dog", None, None, outcome="error", reason="broken"),
-    row("seen by the seed prompt only", "cat", "dog", 0.99, prompt="seed"),
+    row("unlabelled", None, "cat", 0.99),
+]
+SEARCH_ROWS = [
+    *({**line, "prompt": "best"} for line in ROWS[:5]),
+    row("meow", "cat", "dog", 0.9, prompt="seed"),
+    row("bark", "dog", "cat", 0.95, prompt="seed"),
 ]
 
 
 @pytest.fixture
 def write_run(tmp_path: Path) -> WriteRun:
-    """Return a function that writes a finished run directory by hand."""
+    """Return a function that writes a run's directory by hand."""
 
-    def write(result: Mapping[str, Any] | str | None = None, rows: list[Any] | str | None = None) -> Path:
-        result = run_record() if result is None else result
-        text = result if isinstance(result, str) else json.dumps(result)
-        lines = ROWS if rows is None else rows
-        (tmp_path / "result.json").write_text(text)
-        (tmp_path / "predictions.jsonl").write_text(
-            lines if isinstance(lines, str) else "".join(json.dumps(line) + "\n" for line in lines)
-        )
-        return tmp_path
+    def write(
+        rows: Sequence[Any] | bytes = ROWS, name: str = "run", **files: Mapping[str, Any] | str
+    ) -> Path:
+        directory = tmp_path / name
+        directory.mkdir()
+        data = rows if isinstance(rows, bytes) else "".join(json.dumps(line) + "\n" for line in rows).encode()
+        (directory / "predictions.jsonl").write_bytes(data)
+        for stem, content in (files or {"metrics": metrics_record()}).items():
+            text = content if isinstance(content, str) else json.dumps(content)
+            (directory / f"{stem}.json").write_text(text)
+        return directory
 
     return write
 
 
 class Page(HTMLParser):
-    """What a browser sees: elements with their attributes, and the text of cells."""
+    """What a browser sees: elements with their attributes, and the text of cells, by table."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.tables: list[list[list[str]]] = []
-        self._open: list[str] = []
+        self._cell = False
         self.feed(html)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Note the element."""
         self.tags.append((tag, dict(attrs)))
-        self._open.append(tag)
         if tag == "table":
             self.tables.append([])
         elif tag == "tr":
             self.tables[-1].append([])
         elif tag in {"td", "th"}:
             self.tables[-1][-1].append("")
+            self._cell = True
 
     def handle_endtag(self, tag: str) -> None:
-        """Leave the element."""
-        while self._open and self._open.pop() != tag:
-            pass
+        """Leave a cell."""
+        self._cell = self._cell and tag not in {"td", "th"}
 
     def handle_data(self, data: str) -> None:
         """Collect the text of cells."""
-        if {"td", "th"} & set(self._open):
+        if self._cell:
             self.tables[-1][-1][-1] += data
 
+    def table(self, *heads: str) -> list[list[str]]:
+        """Return the first table whose head begins so, without its head, cells stripped."""
+        found = next(table for table in self.tables if table[0][: len(heads)] == list(heads))
+        return [[cell.strip() for cell in cells] for cells in found[1:]]
 
-def page_of(directory: Path) -> tuple[str, Page]:
+
+def page_of(*directories: Path, out: Path | None = None) -> tuple[str, Page]:
     """Write the report and return its source and what a browser sees."""
-    path = write_report(directory)
-    assert path == directory / "report.html"
-    html = path.read_text(encoding="utf-8")
+    html = write_report(*directories, out=out).read_text(encoding="utf-8")
     return html, Page(html)
+
+
+def plain(html: str) -> str:
+    """Return the text of the page, in one line."""
+    return " ".join(re.sub(r"<[^>]+>", " ", html).split())
 
 
 # --- what it says -------------------------------------------------------------------------------
 
 
-def test_the_numbers_of_the_run_stand_in_the_page(write_run: WriteRun) -> None:
-    """Both prompts with accuracy, interval, probability, validation score and outcomes."""
-    html, page = page_of(write_run())
-    scores = ["0.625", "0.300 to 0.900", "0.812", "0.710", "3 ok, 1 unparsed"]
-    assert page.tables[0][1:] == [["seed", *scores], ["best", *scores]]
-    text = " ".join(re.sub(r"<[^>]+>", "", html).split())
-    assert "fake, proposer exemplar, seed 3. 120 calls in the search, 2 of 5 proposals accepted." in text
-    assert (
-        "Best minus seed: +0.250 accuracy, 95 % interval +0.050 to +0.450, exact McNemar p = 0.031, 4 paired rows."
-        in text
-    )
-
-
-def test_the_prompts_are_compared_line_by_line(write_run: WriteRun) -> None:
-    """What stayed, what went and what came."""
-    html, _ = page_of(write_run())
-    assert re.findall(r'<span class="(\w+)">(.*?)</span>', html) == [
-        ("same", "Which animal?"),
-        ("removed", "Answer."),
-        ("added", "Look closely."),
+def test_the_headline_has_intervals_and_denominators(write_run: WriteRun) -> None:
+    """Accuracy over answered and over labelled rows; calibration on rows with a confidence."""
+    _, page = page_of(write_run())
+    answered, labelled = wilson_interval(1, 4), wilson_interval(1, 5)
+    ece = expected_calibration_error([0.9, 0.7, 0.95], [1, 0, 0])
+    found = {cells[0]: cells[1:] for cells in page.table("what", "value")}
+    assert found["accuracy"] == [
+        "0.250",
+        f"{answered.lower:.3f} to {answered.upper:.3f}",
+        "1 of 4 answered rows",
     ]
+    assert found["accuracy, failed rows counted as wrong"] == [
+        "0.200",
+        f"{labelled.lower:.3f} to {labelled.upper:.3f}",
+        "1 of 5 labelled rows",
+    ]
+    assert found["calibration error (ECE)"][0] == f"{ece:.3f}"
+    assert found["AUROC"][0] == "0.500"  # 0.9 lies between 0.7 and 0.95
 
 
-def test_the_confusion_table_counts_the_best_prompts_rows(write_run: WriteRun) -> None:
+def test_the_numbers_are_those_of_the_evaluation(tmp_path: Path) -> None:
+    """Of a run that calibrant wrote, with a label that no row has."""
+    texts = [f"{kind} {number}" for number in range(20) for kind in ("meow", "woof")]
+    examples = [Example(input=text, answer="cat" if "meow" in text else "dog") for text in texts]
+    fake = FakeClient(
+        ["cat", "dog", "cow"],
+        {**{f"meow {n}": ("dog", 0.6) for n in (3, 11)}, "meow": ("cat", 0.9), "woof": ("dog", 0.8)},
+    )
+    classifier = Classifier(model=fake, labels=["cat", "dog", "cow"], field="category", prompt="Which?")
+    evaluator = BatchEvaluator(classifier, cache=None)
+    found = evaluator.evaluate(examples, out=tmp_path / "run", about={"task": "animals"}).metrics
+    html, page = page_of(tmp_path / "run")
+    values = {cells[0]: cells[1] for cells in page.table("what", "value")}
+    assert found.accuracy is not None
+    assert found.ece is not None
+    assert found.brier is not None
+    assert found.macro_f1 is not None
+    assert 0.0 < found.macro_f1 < 2 / 3  # the cow counts
+    assert values["accuracy"] == f"{found.accuracy.estimate:.3f}"
+    assert values["macro F1"] == f"{found.macro_f1:.3f}"
+    assert values["calibration error (ECE)"] == f"{found.ece:.3f}"
+    assert values["Brier score"] == f"{found.brier:.3f}"
+    assert "it is not finished" not in html
+
+
+def test_the_interval_of_macro_f1_covers_it_as_often_as_it_says(write_run: WriteRun) -> None:
+    """Sixty samples of a confusion matrix whose macro F1 is known: at least 52 intervals hold it."""
+    rng = np.random.default_rng(5)
+    held = 0
+    for sample in range(60):
+        truth = rng.integers(0, 2, 150)
+        given = np.where(rng.random(150) < 0.8, truth, 1 - truth)
+        rows = [row(str(i), "ab"[t], "ab"[g], 0.9) for i, (t, g) in enumerate(zip(truth, given, strict=True))]
+        _, page = page_of(write_run(rows, name=f"sample{sample}"))
+        interval = next(cells[2] for cells in page.table("what", "value") if cells[0] == "macro F1")
+        lower, upper = map(float, interval.split(" to "))
+        held += lower <= 0.8 <= upper
+    assert held >= 52
+
+
+def test_the_confusion_table_counts_answered_rows(write_run: WriteRun) -> None:
     """True label by row, given label by column, the last column for rows without a label."""
     _, page = page_of(write_run())
-    assert page.tables[1] == [["", "cat", "dog", "none"], ["cat", "1", "0", "0"], ["dog", "2", "0", "2"]]
+    assert page.table("", "cat") == [["cat", "1", "0", "0"], ["dog", "2", "0", "1"]]
 
 
-def test_wrong_answers_come_surest_first(write_run: WriteRun) -> None:
-    """Rows the server failed on are nobody's wrong answer."""
+def test_of_many_labels_those_with_most_mistakes_are_shown(write_run: WriteRun) -> None:
+    """The page says how many are left out."""
+    rows = [row(str(i), f"l{i:02}", f"l{i:02}", 0.9) for i in range(30)]
+    rows += [row(f"wrong {i}", "l29", "l28", 0.9) for i in range(3)]
+    html, page = page_of(write_run(rows))
+    table = next(table for table in page.tables if table[0][0] == "" and "l29" in table[0])
+    assert len(table) == 21
+    assert table[-1][0] == "l29"
+    assert table[-1][-3:] == ["3", "1", "0"]
+    assert "10 more are left out of this table" in plain(html)
+    assert page.table("true label", "given") == [["l29", "l28", "3"]]
+
+
+def test_mistakes_come_surest_first(write_run: WriteRun) -> None:
+    """Rows the server failed on are nobody's mistake."""
     _, page = page_of(write_run())
-    assert page.tables[2][1:] == [
-        ["bark", "dog", "cat", "0.950"],
-        ["growl", "dog", "cat", "0.700"],
-        ["moo", "dog", "unparsed (answered 'cow')", "-"],
+    assert page.table("row", "text") == [
+        ["3", "bark", "dog", "cat", "0.9500", "likely mislabelled"],
+        ["2", "growl", "dog", "cat", "0.7000", ""],
+        ["4", "moo", "dog", "unparsed", "-", "answered 'cow'"],
     ]
 
 
-def test_wrong_answers_are_limited_to_the_surest_hundred(write_run: WriteRun) -> None:
-    """A page of ten thousand rows helps nobody."""
-    rows = [row(f"text {number}", "cat", "dog", number / 200) for number in range(150)]
-    _, page = page_of(write_run(rows=rows))
-    texts = [cells[0] for cells in page.tables[2][1:]]
-    assert texts == [f"text {number}" for number in range(149, 49, -1)]
+def test_a_row_is_likely_mislabelled_by_the_mean_of_the_given_label(write_run: WriteRun) -> None:
+    """Rows labelled cat give cat 0.8 and 0.4 on average 0.6: a dog taken for a cat with 0.6 or more is suspect."""
+    rows = [
+        row("a", "cat", "cat", 0.8, probabilities={"cat": 0.8, "dog": 0.2}),
+        row("b", "cat", "dog", 0.6, probabilities={"cat": 0.4, "dog": 0.6}),
+        row("c", "dog", "cat", 0.61, probabilities={"cat": 0.61, "dog": 0.39}),
+        row("d", "dog", "cat", 0.59, probabilities={"cat": 0.59, "dog": 0.41}),
+        row("e", "dog", "dog", 0.9, probabilities={"cat": 0.1, "dog": 0.9}),
+    ]
+    _, page = page_of(write_run(rows))
+    marks = {cells[1]: cells[5] for cells in page.table("row", "text")}
+    # Dog has (0.39 + 0.41 + 0.9) / 3 = 0.567 on average, and b gives it 0.6.
+    assert marks == {"b": "likely mislabelled", "c": "likely mislabelled", "d": ""}
 
 
-def test_a_run_without_a_better_prompt_says_so(write_run: WriteRun) -> None:
-    """And shows no difference of a prompt from itself."""
-    same = score("Which animal?")
-    html, _ = page_of(write_run(run_record(seed_prompt=same, best_prompt=same, improved=False)))
-    assert "No prompt was better than the seed prompt on the validation rows." in html
-    assert "Best minus seed" not in html
+def test_mistakes_are_limited_and_the_limit_is_stated(write_run: WriteRun) -> None:
+    """A page of ten thousand rows helps nobody; long texts are cut."""
+    rows = [row(f"text {number}" + "x" * 9000, "cat", "dog", number / 400) for number in range(300)]
+    html, page = page_of(write_run(rows))
+    shown = page.table("row", "text")
+    assert [int(cells[0]) for cells in shown] == list(range(300, 100, -1))
+    assert "300 rows are wrong" in plain(html)
+    assert "Shown are 200: the 200 surest of either kind." in plain(html)
+    assert len(html) < 300_000
 
 
-def test_what_is_not_known_is_a_dash(write_run: WriteRun) -> None:
-    """No answer at all, no log-probabilities, no wrong answer; a known cost is shown."""
-    unknown = score("p", accuracy=None, mean_probability=None)
-    directory = write_run(
-        run_record(seed_prompt=unknown, best_prompt=unknown, comparison=None, cost=0.5), rows=[]
+def test_a_certified_rule_is_drawn_where_there_is_one(write_run: WriteRun) -> None:
+    """With its threshold, coverage, bound and promise in words; without one the page warns."""
+    rule = {"threshold": 0.8, "coverage": 0.5, "accuracy_lower_bound": 0.91, "target_accuracy": 0.9}
+    html, page = page_of(
+        write_run(metrics=metrics_record(), calibration={"certified": {**rule, "delta": 0.1}})
     )
-    html, page = page_of(directory)
-    assert page.tables[0][1] == ["seed", "-", "-", "-", "0.710", "3 ok, 1 unparsed"]
-    assert page.tables[2][1:] == [["None."]]
-    assert "$0.5000" in html
+    assert [attributes for tag, attributes in page.tags if attributes.get("class") == "certified"] != []
+    assert (
+        "Certified: of the answers with a confidence of 0.8 or more, at least 90 % are right, with probability 0.9."
+        in plain(html)
+    )
+    html, _ = page_of(write_run(name="without"))
+    assert 'class="certified"' not in html
+    assert "a threshold read off here is not a guarantee" in html
 
 
-def test_a_report_is_replaced_by_the_next(write_run: WriteRun) -> None:
-    """Writing it again is harmless and leaves no other file."""
-    directory = write_run()
-    first, _ = page_of(directory)
-    second, _ = page_of(directory)
-    assert first == second
-    assert {path.name for path in directory.iterdir()} == {"result.json", "predictions.jsonl", "report.html"}
+def test_cost_and_latency_are_stated(write_run: WriteRun) -> None:
+    """Rows that cost no call count in neither."""
+    rows = [
+        *(row(str(i), "cat", "cat", 0.9, latency_seconds=(i + 1) / 10, cost=0.002) for i in range(9)),
+        row("known", "cat", "cat", 0.9, attempts=0, latency_seconds=99.0, cost=5.0),
+    ]
+    html, _ = page_of(write_run(rows, metrics=metrics_record(calls=11, cost=0.03)))
+    text = plain(html)
+    assert "$0.0180, $2.0000 for 1,000 rows; 9 rows with a price" in text
+    assert "cost of the whole run $0.0300" in text
+    assert "median 0.5 s, 90 % within 0.82 s" in text
+    assert "calls 11" in text
+
+
+# --- searches and several runs ------------------------------------------------------------------
+
+
+def test_a_search_shows_both_prompts_and_their_difference(write_run: WriteRun) -> None:
+    """Line by line, and on the test rows both have."""
+    html, page = page_of(write_run(SEARCH_ROWS, result=search_record()))
+    assert re.findall(r'<span class="(same|added|removed)">(.*?)</span>', html) == [
+        ("same", "  Which animal?"),
+        ("removed", "- Answer."),
+        ("added", "+ Look closely."),
+    ]
+    assert "120 rows classified in the search, 2 of 5 proposals accepted" in html
+    found = paired_comparison([0, 0], [1, 0])
+    ends = f"{found.interval.lower:+.3f} to {found.interval.upper:+.3f}"
+    assert page.table("run", "minus") == [
+        ["run, best prompt", "run, first prompt", "+0.500", ends, "1", "2", "1", "0"]
+    ]
+
+
+def test_a_search_without_a_better_prompt_says_so(write_run: WriteRun) -> None:
+    """And shows no difference of a prompt from itself."""
+    html, page = page_of(write_run(SEARCH_ROWS, result=search_record(improved=False)))
+    assert "No prompt was better than the first one on the validation rows." in html
+    assert all(table[0][:2] != ["run", "minus"] for table in page.tables)
+
+
+def test_runs_are_compared_with_the_first_on_rows_they_share(write_run: WriteRun, tmp_path: Path) -> None:
+    """Matched by text and true label, whatever their order; equal rows pair up one by one."""
+    texts = [*range(30), 0, 0]
+    first = [row(f"t{i}", "a", "b" if i < 20 else "a", 0.8) for i in texts]
+    second = [row(f"t{i}", "a", "b" if i < 5 else "a", 0.8) for i in reversed(texts)]
+    second.append(row("only here", "a", "a", 0.8))
+    second.append(row("t29", "b", "b", 0.8))  # another true label: another row
+    directories = [write_run(first, name="one"), write_run(second, name="two")]
+    _, page = page_of(*directories, out=tmp_path / "both.html")
+    assert (tmp_path / "both.html").exists()
+    assert not (directories[0] / "report.html").exists()
+    cells = page.table("run", "minus")[0]
+    assert cells[:3] == ["two", "one", f"{15 / 32:+.3f}"]
+    assert cells[5:] == ["32", "15", "0"]
+
+
+def test_runs_without_a_common_row_are_not_compared(write_run: WriteRun) -> None:
+    """The page says so instead."""
+    _, page = page_of(write_run(name="one"), write_run([row("else", "cat", "cat", 0.5)], name="two"))
+    assert page.table("run", "minus") == [["two", "one", "no row in common"]]
+
+
+# --- unfinished, empty and broken ---------------------------------------------------------------
+
+
+def test_an_unfinished_run_is_reported_as_such(write_run: WriteRun) -> None:
+    """A kill leaves no metrics, and may cut the last line off."""
+    data = "".join(json.dumps(line) + "\n" for line in ROWS[:3]) + '{"index": 3, "inp'
+    html, _ = page_of(write_run(data.encode(), run={"task": "animals", "model": "fake"}))
+    assert "it is not finished. What follows is about the 3 rows that are there so far." in plain(html)
+    assert "The last line of predictions.jsonl is cut off and was left out." in html
+    assert "<title>animals: fake: calibrant report</title>" in html
+
+
+def test_a_run_that_ended_early_says_why(write_run: WriteRun) -> None:
+    """With the rows it has, and was to have."""
+    html, _ = page_of(write_run(metrics=metrics_record(complete=False, stopped="budget", rows_expected=900)))
+    assert "This run ended early (budget): 6 of 900 rows are there." in plain(html)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pytest.param([row("x", "cat", "cat", None)], id="no-confidence"),
+        pytest.param([row("x", "cat", None, None, outcome="error")], id="all-failed"),
+        pytest.param([row("x", None, "cat", 0.5)], id="no-true-label"),
+        pytest.param([row("x", "cat", "cat", 1.0)] * 3, id="all-right-and-equal"),
+        pytest.param([row("x", "cat", "dog", 0.0)], id="one-wrong-row"),
+        pytest.param([row("x", "cat", "cat", 1.0 + 1e-9)], id="above-one-by-rounding"),
+        pytest.param([row("x", "cat", "cat", 0.5, latency_seconds=0.0, cost=None)], id="no-time-no-price"),
+    ],
+)
+def test_few_or_one_sided_rows_make_a_page_without_nan(write_run: WriteRun, rows: list[Any]) -> None:
+    """What is not known is a dash or a sentence."""
+    html, _ = page_of(write_run(rows))
+    assert "nan" not in plain(html.split("<script>")[0].split("</style>")[1]).lower()
+    assert not re.search(r'="-?(nan|inf)', html)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"input": "meo', "Invalid control"),
+        ('"text"', "attribute"),
+        (json.dumps({"input": "x"}), "no 'label'"),
+        (json.dumps(row("x", "cat", "cat", 1.5)), r"confidence in \[0, 1\], got 1.5"),
+        (json.dumps(row("x", "cat", "cat", float("nan"))), "finite number, got nan"),
+        (json.dumps(row("x", "cat", "cat", 0.5, outcome="great")), "great"),
+        (json.dumps(row("x", "cat", "cat", 0.5, cost="much")), "cost"),
+        (json.dumps({**row("x", "cat", "cat", 0.5), "input": 7}), "expected text, got 7"),
+    ],
+)
+def test_a_broken_line_is_named(write_run: WriteRun, line: str, message: str) -> None:
+    """File and line; no page is left that looks finished."""
+    directory = write_run(f"{json.dumps(ROWS[0])}\n{line}\n".encode())
+    with pytest.raises(DataError, match=rf"predictions\.jsonl:2: .*{message}"):
+        write_report(directory)
+    assert not (directory / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"metrics": ""}, r"metrics\.json: expected a JSON object"),
+        ({"metrics": "[]"}, r"metrics\.json: expected a JSON object, got \[\]"),
+        ({"metrics": {"task": "animals"}}, "expected schema version 1, got None"),
+        ({"result": search_record(schema_version=2)}, "got 2: use the calibrant that wrote it"),
+        ({"result": {"schema_version": 1}}, r"expected a complete result .*seed_prompt"),
+        ({"result": search_record(best_prompt=score("p", validation_score="high"))}, "expected a complete"),
+        ({"calibration": {"certified": {"threshold": 0.5}}}, "certified rule that is complete"),
+        (
+            {
+                "calibration": {
+                    "certified": {
+                        "threshold": 2.0,
+                        "coverage": 0.5,
+                        "accuracy_lower_bound": 0.9,
+                        "target_accuracy": 0.9,
+                        "delta": 0.1,
+                    }
+                }
+            },
+            r"values in \[0, 1\]",
+        ),
+    ],
+)
+def test_a_damaged_record_is_refused(write_run: WriteRun, files: dict[str, Any], message: str) -> None:
+    """Cut off, of another version, or without what the page shows."""
+    directory = write_run(SEARCH_ROWS, **files)
+    with pytest.raises(StateError, match=message):
+        write_report(directory)
+    assert not (directory / "report.html").exists()
+
+
+def test_a_directory_without_rows_is_refused(write_run: WriteRun, tmp_path: Path) -> None:
+    """Missing, empty, without predictions; and twice the same is no comparison."""
+    with pytest.raises(StateError, match="expected the directory of a run"):
+        write_report(tmp_path / "nowhere")
+    with pytest.raises(StateError, match=r"predictions\.jsonl: expected the predictions of a run"):
+        write_report(tmp_path)
+    with pytest.raises(StateError, match="holds no row"):
+        write_report(write_run(b""))
+    with pytest.raises(ConfigurationError, match="different directories"):
+        write_report(tmp_path, tmp_path / "." / "")
 
 
 # --- what it must not do ------------------------------------------------------------------------
 
 
-def test_nothing_of_the_users_becomes_markup(write_run: WriteRun) -> None:
-    """Texts, labels, prompts, names and reasons are data."""
-    result = run_record(
-        task=EVIL,
-        model=EVIL,
-        proposer=EVIL,
-        seed_prompt=score(f"seed {EVIL}", outcomes={EVIL: 4}),
-        best_prompt=score(f"best {EVIL}"),
+def evil_run(write_run: WriteRun, evil: str) -> Path:
+    """Write a search in which everything a model or a user wrote is `evil`."""
+    result = search_record(
+        task=evil,
+        model=evil,
+        proposer=evil,
+        seed_prompt=score(f"seed {evil}"),
+        best_prompt=score(f"best {evil}"),
     )
     rows = [
-        row(f"text {EVIL}", f"true {EVIL}", f"given {EVIL}", 0.9),
-        row("x", f"true {EVIL}", None, None, reason=EVIL),
+        row(f"text {evil}", f"true {evil}", f"given {evil}", 0.9, prompt="best"),
+        row("x", f"true {evil}", None, None, reason=evil, prompt="best"),
     ]
-    html, page = page_of(write_run(result, rows))
-    assert "<script" not in html.lower()
-    assert {tag for tag, _ in page.tags}.isdisjoint({"script", "iframe", "object", "embed"})
+    return write_run(rows, name="evil", result=result)
+
+
+def test_nothing_of_the_users_becomes_markup(write_run: WriteRun) -> None:
+    """Texts, labels, prompts, names and reasons are data; the only script is the page's own."""
+    html, page = page_of(evil_run(write_run, EVIL))
+    assert html.lower().count("<script") == 1
+    assert {tag for tag, _ in page.tags}.isdisjoint({"iframe", "object", "embed", "img", "link"})
     cells = [cell for table in page.tables for cells in table for cell in cells]
-    for text in (f"text {EVIL}", f"true {EVIL}", f"given {EVIL}", f"4 {EVIL}"):
+    for text in (f"text {EVIL}", f"true {EVIL}", f"given {EVIL}"):
         assert text in cells  # shown as written, once unescaped by the browser
-    assert html.count("&lt;script&gt;alert(&#34;x&#34;)&lt;/script&gt;&amp;amp;") >= 8
+    assert html.count(ESCAPED) >= 8
 
 
 def test_the_page_loads_nothing(write_run: WriteRun) -> None:
-    """It opens from a disk without a network and tells nobody that it was opened."""
-    html, page = page_of(write_run())
-    loading = {"src", "href", "srcset", "data", "action", "poster", "background"}
+    """It opens from a disk without a network, tells nobody that it was opened, and forbids itself connections."""
+    html, page = page_of(write_run(name="one"), write_run(name="two"))
+    loading = {"src", "srcset", "data", "action", "poster", "background"}
     assert [attributes for _, attributes in page.tags if loading & attributes.keys()] == []
-    assert "http:" not in html
-    assert "https:" not in html
-    assert "url(" not in html
-    assert "@import" not in html
+    assert {attributes["href"] for _, attributes in page.tags if "href" in attributes} == {"#run1", "#run2"}
+    assert not re.search(r"https?:|@import|url\((?!#)", html)
+    policy = next(str(attributes["content"]) for _, attributes in page.tags if "http-equiv" in attributes)
+    assert policy.startswith("default-src 'none'; style-src 'sha256-")
+    assert "unsafe" not in policy
 
 
-@pytest.mark.parametrize("missing", ["result.json", "predictions.jsonl"])
-def test_an_unfinished_run_is_refused(write_run: WriteRun, missing: str) -> None:
-    """The message names the file; no page is left that looks finished."""
+def test_half_a_surrogate_pair_does_not_stop_a_report(write_run: WriteRun) -> None:
+    """JSON can hold one, a file cannot."""
+    html, _ = page_of(write_run([row("sm\ud83dile", "cat", "dog", 0.9)]))
+    assert "sm?ile" in html
+
+
+def test_a_report_is_replaced_by_the_next(write_run: WriteRun) -> None:
+    """Writing it again is harmless, gives the same page, and leaves no other file."""
     directory = write_run()
-    (directory / missing).unlink()
-    with pytest.raises(StateError, match=missing.replace(".", r"\.")):
-        write_report(directory)
-    assert not (directory / "report.html").exists()
+    first, _ = page_of(directory)
+    second, _ = page_of(directory)
+    assert first == second
+    assert {path.name for path in directory.iterdir()} == {"metrics.json", "predictions.jsonl", "report.html"}
 
 
-@pytest.mark.parametrize(
-    ("result", "message"),
-    [
-        ("", "expected the result of a finished run"),
-        ('{"schema_version": 1', "expected the result of a finished run"),
-        ("[]", "expected schema version 1, got None"),
-        ({"task": "animals"}, "expected schema version 1, got None"),
-        (run_record(schema_version=2), "expected schema version 1, got 2: use the calibrant that wrote it"),
-        ({"schema_version": 1}, r"expected a complete run, .*KeyError\('seed_prompt'\)"),
-        ({**run_record(), "seed_prompt": None}, "expected a complete run"),
-        (
-            {key: value for key, value in run_record().items() if key != "proposer"},
-            "complete run, .*proposer",
-        ),
-    ],
-)
-def test_a_result_of_another_kind_is_refused(
-    write_run: WriteRun, result: Mapping[str, Any] | str, message: str
-) -> None:
-    """Cut off, of another version, or without what the page shows."""
-    directory = write_run(result)
-    with pytest.raises(StateError, match=message):
-        write_report(directory)
-    assert not (directory / "report.html").exists()
+# --- the command --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ('{"prompt": "be', r"predictions\.jsonl: expected one prediction per line"),
-        ('"text"\n', "expected a complete run"),
-        ([{"prompt": "best"}], r"complete run, .*KeyError\('answer'\)"),
-        ([{"input": "meow"}], r"complete run, .*KeyError\('prompt'\)"),
-    ],
-)
-def test_damaged_predictions_are_refused(write_run: WriteRun, rows: list[Any] | str, message: str) -> None:
-    """A kill while they were written, or another program's file."""
-    with pytest.raises(StateError, match=message):
-        write_report(write_run(rows=rows))
+def test_the_command_prints_where_the_page_is(write_run: WriteRun, tmp_path: Path) -> None:
+    """As text or JSON; the page lies in the first directory unless told otherwise."""
+    directory = write_run()
+    done = CliRunner().invoke(app, ["report", str(directory)])
+    assert (done.exit_code, done.stdout) == (0, f"{directory / 'report.html'}\n")
+    out = tmp_path / "elsewhere.html"
+    done = CliRunner().invoke(app, ["report", str(directory), "--out", str(out), "--json"])
+    assert (done.exit_code, json.loads(done.stdout)) == (0, {"report": str(out)})
+    assert out.read_bytes() == (directory / "report.html").read_bytes()
+
+
+def test_the_command_opens_the_page_when_asked(write_run: WriteRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And only then."""
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    directory = write_run()
+    CliRunner().invoke(app, ["report", str(directory)])
+    assert opened == []
+    CliRunner().invoke(app, ["report", str(directory), "--open"])
+    assert opened == [(directory / "report.html").as_uri()]
+
+
+def test_the_command_fails_with_the_file_and_line(write_run: WriteRun, tmp_path: Path) -> None:
+    """Exit code 2 for bad input, and for a page that cannot be written."""
+    directory = write_run(b"{}\n")
+    done = CliRunner().invoke(app, ["report", str(directory)])
+    assert done.exit_code == 2
+    assert "predictions.jsonl:1: expected the line of a row" in done.stderr
+    (directory / "predictions.jsonl").write_text(json.dumps(ROWS[0]) + "\n")
+    done = CliRunner().invoke(app, ["report", str(directory), "--out", str(tmp_path / "no" / "r.html")])
+    assert done.exit_code == 2
+    assert "cannot be written" in done.stderr

@@ -203,6 +203,28 @@ def evaluate(  # noqa: PLR0913
 
 @app.command()
 @reports_errors
+def report(
+    directories: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="DIR...", help="Directories of evaluations or searches; all against the first."
+        ),
+    ],
+    *,
+    out: Annotated[
+        Path | None, typer.Option(help="The page; by default report.html in the first directory.")
+    ] = None,
+    show: Annotated[bool, typer.Option("--open/--no-open", help="Open it in the browser.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+) -> None:
+    """Write one page about runs: numbers with intervals, charts, mistakes, comparisons; needs no network."""
+    from calibrant.cli._report import run_report
+
+    run_report(directories, out=out, show=show, as_json=as_json)
+
+
+@app.command()
+@reports_errors
 def doctor(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="The model's name; see `calibrant models`.")],
     *,

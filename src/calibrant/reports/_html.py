@@ -1,40 +1,47 @@
-"""``report.html``: one self-contained page for a run directory."""
+"""``report.html``: one self-contained page for one run or several."""
 
 from __future__ import annotations
 
-import difflib
-import json
+import base64
+import hashlib
+import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import jinja2
+import numpy as np
+from markupsafe import Markup
 
-from calibrant.core import StateError, write_atomically
+from calibrant.core import ConfigurationError, StateError, write_atomically
+from calibrant.metrics import ClassificationSummary
+from calibrant.reports import _analysis as analysis
+from calibrant.reports import _charts as charts
+from calibrant.reports._rows import Rows, RowTexts, read_texts
+from calibrant.reports._run import Run, read_run
 
 __all__ = ["write_report"]
 
-MAX_MISTAKES = 100
-SCHEMA_VERSION = 1
+MAX_MISTAKES: Final = 200  # shown, in all runs together
+_FEWEST_MISTAKES: Final = 20  # of each run
+_MAX_LABELS: Final = 20  # in a confusion matrix
+_MAX_PAIRS: Final = 20
+_CURVE_ROWS: Final = 20
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Mistake:
-    input: str
-    answer: str
-    given: str
-    confidence: float | None
-    reason: str
-
-
-def write_report(directory: Path) -> Path:
-    """Write ``report.html`` for a finished run; every text in it is escaped.
+def write_report(*directories: Path, out: Path | None = None) -> Path:
+    """Write one page about finished or unfinished runs; every text in it is escaped, and it loads nothing.
 
     Parameters
     ----------
-    directory : Path
-        A run directory with ``result.json`` and ``predictions.jsonl``.
+    *directories : Path
+        Directories of searches or evaluations, or others with a ``predictions.jsonl``. All are compared with
+        the first, on the rows they share.
+    out : Path, optional
+        The page; default ``report.html`` in the first directory.
 
     Returns
     -------
@@ -43,98 +50,234 @@ def write_report(directory: Path) -> Path:
 
     Raises
     ------
+    ConfigurationError
+        No directory, or one given twice.
     StateError
-        The directory holds no finished run, or one of another version.
+        A directory holds no run, one of another version, or the page cannot be written.
+    DataError
+        A line of predictions is broken; names file and line.
     """
-    result = _load_result(directory / "result.json")
-    rows = _load_predictions(directory / "predictions.jsonl")
+    if not directories or len({path.resolve() for path in directories}) < len(directories):
+        raise ConfigurationError(
+            f"Expected one or more different directories, got {', '.join(map(str, directories)) or 'none'}."
+        )
+    page = _render([read_run(directory) for directory in directories], directories)
+    path = out or directories[0] / "report.html"
     try:
-        page = _render(result, rows)
-    except (KeyError, TypeError, AttributeError, jinja2.UndefinedError) as error:
+        # Half of a surrogate pair is legal in JSON and in no file.
+        write_atomically(path, page.encode("utf-8", "replace").decode())
+    except OSError as error:
         raise StateError(
-            f"{directory}: expected a complete run, got one that does not fit ({error!r}): run it again."
+            f"{path}: cannot be written ({error.strerror or error}): choose another file with --out."
         ) from error
-    path = directory / "report.html"
-    write_atomically(path, page)
     return path
 
 
-def _render(result: dict[str, Any], rows: list[dict[str, Any]]) -> str:
-    best = [row for row in rows if row["prompt"] == "best"]
-    labels = _labels(best)
+@dataclass(frozen=True, kw_only=True)
+class _Matrix:
+    """The part of the confusion matrix that is shown."""
+
+    labels: list[str]
+    cells: list[list[tuple[int, int, str]]]  # count, strength 0..5, right or wrong or ""
+    hidden: int
+    pairs: list[tuple[str, str, int]]
+    summary: ClassificationSummary
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Mistake:
+    texts: RowTexts
+    confidence: float | None
+    mislabelled: bool
+
+
+def _render(runs: Sequence[Run], directories: Sequence[Path]) -> str:
+    short = [run.name for run in runs]
+    names = short if len(set(short)) == len(short) else [str(path) for path in directories]
+    limit = max(MAX_MISTAKES // len(runs), _FEWEST_MISTAKES)
+    style, script = _static("report.css"), _static("report.js")
     return (
         _environment()
-        .get_template("run.html")
+        .get_template("report.html")
         .render(
-            result=result,
-            diff=_diff(result["seed_prompt"]["prompt"], result["best_prompt"]["prompt"]),
-            labels=labels,
-            confusion=_confusion(best, labels),
-            mistakes=_mistakes(best),
+            sections=[
+                _section(f"run{place}", name, run, limit)
+                for place, (name, run) in enumerate(zip(names, runs, strict=True), start=1)
+            ],
+            comparisons=_comparisons(names, runs),
+            style=style,
+            script=script,
+            policy=f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; "
+            "base-uri 'none'; form-action 'none'",
         )
     )
 
 
 def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.PackageLoader("calibrant.reports", "templates"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["number"] = _number
+    environment.filters["seconds"] = charts.seconds
+    return environment
 
 
-def _load_result(path: Path) -> dict[str, Any]:
-    try:
-        result: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise StateError(
-            f"{path}: expected the result of a finished run ({error}): run `calibrant optimize` first."
-        ) from error
-    version = result.get("schema_version") if isinstance(result, dict) else None
-    if version != SCHEMA_VERSION:
-        raise StateError(
-            f"{path}: expected schema version {SCHEMA_VERSION}, got {version!r}: use the calibrant that wrote it."
+def _static(name: str) -> Markup:
+    """Return the page's own style or script, which the policy names by its hash."""
+    text = resources.files("calibrant.reports").joinpath("templates", name).read_text(encoding="utf-8")
+    return Markup(text)  # noqa: S704 (a file of this package)
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _number(value: float | None, digits: int = 3) -> str:
+    return "-" if value is None or math.isnan(value) else f"{value:.{digits}f}"
+
+
+def _section(identity: str, name: str, run: Run, limit: int) -> dict[str, Any]:
+    """Return what the template shows of a run."""
+    rows = run.rows
+    table = analysis.confusion(rows)
+    bins, bars = analysis.reliability_bins(rows), analysis.confidence_bars(rows)
+    curve, latency = analysis.risk_coverage(rows), analysis.latency_bars(rows)
+    found = analysis.mistakes(rows, limit)
+    return {
+        "id": identity,
+        "name": name,
+        "run": run,
+        "figures": analysis.headline(rows, table),
+        "seed_figures": _seed_figures(run),
+        "unscored": int((rows.judged & ~rows.scored).sum()),
+        "bins": bins,
+        "reliability": charts.reliability_chart(f"{identity}-reliability", bins) if bins else None,
+        "bars": [bar for bar in bars if bar.right or bar.wrong],
+        "histogram": charts.confidence_chart(f"{identity}-histogram", bars) if bins else None,
+        "curve": _thinned(curve),
+        "risk": charts.risk_chart(f"{identity}-risk", curve, run.certified) if curve else None,
+        "latency_bars": [bar for bar in latency if bar.right],
+        "latency": charts.latency_chart(f"{identity}-latency", latency) if latency else None,
+        "effort": _effort(run),
+        "matrix": _matrix(table) if table else None,
+        "mistakes": _mistakes(rows, found),
+        "wrong": found.wrong,
+        "mislabelled": int(found.mislabelled.sum()),
+        "limit": limit,
+    }
+
+
+def _seed_figures(run: Run) -> list[analysis.Figure]:
+    if run.search is None or run.search.seed is None:
+        return []
+    return analysis.headline(run.search.seed, analysis.confusion(run.search.seed))
+
+
+def _thinned(curve: analysis.RiskCoverage | None) -> list[tuple[float, float, float]]:
+    if curve is None:
+        return []
+    chosen = np.unique(np.linspace(0, len(curve.risk) - 1, _CURVE_ROWS).round().astype(np.int64))
+    columns = (curve.threshold[chosen], curve.coverage[chosen], curve.risk[chosen])
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def _effort(run: Run) -> list[tuple[str, str]]:
+    """Return cost and latency in words."""
+    rows, metrics = run.rows, {**run.metrics, **(run.search.record if run.search else {})}
+    parts = [("outcomes", ", ".join(f"{count:,} {name}" for name, count in sorted(rows.outcomes.items())))]
+    priced = ~np.isnan(rows.cost)
+    if priced.any():
+        total, count = float(rows.cost[priced].sum()), int(priced.sum())
+        parts.append(
+            (
+                "cost of these rows",
+                f"${total:.4f}, ${1000 * total / count:.4f} for 1,000 rows; {count:,} rows with a price",
+            )
         )
-    found: dict[str, Any] = result
-    return found
+    else:
+        parts.append(("cost of these rows", "no price is known"))
+    if isinstance(metrics.get("cost"), int | float):
+        parts.append(("cost of the whole run", f"${metrics['cost']:.4f}"))
+    seconds = rows.latency[~np.isnan(rows.latency)]
+    if len(seconds):
+        median, late, last = (
+            charts.seconds(float(value)) for value in np.quantile(seconds, [0.5, 0.9, 0.99])
+        )
+        parts.append(
+            ("latency", f"median {median}, 90 % within {late}, 99 % within {last}; {len(seconds):,} rows")
+        )
+    counted = (
+        ("calls", "calls"),
+        ("rows_from_cache", "rows without a call"),
+        ("prompt_tokens", "prompt tokens"),
+    )
+    for key, label in (*counted, ("completion_tokens", "completion tokens")):
+        if isinstance(metrics.get(key), int):
+            parts.append((label, f"{metrics[key]:,}"))
+    return parts
 
 
-def _load_predictions(path: Path) -> list[dict[str, Any]]:
-    try:
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
-    except (OSError, ValueError) as error:
-        raise StateError(f"{path}: expected one prediction per line ({error}).") from error
+def _matrix(summary: ClassificationSummary) -> _Matrix:
+    """Return the labels with the most mistakes, in their own order, and the most frequent mistakes."""
+    table = np.hstack([summary.confusion, summary.other[:, None]])
+    size = len(summary.labels)
+    missed = table.copy()
+    missed[np.arange(size), np.arange(size)] = 0
+    trouble = missed.sum(axis=1) + missed[:, :size].sum(axis=0)
+    shown = np.sort(np.argsort(-trouble, kind="stable")[:_MAX_LABELS])
+    columns = [*shown.tolist(), size]
+    most = np.maximum(table.sum(axis=1), 1)
+    cells = [
+        [
+            (
+                int(table[i, j]),
+                min(5, math.ceil(5 * table[i, j] / most[i])),
+                "" if not table[i, j] else "right" if i == j else "wrong",
+            )
+            for j in columns
+        ]
+        for i in shown
+    ]
+    pairs = Counter({(int(i), int(j)): int(missed[i, j]) for i, j in np.argwhere(missed)})
+    names = [*summary.labels, "none"]
+    return _Matrix(
+        labels=[summary.labels[i] for i in shown],
+        cells=cells,
+        hidden=size - len(shown),
+        pairs=[(names[i], names[j], number) for (i, j), number in pairs.most_common(_MAX_PAIRS)],
+        summary=summary,
+    )
 
 
-def _labels(rows: list[dict[str, Any]]) -> list[str]:
-    return sorted({row["answer"] for row in rows} | {row["label"] for row in rows if row["label"]})
-
-
-def _confusion(rows: list[dict[str, Any]], labels: list[str]) -> list[list[int]]:
-    """Return counts by true label (rows) and given label (columns); the last column holds rows without one."""
-    counts = Counter((row["answer"], row["label"]) for row in rows)
-    return [[counts[answer, label] for label in [*labels, None]] for answer in labels]
-
-
-def _mistakes(rows: list[dict[str, Any]]) -> list[_Mistake]:
-    wrong = [row for row in rows if not row["correct"] and row["outcome"] != "error"]
-    wrong.sort(key=lambda row: -(row["confidence"] or 0.0))
+def _mistakes(rows: Rows, found: analysis.Mistakes) -> list[_Mistake]:
+    texts = read_texts(rows, found.rows)
     return [
         _Mistake(
-            input=row["input"],
-            answer=row["answer"],
-            given=row["label"] or row["outcome"],
-            confidence=row["confidence"],
-            reason=row["reason"],
+            texts=text,
+            confidence=float(rows.confidence[place]),
+            mislabelled=bool(found.mislabelled[place]),
         )
-        for row in wrong[:MAX_MISTAKES]
+        for place, text in zip(found.rows, texts, strict=True)
     ]
 
 
-def _diff(seed: str, best: str) -> list[tuple[str, str]]:
-    """Return the lines of both prompts as (kind, text); kind is same, added or removed."""
-    kinds = {"  ": "same", "+ ": "added", "- ": "removed"}
-    compared = difflib.ndiff(seed.splitlines(), best.splitlines())
-    return [(kinds[line[:2]], line[2:]) for line in compared if line[:2] in kinds]
+def _comparisons(names: Sequence[str], runs: Sequence[Run]) -> list[analysis.Comparison]:
+    """Compare each search's prompts, and each run with the first."""
+    compared = [
+        analysis.Comparison(
+            name=f"{name}, best prompt",
+            base=f"{name}, first prompt",
+            found=analysis.compare(run.search.seed, run.rows),
+        )
+        for name, run in zip(names, runs, strict=True)
+        if run.search and run.search.seed is not None and run.search.record["improved"]
+    ]
+    compared += [
+        analysis.Comparison(name=name, base=names[0], found=analysis.compare(runs[0].rows, run.rows))
+        for name, run in zip(names[1:], runs[1:], strict=True)
+    ]
+    return compared

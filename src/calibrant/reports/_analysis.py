@@ -1,0 +1,340 @@
+"""What the page says, as numbers: computed from arrays, drawn elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.core import Interval
+from calibrant.metrics import (
+    ClassificationSummary,
+    PairedComparison,
+    aurc,
+    auroc,
+    brier_score,
+    expected_calibration_error,
+    paired_comparison,
+    paired_mean_interval,
+    wilson_interval,
+)
+from calibrant.reports._rows import UNKNOWN, Rows
+
+__all__ = [
+    "Bar",
+    "Bin",
+    "Comparison",
+    "Figure",
+    "Mistakes",
+    "RiskCoverage",
+    "compare",
+    "confidence_bars",
+    "confusion",
+    "headline",
+    "latency_bars",
+    "mistakes",
+    "reliability_bins",
+    "risk_coverage",
+]
+
+RELIABILITY_BINS: Final = 15
+CONFIDENCE_BINS: Final = 20
+LATENCY_BINS: Final = 24
+CURVE_POINTS: Final = 200
+RESAMPLES: Final = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A number of the headline.
+
+    Attributes
+    ----------
+    name, about : str
+        What it is, and of which rows.
+    value : float or None
+        The estimate; None where it is not defined.
+    interval : Interval or None
+        Its 95 % interval, where one is computed.
+    """
+
+    name: str
+    about: str
+    value: float | None
+    interval: Interval | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bin:
+    """Rows of similar confidence.
+
+    Attributes
+    ----------
+    lower, upper : float
+        Ends of the bin, in [0, 1]; the upper one belongs to it.
+    count : int
+        Rows, at least 1.
+    confidence : float
+        Their mean confidence.
+    accuracy : Interval
+        Share of right rows, with Wilson's 95 % interval.
+    """
+
+    lower: float
+    upper: float
+    count: int
+    confidence: float
+    accuracy: Interval
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """Rows between two values.
+
+    Attributes
+    ----------
+    lower, upper : float
+        The values; the upper one belongs to it.
+    right, wrong : int
+        Rows; of a histogram that does not tell them apart all are `right`.
+    """
+
+    lower: float
+    upper: float
+    right: int
+    wrong: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RiskCoverage:
+    """The error rate among the rows a threshold accepts.
+
+    Attributes
+    ----------
+    threshold, coverage, risk : ndarray of float, shape (k,)
+        Lowest accepted confidence, share of rows accepted, share of wrong rows among those; coverage grows.
+    """
+
+    threshold: NDArray[np.float64]
+    coverage: NDArray[np.float64]
+    risk: NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Mistakes:
+    """Wrong rows, surest first.
+
+    Attributes
+    ----------
+    rows : tuple of int
+        Places of the rows shown.
+    mislabelled : ndarray of bool, shape (n,)
+        All rows whose true label may be the mistake.
+    wrong : int
+        Wrong rows in all.
+    """
+
+    rows: tuple[int, ...]
+    mislabelled: NDArray[np.bool_]
+    wrong: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """A run against the first one.
+
+    Attributes
+    ----------
+    name, base : str
+        The run, and what it is compared with.
+    found : PairedComparison or None
+        Run minus base; None where they share no row.
+    """
+
+    name: str
+    base: str
+    found: PairedComparison | None
+
+
+def headline(rows: Rows, table: ClassificationSummary | None) -> list[Figure]:
+    """Return the numbers of a run; those without data have the value None."""
+    right, judged, labelled = (
+        int((rows.correct == 1).sum()),
+        int(rows.judged.sum()),
+        int((rows.answer != UNKNOWN).sum()),
+    )
+    figures = [_share("accuracy", right, judged, "answered rows")]
+    if labelled != judged:
+        figures.append(_share("accuracy, failed rows counted as wrong", right, labelled, "labelled rows"))
+    figures.append(_macro_f1(table))
+    confidence, correct = rows.confidence[rows.scored], rows.correct[rows.scored].astype(np.float64)
+    about = f"{len(correct):,} rows with a confidence"
+    squares = (confidence - correct) ** 2
+    some = len(correct) > 0
+    both = some and 0 < correct.sum() < len(correct)
+    figures += [
+        Figure(
+            name="calibration error (ECE)",
+            about=f"{about}; 0 is best",
+            value=expected_calibration_error(confidence, correct) if some else None,
+        ),
+        Figure(
+            name="Brier score",
+            about=f"{about}; 0 is best",
+            value=brier_score(confidence, correct) if some else None,
+            interval=paired_mean_interval(squares) if len(correct) > 1 else None,
+        ),
+        Figure(
+            name="AUROC", about="right above wrong rows", value=auroc(confidence, correct) if both else None
+        ),
+        Figure(name="AURC", about=f"{about}; 0 is best", value=aurc(confidence, correct) if some else None),
+    ]
+    return figures
+
+
+def _share(name: str, right: int, n: int, of: str) -> Figure:
+    found = wilson_interval(right, n) if n else None
+    return Figure(
+        name=name, about=f"{right:,} of {n:,} {of}", value=found.estimate if found else None, interval=found
+    )
+
+
+def _macro_f1(table: ClassificationSummary | None) -> Figure:
+    """Return macro F1; its interval from the bootstrap of rows, which is multinomial in the table's cells."""
+    if table is None:
+        return Figure(name="macro F1", about="0 answered rows", value=None)
+    cells = np.hstack([table.confusion, table.other[:, None]])
+    size = len(table.labels)
+    draws = max(50, min(RESAMPLES, 20_000_000 // cells.size))
+    filled = np.flatnonzero(cells)
+    counts = np.random.default_rng(0).multinomial(table.n, cells.ravel()[filled] / table.n, size=draws)
+    rows, columns = np.divmod(filled, size + 1)
+    truth, given, hits = (np.zeros((draws, size)) for _ in range(3))
+    for cell, (row, column) in enumerate(zip(rows, columns, strict=True)):
+        truth[:, row] += counts[:, cell]
+        if column < size:
+            given[:, column] += counts[:, cell]
+        if row == column:
+            hits[:, row] += counts[:, cell]
+    f1 = (2 * hits / np.maximum(truth + given, 1)).mean(axis=1)
+    lower, upper = np.quantile(f1, [0.025, 0.975])
+    interval = Interval(lower=float(lower), upper=float(upper), level=0.95, estimate=table.macro_f1)
+    return Figure(
+        name="macro F1",
+        about=f"{size:,} labels, {table.n:,} answered rows",
+        value=table.macro_f1,
+        interval=interval,
+    )
+
+
+def confusion(rows: Rows) -> ClassificationSummary | None:
+    """Return who is taken for whom among the rows that are right or wrong; None without such rows."""
+    judged, size = rows.judged, len(rows.labels)
+    if not judged.any():
+        return None
+    given = np.where(rows.label[judged] == UNKNOWN, size, rows.label[judged])
+    cells = np.bincount(rows.answer[judged] * (size + 1) + given, minlength=size * (size + 1))
+    table = cells.reshape(size, size + 1)
+    return ClassificationSummary.from_counts(rows.labels, table[:, :-1], table[:, -1])
+
+
+def reliability_bins(rows: Rows) -> list[Bin]:
+    """Return bins of equal width that hold a row, by rising confidence; those of the calibration error."""
+    confidence, correct = rows.confidence[rows.scored], rows.correct[rows.scored]
+    edges = np.linspace(0.0, 1.0, RELIABILITY_BINS + 1)
+    place = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, RELIABILITY_BINS - 1)
+    count = np.bincount(place, minlength=RELIABILITY_BINS)
+    right = np.bincount(place, weights=correct, minlength=RELIABILITY_BINS)
+    total = np.bincount(place, weights=confidence, minlength=RELIABILITY_BINS)
+    return [
+        Bin(
+            lower=float(edges[i]),
+            upper=float(edges[i + 1]),
+            count=int(count[i]),
+            confidence=float(total[i] / count[i]),
+            accuracy=wilson_interval(int(right[i]), int(count[i])),
+        )
+        for i in np.flatnonzero(count)
+    ]
+
+
+def confidence_bars(rows: Rows) -> list[Bar]:
+    """Return how many right and wrong rows have which confidence, in bins of equal width."""
+    edges = np.linspace(0.0, 1.0, CONFIDENCE_BINS + 1)
+    right, wrong = (
+        _counts(rows.confidence[rows.scored & (rows.correct == value)], edges) for value in (1, 0)
+    )
+    return _bars(edges, right, wrong)
+
+
+def latency_bars(rows: Rows) -> list[Bar]:
+    """Return how many rows took how many seconds, in bins of equal ratio; none without latencies."""
+    seconds = rows.latency[~np.isnan(rows.latency)]
+    seconds = seconds[seconds > 0.0]
+    if len(seconds) == 0:
+        return []
+    low, high = float(seconds.min()), float(seconds.max())
+    edges = np.geomspace(low, max(high, low * 1.1), LATENCY_BINS + 1)
+    edges[0], edges[-1] = low, max(high, edges[-1])  # rounding must not lose the ends
+    counts = _counts(seconds, edges)
+    return _bars(edges, counts, np.zeros_like(counts))
+
+
+def _counts(values: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.int64]:
+    place = np.clip(np.searchsorted(edges, values, side="left") - 1, 0, len(edges) - 2)
+    counts: NDArray[np.int64] = np.bincount(place, minlength=len(edges) - 1)
+    return counts
+
+
+def _bars(edges: NDArray[np.float64], right: NDArray[np.int64], wrong: NDArray[np.int64]) -> list[Bar]:
+    return [
+        Bar(lower=float(edges[i]), upper=float(edges[i + 1]), right=int(right[i]), wrong=int(wrong[i]))
+        for i in range(len(right))
+    ]
+
+
+def risk_coverage(rows: Rows) -> RiskCoverage | None:
+    """Return the curve, one point per threshold, thinned evenly in coverage; None without rows."""
+    confidence, correct = rows.confidence[rows.scored], rows.correct[rows.scored]
+    if len(correct) == 0:
+        return None
+    threshold, group, size = np.unique(confidence, return_inverse=True, return_counts=True)
+    wrong = np.bincount(group, weights=1.0 - correct)
+    accepted = np.cumsum(size[::-1])
+    risk = np.cumsum(wrong[::-1]) / accepted
+    coverage = accepted / len(correct)
+    chosen = np.unique(np.searchsorted(coverage, np.linspace(coverage[0], 1.0, CURVE_POINTS)))
+    chosen = chosen[chosen < len(coverage)]
+    return RiskCoverage(threshold=threshold[::-1][chosen], coverage=coverage[chosen], risk=risk[chosen])
+
+
+def mistakes(rows: Rows, limit: int) -> Mistakes:
+    """Return wrong rows, surest first: the `limit` surest, and as many of those that may be mislabelled.
+
+    Confident learning's rule of thumb (Northcutt, Jiang and Chuang 2021): the given label's probability
+    reaches what rows of that label have on average. Rows without a confidence come last.
+    """
+    wrong = rows.correct == 0
+    size = len(rows.labels)
+    known = (rows.answer != UNKNOWN) & ~np.isnan(rows.own) & rows.judged
+    count = np.bincount(rows.answer[known], minlength=size)
+    total = np.bincount(rows.answer[known], weights=rows.own[known], minlength=size)
+    mean = np.append(np.where(count > 0, total / np.maximum(count, 1), np.inf), np.inf)
+    suspect = wrong & (rows.label != UNKNOWN) & (np.nan_to_num(rows.confidence, nan=-1.0) >= mean[rows.label])
+    sureness = np.where(np.isnan(rows.confidence), -1.0, rows.confidence)
+    places = np.flatnonzero(wrong)
+    order = places[np.argsort(-sureness[places], kind="stable")]
+    shown = np.zeros(len(rows), dtype=np.bool_)
+    shown[order[:limit]] = True
+    shown[order[suspect[order]][:limit]] = True
+    return Mistakes(rows=tuple(order[shown[order]].tolist()), mislabelled=suspect, wrong=len(places))
+
+
+def compare(base: Rows, other: Rows) -> PairedComparison | None:
+    """Compare accuracy on the rows of the same text and true label that both are right or wrong on."""
+    _, a, b = np.intersect1d(base.key[base.judged], other.key[other.judged], return_indices=True)
+    if len(a) == 0:
+        return None
+    return paired_comparison(base.correct[base.judged][a], other.correct[other.judged][b])

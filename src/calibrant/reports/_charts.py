@@ -1,0 +1,301 @@
+"""Charts as inline SVG: colours come from the page's style, so that they follow light and dark."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Final
+
+from markupsafe import Markup
+
+from calibrant.reports._analysis import Bar, Bin, RiskCoverage
+
+__all__ = [
+    "CertifiedPoint",
+    "confidence_chart",
+    "latency_chart",
+    "percent",
+    "reliability_chart",
+    "risk_chart",
+    "seconds",
+]
+
+WIDTH: Final = 460
+HEIGHT: Final = 320
+LEFT, RIGHT, TOP, BOTTOM = 58, 26, 30, 52
+_TICKS: Final = (1, 2, 5, 10)
+
+Scale = Callable[[float], float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CertifiedPoint:
+    """The acceptance rule a calibration has certified, as ``calibration.json`` states it.
+
+    Attributes
+    ----------
+    threshold : float
+        Lowest accepted confidence.
+    coverage : float
+        Share of rows accepted, in [0, 1].
+    target_accuracy : float
+        What is promised of the accepted rows, in [0, 1].
+    accuracy_lower_bound : float
+        Of the accuracy at this threshold alone, without regard to how it was chosen, in [0, 1].
+    delta : float
+        Probability that the promise fails, in (0, 1).
+    """
+
+    threshold: float
+    coverage: float
+    accuracy_lower_bound: float
+    target_accuracy: float
+    delta: float
+
+
+def percent(value: float) -> str:
+    """Return a share as a short percentage."""
+    return f"{100 * value:.4g} %"
+
+
+def seconds(value: float) -> str:
+    """Return a time with two significant digits, in a unit that suits it."""
+    return f"{1000 * value:.2g} ms" if value < 0.0995 else f"{value:.2g} s"
+
+
+class _Frame:
+    """A chart area with axes; `x` and `y` map data to the drawing."""
+
+    def __init__(self, identity: str, title: str, description: str, *, x: Scale, y: Scale) -> None:
+        self.x, self.y = x, y
+        self._parts = [
+            Markup(
+                '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-labelledby="{id}-t {id}-d">'
+                '<title id="{id}-t">{}</title><desc id="{id}-d">{}</desc>'
+            ).format(WIDTH, HEIGHT, title, description, id=identity)
+        ]
+
+    def add(self, markup: str, **values: object) -> None:
+        """Add an element; floats are rounded to a tenth of a pixel."""
+        shown = {
+            name: f"{value:.1f}" if isinstance(value, float) else value for name, value in values.items()
+        }
+        self._parts.append(Markup(markup).format(**shown))  # noqa: S704 (literals of this module; values are escaped)
+
+    def text(self, x: float, y: float, text: str, *, kind: str = "middle") -> None:
+        """Add a line of text."""
+        self.add('<text x="{x}" y="{y}" class="{kind}">{text}</text>', x=x, y=y, text=text, kind=kind)
+
+    def line(self, ends: tuple[float, float, float, float], kind: str) -> None:
+        """Add a line between two points of the drawing."""
+        self.add(
+            '<line class="{kind}" x1="{a}" y1="{b}" x2="{c}" y2="{d}"/>',
+            kind=kind,
+            **dict(zip("abcd", map(float, ends), strict=True)),
+        )
+
+    def axes(
+        self, across: Sequence[tuple[float, str]], up: Sequence[tuple[float, str]], names: tuple[str, str]
+    ) -> None:
+        """Draw grid, tick labels and the names of both axes."""
+        for value, label in up:
+            y = self.y(value)
+            self.line((LEFT, y, WIDTH - RIGHT, y), "grid")
+            self.text(LEFT - 7.0, y + 4.5, label, kind="end")
+        for value, label in across:
+            self.text(self.x(value), HEIGHT - BOTTOM + 19.0, label)
+        self.line((LEFT, HEIGHT - BOTTOM, WIDTH - RIGHT, HEIGHT - BOTTOM), "axis")
+        self.text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12.0, names[0])
+        self.text(6.0, 17.0, names[1], kind="start")
+
+    def bar(self, left: float, right: float, height: float, kind: str, about: str) -> None:
+        """Draw a bar from the axis up, in the units of the data; with a text for the pointer."""
+        x0, x1, y = self.x(left), self.x(right), self.y(height)
+        self.add(
+            '<rect class="{kind}" x="{x}" y="{y}" width="{w}" height="{h}"><title>{about}</title></rect>',
+            kind=kind,
+            x=x0,
+            y=y,
+            w=max(x1 - x0, 0.5),
+            h=max(HEIGHT - BOTTOM - y, 0.0),
+            about=about,
+        )
+
+    def drawn(self) -> Markup:
+        """Return the element."""
+        return Markup("").join([*self._parts, Markup("</svg>")])
+
+
+def _linear(low: float, high: float, begin: float, end: float) -> Scale:
+    span = (high - low) or 1.0
+    return lambda value: begin + (value - low) / span * (end - begin)
+
+
+def _across(low: float, high: float) -> Scale:
+    return _linear(low, high, LEFT, WIDTH - RIGHT)
+
+
+def _up(low: float, high: float) -> Scale:
+    return _linear(low, high, HEIGHT - BOTTOM, TOP)
+
+
+_SHARES: Final = [(share / 5, percent(share / 5)) for share in range(6)]
+
+
+def _ticks(high: float) -> list[float]:
+    """Return round values from 0 up to the first one that is not below `high`."""
+    rough = max(high, 1e-6) / 4
+    unit = 10.0 ** math.floor(math.log10(rough))
+    step = next(unit * factor for factor in _TICKS if unit * factor >= rough * 0.999)
+    ticks = []
+    for number in count():
+        ticks.append(number * step)
+        if ticks[-1] >= high * 0.999:
+            return ticks
+    raise AssertionError
+
+
+def reliability_chart(identity: str, bins: Sequence[Bin]) -> Markup:
+    """Draw accuracy over confidence, with Wilson's intervals; on the diagonal confidence is honest."""
+    frame = _Frame(
+        identity,
+        "Reliability diagram",
+        f"Accuracy over mean confidence in {len(bins)} bins, with 95 % intervals. Points below the diagonal: "
+        "more confident than right.",
+        x=_across(0.0, 1.0),
+        y=_up(0.0, 1.0),
+    )
+    frame.axes(_SHARES, _SHARES, ("confidence", "accuracy"))
+    frame.line((frame.x(0), frame.y(0), frame.x(1), frame.y(1)), "ideal")
+    most = max((found.count for found in bins), default=1)
+    for found in bins:
+        x, accuracy = frame.x(found.confidence), found.accuracy
+        frame.line((x, frame.y(accuracy.lower), x, frame.y(accuracy.upper)), "whisker")
+        frame.add(
+            '<circle class="point" cx="{x}" cy="{y}" r="{r}"><title>{about}</title></circle>',
+            x=x,
+            y=frame.y(accuracy.estimate),
+            r=3.0 + 5.0 * math.sqrt(found.count / most),
+            about=f"{found.count:,} rows, confidence {found.confidence:.3f}, accuracy {accuracy.estimate:.3f} "
+            f"({accuracy.lower:.3f} to {accuracy.upper:.3f})",
+        )
+    return frame.drawn()
+
+
+def confidence_chart(identity: str, bars: Sequence[Bar]) -> Markup:
+    """Draw the share of the right and of the wrong rows that have each confidence, side by side."""
+    right, wrong = sum(bar.right for bar in bars), sum(bar.wrong for bar in bars)
+    shares = [(bar.right / max(right, 1), bar.wrong / max(wrong, 1)) for bar in bars]
+    ticks = _ticks(max((max(pair) for pair in shares), default=0.0) or 1.0)
+    frame = _Frame(
+        identity,
+        "Confidence of right and wrong answers",
+        f"Share of the {right:,} right and of the {wrong:,} wrong answers by confidence.",
+        x=_across(0.0, 1.0),
+        y=_up(0.0, ticks[-1]),
+    )
+    frame.add(
+        '<defs><pattern id="{id}-hatch" width="5" height="5" patternUnits="userSpaceOnUse" '
+        'patternTransform="rotate(45)"><rect class="wrong" width="5" height="5"/>'
+        '<line class="hatch" x1="0" y1="0" x2="0" y2="5"/></pattern></defs>',
+        id=identity,
+    )
+    frame.axes(_SHARES, [(tick, percent(tick)) for tick in ticks], ("confidence", "share of each kind"))
+    for bar, (good, bad) in zip(bars, shares, strict=True):
+        middle = (bar.lower + bar.upper) / 2
+        gap = (bar.upper - bar.lower) * 0.08
+        between = f"confidence {bar.lower:.2f} to {bar.upper:.2f}"
+        if bar.right:
+            frame.bar(bar.lower + gap, middle, good, "right", f"{bar.right:,} right, {between}")
+        if bar.wrong:
+            frame.add('<g fill="url(#{id}-hatch)">', id=identity)
+            frame.bar(middle, bar.upper - gap, bad, "hatched", f"{bar.wrong:,} wrong, {between}")
+            frame.add("</g>")
+    _legend(frame, identity)
+    return frame.drawn()
+
+
+def _legend(frame: _Frame, identity: str) -> None:
+    x = WIDTH - 160.0
+    frame.add('<rect class="right" x="{x}" y="8" width="12" height="12"/>', x=x)
+    frame.text(x + 17, 18.5, "right", kind="start")
+    frame.add('<rect fill="url(#{id}-hatch)" x="{x}" y="8" width="12" height="12"/>', x=x + 75, id=identity)
+    frame.text(x + 92, 18.5, "wrong", kind="start")
+
+
+def risk_chart(identity: str, curve: RiskCoverage, certified: CertifiedPoint | None) -> Markup:
+    """Draw the error rate over the share of rows that are accepted, and the certified rule, if any."""
+    heights = [*curve.risk.tolist(), *([] if certified is None else [1.0 - certified.target_accuracy])]
+    ticks = _ticks(max(0.01, *heights))
+    all_rows = f"{percent(float(curve.risk[-1]))} of all rows are wrong."
+    frame = _Frame(
+        identity,
+        "Risk-coverage curve",
+        f"Error rate among accepted rows over the share of rows accepted, surest first. {all_rows}",
+        x=_across(0.0, 1.0),
+        y=_up(0.0, ticks[-1]),
+    )
+    names = ("coverage: share of rows accepted", "risk: share of wrong rows among them")
+    frame.axes(_SHARES, [(tick, percent(tick)) for tick in ticks], names)
+    points = " ".join(
+        f"{frame.x(a):.1f},{frame.y(b):.1f}"
+        for a, b in zip(curve.coverage.tolist(), curve.risk.tolist(), strict=True)
+    )
+    frame.add('<polyline class="curve" points="{points}"/>', points=points)
+    if len(curve.risk) == 1:
+        frame.add(
+            '<circle class="point" cx="{x}" cy="{y}" r="4"/>',
+            x=frame.x(float(curve.coverage[0])),
+            y=frame.y(float(curve.risk[0])),
+        )
+    if certified is not None:
+        _mark(frame, certified)
+    return frame.drawn()
+
+
+def _mark(frame: _Frame, certified: CertifiedPoint) -> None:
+    """Draw the certified coverage at the risk that is promised."""
+    risk = 1.0 - certified.target_accuracy
+    x, y = frame.x(certified.coverage), frame.y(risk)
+    frame.line((LEFT, y, WIDTH - RIGHT, y), "target")
+    frame.line((x, HEIGHT - BOTTOM, x, y), "target")
+    frame.add(
+        '<path class="certified" d="M{a} {y}L{x} {b}L{c} {y}L{x} {d}Z"><title>{about}</title></path>',
+        x=x,
+        y=y,
+        a=x - 7,
+        c=x + 7,
+        b=y - 7,
+        d=y + 7,
+        about=f"certified: threshold {certified.threshold:.4g}, coverage {certified.coverage:.3f}, "
+        f"accuracy at least {certified.target_accuracy:.4g} with probability {1.0 - certified.delta:.4g}",
+    )
+    left = certified.coverage > 0.6
+    frame.text(x - 10 if left else x + 10, y - 8, "certified", kind="end" if left else "start")
+
+
+def latency_chart(identity: str, bars: Sequence[Bar]) -> Markup:
+    """Draw how many rows took how long, on a logarithmic axis."""
+    low, high = math.log(bars[0].lower), math.log(bars[-1].upper)
+    scale = _across(low, high)
+    ticks = _ticks(max(bar.right for bar in bars))
+    frame = _Frame(
+        identity,
+        "Latency",
+        f"Rows by seconds from question to answer: from {seconds(bars[0].lower)} to {seconds(bars[-1].upper)}.",
+        x=lambda value: scale(math.log(value)),
+        y=_up(0.0, ticks[-1]),
+    )
+    marks = [math.exp(low + (high - low) * part / 4) for part in range(5)]
+    frame.axes(
+        [(mark, seconds(mark)) for mark in marks],
+        [(tick, f"{tick:,.0f}" if tick >= 1 or not tick else f"{tick:g}") for tick in ticks],
+        ("latency (logarithmic)", "rows"),
+    )
+    for bar in bars:
+        if bar.right:
+            about = f"{bar.right:,} rows, {seconds(bar.lower)} to {seconds(bar.upper)}"
+            frame.bar(bar.lower, bar.upper, bar.right, "right", about)
+    return frame.drawn()

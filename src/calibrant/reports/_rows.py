@@ -1,0 +1,297 @@
+"""``predictions.jsonl`` as arrays: any number of rows in little memory, texts read again only where shown."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.core import DataError, Outcome, StateError
+
+__all__ = ["RowTexts", "Rows", "read_rows", "read_texts"]
+
+UNKNOWN: Final = -1
+_ROUNDING: Final = 1e-6
+_TEXT: Final = 600  # characters of an input or a reason that are shown
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Rows:
+    """The rows of one prompt.
+
+    Attributes
+    ----------
+    path : Path
+        The file.
+    labels : tuple of str
+        Labels that occur, or are known to the run, sorted.
+    answer, label : ndarray of int, shape (n,)
+        Places in `labels` of the true and the given label; -1 where there is none.
+    correct : ndarray of int, shape (n,)
+        1 right, 0 wrong, -1 where the row failed or its true label is not known.
+    confidence : ndarray of float, shape (n,)
+        In the given label, in [0, 1]; NaN where it is not known.
+    own : ndarray of float, shape (n,)
+        Probability of the true label, in [0, 1]; NaN where it is not known.
+    latency, cost : ndarray of float, shape (n,)
+        Seconds, and US dollars; NaN where nothing was asked or it is not known.
+    key : ndarray of uint64, shape (n,)
+        Equal for rows of the same text and true label; the second of two equal rows has another.
+    offset : ndarray of int, shape (n,)
+        Where the line begins in the file, in bytes.
+    outcomes : mapping of str to int
+        Rows by outcome.
+    torn : bool
+        Whether the last line was cut off, and left out.
+    """
+
+    path: Path
+    labels: tuple[str, ...]
+    answer: NDArray[np.int64]
+    label: NDArray[np.int64]
+    correct: NDArray[np.int64]
+    confidence: NDArray[np.float64]
+    own: NDArray[np.float64]
+    latency: NDArray[np.float64]
+    cost: NDArray[np.float64]
+    key: NDArray[np.uint64]
+    offset: NDArray[np.int64]
+    outcomes: Mapping[str, int]
+    torn: bool
+
+    def __len__(self) -> int:
+        return len(self.answer)
+
+    @property
+    def judged(self) -> NDArray[np.bool_]:
+        """Rows that are right or wrong, shape (n,)."""
+        judged: NDArray[np.bool_] = self.correct != UNKNOWN
+        return judged
+
+    @property
+    def scored(self) -> NDArray[np.bool_]:
+        """Rows that are right or wrong, and have a confidence, shape (n,)."""
+        scored: NDArray[np.bool_] = self.judged & ~np.isnan(self.confidence)
+        return scored
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowTexts:
+    """What a person reads of one row; long texts are cut.
+
+    Attributes
+    ----------
+    line : int
+        Place of the row among those of its prompt, from 1.
+    input, answer, given, reason : str
+        The text, the true label, the given label (or the outcome, where there is none), what went wrong.
+    """
+
+    line: int
+    input: str
+    answer: str
+    given: str
+    reason: str
+
+
+class _Columns:
+    """Grows by a row at a time."""
+
+    def __init__(self, labels: Iterable[str]) -> None:
+        self.answer, self.label, self.correct = array("i"), array("i"), array("b")
+        self.confidence, self.own, self.latency, self.cost = (array("d") for _ in range(4))
+        self.key, self.offset = array("Q"), array("q")
+        self.outcomes: Counter[str] = Counter()
+        self.places = {label: place for place, label in enumerate(labels)}
+
+    def add(self, record: Mapping[str, Any], offset: int) -> None:
+        """Take a row over; raises KeyError, TypeError or ValueError where it is none."""
+        text, answer, label = _text(record["input"]), record.get("answer") or None, record["label"]
+        outcome = Outcome(record["outcome"])
+        stated = _probability(record["confidence"], "confidence")
+        confidence = stated if outcome is Outcome.OK else math.nan
+        known = answer is not None and outcome is not Outcome.ERROR
+        own = _own(record, answer, confidence if answer == label else math.nan)
+        asked = record.get("attempts", 1) != 0
+        usage = record.get("usage") or record
+        latency, cost = (
+            _amount(source.get(name), name) if asked else math.nan
+            for source, name in ((record, "latency_seconds"), (usage, "cost"))
+        )
+        digest = hashlib.blake2b(f"{text}\0{answer}".encode("utf-8", "surrogatepass"), digest_size=8)
+        places = self._place(answer), self._place(label)
+        # Nothing is taken over before all of the row is known to fit.
+        self.answer.append(places[0])
+        self.label.append(places[1])
+        self.correct.append(int(answer == label) if known else UNKNOWN)
+        self.confidence.append(confidence)
+        self.own.append(own)
+        self.latency.append(latency)
+        self.cost.append(cost)
+        self.key.append(int.from_bytes(digest.digest(), "little"))
+        self.offset.append(offset)
+        self.outcomes[outcome.value] += 1
+
+    def _place(self, label: object) -> int:
+        return UNKNOWN if label is None else self.places.setdefault(_text(label), len(self.places))
+
+    def rows(self, path: Path, *, torn: bool) -> Rows:
+        """Return what was taken over."""
+        labels = tuple(sorted(self.places))
+        # One place more: the last, which -1 reads, is "none".
+        order = np.full(len(labels) + 1, UNKNOWN, dtype=np.int64)
+        for new, label in enumerate(labels):
+            order[self.places[label]] = new
+        return Rows(
+            path=path,
+            labels=labels,
+            answer=order[np.array(self.answer, dtype=np.int64)],
+            label=order[np.array(self.label, dtype=np.int64)],
+            correct=np.array(self.correct, dtype=np.int64),
+            confidence=np.array(self.confidence),
+            own=np.array(self.own),
+            latency=np.array(self.latency),
+            cost=np.array(self.cost),
+            key=_distinct(np.array(self.key, dtype=np.uint64)),
+            offset=np.array(self.offset, dtype=np.int64),
+            outcomes=dict(self.outcomes),
+            torn=torn,
+        )
+
+
+def read_rows(path: Path, *, finished: bool, labels: Iterable[str] = ()) -> dict[str, Rows]:
+    """Return the rows of the file by prompt: ``seed`` and ``best`` of a search, one nameless of an evaluation.
+
+    Parameters
+    ----------
+    path : Path
+        ``predictions.jsonl``.
+    finished : bool
+        Whether the run ended; the last line of one that did not may be cut off, and is then left out.
+    labels : iterable of str, optional
+        Labels that count even where no row has them.
+
+    Raises
+    ------
+    StateError
+        The file is missing or cannot be read.
+    DataError
+        A line is broken; names file and line.
+    """
+    known = dict.fromkeys(labels)
+    columns: defaultdict[str, _Columns] = defaultdict(lambda: _Columns(known))
+    offset, torn = 0, False
+    for number, line in enumerate(_lines(path), start=1):
+        try:
+            record = json.loads(line)
+            columns[_text(record.get("prompt", ""))].add(record, offset)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            if not finished and not line.endswith(b"\n"):
+                torn = True
+                break
+            raise DataError(
+                f"expected the line of a row, got one that does not fit ({_reason(error)}): restore the file, or "
+                "run the evaluation again in a new directory.",
+                path=path,
+                line=number,
+            ) from error
+        offset += len(line)
+    return {name: found.rows(path, torn=torn) for name, found in columns.items()}
+
+
+def read_texts(rows: Rows, chosen: Sequence[int]) -> list[RowTexts]:
+    """Return the texts of some rows, by their places, in that order."""
+    found = []
+    with rows.path.open("rb") as file:
+        for place in chosen:
+            file.seek(int(rows.offset[place]))
+            record = json.loads(file.readline())
+            found.append(
+                RowTexts(
+                    line=int(place) + 1,
+                    input=_shown(record["input"]),
+                    answer=_shown(record["answer"]),
+                    given=_shown(record["label"] or record["outcome"]),
+                    reason=_shown(record.get("reason") or ""),
+                )
+            )
+    return found
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            yield from file
+    except OSError as error:
+        raise StateError(
+            f"{path}: expected the predictions of a run ({error.strerror or error}): run `calibrant evaluate` or "
+            "`calibrant optimize` into this directory first."
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    return f"no {error}" if isinstance(error, KeyError) else str(error)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"expected text, got {value!r:.40}")
+    return value
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= _TEXT else text[:_TEXT] + " …"
+
+
+def _probability(value: object, name: str) -> float:
+    if value is None:
+        return math.nan
+    found = _number(value, name)
+    if not -_ROUNDING <= found <= 1.0 + _ROUNDING:
+        raise ValueError(f"expected {name} in [0, 1], got {value!r:.40}")
+    return min(max(found, 0.0), 1.0)
+
+
+def _amount(value: object, name: str) -> float:
+    return math.nan if value is None else _number(value, name)
+
+
+def _number(value: object, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"expected {name} to be a finite number, got {value!r:.40}")
+    return float(value)
+
+
+def _own(record: Mapping[str, Any], answer: str | None, otherwise: float) -> float:
+    """Return the probability of the true label: from the distribution, or the confidence of a right answer."""
+    if answer is None:
+        return math.nan
+    probabilities = record.get("probabilities")
+    if probabilities is not None and answer in probabilities:
+        return _probability(probabilities[answer], "probability")
+    distribution = record.get("distribution")
+    if distribution is not None and answer in distribution["labels"]:
+        return _probability(
+            math.exp(distribution["logprobs"][distribution["labels"].index(answer)]), "probability"
+        )
+    return otherwise
+
+
+def _distinct(key: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Give the second, third, ... row of equal key a key of its own, the same in every run."""
+    order = np.argsort(key, kind="stable")
+    ordered = key[order]
+    first = np.searchsorted(ordered, ordered)
+    repeat = (np.arange(len(key)) - first).astype(np.uint64)
+    found = key.copy()
+    found[order] += repeat * np.uint64(0x9E3779B97F4A7C15)  # wraps around; an odd constant keeps them apart
+    return found

@@ -1,0 +1,191 @@
+"""A directory becomes a run: what it says about itself, and its rows."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from calibrant.core import StateError
+from calibrant.reports._charts import CertifiedPoint
+from calibrant.reports._rows import Rows, read_rows
+
+__all__ = ["Run", "Search", "read_run"]
+
+_SCHEMA_VERSION: Final = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """What ``result.json`` of a search adds.
+
+    Attributes
+    ----------
+    record : mapping
+        The file.
+    diff : list of (str, str)
+        Lines of the first and the best prompt as (kind, text); kind is same, added or removed.
+    seed : Rows or None
+        The test rows under the first prompt.
+    """
+
+    record: Mapping[str, Any]
+    diff: list[tuple[str, str]]
+    seed: Rows | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A directory.
+
+    Attributes
+    ----------
+    name : str
+        The directory's name.
+    title : str
+        Task and model, as far as they are known.
+    rows : Rows
+        Its rows; of a search those under the best prompt.
+    metrics : mapping
+        ``metrics.json``; empty where there is none.
+    search : Search or None
+        What a search adds.
+    certified : CertifiedPoint or None
+        The certified acceptance rule, if one is kept in the directory.
+    remarks : list of str
+        What a reader must know first, such as that the run is not finished.
+    """
+
+    name: str
+    title: str
+    rows: Rows
+    metrics: Mapping[str, Any]
+    search: Search | None
+    certified: CertifiedPoint | None
+    remarks: list[str]
+
+
+def read_run(directory: Path) -> Run:
+    """Read the directory of a search, of an evaluation, or of any predictions.
+
+    Raises
+    ------
+    StateError
+        There is no run, or one of another version.
+    DataError
+        A line of its predictions is broken.
+    """
+    if not directory.is_dir():
+        raise StateError(f"{directory}: expected the directory of a run, found none: check the name.")
+    search, metrics = _record(directory / "result.json"), _record(directory / "metrics.json")
+    finished = bool(search or metrics)
+    per_label = metrics.get("per_label")
+    labels = list(per_label) if isinstance(per_label, dict) else []
+    prompts = read_rows(directory / "predictions.jsonl", finished=finished, labels=labels)
+    rows = prompts.get("best") or prompts.get("") or next(iter(prompts.values()), None)
+    if rows is None:
+        raise StateError(
+            f"{directory / 'predictions.jsonl'}: holds no row: wait for the first answers, or run it again."
+        )
+    about = search or metrics or _about(directory / "run.json")
+    return Run(
+        name=directory.resolve().name,
+        title=": ".join(str(about[key]) for key in ("task", "model") if isinstance(about.get(key), str)),
+        rows=rows,
+        metrics=metrics,
+        search=_search(directory / "result.json", search, prompts.get("seed")) if search else None,
+        certified=_certified(directory / "calibration.json"),
+        remarks=_remarks(metrics, rows, finished=finished),
+    )
+
+
+def _record(path: Path) -> dict[str, Any]:
+    """Return a versioned file; empty where there is none."""
+    if not path.exists():
+        return {}
+    found = _json(path)
+    version = found.get("schema_version")
+    if version != _SCHEMA_VERSION:
+        raise StateError(
+            f"{path}: expected schema version {_SCHEMA_VERSION}, got {version!r:.40}: use the calibrant that wrote it."
+        )
+    return found
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise StateError(
+            f"{path}: expected a JSON object ({error}): restore the file or run it again."
+        ) from error
+    if not isinstance(found, dict):
+        raise StateError(
+            f"{path}: expected a JSON object, got {found!r:.40}: restore the file or run it again."
+        )
+    return found
+
+
+def _about(path: Path) -> dict[str, Any]:
+    """Return what an unfinished run says about itself."""
+    return _json(path) if path.exists() else {}
+
+
+def _search(path: Path, record: Mapping[str, Any], seed: Rows | None) -> Search:
+    """Check a search's result as far as the page shows it."""
+    try:
+        prompts = [record[f"{name}_prompt"]["prompt"] for name in ("seed", "best")]
+        diff = _diff(*prompts)
+        # Read once here, so that the template meets no surprise.
+        shown = [
+            record[name] for name in ("proposer", "seed", "metric_calls", "accepted", "proposals", "improved")
+        ]
+        shown += [f"{record[name]['validation_score']:.3f}" for name in ("seed_prompt", "best_prompt")]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise StateError(f"{path}: expected a complete result ({error!r}): run the search again.") from error
+    return Search(record=record, diff=diff, seed=seed)
+
+
+def _diff(seed: str, best: str) -> list[tuple[str, str]]:
+    kinds = {"  ": "same", "+ ": "added", "- ": "removed"}
+    compared = difflib.ndiff(seed.splitlines(), best.splitlines())
+    return [(kinds[line[:2]], line[2:]) for line in compared if line[:2] in kinds]
+
+
+def _certified(path: Path) -> CertifiedPoint | None:
+    if not path.exists():
+        return None
+    found = _json(path).get("certified")
+    if found is None:
+        return None
+    try:
+        values = {name: float(found[name]) for name in CertifiedPoint.__dataclass_fields__}
+    except (KeyError, TypeError, ValueError) as error:
+        raise StateError(
+            f"{path}: expected a certified rule that is complete ({error!r}): calibrate again."
+        ) from error
+    if not all(0.0 <= value <= 1.0 for value in values.values()):
+        raise StateError(
+            f"{path}: expected a certified rule with values in [0, 1], got {values}: calibrate again."
+        )
+    return CertifiedPoint(**values)
+
+
+def _remarks(metrics: Mapping[str, Any], rows: Rows, *, finished: bool) -> list[str]:
+    remarks = []
+    if not finished:
+        remarks.append(
+            f"This run has no metrics.json or result.json: it is not finished. What follows is about the {len(rows):,} "
+            "rows that are there so far."
+        )
+    if rows.torn:
+        remarks.append("The last line of predictions.jsonl is cut off and was left out.")
+    if metrics.get("complete") is False:
+        expected = metrics.get("rows_expected")
+        total = f" of {expected:,}" if isinstance(expected, int) else ""
+        why = f" ({metrics['stopped']})" if metrics.get("stopped") else ""
+        remarks.append(f"This run ended early{why}: {len(rows):,}{total} rows are there.")
+    return remarks
