@@ -1,4 +1,4 @@
-"""Does a certified threshold keep its promise, and what does it cost in coverage?
+"""Check that certified thresholds keep their promise, and what this costs in coverage.
 
     python benchmarks/bench_certify.py --data DIR_WITH_CSV [--draws 1000] [--rows 1000] [--delta 0.1]
 

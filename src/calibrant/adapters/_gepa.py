@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
 from gepa.core.adapter import EvaluationBatch, ProposalFn
 
@@ -20,7 +20,6 @@ from calibrant.calibration import LabelPriorCorrection, ThresholdSuggestion
 from calibrant.core import (
     Client,
     ConfigurationError,
-    DataError,
     Journal,
     LabelSet,
     LogprobSpace,

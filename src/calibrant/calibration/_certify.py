@@ -49,8 +49,8 @@ class CertifiedThreshold:
     n, n_accepted : int
         Labelled rows, and how many of them are accepted.
     additional_rows : int or None
-        How many more labelled rows would be needed if their accuracy were as observed; 0 with a
-        threshold, None if no part of the rows that is large enough was observed above the target.
+        About how many more labelled rows would be needed if their accuracy were as observed; 0 with
+        a threshold, None if no part of the rows that is large enough was observed above the target.
     """
 
     threshold: float | None
@@ -149,26 +149,19 @@ def certify_threshold(
     cells, n, k = rows_at_thresholds(p, y)
     first = first_rows(len(p), target_accuracy=target, delta=level)
     if start is None:
-        started = n >= first
+        top, started = 0, n >= first
     else:
-        started = candidate_thresholds()[cells] <= check_number("start", start, low=0.0, high=1.0)
+        # The rows that the first threshold accepts are those of the last one above it that matters.
+        top = int(np.searchsorted(-candidate_thresholds(), -check_number("start", start, low=0.0, high=1.0)))
+        begin = int(np.searchsorted(cells, top, side="right")) - 1
+        started = np.arange(len(cells)) >= (begin if begin >= 0 else len(cells))
     last = int(last_certified(n, k, started, target_accuracy=target, delta=level))
     if last < 0:
         missing = _additional_rows(n, k, first, target=target, delta=level)
-        return CertifiedThreshold(
-            threshold=None,
-            coverage=0.0,
-            accuracy=None,
-            accuracy_lower_bound=0.0,
-            target_accuracy=target,
-            delta=level,
-            n=len(p),
-            n_accepted=0,
-            additional_rows=missing,
-        )
+        return _nothing(target, level, n=len(p), additional_rows=missing)
     accepted, right = int(n[last]), int(k[last])
     return CertifiedThreshold(
-        threshold=float(candidate_thresholds()[cells[last]]),
+        threshold=float(candidate_thresholds()[max(cells[last], top)]),
         coverage=accepted / len(p),
         accuracy=right / accepted,
         accuracy_lower_bound=max(target, _lower_bound(right, accepted, level)),
@@ -224,7 +217,7 @@ def certify_class_thresholds(
     found = {
         label: certify_threshold(p[own], y[own], target_accuracy=target, delta=share)
         if (own := names == label).any()
-        else _never_predicted(target, share)
+        else _nothing(target, share, n=0, additional_rows=None)
         for label in legal
     }
     return CertifiedClassThresholds(
@@ -304,14 +297,16 @@ def last_certified(
     passed = (binom.sf(k - 1, n, target_accuracy) <= delta) & (n > 0)
     chain = np.logical_and.accumulate(passed | ~started, axis=-1) & started
     last = n.shape[-1] - 1 - chain[..., ::-1].argmax(axis=-1)
-    result: NDArray[np.intp] = np.where(chain.any(axis=-1), last, -1)
+    # Of thresholds that accept the same rows, the highest: all of them passed.
+    accepted = np.take_along_axis(n, last[..., None], axis=-1)
+    result: NDArray[np.intp] = np.where(chain.any(axis=-1), (n == accepted).argmax(axis=-1), -1)
     return result
 
 
 def _additional_rows(
     n: NDArray[np.intp], k: NDArray[np.intp], first: int, *, target: float, delta: float
 ) -> int | None:
-    """Return the fewest further rows, over thresholds, with which one would pass as it was observed."""
+    """Return how many further rows, at the best threshold, would do if accuracy were as observed."""
     from scipy.stats import binom  # noqa: PLC0415  (heavy)
 
     total = int(n[-1])
@@ -343,7 +338,7 @@ def _lower_bound(right: int, accepted: int, delta: float) -> float:
     return float(beta.ppf(delta, right, accepted - right + 1)) if right else 0.0
 
 
-def _never_predicted(target: float, delta: float) -> CertifiedThreshold:
+def _nothing(target: float, delta: float, *, n: int, additional_rows: int | None) -> CertifiedThreshold:
     return CertifiedThreshold(
         threshold=None,
         coverage=0.0,
@@ -351,9 +346,9 @@ def _never_predicted(target: float, delta: float) -> CertifiedThreshold:
         accuracy_lower_bound=0.0,
         target_accuracy=target,
         delta=delta,
-        n=0,
+        n=n,
         n_accepted=0,
-        additional_rows=None,
+        additional_rows=additional_rows,
     )
 
 

@@ -101,8 +101,7 @@ class ConformalSets:
             raise ConfigurationError(
                 "Expected level in (0, 1), got 1.0: only the set of all labels is certain."
             )
-        # The quantile of rank ceil((n + 1) level) must exist.
-        least = ceil(wished / (1.0 - wished) - 1e-9)
+        least = ceil(max(1.0 / wished, 1.0 / (1.0 - wished)))  # MAPIE's own limit
         if len(self._rows) < least:
             raise ConfigurationError(
                 f"Expected at least {least} labelled rows at level {wished:g}, got {len(self._rows)}: "

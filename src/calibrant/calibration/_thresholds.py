@@ -26,7 +26,7 @@ _ENOUGH: Final = 50
 _FEWEST_CORRECT: Final = 5
 _BINARY: Final = 0.95  # share of correct answers from which on hardly any is told from another
 _PUNISHING: Final = 0.10  # share of correct answers below which hardly any earns full score
-_TINY: Final = 1e-12
+_LEAST: Final = 1e-9  # confidences below count as 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,8 @@ class ThresholdSuggestion:
     n, n_correct : int
         Predictions, and how many of them were right.
     cluster : Interval
-        Median confidence of the correct predictions, with a 95 % interval from order statistics.
+        Median confidence of the correct predictions, with an interval from order statistics, of at least
+        95 % where there are six or more (its `level` is exact).
     full_score : float
         Share of the correct predictions with a confidence of at least `scoring`.
     """
@@ -103,7 +104,7 @@ def suggest_thresholds(confidence: ArrayLike, correct: ArrayLike) -> ThresholdSu
     cluster = _median(right)
     family, high, low = _family(right)
     if family == "custom":
-        high = max(_rounded_down(cluster.estimate), _TINY)
+        high = max(_rounded_down(cluster.estimate), _LEAST)
         low = _divide(right, wrong, high)
     full_score = float(np.mean(right >= high))
     return ThresholdSuggestion(
@@ -134,7 +135,7 @@ def _nearest(median: float) -> tuple[ThresholdFamily, float, float]:
 
 
 def _log_odds(p: float) -> float:
-    clipped = min(max(p, _TINY), 1.0 - _TINY)
+    clipped = min(max(p, _LEAST), 1.0 - _LEAST)
     return log(clipped / (1.0 - clipped))
 
 
@@ -154,7 +155,7 @@ def _median(values: NDArray[np.float64]) -> Interval:
 def _divide(right: NDArray[np.float64], wrong: NDArray[np.float64], high: float) -> float:
     """Return the confidence below `high` that best divides right from wrong predictions."""
     candidates = np.unique(np.concatenate([right, wrong]))
-    candidates = candidates[(candidates > 0.0) & (candidates < high)]
+    candidates = candidates[(candidates > _LEAST) & (candidates < high)]
     if len(candidates) == 0:
         return high * 0.9  # nothing lies below: slightly below, as the guide has it
     if len(wrong) == 0:
@@ -162,13 +163,13 @@ def _divide(right: NDArray[np.float64], wrong: NDArray[np.float64], high: float)
     kept_right = (right[:, None] >= candidates).mean(axis=0)
     kept_wrong = (wrong[:, None] >= candidates).mean(axis=0)
     best = float(candidates[int(np.argmax(kept_right - kept_wrong))])
-    return max(_rounded_down(best), _TINY) if _rounded_down(best) < high else best
+    return max(_rounded_down(best), _LEAST)
 
 
 def _rounded_down(value: float) -> float:
     """Return `value` to two significant digits, never above it."""
-    if value <= 0.0:
-        return 0.0
+    if value <= _LEAST:
+        return value
     digits = 1 - floor(log10(value))
     return min(value, floor(value * 10.0**digits + 1e-9) / 10.0**digits)
 
