@@ -63,7 +63,7 @@ def test_too_few_rows_for_a_level_are_refused_with_how_many_are_needed() -> None
     """20 rows carry 95 %, 19 do not."""
     rows, answers = draw(6, 20, 3)
     assert ConformalSets().fit(rows, answers).predict(rows, level=0.95).any()
-    with pytest.raises(ConfigurationError, match="at least 20 labelled rows at level 0[.]95, got 19"):
+    with pytest.raises(ConfigurationError, match=r"at least 20 labelled rows at level 0\.95, got 19"):
         ConformalSets().fit(rows[:19], answers[:19]).predict(rows, level=0.95)
 
 
