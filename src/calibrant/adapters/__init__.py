@@ -3,6 +3,7 @@
 from calibrant.adapters._gepa import ConfidenceAdapter
 from calibrant.adapters._objectives import OBJECTIVES, Objective
 from calibrant.adapters._prior import PRIOR_ROWS, PriorCorrection
+from calibrant.adapters._thresholds import THRESHOLD_ROWS, Thresholds
 from calibrant.adapters._types import (
     ConfidenceDataInst,
     ConfidenceRolloutOutput,
@@ -13,6 +14,7 @@ from calibrant.adapters._types import (
 __all__ = [
     "OBJECTIVES",
     "PRIOR_ROWS",
+    "THRESHOLD_ROWS",
     "ConfidenceAdapter",
     "ConfidenceDataInst",
     "ConfidenceRolloutOutput",
@@ -20,4 +22,5 @@ __all__ = [
     "EvaluationObserver",
     "Objective",
     "PriorCorrection",
+    "Thresholds",
 ]

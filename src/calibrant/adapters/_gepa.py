@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
 from gepa.core.adapter import EvaluationBatch, ProposalFn
 
@@ -13,12 +13,13 @@ from calibrant.adapters._failures import FailureMonitor
 from calibrant.adapters._objectives import Objective, resolve_objectives
 from calibrant.adapters._parameters import Schema, check_calls, check_thresholds, find_labels
 from calibrant.adapters._prior import PriorCorrection, open_prior
+from calibrant.adapters._rows import Candidate, checked_row, output_of, query_of, record_of
+from calibrant.adapters._thresholds import Thresholds, open_thresholds
 from calibrant.adapters._types import ConfidenceDataInst, ConfidenceRolloutOutput, ConfidenceTrajectory
-from calibrant.calibration import LabelPriorCorrection
+from calibrant.calibration import LabelPriorCorrection, ThresholdSuggestion
 from calibrant.core import (
     Client,
     ConfigurationError,
-    DataError,
     Journal,
     LabelSet,
     LogprobSpace,
@@ -33,10 +34,6 @@ from calibrant.scoring import LinearBlendScoring, ScoringStrategy
 __all__ = ["ConfidenceAdapter"]
 
 _LOG = logging.getLogger("calibrant")
-
-USER_TEMPLATE = "user_template"
-
-Candidate: TypeAlias = dict[str, str]
 
 
 class ConfidenceAdapter:
@@ -98,6 +95,11 @@ class ConfidenceAdapter:
         The calls it takes, once per prompt, count as metric calls.
     prior_texts : iterable of str
         Unlabelled texts for it, such as the training inputs; 64 of them are used, always the same.
+    thresholds : {"auto"}, optional
+        Both thresholds, and the scoring strategy unless one is given, come from `suggest_thresholds`
+        on 80 of `threshold_rows` under the first prompt evaluated; the calls count as metric calls.
+    threshold_rows : iterable of ConfidenceDataInst
+        Labelled rows for it, such as the training rows.
 
     Attributes
     ----------
@@ -140,6 +142,8 @@ class ConfidenceAdapter:
         tolerance: Tolerance | None = None,
         prior_correction: PriorCorrection | None = None,
         prior_texts: Iterable[str] = (),
+        thresholds: Thresholds | None = None,
+        threshold_rows: Iterable[ConfidenceDataInst] = (),
     ) -> None:
         self.model = model
         self.response_schema = response_schema
@@ -170,6 +174,8 @@ class ConfidenceAdapter:
             on_prediction=on_prediction,
             prior_correction=prior_correction,
             prior_texts=prior_texts,
+            thresholds=thresholds,
+            threshold_rows=threshold_rows,
         )
 
     @classmethod
@@ -182,8 +188,8 @@ class ConfidenceAdapter:
             Asked with the candidate's prompt instead of its own.
         **options
             ``scoring_strategy``, ``high_confidence_threshold``, ``low_confidence_threshold``,
-            ``failure_score``, ``objectives``, ``proposer``, ``on_prediction``, ``prior_correction``
-            and ``prior_texts``, as above.
+            ``failure_score``, ``objectives``, ``proposer``, ``on_prediction``, ``prior_correction``,
+            ``prior_texts``, ``thresholds`` and ``threshold_rows``, as above.
         """
         adapter = cls.__new__(cls)
         adapter._set_up(classifier, **options)  # noqa: SLF001  (its own class)
@@ -202,6 +208,8 @@ class ConfidenceAdapter:
         on_prediction: Callable[[Prediction], None] | None = None,
         prior_correction: PriorCorrection | None = None,
         prior_texts: Iterable[str] = (),
+        thresholds: Thresholds | None = None,
+        threshold_rows: Iterable[ConfidenceDataInst] = (),
     ) -> None:
         check_thresholds(high_confidence_threshold, low_confidence_threshold, failure_score)
         if scoring_strategy is not None and not isinstance(scoring_strategy, ScoringStrategy):
@@ -219,6 +227,10 @@ class ConfidenceAdapter:
         self.completions_without_logprobs = 0
         self._on_prediction = on_prediction
         self._prior = open_prior(prior_correction, prior_texts)
+        self._scoring_is_given = scoring_strategy is not None
+        self._thresholds = open_thresholds(
+            thresholds, [checked_row(row, classifier.labels) for row in threshold_rows]
+        )
         self._failures = FailureMonitor()
         self._observe = getattr(proposer, "observe", None)
         prepare = getattr(proposer, "prepare", None)
@@ -291,7 +303,7 @@ class ConfidenceAdapter:
         if unknown:
             raise ConfigurationError(f"Expected components among {list(candidate)}, got {unknown}.")
         records = [
-            _record(trajectory)
+            record_of(trajectory)
             for trajectory in eval_batch.trajectories
             if trajectory["prediction"].outcome is not Outcome.ERROR
         ]
@@ -300,9 +312,11 @@ class ConfidenceAdapter:
     def _evaluate_many(
         self, items: Sequence[tuple[Candidate, list[ConfidenceDataInst]]], *, capture_traces: bool
     ) -> list[EvaluationBatch[ConfidenceTrajectory, ConfidenceRolloutOutput]]:
-        rows = [[self._checked(row) for row in batch] for _, batch in items]
+        rows = [[checked_row(row, self.labels) for row in batch] for _, batch in items]
         queries = [
-            _query(candidate, row) for (candidate, _), batch in zip(items, rows, strict=True) for row in batch
+            query_of(candidate, row)
+            for (candidate, _), batch in zip(items, rows, strict=True)
+            for row in batch
         ]
         predictions, new = self._ask(queries)
         found, start = [], 0
@@ -318,20 +332,38 @@ class ConfidenceAdapter:
 
     def _ask(self, queries: Sequence[Query]) -> tuple[list[Prediction], list[int]]:
         """Return the predictions, corrected where wished, and how many calls each counts for."""
-        prior = [] if self._prior is None else self._prior.queries(queries)
-        asked = [*prior, *queries]
+        sample = [] if self._thresholds is None else self._thresholds.queries(queries)
+        wanted = [*sample, *queries]
+        prior = [] if self._prior is None else self._prior.queries(wanted)
+        asked = [*prior, *wanted]
         new = self._new(asked)
         predictions = self.classifier.runner.run(
             asked, on_prediction=lambda index, found: self._notify(found) if new[index] else None
         )
         self._count(asked, predictions, new)
-        n_prior = len(prior)
-        calls = [int(is_new) for is_new in new[n_prior:]]
         if self._prior is not None:
-            self._prior.fit(prior, predictions[:n_prior])
-            if prior:
-                calls[0] += sum(new[:n_prior])
-        return [self.corrected(q, p) for q, p in zip(queries, predictions[n_prior:], strict=True)], calls
+            self._prior.fit(prior, predictions[: len(prior)])
+        found = [self.corrected(q, p) for q, p in zip(wanted, predictions[len(prior) :], strict=True)]
+        if sample:
+            self._set_thresholds(found[: len(sample)])
+        extra = len(prior) + len(sample)
+        calls = [int(is_new) for is_new in new[extra:]]
+        if calls:
+            calls[0] += sum(new[:extra])
+        return found[len(sample) :], calls
+
+    def _set_thresholds(self, sample: Sequence[Prediction]) -> None:
+        found = None if self._thresholds is None else self._thresholds.fit(sample)
+        if found is None:
+            return
+        self.high_confidence_threshold, self.low_confidence_threshold = found.high, found.low
+        if not self._scoring_is_given:
+            self.scoring_strategy = LinearBlendScoring(found.scoring)
+
+    @property
+    def suggested_thresholds(self) -> ThresholdSuggestion | None:
+        """What ``thresholds="auto"`` found; None before the first evaluation, without it, or without enough answers."""
+        return None if self._thresholds is None else self._thresholds.suggestion
 
     def label_prior(self, query: Query) -> LabelPriorCorrection | None:
         """Return the correction of a query's prompt; None before the prompt was evaluated, or without one."""
@@ -373,7 +405,7 @@ class ConfidenceAdapter:
                 for (row, prediction), score in zip(pairs, scores, strict=True)
             ]
         return EvaluationBatch(
-            outputs=[_output(prediction) for prediction in predictions],
+            outputs=[output_of(prediction) for prediction in predictions],
             scores=scores,
             trajectories=trajectories,
             objective_scores=[
@@ -408,27 +440,6 @@ class ConfidenceAdapter:
             high=self.high_confidence_threshold,
             low=self.low_confidence_threshold,
         )
-
-    def _checked(self, row: ConfidenceDataInst) -> ConfidenceDataInst:
-        """Return a copy of the row whose answer is spelled as in the label set."""
-        for name in ("input", "answer"):
-            if not isinstance(row.get(name), str):
-                raise DataError(
-                    f"Expected text under {name!r} in every row, got {row.get(name)!r:.80} in {row!r:.200}."
-                )
-        context = row.get("additional_context")
-        if context is not None and not isinstance(context, Mapping | str):
-            raise DataError(
-                f"Expected additional_context to be a mapping or a text, got {context!r:.80} in {row!r:.200}."
-            )
-        answer = self.labels.canonical(row["answer"])
-        if answer is None:
-            known = ", ".join(self.labels.labels[:8])
-            raise DataError(
-                f"Expected an answer among the {len(self.labels)} labels ({known}), got {row['answer']!r:.80} "
-                f"for the input {row['input']!r:.80}: correct the row or add the label to the schema."
-            )
-        return {**row, "answer": answer}
 
     def _notify(self, prediction: Prediction) -> None:
         if self._on_prediction is not None:
@@ -466,34 +477,3 @@ class ConfidenceAdapter:
             More than 20 % of the last 50 rows, or of a larger batch, and at least 5 failed.
         """
         self._failures.record(predictions, provider=self.classifier.client.name)
-
-
-def _query(candidate: Candidate, row: ConfidenceDataInst) -> Query:
-    prompt = next((text for name, text in candidate.items() if name != USER_TEMPLATE), None)
-    if prompt is None:
-        raise ConfigurationError(
-            f"Expected a candidate with a system prompt, got the components {list(candidate)}."
-        )
-    return Query(prompt=prompt, text=row["input"], user_template=candidate.get(USER_TEMPLATE))
-
-
-def _output(prediction: Prediction) -> ConfidenceRolloutOutput:
-    return {
-        "full_assistant_response": prediction.text,
-        "parsed_value": prediction.label,
-        "logprob_score": prediction.log_confidence,
-        "outcome": prediction.outcome.value,
-        "reason": prediction.reason,
-    }
-
-
-def _record(trajectory: ConfidenceTrajectory) -> dict[str, str]:
-    prediction = trajectory["prediction"]
-    generated = prediction.label or prediction.text or f"<{prediction.outcome.value}>"
-    if prediction.label is not None and prediction.confidence is not None:
-        generated += f" ({prediction.confidence:.1%} probability)"
-    return {
-        "Inputs": trajectory["data"]["input"],
-        "Generated Outputs": generated,
-        "Feedback": trajectory["feedback"],
-    }

@@ -58,6 +58,9 @@ def optimize(  # noqa: PLR0913
         str | None,
         typer.Option(help="batch divides out every prompt's preference for labels; off does not."),
     ] = None,
+    thresholds: Annotated[
+        str | None, typer.Option(help="auto takes confidence thresholds from 80 training rows.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Run directory; an interrupted run in it is resumed.")
     ] = None,
@@ -75,6 +78,7 @@ def optimize(  # noqa: PLR0913
         minibatch_size=minibatch_size,
         seed=seed,
         prior_correction=prior_correction,
+        thresholds=thresholds,
         out=out,
         as_json=as_json,
     )

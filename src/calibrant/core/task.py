@@ -103,12 +103,16 @@ class ScoringSettings(_Section):
         Confidence thresholds of feedback, in (0, 1], `low` not above `high`.
     parameters : mapping
         The strategy's own parameters; ``linear`` takes `high` as its threshold by default.
+    thresholds : str or None
+        ``auto`` makes the search take `high` and `low`, and the threshold of ``linear`` unless
+        `parameters` are given, from a sample of the training rows.
     """
 
     strategy: Literal["linear", "threshold", "sigmoid", "brier", "log"] = "linear"
     high: float = pydantic.Field(default=0.99, gt=0, le=1)
     low: float = pydantic.Field(default=0.90, gt=0, le=1, validate_default=True)
     parameters: dict[str, float] = pydantic.Field(default_factory=dict)
+    thresholds: Literal["auto"] | None = None
 
     @pydantic.field_validator("low")
     @classmethod

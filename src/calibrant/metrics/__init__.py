@@ -6,6 +6,7 @@ from calibrant.metrics._classification import ClassificationSummary, LabelMetric
 from calibrant.metrics._intervals import paired_mean_interval, wilson_interval
 from calibrant.metrics._paired import PairedComparison, paired_comparison
 from calibrant.metrics._selective import aurc, auroc, selective_accuracy
+from calibrant.metrics._validation import check_confidence_correct
 
 __all__ = [
     "ClassificationSummary",
@@ -15,6 +16,7 @@ __all__ = [
     "auroc",
     "bootstrap_interval",
     "brier_score",
+    "check_confidence_correct",
     "classification_summary",
     "expected_calibration_error",
     "paired_comparison",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from calibrant.adapters import PRIOR_ROWS, ConfidenceAdapter, PriorCorrection
+from calibrant.adapters import PRIOR_ROWS, THRESHOLD_ROWS, ConfidenceAdapter, PriorCorrection, Thresholds
 from calibrant.adapters import ConfidenceDataInst as Row
 from calibrant.calibration import Fingerprint, LabelPriorCorrection
 from calibrant.core import (
@@ -75,6 +75,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     out: str | Path | None = None,
     progress: ProgressListener | None = None,
     prior_correction: Literal["batch", "off"] | None = None,
+    thresholds: Thresholds | None = None,
 ) -> OptimizationResult:
     """Search for a better prompt with GEPA and report on rows the search never saw.
 
@@ -104,6 +105,9 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         ``batch`` divides the label prior of every prompt out of its predictions, fitted on 64
         training inputs without their answers, which count as metric calls. By default what the task
         says under ``[calibration]``.
+    thresholds : {"auto"}, optional
+        Take the confidence thresholds of scores and feedback from 80 training rows under the first
+        prompt, which count as metric calls. By default what the task says under ``[scoring]``.
 
     Returns
     -------
@@ -123,7 +127,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     if out is not None:
         _check_names(model, reflection_model, proposer)
     task = task if isinstance(task, Task) else Task.from_file(task)
-    plan = _plan(task, reflection_model, proposer, minibatch_size, seed, prior_correction)
+    plan = _plan(task, reflection_model, proposer, minibatch_size, seed, prior_correction, thresholds)
     _check_budget(task, plan, max_metric_calls)
     scoring = _scoring(task.scoring)
     with ExitStack() as stack:
@@ -174,15 +178,17 @@ class _Plan:
     minibatch_size: int
     seed: int
     prior_correction: PriorCorrection | None
+    thresholds: Thresholds | None
 
 
-def _plan(
+def _plan(  # noqa: PLR0913  (the options of a search)
     task: Task,
     reflection_model: str | Callable[[str], str] | None,
     proposer: Literal["exemplar", "reflection"] | Proposer | None,
     minibatch_size: int | None,
     seed: int,
     prior_correction: Literal["batch", "off"] | None,
+    thresholds: Thresholds | None,
 ) -> _Plan:
     for split in ("train", "validation", "test"):
         task.rows(split)
@@ -221,6 +227,7 @@ def _plan(
         minibatch_size=minibatch_size or rows,
         seed=seed,
         prior_correction=_prior(task, prior_correction),
+        thresholds=_wished_thresholds(task, thresholds),
     )
 
 
@@ -231,6 +238,14 @@ def _prior(task: Task, wished: Literal["batch", "off"] | None) -> PriorCorrectio
     return None if method == "off" else method
 
 
+def _wished_thresholds(task: Task, wished: Thresholds | None) -> Thresholds | None:
+    if wished not in {None, "auto"}:
+        raise ConfigurationError(
+            f"Expected thresholds 'auto', got {wished!r}: numbers belong in the task, as high and low under [scoring]."
+        )
+    return wished or task.scoring.thresholds
+
+
 def _teaching(task: Task) -> list[Example]:
     """Return the training rows whose text is no validation or test row: only these may be shown."""
     held_out = {normalise_label(example.input) for example in (*task.validation, *task.test)}
@@ -239,12 +254,14 @@ def _teaching(task: Task) -> list[Example]:
 
 def _check_budget(task: Task, plan: _Plan, max_metric_calls: int) -> None:
     n_prior = 0 if plan.prior_correction is None else min(PRIOR_ROWS, len(task.train))
-    floor = 2 * (len(task.validation) + plan.minibatch_size + n_prior)
+    n_sample = 0 if plan.thresholds is None else min(THRESHOLD_ROWS, len(task.train))
+    floor = 2 * (len(task.validation) + plan.minibatch_size + n_prior) + n_sample
     if max_metric_calls < floor:
         prior = f" and two label-prior corrections from {n_prior} training rows" if n_prior else ""
+        sample = f" and {n_sample} training rows for thresholds" if n_sample else ""
         raise ConfigurationError(
             f"Expected max_metric_calls >= {floor}, got {max_metric_calls}: one accepted proposal takes two passes "
-            f"over {len(task.validation)} validation rows, two minibatches of {plan.minibatch_size}{prior}."
+            f"over {len(task.validation)} validation rows, two minibatches of {plan.minibatch_size}{prior}{sample}."
         )
 
 
@@ -254,7 +271,8 @@ def _fingerprint(task: Task, model: ModelLike | None, plan: _Plan) -> dict[str, 
         "prompt": task.prompt,
         "user_template": task.user_template,
         "field": task.field,
-        "scoring": task.scoring.model_dump(),
+        "scoring": task.scoring.model_dump(exclude={"thresholds"})
+        | ({} if plan.thresholds is None else {"thresholds": plan.thresholds}),
         "prior_correction": plan.prior_correction,
         "settings": task.model.model_dump(exclude={"concurrency"}),
         "rows": [
@@ -278,14 +296,21 @@ def _adapter(
 ) -> ConfidenceAdapter:
     return ConfidenceAdapter.from_classifier(
         classifier,
-        scoring_strategy=scoring,
+        scoring_strategy=None if _thresholds_score(task, plan) else scoring,
         high_confidence_threshold=task.scoring.high,
         low_confidence_threshold=task.scoring.low,
         proposer=plan.proposer,
         on_prediction=tracker.on_prediction,
         prior_correction=plan.prior_correction,
         prior_texts=[example.input for example in task.train],
+        thresholds=plan.thresholds,
+        threshold_rows=[_row(example) for example in task.train],
     )
+
+
+def _thresholds_score(task: Task, plan: _Plan) -> bool:
+    """Return whether thresholds to be found also make the score: as the task says nothing else."""
+    return plan.thresholds is not None and task.scoring.strategy == "linear" and not task.scoring.parameters
 
 
 def _scoring(settings: ScoringSettings) -> ScoringStrategy:

@@ -1,0 +1,78 @@
+"""One row on its way to a query, an output and a record for reflection."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from calibrant.adapters._types import ConfidenceDataInst, ConfidenceRolloutOutput, ConfidenceTrajectory
+from calibrant.core import ConfigurationError, DataError, LabelSet, Prediction
+from calibrant.inference import Query
+
+__all__ = ["Candidate", "checked_row", "output_of", "query_of", "record_of"]
+
+USER_TEMPLATE = "user_template"
+
+Candidate: TypeAlias = dict[str, str]
+
+
+def checked_row(row: ConfidenceDataInst, labels: LabelSet) -> ConfidenceDataInst:
+    """Return a copy of the row whose answer is spelled as in the label set.
+
+    Raises
+    ------
+    DataError
+        A field is no text, or the answer is not one of the labels.
+    """
+    for name in ("input", "answer"):
+        if not isinstance(row.get(name), str):
+            raise DataError(
+                f"Expected text under {name!r} in every row, got {row.get(name)!r:.80} in {row!r:.200}."
+            )
+    context = row.get("additional_context")
+    if context is not None and not isinstance(context, Mapping | str):
+        raise DataError(
+            f"Expected additional_context to be a mapping or a text, got {context!r:.80} in {row!r:.200}."
+        )
+    answer = labels.canonical(row["answer"])
+    if answer is None:
+        known = ", ".join(labels.labels[:8])
+        raise DataError(
+            f"Expected an answer among the {len(labels)} labels ({known}), got {row['answer']!r:.80} "
+            f"for the input {row['input']!r:.80}: correct the row or add the label to the schema."
+        )
+    return {**row, "answer": answer}
+
+
+def query_of(candidate: Candidate, row: ConfidenceDataInst) -> Query:
+    """Return what is asked about a row: the first component that is no template is the prompt."""
+    prompt = next((text for name, text in candidate.items() if name != USER_TEMPLATE), None)
+    if prompt is None:
+        raise ConfigurationError(
+            f"Expected a candidate with a system prompt, got the components {list(candidate)}."
+        )
+    return Query(prompt=prompt, text=row["input"], user_template=candidate.get(USER_TEMPLATE))
+
+
+def output_of(prediction: Prediction) -> ConfidenceRolloutOutput:
+    """Return what GEPA keeps of a prediction."""
+    return {
+        "full_assistant_response": prediction.text,
+        "parsed_value": prediction.label,
+        "logprob_score": prediction.log_confidence,
+        "outcome": prediction.outcome.value,
+        "reason": prediction.reason,
+    }
+
+
+def record_of(trajectory: ConfidenceTrajectory) -> dict[str, str]:
+    """Return what a reflecting model reads about a row."""
+    prediction = trajectory["prediction"]
+    generated = prediction.label or prediction.text or f"<{prediction.outcome.value}>"
+    if prediction.label is not None and prediction.confidence is not None:
+        generated += f" ({prediction.confidence:.1%} probability)"
+    return {
+        "Inputs": trajectory["data"]["input"],
+        "Generated Outputs": generated,
+        "Feedback": trajectory["feedback"],
+    }

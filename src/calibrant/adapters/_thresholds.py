@@ -1,0 +1,103 @@
+"""Thresholds of scores and feedback, found on a sample of the training rows."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal, TypeAlias
+
+import numpy as np
+
+from calibrant.adapters._types import ConfidenceDataInst
+from calibrant.calibration import ThresholdSuggestion, suggest_thresholds
+from calibrant.core import ConfigurationError, Prediction
+from calibrant.inference import Query
+
+__all__ = ["THRESHOLD_ROWS", "ThresholdFinder", "Thresholds", "open_thresholds"]
+
+_LOG = logging.getLogger("calibrant")
+
+Thresholds: TypeAlias = Literal["auto"]
+
+THRESHOLD_ROWS: Final = 80
+
+
+class ThresholdFinder:
+    """Asks a fixed sample of labelled rows once, under the first prompt that is evaluated.
+
+    Scores of all prompts must compare, so what was found under the first one holds for all.
+
+    Parameters
+    ----------
+    rows : iterable of ConfidenceDataInst
+        Labelled rows, answers spelled as in the label set; `THRESHOLD_ROWS` of them are used.
+    seed : int, default 0
+        Seed of the sample.
+
+    Raises
+    ------
+    ConfigurationError
+        There are no rows.
+    """
+
+    def __init__(self, rows: Iterable[ConfidenceDataInst], *, seed: int = 0) -> None:
+        found = list(rows)
+        if not found:
+            raise ConfigurationError(
+                "Expected labelled rows to find thresholds on, got none: pass threshold_rows, such as "
+                "the training rows."
+            )
+        if len(found) > THRESHOLD_ROWS:
+            chosen = np.random.default_rng(seed).choice(len(found), THRESHOLD_ROWS, replace=False)
+            found = [found[i] for i in sorted(chosen)]
+        self.rows = tuple(found)
+        self.suggestion: ThresholdSuggestion | None = None
+        self._done = False
+
+    def queries(self, asked: Sequence[Query]) -> list[Query]:
+        """Return what must be asked first: the sample under the first prompt, once."""
+        if self._done or not asked:
+            return []
+        first = asked[0]
+        return [
+            Query(prompt=first.prompt, text=row["input"], user_template=first.user_template)
+            for row in self.rows
+        ]
+
+    def fit(self, predictions: Sequence[Prediction]) -> ThresholdSuggestion | None:
+        """Return thresholds from the answers to `queries`; None where they do not suffice."""
+        self._done = True
+        known = [
+            (prediction.confidence, prediction.label == row["answer"])
+            for row, prediction in zip(self.rows, predictions, strict=True)
+            if prediction.label is not None and prediction.confidence is not None
+        ]
+        try:
+            self.suggestion = suggest_thresholds([c for c, _ in known], [right for _, right in known])
+        except ConfigurationError as error:
+            _LOG.warning(
+                "thresholds='auto': the thresholds given stay, for the sample does not suffice. %s", error
+            )
+            return None
+        _LOG.info("thresholds='auto': high %g, low %g", self.suggestion.high, self.suggestion.low)
+        for warning in self.suggestion.warnings:
+            _LOG.warning("thresholds='auto': %s", warning)
+        return self.suggestion
+
+
+def open_thresholds(wished: Thresholds | None, rows: Iterable[ConfidenceDataInst]) -> ThresholdFinder | None:
+    """Return what finds thresholds, or None where those given shall hold.
+
+    Raises
+    ------
+    ConfigurationError
+        Another wish than ``auto``, or there are no rows.
+    """
+    if wished is None:
+        return None
+    if wished != "auto":
+        raise ConfigurationError(
+            f"Expected thresholds 'auto' or None, got {wished!r}: for numbers of your own pass "
+            "high_confidence_threshold and low_confidence_threshold."
+        )
+    return ThresholdFinder(rows)

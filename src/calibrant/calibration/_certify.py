@@ -1,0 +1,360 @@
+"""Certified abstention: which answers can be accepted so that enough of them are right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calibrant.calibration._validation import check_number
+from calibrant.core import ConfigurationError
+from calibrant.metrics import check_confidence_correct
+
+__all__ = [
+    "CertifiedClassThresholds",
+    "CertifiedThreshold",
+    "candidate_thresholds",
+    "certify_class_thresholds",
+    "certify_threshold",
+    "first_rows",
+    "last_certified",
+    "rows_at_thresholds",
+]
+
+_MOST_ROWS = 2.0**50  # where more rows would be needed, no number of rows is a useful answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class CertifiedThreshold:
+    """A threshold whose accepted answers are right often enough, or why there is none.
+
+    Attributes
+    ----------
+    threshold : float or None
+        Accept an answer whose confidence is at least this, in [0, 1]; None where nothing qualifies.
+    coverage : float
+        Share of the labelled rows that it accepts, in [0, 1]; 0 without a threshold.
+    accuracy : float or None
+        Share of right answers among these rows.
+    accuracy_lower_bound : float
+        Exact (Clopper-Pearson) lower bound of the accuracy at this threshold, at level
+        ``1 - delta``; 0 without a threshold. What holds in spite of the choice among thresholds is
+        `target_accuracy`, which it is never below.
+    target_accuracy, delta : float
+        What was asked for: with probability ``1 - delta``, the accuracy is at least the target.
+    n, n_accepted : int
+        Labelled rows, and how many of them are accepted.
+    additional_rows : int or None
+        About how many more labelled rows would be needed if their accuracy were as observed; 0 with
+        a threshold, None if no part of the rows that is large enough was observed above the target.
+    """
+
+    threshold: float | None
+    coverage: float
+    accuracy: float | None
+    accuracy_lower_bound: float
+    target_accuracy: float
+    delta: float
+    n: int
+    n_accepted: int
+    additional_rows: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CertifiedClassThresholds:
+    """One threshold per predicted label; all of them hold together.
+
+    Attributes
+    ----------
+    thresholds : mapping of str to CertifiedThreshold
+        By predicted label, each at its share of `delta`.
+    coverage : float
+        Share of all labelled rows that is accepted, in [0, 1].
+    target_accuracy, delta : float
+        With probability ``1 - delta`` the accuracy behind every threshold is at least the target.
+    """
+
+    thresholds: Mapping[str, CertifiedThreshold]
+    coverage: float
+    target_accuracy: float
+    delta: float
+
+    def accepts(self, confidence: ArrayLike, predicted: Sequence[str]) -> NDArray[np.bool_]:
+        """Return which answers to accept, shape (n,); labels without a threshold never are.
+
+        Raises
+        ------
+        ConfigurationError
+            Lengths differ, or confidences are not in [0, 1].
+        """
+        p, _ = check_confidence_correct(confidence, np.zeros(len(predicted)))
+        found = [self.thresholds.get(label) for label in predicted]
+        least = [np.inf if t is None or t.threshold is None else t.threshold for t in found]
+        result: NDArray[np.bool_] = p >= np.array(least)
+        return result
+
+
+def certify_threshold(
+    confidence: ArrayLike,
+    correct: ArrayLike,
+    *,
+    target_accuracy: float,
+    delta: float = 0.05,
+    start: float | None = None,
+) -> CertifiedThreshold:
+    """Return the lowest threshold whose accepted answers have the target accuracy, certified.
+
+    Fixed-sequence Learn-then-Test (Angelopoulos et al. 2021): the thresholds of a fixed grid are
+    tested from the highest down, each at level `delta` by the exact binomial tail of the number of
+    right answers among the rows it accepts, until the first one fails. The last that passed is
+    returned. Any of them holds an error only if the first bad one passed, so nothing is paid for
+    trying many.
+
+    The sequence begins at the highest threshold that accepts enough rows to tell anything (by their
+    number, never by their answers). This is exact where accuracy does not rise as confidence falls;
+    with `start`, chosen without looking at the rows, it is exact whatever the model does. Rows must
+    be drawn independently from what the threshold will be used on.
+
+    Parameters
+    ----------
+    confidence : array-like of shape (n,)
+        In [0, 1], n >= 1; ties may be many.
+    correct : array-like of shape (n,)
+        1 where the answer was right, else 0.
+    target_accuracy : float
+        In (0, 1).
+    delta : float, default 0.05
+        Allowed probability that the accuracy is below the target all the same, in (0, 1).
+    start : float, optional
+        Threshold to begin with, in [0, 1].
+
+    Raises
+    ------
+    ConfigurationError
+        No rows, NaN, lengths that differ, or a number out of range.
+
+    Examples
+    --------
+    >>> certify_threshold([0.9] * 59, [1] * 59, target_accuracy=0.95).threshold
+    0.9
+    >>> certify_threshold([0.9] * 50, [1] * 50, target_accuracy=0.95).additional_rows
+    9
+    """
+    p, y = check_confidence_correct(confidence, correct)
+    target, level = _inside("target_accuracy", target_accuracy), _inside("delta", delta)
+    cells, n, k = rows_at_thresholds(p, y)
+    first = first_rows(len(p), target_accuracy=target, delta=level)
+    if start is None:
+        top, started = 0, n >= first
+    else:
+        # The rows that the first threshold accepts are those of the last one above it that matters.
+        top = int(np.searchsorted(-candidate_thresholds(), -check_number("start", start, low=0.0, high=1.0)))
+        begin = int(np.searchsorted(cells, top, side="right")) - 1
+        started = np.arange(len(cells)) >= (begin if begin >= 0 else len(cells))
+    last = int(last_certified(n, k, started, target_accuracy=target, delta=level))
+    if last < 0:
+        missing = _additional_rows(n, k, first, target=target, delta=level)
+        return _nothing(target, level, n=len(p), additional_rows=missing)
+    accepted, right = int(n[last]), int(k[last])
+    return CertifiedThreshold(
+        threshold=float(candidate_thresholds()[max(cells[last], top)]),
+        coverage=accepted / len(p),
+        accuracy=right / accepted,
+        accuracy_lower_bound=max(target, _lower_bound(right, accepted, level)),
+        target_accuracy=target,
+        delta=level,
+        n=len(p),
+        n_accepted=accepted,
+        additional_rows=0,
+    )
+
+
+def certify_class_thresholds(
+    confidence: ArrayLike,
+    correct: ArrayLike,
+    predicted: Sequence[str],
+    *,
+    target_accuracy: float,
+    delta: float = 0.05,
+    labels: Sequence[str] | None = None,
+) -> CertifiedClassThresholds:
+    """Return one certified threshold per predicted label, with a joint guarantee.
+
+    Every label is tested on its own rows at ``delta`` divided by the number of labels (Bonferroni),
+    so with probability ``1 - delta`` all thresholds hold.
+
+    Parameters
+    ----------
+    confidence, correct, target_accuracy, delta
+        As for `certify_threshold`.
+    predicted : sequence of str, length n
+        What was predicted.
+    labels : sequence of str, optional
+        The label set; by default the labels that were predicted. Those never predicted get no
+        threshold.
+
+    Raises
+    ------
+    ConfigurationError
+        As for `certify_threshold`, or a predicted label is not among `labels`.
+    """
+    p, y = check_confidence_correct(confidence, correct)
+    target, level = _inside("target_accuracy", target_accuracy), _inside("delta", delta)
+    names = np.array([str(label) for label in predicted], dtype=object)
+    if len(names) != len(p):
+        raise ConfigurationError(
+            f"Expected predicted to hold {len(p)} labels, one per row, got {len(names)}."
+        )
+    legal = sorted(set(names)) if labels is None else list(dict.fromkeys(labels))
+    unknown = sorted(set(names) - set(legal))
+    if unknown:
+        raise ConfigurationError(f"Expected predicted labels among {legal[:8]}, got {unknown[:8]}.")
+    share = level / len(legal)
+    found = {
+        label: certify_threshold(p[own], y[own], target_accuracy=target, delta=share)
+        if (own := names == label).any()
+        else _nothing(target, share, n=0, additional_rows=None)
+        for label in legal
+    }
+    return CertifiedClassThresholds(
+        thresholds=MappingProxyType(found),
+        coverage=sum(certified.n_accepted for certified in found.values()) / len(p),
+        target_accuracy=target,
+        delta=level,
+    )
+
+
+@lru_cache(maxsize=1)
+def candidate_thresholds() -> NDArray[np.float64]:
+    """Return the grid of thresholds, highest first, from 1 to 0.
+
+    Thousandths, and two digits of the distance to 0 and 1 below that, down to 1e-12: most models
+    are surest about most rows. A dense grid costs nothing, for neighbours accept nearly the same rows.
+    """
+    fine = [mantissa / 10.0**digits for digits in range(5, 14) for mantissa in range(10, 100)]
+    values = {i / 1000 for i in range(1001)} | set(fine) | {round(1.0 - x, 13) for x in fine}
+    grid = np.array(sorted(values, reverse=True))
+    grid.flags.writeable = False
+    return grid
+
+
+def rows_at_thresholds(
+    confidence: NDArray[np.float64], correct: NDArray[np.float64]
+) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
+    """Return the thresholds that matter, how many rows each accepts, and how many of these are right.
+
+    Of thresholds that accept the same rows only the highest matters: nothing is claimed about
+    confidences never seen. Thresholds are positions in `candidate_thresholds`, ascending.
+    """
+    cells, own = np.unique(np.searchsorted(-candidate_thresholds(), -confidence), return_inverse=True)
+    n = np.bincount(own, minlength=len(cells)).cumsum()
+    k = np.bincount(own[correct == 1.0], minlength=len(cells)).cumsum()
+    return cells, n, k
+
+
+def first_rows(n: int, *, target_accuracy: float, delta: float) -> int:
+    """Return how many rows the first threshold of the sequence must accept.
+
+    Enough to pass, nine times in ten, with an accuracy halfway between the target and 1 (normal
+    approximation), but no more than a quarter of the rows, and never fewer than pass when all of
+    them are right.
+    """
+    from scipy.stats import norm  # noqa: PLC0415  (heavy)
+
+    least = int(np.ceil(np.log(delta) / np.log(target_accuracy) - 1e-9))
+    halfway = (1.0 + target_accuracy) / 2.0
+    spread = norm.isf(delta) * np.sqrt(target_accuracy * (1.0 - target_accuracy))
+    spread += norm.isf(0.1) * np.sqrt(halfway * (1.0 - halfway))
+    enough = int(np.ceil((max(spread, 0.0) / (halfway - target_accuracy)) ** 2))
+    return max(1, least, min(enough, n // 4))
+
+
+def last_certified(
+    n: NDArray[np.intp],
+    k: NDArray[np.intp],
+    started: NDArray[np.bool_],
+    *,
+    target_accuracy: float,
+    delta: float,
+) -> NDArray[np.intp]:
+    """Return the position of the last threshold of an unbroken row of passes; -1 where there is none.
+
+    Parameters
+    ----------
+    n, k : array of int, shape (..., t)
+        Rows accepted and right answers among them, for t thresholds from the highest down.
+    started : array of bool, shape (..., t)
+        False for the thresholds before the sequence begins, True from there on.
+    target_accuracy, delta : float
+        As for `certify_threshold`.
+    """
+    from scipy.stats import binom  # noqa: PLC0415  (heavy)
+
+    passed = (binom.sf(k - 1, n, target_accuracy) <= delta) & (n > 0)
+    chain = np.logical_and.accumulate(passed | ~started, axis=-1) & started
+    last = n.shape[-1] - 1 - chain[..., ::-1].argmax(axis=-1)
+    # Of thresholds that accept the same rows, the highest: all of them passed.
+    accepted = np.take_along_axis(n, last[..., None], axis=-1)
+    result: NDArray[np.intp] = np.where(chain.any(axis=-1), (n == accepted).argmax(axis=-1), -1)
+    return result
+
+
+def _additional_rows(
+    n: NDArray[np.intp], k: NDArray[np.intp], first: int, *, target: float, delta: float
+) -> int | None:
+    """Return how many further rows, at the best threshold, would do if accuracy were as observed."""
+    from scipy.stats import binom  # noqa: PLC0415  (heavy)
+
+    total = int(n[-1])
+    promising = (n >= min(first, max(1, total // 4))) & (k > target * n)
+    if not promising.any():
+        return None
+    observed, coverage = k[promising] / n[promising], n[promising] / total
+
+    def fails(rows: NDArray[np.float64]) -> NDArray[np.bool_]:
+        right = np.floor(observed * rows + 1e-9)
+        found: NDArray[np.bool_] = binom.sf(right - 1.0, rows, target) > delta
+        return found
+
+    low, high = np.zeros(len(observed)), np.ones(len(observed))
+    while (growing := fails(high) & (high < _MOST_ROWS)).any():
+        low, high = np.where(growing, high, low), np.where(growing, 2.0 * high, high)
+    while (high - low > 1.0).any():
+        middle = np.floor((low + high) / 2.0)
+        failed = fails(middle)
+        low, high = np.where(failed, middle, low), np.where(failed, high, middle)
+    needed = np.ceil(high / coverage - 1e-9)[high < _MOST_ROWS]
+    return None if needed.size == 0 else max(1, int(needed.min()) - total)
+
+
+def _lower_bound(right: int, accepted: int, delta: float) -> float:
+    """Return the exact lower bound of a share, at level 1 - delta."""
+    from scipy.stats import beta  # noqa: PLC0415  (heavy)
+
+    return float(beta.ppf(delta, right, accepted - right + 1)) if right else 0.0
+
+
+def _nothing(target: float, delta: float, *, n: int, additional_rows: int | None) -> CertifiedThreshold:
+    return CertifiedThreshold(
+        threshold=None,
+        coverage=0.0,
+        accuracy=None,
+        accuracy_lower_bound=0.0,
+        target_accuracy=target,
+        delta=delta,
+        n=n,
+        n_accepted=0,
+        additional_rows=additional_rows,
+    )
+
+
+def _inside(name: str, value: object) -> float:
+    """Return a number strictly between 0 and 1."""
+    number = check_number(name, value, low=0.0, high=1.0, open_low=True)
+    if number == 1.0:
+        raise ConfigurationError(f"Expected {name} in (0, 1), got 1.0: no number of rows proves certainty.")
+    return number

@@ -1,0 +1,135 @@
+"""The adapter with thresholds found on a sample of the training rows."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from calibrant import ConfidenceAdapter
+from calibrant.adapters import THRESHOLD_ROWS
+from calibrant.core import ConfigurationError, DataError, LabelSet
+from calibrant.logprobs import enum_schema
+from calibrant.scoring import BrierScoring, LinearBlendScoring
+from calibrant.testing import FakeClient
+
+LABELS = ("cat", "dog")
+ROWS: list[Any] = [{"input": "meow", "answer": "cat"}, {"input": "woof", "answer": "dog"}]
+TRAIN: list[Any] = [
+    {"input": f"{sound} {number}", "answer": animal}
+    for number in range(60)
+    for sound, animal in (("meow", "cat"), ("woof", "dog"))
+]
+
+
+def heard(text: str, prompt: str) -> dict[str, float]:
+    """Answer rightly; sure of it under one prompt, less so under the other; wrong about tenths."""
+    sure = (0.96 if "well" in prompt else 0.7) if not text.endswith("0") else 0.1
+    return {"cat": sure, "dog": 1 - sure} if "meow" in text else {"cat": 1 - sure, "dog": sure}
+
+
+@pytest.fixture
+def client() -> FakeClient:
+    """Return a model of known confidence."""
+    return FakeClient(LABELS, heard)
+
+
+def adapter(client: FakeClient, **options: Any) -> ConfidenceAdapter:
+    """Return an adapter that finds its thresholds."""
+    options = {"thresholds": "auto", "threshold_rows": TRAIN, **options}
+    return ConfidenceAdapter(client, "category", enum_schema(LabelSet(LABELS), "category"), **options)
+
+
+def evaluate(found: ConfidenceAdapter, prompt: str) -> Any:
+    """Return the evaluation of a prompt on both rows."""
+    return found.evaluate(ROWS, {"system_prompt": prompt}, capture_traces=True)
+
+
+def test_thresholds_come_from_the_sample_and_hold_from_the_first_score_on(client: FakeClient) -> None:
+    """0.96 belongs to the family 0.95/0.80, so it earns the full score and counts as certain."""
+    found = adapter(client)
+    assert found.suggested_thresholds is None
+    assert evaluate(found, "listen well").scores == [1.0, 1.0]
+    assert (found.high_confidence_threshold, found.low_confidence_threshold) == (0.95, 0.80)
+    assert found.scoring_strategy == LinearBlendScoring(0.95)
+    assert found.suggested_thresholds is not None
+    assert found.suggested_thresholds.n == THRESHOLD_ROWS
+    plain = adapter(client, thresholds=None)
+    assert evaluate(plain, "listen well").scores == pytest.approx([0.3 + 0.7 * 0.96 / 0.99] * 2)
+
+
+def test_the_sample_is_asked_once_and_counted(client: FakeClient) -> None:
+    """Under the first prompt alone: scores of all prompts must compare."""
+    found = adapter(client)
+    assert evaluate(found, "listen well").num_metric_calls == THRESHOLD_ROWS + 2
+    assert len(client.requests) == THRESHOLD_ROWS + 2
+    assert evaluate(found, "listen").num_metric_calls == 2
+    assert found.high_confidence_threshold == 0.95
+    assert evaluate(found, "listen").scores == pytest.approx([0.3 + 0.7 * 0.7 / 0.95] * 2)
+
+
+def test_the_same_rows_are_chosen_every_time(client: FakeClient) -> None:
+    """A resumed run must find the same thresholds."""
+    asked = []
+    for _ in range(2):
+        client.requests.clear()
+        evaluate(adapter(client), "listen well")
+        asked.append(sorted(request.messages[-1]["content"] for request in client.requests))
+    assert asked[0] == asked[1]
+
+
+def test_a_given_scoring_strategy_stays(client: FakeClient) -> None:
+    """Thresholds of the feedback change, the score does not."""
+    found = adapter(client, scoring_strategy=BrierScoring())
+    evaluate(found, "listen well")
+    assert found.scoring_strategy == BrierScoring()
+    assert found.high_confidence_threshold == 0.95
+
+
+def test_the_sample_is_corrected_for_the_label_prior_too(client: FakeClient) -> None:
+    """Thresholds belong to the confidences that are scored."""
+    texts = [row["input"] for row in TRAIN]
+    found = adapter(client, prior_correction="batch", prior_texts=texts)
+    evaluation = evaluate(found, "listen well")
+    assert evaluation.num_metric_calls == THRESHOLD_ROWS + 64 + 2
+    assert found.suggested_thresholds is not None
+    confidence = evaluation.trajectories[0]["prediction"].confidence
+    assert confidence != pytest.approx(0.96, abs=1e-6)
+    assert found.suggested_thresholds.cluster.upper == pytest.approx(
+        max(t["prediction"].confidence for t in evaluation.trajectories), abs=1e-6
+    )
+
+
+def test_a_sample_without_right_answers_leaves_the_thresholds_and_says_so(
+    client: FakeClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A search must not die of it."""
+    swapped = [{**row, "answer": "dog" if row["answer"] == "cat" else "cat"} for row in TRAIN[2:20]]
+    found = adapter(client, threshold_rows=swapped)
+    with caplog.at_level(logging.WARNING, logger="calibrant"):
+        evaluate(found, "listen well")
+    assert (found.high_confidence_threshold, found.low_confidence_threshold) == (0.99, 0.90)
+    assert found.suggested_thresholds is None
+    assert "got 0 of 18" in caplog.text
+
+
+def test_what_is_wrong_with_the_thresholds_is_logged(
+    client: FakeClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """30 rows, all of one confidence."""
+    with caplog.at_level(logging.WARNING, logger="calibrant"):
+        evaluate(adapter(client, threshold_rows=TRAIN[:30]), "listen well")
+    assert "Only 30 predictions" in caplog.text
+    assert "collapses to binary" in caplog.text
+
+
+def test_bad_settings_are_refused_before_anything_is_asked(client: FakeClient) -> None:
+    """An unknown wish, no rows, an answer that is no label."""
+    with pytest.raises(ConfigurationError, match="'auto' or None, got 'guess'"):
+        adapter(client, thresholds="guess")
+    with pytest.raises(ConfigurationError, match="pass threshold_rows"):
+        adapter(client, threshold_rows=[])
+    with pytest.raises(DataError, match="cow"):
+        adapter(client, threshold_rows=[{"input": "moo", "answer": "cow"}])
+    assert client.requests == []

@@ -1,0 +1,287 @@
+"""Certified abstention: what is promised, what it costs, and what is said when nothing qualifies."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.stats import binom
+
+from calibrant.calibration import certify_class_thresholds, certify_threshold
+from calibrant.core import ConfigurationError
+
+ROOT = Path(__file__).parents[2]
+RECORDED = Path(os.environ.get("CALIBRANT_RECORDED", ROOT.parent / "shared" / "data" / "recorded"))
+Array = NDArray[np.float64]
+
+
+@pytest.fixture(scope="module")
+def bench() -> Any:
+    """Return the benchmark as a module: its simulation is checked here on fewer draws."""
+    spec = importlib.util.spec_from_file_location("bench_certify", ROOT / "benchmarks" / "bench_certify.py")
+    if spec is None or spec.loader is None or not (ROOT / "benchmarks").is_dir():
+        pytest.skip("benchmarks/ is not part of this installation")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["bench_certify"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def draw(rng: np.random.Generator, n: int) -> tuple[Array, Array]:
+    """Return calibrated confidences, two fifths of them exactly 1 (and right 19 times in 20)."""
+    confidence = np.where(rng.random(n) < 0.4, 1.0, rng.beta(4, 2, n))
+    return confidence, (rng.random(n) < np.minimum(confidence, 0.95)).astype(float)
+
+
+def test_59_right_answers_prove_95_percent_and_58_do_not() -> None:
+    """0.95**59 is below 0.05 and 0.95**58 is not: the exact tail, not an approximation."""
+    found = certify_threshold([0.9] * 59, [1] * 59, target_accuracy=0.95)
+    assert (found.threshold, found.coverage, found.accuracy) == (0.9, 1.0, 1.0)
+    assert found.accuracy_lower_bound == pytest.approx(0.05 ** (1 / 59), rel=1e-12)
+    short = certify_threshold([0.9] * 58, [1] * 58, target_accuracy=0.95)
+    assert (short.threshold, short.coverage, short.accuracy) == (None, 0.0, None)
+    assert short.additional_rows == 1
+
+
+def test_the_threshold_is_the_last_of_an_unbroken_row_of_passes() -> None:
+    """Written out: start where enough rows are accepted, go down, stop before the first failure."""
+    confidence, correct = draw(np.random.default_rng(1), 800)
+    found = certify_threshold(confidence, correct, target_accuracy=0.85, delta=0.1)
+    last = None
+    for step in range(1000, -1, -1):
+        accepted = confidence >= step / 1000
+        n, k = int(accepted.sum()), int(correct[accepted].sum())
+        if n < 112:  # recognises 0.925 against 0.85 nine times in ten at delta 0.1
+            continue
+        if binom.sf(k - 1, n, 0.85) > 0.1:
+            break
+        last = step / 1000
+    assert last is not None
+    assert found.threshold == pytest.approx(last, abs=0.002)
+    assert found.coverage == np.mean(confidence >= found.threshold)
+    assert 0.3 < found.coverage < 0.9
+
+
+def test_the_lower_bound_is_exact_and_never_below_the_target() -> None:
+    """At the lower bound, as many right answers or more have probability delta."""
+    confidence, correct = draw(np.random.default_rng(2), 600)
+    found = certify_threshold(confidence, correct, target_accuracy=0.8, delta=0.05)
+    right = round(found.accuracy * found.n_accepted)  # type: ignore[operator]
+    assert binom.sf(right - 1, found.n_accepted, found.accuracy_lower_bound) == pytest.approx(0.05)
+    assert 0.8 <= found.accuracy_lower_bound < found.accuracy  # type: ignore[operator]
+
+
+def test_the_promise_holds_on_synthetic_data(bench: Any) -> None:
+    """Of 1,000 samples, hardly more than delta give a threshold that accepts too many errors."""
+    confidence, correct = draw(np.random.default_rng(3), 4000)
+    found = bench.simulate(
+        confidence,
+        correct,
+        target=0.85,
+        delta=0.1,
+        draws=1000,
+        rows=400,
+        rng=np.random.default_rng(4),
+    )
+    assert found.wrong <= 0.1 + 2 * 0.0095
+    assert found.coverage >= bench.hindsight(confidence, correct, 0.90)
+
+
+def test_the_promise_holds_where_accuracy_rises_as_confidence_falls(bench: Any) -> None:
+    """The surest answers are worse than the target, and few: beginning below them must not cheat."""
+    rng = np.random.default_rng(5)
+    confidence = np.concatenate([rng.uniform(0.9, 1.0, 1100), rng.uniform(0.5, 0.9, 3000)])
+    chance = np.where(confidence > 0.9, 0.78, np.where(confidence > 0.7, 0.88, 0.6))
+    correct = (rng.random(len(confidence)) < chance).astype(float)
+    for rows in (200, 450, 900):
+        found = bench.simulate(
+            confidence,
+            correct,
+            target=0.85,
+            delta=0.1,
+            draws=2000,
+            rows=rows,
+            rng=np.random.default_rng(rows),
+        )
+        assert found.wrong <= 0.1 + 2 * 0.007
+
+
+@pytest.mark.skipif(not RECORDED.is_dir(), reason="the recorded answers are not here (CALIBRANT_RECORDED)")
+@pytest.mark.parametrize("name", ["ag_news", "rotten_tomatoes", "emotion"])
+def test_the_promise_holds_on_recorded_answers(bench: Any, name: str) -> None:
+    """Most confidences are exactly 1 there; little coverage is lost against knowing the population."""
+    populations = bench.read(RECORDED / f"{name}.csv")
+    for target in bench.TARGETS[name]:
+        for prompt, (confidence, correct) in populations.items():
+            found = bench.simulate(
+                confidence,
+                correct,
+                target=target,
+                delta=0.1,
+                draws=300,
+                rows=1000,
+                rng=np.random.default_rng(0),
+            )
+            assert found.wrong <= 0.1 + 2 * 0.0173, (prompt, target)
+            if prompt == "all":
+                assert found.coverage >= found.hindsight - 0.005, target
+
+
+def test_the_benchmark_counts_as_the_function_does(bench: Any) -> None:
+    """One sample, certified both ways."""
+    confidence, correct = draw(np.random.default_rng(6), 500)
+    drawn = np.random.default_rng(7).integers(500, size=(1, 300))
+    found = bench.simulate(
+        confidence,
+        correct,
+        target=0.8,
+        delta=0.1,
+        draws=1,
+        rows=300,
+        rng=np.random.default_rng(7),
+    )
+    one = certify_threshold(confidence[drawn[0]], correct[drawn[0]], target_accuracy=0.8, delta=0.1)
+    assert one.threshold is not None
+    assert found.coverage == pytest.approx(np.mean(confidence >= one.threshold))
+
+
+def test_a_start_of_ones_own_is_the_first_threshold_tested() -> None:
+    """A bad top ends the sequence at once if it begins there, and is passed over if it begins below."""
+    confidence = [0.99] * 100 + [0.8] * 900
+    correct = [0] * 50 + [1] * 950
+    low = certify_threshold(confidence, correct, target_accuracy=0.9, start=0.85)
+    assert low.threshold is None
+    assert certify_threshold(confidence, correct, target_accuracy=0.9, start=0.8).threshold == 0.8
+    assert certify_threshold(confidence, correct, target_accuracy=0.9, start=1.0).threshold is None
+
+
+def test_no_threshold_above_the_start_is_returned() -> None:
+    """It was never tested, though it accepts the same rows."""
+    found = certify_threshold([0.99] * 100, [1] * 100, target_accuracy=0.9, start=0.85)
+    assert found.threshold == 0.85
+
+
+def test_what_is_missing_is_counted_from_what_was_observed() -> None:
+    """With as many more rows of the same accuracy the threshold is found, with half as many it is not."""
+    confidence, correct = np.full(100, 0.9), np.array([1] * 93 + [0] * 7)
+    found = certify_threshold(confidence, correct, target_accuracy=0.9)
+    assert found.threshold is None
+    assert found.additional_rows is not None
+    for rows, enough in ((100 + found.additional_rows, True), (100 + found.additional_rows // 2, False)):
+        right = int(0.93 * rows)
+        again = certify_threshold(np.full(rows, 0.9), np.arange(rows) < right, target_accuracy=0.9)
+        assert (again.threshold is not None) is enough
+
+
+@pytest.mark.parametrize("n", [1, 30, 200])
+def test_no_number_of_rows_is_named_where_the_model_is_not_good_enough(n: int) -> None:
+    """All wrong, at any number of rows."""
+    found = certify_threshold(np.linspace(0, 1, n), np.zeros(n), target_accuracy=0.9)
+    assert (found.threshold, found.additional_rows, found.n) == (None, None, n)
+
+
+def test_one_right_row_needs_58_more() -> None:
+    """The least that can prove 95 %."""
+    assert certify_threshold([1.0], [1], target_accuracy=0.95).additional_rows == 58
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    rows=st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=120),
+    target=st.floats(0.05, 0.99),
+    seed=st.integers(0, 100),
+)
+def test_the_order_of_the_rows_does_not_matter(
+    rows: list[tuple[float, bool]], target: float, seed: int
+) -> None:
+    """The result is the same for every permutation, and agrees with itself."""
+    confidence, correct = np.array([p for p, _ in rows]), np.array([y for _, y in rows])
+    found = certify_threshold(confidence, correct, target_accuracy=target)
+    order = np.random.default_rng(seed).permutation(len(rows))
+    assert certify_threshold(confidence[order], correct[order], target_accuracy=target) == found
+    if found.threshold is None:
+        assert found.coverage == 0
+    else:
+        assert found.n_accepted == np.sum(confidence >= found.threshold)
+
+
+def test_probabilities_above_one_by_rounding_count_as_one() -> None:
+    """The recorded ones pass 1 by up to 8e-6 in sums; single ones by less than 1e-6."""
+    found = certify_threshold([1.0 + 5e-7] * 60, [1] * 60, target_accuracy=0.95)
+    assert found.threshold == 1.0
+
+
+@pytest.mark.parametrize(
+    ("confidence", "correct", "options", "says"),
+    [
+        ([], [], {}, "at least one row"),
+        ([0.5, float("nan")], [1, 0], {}, "finite, got nan in row 1"),
+        ([1.1], [1], {}, r"\[0, 1\], got 1.1"),
+        ([0.5], [1, 0], {}, "same length"),
+        ([0.5], [2], {}, "only 0 and 1"),
+        ([0.5], [1], {"target_accuracy": 1.0}, "proves certainty"),
+        ([0.5], [1], {"target_accuracy": "high"}, "target_accuracy"),
+        ([0.5], [1], {"delta": 0.0}, "delta"),
+        ([0.5], [1], {"delta": float("nan")}, "delta"),
+        ([0.5], [1], {"start": 1.5}, "start"),
+    ],
+)
+def test_bad_input_is_refused_with_what_was_expected(
+    confidence: list[float], correct: list[int], options: dict[str, Any], says: str
+) -> None:
+    """Never a NaN passed on."""
+    with pytest.raises(ConfigurationError, match=says):
+        certify_threshold(confidence, correct, **{"target_accuracy": 0.9, **options})
+
+
+def test_classes_share_the_allowed_error() -> None:
+    """Each of three labels is tested at a third of delta; one never predicted gets no threshold."""
+    confidence = [0.9] * 100 + [0.8] * 100
+    correct = [1] * 100 + [0] * 100
+    predicted = ["a"] * 100 + ["b"] * 100
+    found = certify_class_thresholds(
+        confidence, correct, predicted, target_accuracy=0.9, delta=0.06, labels=["a", "b", "c"]
+    )
+    assert [t.threshold for t in found.thresholds.values()] == [0.9, None, None]
+    assert {t.delta for t in found.thresholds.values()} == {0.02}
+    assert found.thresholds["a"] == certify_threshold([0.9] * 100, [1] * 100, target_accuracy=0.9, delta=0.02)
+    assert found.thresholds["c"].n == 0
+    assert found.coverage == 0.5
+    assert found.accepts([0.95, 0.89, 1.0, 1.0], ["a", "a", "b", "z"]).tolist() == [True, False, False, False]
+
+
+def test_all_class_thresholds_hold_together() -> None:
+    """The share of samples in which any label accepts too many errors stays below delta."""
+    rng = np.random.default_rng(8)
+    chance = {"a": (0.95, 0.84), "b": (0.9, 0.8), "c": (0.93, 0.849)}  # sure and unsure answers
+    failed = 0
+    for _ in range(200):
+        predicted = rng.choice(list(chance), 600)
+        sure = rng.random(600) < 0.5
+        good = np.array([chance[label][0 if s else 1] for label, s in zip(predicted, sure, strict=True)])
+        found = certify_class_thresholds(
+            np.where(sure, 0.9, 0.6), rng.random(600) < good, list(predicted), target_accuracy=0.9, delta=0.2
+        )
+        failed += any(
+            t.threshold is not None
+            and (chance[label][0] if t.threshold > 0.6 else sum(chance[label]) / 2) < 0.9 - 1e-12
+            for label, t in found.thresholds.items()
+        )
+    assert failed / 200 <= 0.2 + 2 * 0.0283
+    assert failed > 0  # b accepts everything at 0.85 now and then: the check can see errors
+
+
+def test_labels_outside_the_set_are_refused() -> None:
+    """A prediction that no threshold would be for."""
+    with pytest.raises(ConfigurationError, match=r"among \['a'\], got \['b'\]"):
+        certify_class_thresholds([0.5], [1], ["b"], target_accuracy=0.9, labels=["a"])
+    with pytest.raises(ConfigurationError, match="one per row"):
+        certify_class_thresholds([0.5], [1], ["a", "b"], target_accuracy=0.9)

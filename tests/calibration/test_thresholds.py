@@ -1,0 +1,120 @@
+"""Suggested thresholds: the guide's families, and what is said where none of them serves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from calibrant.calibration import ThresholdSuggestion, suggest_thresholds
+from calibrant.core import ConfigurationError
+
+
+def sample(low: float, high: float, *, n: int = 80, right: float = 0.85) -> ThresholdSuggestion:
+    """Return what is suggested for uniform confidences, the least sure of which were wrong."""
+    confidence = np.linspace(low, high, n)
+    return suggest_thresholds(confidence, np.arange(n) >= (1 - right) * n)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "family", "thresholds"),
+    [
+        (0.96, 1.0, "very-high", (0.99, 0.90, 0.99)),
+        (0.90, 0.99, "moderately-high", (0.95, 0.80, 0.95)),
+        (0.50, 0.97, "well-spread", (0.85, 0.60, 0.85)),
+    ],
+)
+def test_the_families_of_the_guide_are_recognised(
+    low: float, high: float, family: str, thresholds: tuple[float, float, float]
+) -> None:
+    """By where the correct predictions cluster, with no warning for 80 of them."""
+    found = sample(low, high)
+    assert (found.high, found.low, found.scoring) == thresholds
+    assert (found.family, found.warnings) == (family, ())
+
+
+def test_scoring_that_collapses_to_binary_is_warned_of() -> None:
+    """Nearly every correct prediction has a confidence of exactly 1."""
+    found = suggest_thresholds([1.0] * 77 + [0.8] * 3, [1] * 78 + [0] * 2)
+    assert found.scoring == 0.99
+    assert found.full_score == 77 / 78
+    assert "collapses to binary" in found.warnings[0]
+    assert sample(0.96, 1.0).full_score < 0.5
+
+
+def test_a_model_the_guide_would_punish_gets_thresholds_of_its_own() -> None:
+    """The median of the correct ones, and the confidence that divides right from wrong."""
+    confidence = np.r_[np.linspace(0.2, 0.3, 20), np.linspace(0.35, 0.5, 60)]
+    found = suggest_thresholds(confidence, confidence > 0.32)
+    assert found.family == "custom"
+    assert (found.high, found.low, found.scoring) == (0.42, 0.35, 0.42)
+    assert "would punish 100% of the correct predictions" in found.warnings[0]
+    assert found.full_score >= 0.5
+
+
+def test_a_family_nobody_reaches_gives_way_to_the_next() -> None:
+    """Median 0.98 is nearer to 0.99 than to 0.95, but nothing reaches 0.99."""
+    found = suggest_thresholds([0.98] * 60 + [0.7] * 20, [1] * 60 + [0] * 20)
+    assert found.high == 0.95
+
+
+def test_few_predictions_are_used_with_their_uncertainty() -> None:
+    """20 of them: the interval of the median is stated, and that two families fit."""
+    found = sample(0.90, 1.0, n=20)
+    assert found.high == 0.95
+    assert any("Only 20 predictions" in warning for warning in found.warnings)
+    assert any("cannot tell" in warning for warning in found.warnings)
+    assert found.cluster.lower < found.cluster.estimate < found.cluster.upper
+    assert found.cluster.level >= 0.95
+
+
+def test_the_interval_of_the_median_is_the_exact_one_of_ranks() -> None:
+    """For 20 values the 6th and the 15th, at 95.86 % (a textbook's table)."""
+    found = suggest_thresholds(np.arange(20) / 20, np.ones(20))
+    assert (found.cluster.lower, found.cluster.upper) == (0.25, 0.7)
+    assert found.cluster.level == pytest.approx(0.9586, abs=1e-4)
+
+
+@pytest.mark.parametrize("value", [1.0, 0.7, 0.3])
+def test_a_constant_confidence_is_said_to_say_nothing(value: float) -> None:
+    """There are thresholds, in order, and a warning."""
+    found = suggest_thresholds([value] * 60, [1] * 40 + [0] * 20)
+    assert 0 < found.low < found.high <= 1
+    assert any("says nothing" in warning for warning in found.warnings)
+
+
+def test_all_correct_is_said() -> None:
+    """Where predictions become unreliable was not seen."""
+    assert any("No prediction was wrong" in w for w in sample(0.96, 1.0, right=1.0).warnings)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=100))
+def test_thresholds_are_ordered_numbers_or_an_error(rows: list[tuple[float, bool]]) -> None:
+    """Whatever comes in: 0 < low < high <= 1, at least a tenth of the correct ones reach it."""
+    confidence, correct = zip(*rows, strict=True)
+    if sum(correct) < 5:
+        with pytest.raises(ConfigurationError, match="at least 5 correct"):
+            suggest_thresholds(confidence, correct)
+        return
+    found = suggest_thresholds(confidence, correct)
+    assert 0 < found.low < found.high <= 1
+    assert found.scoring == found.high
+    assert found.full_score >= 0.1 or np.median(confidence) < 1e-8
+
+
+@pytest.mark.parametrize(
+    ("confidence", "correct", "says"),
+    [
+        ([], [], "at least one row"),
+        ([0.9], [1], "at least 5 correct predictions"),
+        ([0.9] * 60, [0] * 60, "got 0 of 60"),
+        ([0.9, float("nan")], [1, 1], "got nan in row 1"),
+        ([0.9], [1, 1], "same length"),
+    ],
+)
+def test_bad_input_is_refused(confidence: list[float], correct: list[int], says: str) -> None:
+    """No rows, one, all wrong, NaN, lengths that differ."""
+    with pytest.raises(ConfigurationError, match=says):
+        suggest_thresholds(confidence, correct)
