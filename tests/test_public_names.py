@@ -22,7 +22,12 @@ PINNED = {
         "Task",
     ],
     "calibrant.adapters": ["ConfidenceAdapter"],
-    "calibrant.calibration": ["LabelPriorCorrection"],
+    "calibrant.calibration": [
+        "IsotonicCalibrator",
+        "LabelPriorCorrection",
+        "PlattCalibrator",
+        "TemperatureCalibrator",
+    ],
     "calibrant.evaluation": ["BatchEvaluator", "EvaluationHistory"],
     "calibrant.logprobs": ["extract_distribution"],
     "calibrant.metrics": [
