@@ -1,6 +1,6 @@
 """The bootstrap interval of 1,000 values from 10,000 resamples, beside scipy.stats.bootstrap.
 
-    python benchmarks/bench_metrics.py [--repeats 5]
+    python benchmarks/bench_metrics.py [--repeats 15]
 
 Percentile intervals of the mean of 0/1 and of continuous values; the best of some repetitions, taken in turn.
 """
@@ -29,7 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=15)
     repeats = parser.parse_args().repeats
     rng = np.random.default_rng(0)
     kinds = {"binary": (rng.random(1_000) < 0.85).astype(float), "continuous": rng.normal(size=1_000)}
