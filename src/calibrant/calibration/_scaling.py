@@ -154,9 +154,8 @@ class DistributionScaling(ABC):
 class TemperatureScaling(DistributionScaling):
     """Divides log-probabilities by one temperature (Guo et al. 2017, arXiv 1706.04599).
 
-    T of least log loss in [0.001, 1000]. The most probable label stays what it was. `fit` needs a
-    row whose answer is not the most probable label, and one whose answer is not the least probable:
-    without them the best temperature is no number, and the rows would be taken for certainty.
+    T of least log loss in [0.001, 1000]. The most probable label stays what it was. Rows whose most
+    probable label is always the answer are refused: they would be taken for certainty.
 
     Attributes
     ----------
