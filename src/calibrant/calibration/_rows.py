@@ -71,7 +71,7 @@ class FittedRows:
 
 def _digest(p: NDArray[np.float64], y: NDArray[np.float64]) -> str:
     order = np.lexsort((y, p))
-    return hashlib.sha256(np.stack([p[order], y[order]]).astype("<f8").tobytes()).hexdigest()
+    return hashlib.sha256(np.stack([p[order] + 0.0, y[order]]).astype("<f8").tobytes()).hexdigest()
 
 
 def _digests(ids: Sequence[object] | None, n: int) -> frozenset[str]:
