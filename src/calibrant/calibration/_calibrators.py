@@ -314,7 +314,7 @@ class TemperatureCalibrator(ConfidenceCalibrator):
     Examples
     --------
     >>> calibrator = TemperatureCalibrator().fit([0.9] * 4, [1, 1, 1, 0])
-    >>> calibrator.temperature_, calibrator.predict([0.9]).round(6).tolist()
+    >>> round(calibrator.temperature_, 6), calibrator.predict([0.9]).round(6).tolist()
     (2.0, [0.75])
     """
 
