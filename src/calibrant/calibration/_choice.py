@@ -34,8 +34,8 @@ __all__ = [
     "select_calibrator",
 ]
 
-CalibratorMethod = Literal["platt", "isotonic", "temperature"]
-"""How a confidence is calibrated; doing nothing is always a candidate."""
+CalibratorMethod = Literal["temperature", "platt", "isotonic"]
+"""How a confidence is calibrated, the simplest first; doing nothing is always a candidate."""
 
 _KINDS: Mapping[str, type[ConfidenceCalibrator]] = {
     kind.method: kind
@@ -176,14 +176,16 @@ def select_calibrator(
     correct: ArrayLike,
     *,
     predicted: Sequence[str] | None = None,
-    candidates: Sequence[CalibratorMethod] = ("platt", "isotonic", "temperature"),
+    candidates: Sequence[CalibratorMethod] = ("temperature", "platt", "isotonic"),
     ids: Sequence[object] | None = None,
     rng: np.random.Generator | int | None = None,
 ) -> CalibratorSelection:
-    """Choose the calibrator of least Brier score in five-fold cross-validation, or none.
+    """Choose a calibrator by its Brier score in five-fold cross-validation, or none.
 
-    Doing nothing stays unless the best candidate's Brier score on held-out rows is lower by more
-    than the standard error of the difference, paired over rows. Folds are drawn at random within
+    Candidates are tried from the simplest to the most flexible: nothing, temperature, Platt, isotonic, then
+    the same per label. One takes the place of what was chosen before it if its Brier score on
+    held-out rows is lower by more than the standard error of the difference, paired over rows. A
+    flexible curve that is better by chance only does harm on new rows. Folds are drawn at random within
     right and wrong rows; where fewer than five are right, or wrong, there are as many folds, and
     below two nothing is done.
 
@@ -196,8 +198,8 @@ def select_calibrator(
     predicted : sequence of str, length n, optional
         Predicted labels. With them, every method is also tried with one calibrator per label
         (`PerLabelCalibrator`), if any label has rows enough.
-    candidates : sequence of {"platt", "isotonic", "temperature"}, default all
-        Methods to try.
+    candidates : sequence of {"temperature", "platt", "isotonic"}, default all
+        Methods to try; their order does not matter.
     ids : sequence of length n, optional
         Names of the rows, kept as digests; see `ConfidenceCalibrator.fit`.
     rng : numpy Generator, int or None, default None
@@ -223,14 +225,15 @@ def select_calibrator(
         fold = _folds(y, n_folds, np.random.default_rng(0 if rng is None else rng))
         losses = {name: (_held_out(make, p, y, names, fold) - y) ** 2 for name, make in makers.items()}
         reason = ""
-    brier = {name: float(loss.mean()) for name, loss in losses.items()}
-    best = min(brier, key=lambda name: brier[name])
-    chosen = best if paired_gain(losses["none"], losses[best]).helps else "none"
+    chosen = "none"
+    for name, loss in losses.items():
+        if paired_gain(losses[chosen], loss).helps:
+            chosen = name
     return CalibratorSelection(
         calibrator=makers[chosen]().fit(p, y, predicted=names, ids=ids),
         name=chosen,
-        brier=brier,
-        reason=reason or _reason(chosen, best, losses),
+        brier={name: float(loss.mean()) for name, loss in losses.items()},
+        reason=reason or _reason(chosen, losses),
     )
 
 
@@ -244,9 +247,10 @@ def _makers(
             f"Expected candidates among {get_args(CalibratorMethod)}, got {candidates!r}: pass a list of them."
         )
     makers: dict[str, Callable[[], ConfidenceCalibrator]] = {"none": IdentityCalibrator}
-    makers.update({name: _KINDS[name] for name in candidates})
+    simplest_first = [name for name in get_args(CalibratorMethod) if name in candidates]
+    makers.update({name: _KINDS[name] for name in simplest_first})
     if names is not None and _any_suffices(names, y):
-        makers.update({f"{name} per label": partial(PerLabelCalibrator, name) for name in candidates})
+        makers.update({f"{name} per label": partial(PerLabelCalibrator, name) for name in simplest_first})
     return makers
 
 
@@ -283,17 +287,16 @@ def _held_out(
     return result
 
 
-def _reason(chosen: str, best: str, losses: Mapping[str, NDArray[np.float64]]) -> str:
-    n = len(losses["none"])
+def _reason(chosen: str, losses: Mapping[str, NDArray[np.float64]]) -> str:
+    best = chosen if chosen != "none" else min(losses, key=lambda name: float(losses[name].mean()))
     if best == "none":
+        n = len(losses["none"])
         return f"None: no candidate lowers the Brier score of {losses['none'].mean():.4f} over {n} held-out rows."
     gain = paired_gain(losses["none"], losses[best])
-    change = (
-        f"the Brier score goes from {gain.before:.4f} to {gain.after:.4f} over {n} held-out rows with {best}"
-    )
+    change = f"the Brier score goes from {gain.before:.4f} to {gain.after:.4f} over {len(losses[best])} held-out rows"
     error = f"a gain of {gain.mean:z.4f} with a standard error of {gain.standard_error:.4f}"
     if chosen == "none":
-        return f"None: {change}, {error}: too little to tell from chance."
+        return f"None: with {best} {change}, {error}: too little to tell from chance."
     return f"{chosen.capitalize()}: {change}, {error}."
 
 

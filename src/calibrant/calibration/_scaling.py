@@ -281,8 +281,9 @@ def select_scaling(
 ) -> ScalingSelection:
     """Choose temperature scaling, vector scaling or nothing by five-fold cross-validated Brier score.
 
-    Nothing is done unless the better candidate's Brier score on held-out rows is lower by more
-    than the standard error of the difference, paired over rows. A candidate that cannot be fitted
+    Temperature takes the place of nothing, and vector of what was chosen before it, if its Brier
+    score on held-out rows is lower by more than the standard error of the difference, paired over
+    rows. A candidate that cannot be fitted
     on every part of the rows is left out.
 
     Parameters
@@ -313,10 +314,12 @@ def select_scaling(
         except ConfigurationError:  # too few rows of a kind: the input itself was checked above
             continue
     brier = {name: float(loss.mean()) for name, loss in losses.items()}
-    best = min(brier, key=lambda name: brier[name])
-    if not paired_gain(losses["none"], losses[best]).helps:
-        return ScalingSelection(scaling=None, name="none", brier=brier)
-    return ScalingSelection(scaling=kinds[best]().fit(rows, truth), name=best, brier=brier)
+    chosen = "none"
+    for name, loss in losses.items():
+        if paired_gain(losses[chosen], loss).helps:
+            chosen = name
+    scaling = None if chosen == "none" else kinds[chosen]().fit(rows, truth)
+    return ScalingSelection(scaling=scaling, name=chosen, brier=brier)
 
 
 def _held_out(
