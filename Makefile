@@ -10,7 +10,7 @@ DATA ?= ../shared/data/tasks
 # Folder with recorded answers: ag_news.csv, emotion.csv, rotten_tomatoes.csv (probability, correct, prompt).
 RECORDED ?= ../shared/data/recorded
 
-.PHONY: demo test test-slow test-store test-browser check format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine bench-certify
+.PHONY: demo test test-slow test-store test-browser check format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine bench-certify bench-calibration bench-metrics
 
 $(PYTHON):
 	python3 -m venv $(VENV)
@@ -74,6 +74,12 @@ bench-certify: $(INSTALLED_DEV)
 
 bench-prior: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_prior.py --data $(DATA)
+
+bench-calibration: $(INSTALLED_DEV)
+	$(PYTHON) benchmarks/bench_calibration.py --data $(RECORDED)
+
+bench-metrics: $(INSTALLED_DEV)
+	$(PYTHON) benchmarks/bench_metrics.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
