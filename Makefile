@@ -10,7 +10,7 @@ DATA ?= ../shared/data/tasks
 # Folder with recorded answers: ag_news.csv, emotion.csv, rotten_tomatoes.csv (probability, correct, prompt).
 RECORDED ?= ../shared/data/recorded
 
-.PHONY: demo test test-slow test-store test-browser check format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine bench-certify bench-calibration bench-metrics
+.PHONY: demo test test-slow test-store test-browser check format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine bench-certify bench-calibration bench-metrics test-notebooks
 
 $(PYTHON):
 	python3 -m venv $(VENV)
@@ -42,6 +42,10 @@ test-store: $(INSTALLED_DEV)
 # Needs Debian's package chromium (`apt-get install chromium`); fails without it.
 test-browser: $(INSTALLED_DEV)
 	REQUIRE_BROWSER=1 $(PYTHON) -m pytest -m browser
+
+# From clean kernels, the embedded model included; on the recorded answers, too, where they are.
+test-notebooks: $(INSTALLED_DEV)
+	CALIBRANT_DATA=$(abspath $(wildcard $(DATA)/..)) $(PYTHON) -m pytest tests/notebooks
 
 check: $(INSTALLED_DEV)
 	$(VENV)/bin/ruff format --check .
