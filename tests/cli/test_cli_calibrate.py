@@ -16,6 +16,7 @@ from calibrant.core import DataError, Example, StateError
 from calibrant.evaluation import BatchEvaluator, calibrate_predictions, load_predictions
 from calibrant.inference import Classifier
 from calibrant.metrics import brier_score, expected_calibration_error
+from calibrant.reports import write_report
 from calibrant.testing import FakeClient
 
 LABELS = ["cat", "dog"]
@@ -127,8 +128,8 @@ def test_the_seed_decides(tmp_path: Path) -> None:
 
 def test_an_acceptance_rule_is_certified(tmp_path: Path) -> None:
     """What is accepted is right as often as was asked for, on fresh rows too."""
-    path = write(tmp_path / "p.jsonl", rows(2000))
-    result = run(path, "--target-accuracy", 0.9, "--delta", 0.1, "--out", tmp_path)
+    write(tmp_path / "predictions.jsonl", rows(2000))
+    result = run(tmp_path, "--target-accuracy", 0.9, "--delta", 0.1, "--out", tmp_path)
     assert result.exit_code == 0, result.stderr
     certified = json.loads((tmp_path / "calibration.json").read_text())["certified"]
     assert set(certified) == {"threshold", "coverage", "accuracy_lower_bound", "target_accuracy", "delta"}
@@ -138,6 +139,8 @@ def test_an_acceptance_rule_is_certified(tmp_path: Path) -> None:
     assert np.mean([row["correct"] for row in fresh]) >= 0.9
     assert len(fresh) / 20_000 == pytest.approx(certified["coverage"], abs=0.05)
     assert f"Certified: answers from {certified['threshold']:.6g} have at least accuracy 0.9" in result.stdout
+    page = write_report(tmp_path).read_text()
+    assert f"certified: threshold {certified['threshold']:.4g}, coverage {certified['coverage']:.3f}" in page
 
 
 def test_what_cannot_be_certified_is_said(tmp_path: Path) -> None:

@@ -31,13 +31,6 @@ def test_an_evaluation_comes_back_with_its_fingerprint(tmp_path: Path) -> None:
             return ProviderError("no route.", provider="fake")
         return ("cat", 0.9) if "meow" in text else ("dog", 0.8)
 
-    classifier = Classifier(
-        model=FakeClient(LABELS, rule),
-        labels=LABELS,
-        field="category",
-        prompt="Which?",
-        user_template="It says: {input}",
-    )
     classifier = Classifier(model=FakeClient(LABELS, rule), labels=LABELS, field="category", prompt="Which?")
     texts = {"meow": "cat", "woof": "cat", "silence": "dog"}
     rows = [Example(input=text, answer=answer) for text, answer in texts.items()]
