@@ -66,10 +66,20 @@ def test_the_best_prompt_of_a_search_counts(tmp_path: Path) -> None:
             for row in range(3)
         ),
     )
+    with (tmp_path / "predictions.jsonl").open("a") as file:  # a search writes `correct` for these, too
+        failed = {
+            "row": 3,
+            "prompt": "best",
+            "input": "t",
+            "answer": "cat",
+            "correct": False,
+            "outcome": "error",
+        }
+        file.write(json.dumps(failed) + "\n")
     best = {"system_prompt": "Best.", "user_template": "It says: {input}"}
     (tmp_path / "result.json").write_text(json.dumps({"best_candidate": best, "model": "m"}))
     found = load_predictions(tmp_path)
-    assert found.correct.tolist() == [1, 1, 1]
+    assert found.correct.tolist() == [1, 1, 1, -1]
     assert found.fingerprint is not None
     assert found.fingerprint.prompt == "Best.\n\nIt says: {input}"
     assert found.fingerprint.model == "m"
