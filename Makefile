@@ -10,7 +10,7 @@ DATA ?= ../shared/data/tasks
 # Folder with recorded answers: ag_news.csv, emotion.csv, rotten_tomatoes.csv (probability, correct, prompt).
 RECORDED ?= ../shared/data/recorded
 
-.PHONY: demo test test-slow test-store test-browser check format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine bench-certify
+.PHONY: demo test test-slow test-store test-browser check format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine bench-certify bench-calibration bench-metrics test-notebooks
 
 $(PYTHON):
 	python3 -m venv $(VENV)
@@ -43,6 +43,10 @@ test-store: $(INSTALLED_DEV)
 test-browser: $(INSTALLED_DEV)
 	REQUIRE_BROWSER=1 $(PYTHON) -m pytest -m browser
 
+# From clean kernels, the embedded model included; on the recorded answers, too, where they are.
+test-notebooks: $(INSTALLED_DEV)
+	CALIBRANT_DATA=$(abspath $(wildcard $(DATA)/..)) $(PYTHON) -m pytest tests/notebooks
+
 check: $(INSTALLED_DEV)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
@@ -74,6 +78,12 @@ bench-certify: $(INSTALLED_DEV)
 
 bench-prior: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_prior.py --data $(DATA)
+
+bench-calibration: $(INSTALLED_DEV)
+	$(PYTHON) benchmarks/bench_calibration.py --data $(RECORDED)
+
+bench-metrics: $(INSTALLED_DEV)
+	$(PYTHON) benchmarks/bench_metrics.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

@@ -24,6 +24,7 @@ HEAVY = {
 HELP = """
 from calibrant.cli import app
 for command in ([], ["optimize"], ["classify"], ["evaluate"], ["doctor"], ["models"], ["batch"], ["batch", "submit"],
+                ["compare"], ["calibrate"],
                 ["history"], ["history", "record"], ["history", "interval"], ["history", "list"], ["report"]):
     try:
         app([*command, "--help"])

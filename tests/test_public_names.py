@@ -22,7 +22,14 @@ PINNED = {
         "Task",
     ],
     "calibrant.adapters": ["ConfidenceAdapter"],
-    "calibrant.calibration": ["LabelPriorCorrection", "certify_threshold", "suggest_thresholds"],
+    "calibrant.calibration": [
+        "IsotonicCalibrator",
+        "LabelPriorCorrection",
+        "PlattCalibrator",
+        "TemperatureCalibrator",
+        "certify_threshold",
+        "suggest_thresholds",
+    ],
     "calibrant.evaluation": ["BatchEvaluator", "EvaluationHistory"],
     "calibrant.logprobs": ["extract_distribution"],
     "calibrant.metrics": [

@@ -1,34 +1,74 @@
 """Probabilities that mean what they say: what is learned after the model has answered."""
 
+from calibrant.calibration._calibrators import (
+    CalibrationEvaluation,
+    ConfidenceCalibrator,
+    IdentityCalibrator,
+    IsotonicCalibrator,
+    PlattCalibrator,
+    TemperatureCalibrator,
+)
 from calibrant.calibration._certify import (
     CertifiedClassThresholds,
     CertifiedThreshold,
     certify_class_thresholds,
     certify_threshold,
 )
+from calibrant.calibration._choice import (
+    CalibratorMethod,
+    CalibratorSelection,
+    PerLabelCalibrator,
+    load_calibrator,
+    select_calibrator,
+)
 from calibrant.calibration._conformal import ConformalMethod, ConformalSets
 from calibrant.calibration._distribution import correct_distribution, correct_prediction
 from calibrant.calibration._fingerprint import Fingerprint
 from calibrant.calibration._prior import CONTENT_FREE_INPUTS, LabelPriorCorrection, PriorMethod
+from calibrant.calibration._rows import FittedRows
+from calibrant.calibration._scaling import (
+    DistributionScaling,
+    ScalingSelection,
+    TemperatureScaling,
+    VectorScaling,
+    select_scaling,
+)
 from calibrant.calibration._selection import PriorSelection, select_prior_correction
 from calibrant.calibration._thresholds import ThresholdFamily, ThresholdSuggestion, suggest_thresholds
 
 __all__ = [
     "CONTENT_FREE_INPUTS",
+    "CalibrationEvaluation",
+    "CalibratorMethod",
+    "CalibratorSelection",
     "CertifiedClassThresholds",
     "CertifiedThreshold",
+    "ConfidenceCalibrator",
     "ConformalMethod",
     "ConformalSets",
+    "DistributionScaling",
     "Fingerprint",
+    "FittedRows",
+    "IdentityCalibrator",
+    "IsotonicCalibrator",
     "LabelPriorCorrection",
+    "PerLabelCalibrator",
+    "PlattCalibrator",
     "PriorMethod",
     "PriorSelection",
+    "ScalingSelection",
+    "TemperatureCalibrator",
+    "TemperatureScaling",
     "ThresholdFamily",
     "ThresholdSuggestion",
+    "VectorScaling",
     "certify_class_thresholds",
     "certify_threshold",
     "correct_distribution",
     "correct_prediction",
+    "load_calibrator",
+    "select_calibrator",
     "select_prior_correction",
+    "select_scaling",
     "suggest_thresholds",
 ]

@@ -229,6 +229,61 @@ def report(
 
 @app.command()
 @reports_errors
+def compare(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="A B [C ...]",
+            help="Directories of evaluate or optimize, or files of predictions, on the same rows.",
+        ),
+    ],
+    *,
+    require_better: Annotated[
+        bool,
+        typer.Option(
+            "--require-better",
+            help="Exit with 3 unless the interval of every difference lies above zero.",
+        ),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+) -> None:
+    """Compare runs on the same rows with the first of them: difference, interval, exact test."""
+    from calibrant.cli._compare import run_compare
+
+    run_compare(runs, require_better=require_better, as_json=as_json)
+
+
+@app.command()
+@reports_errors
+def calibrate(
+    predictions: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN|PREDICTIONS", help="Directory of evaluate or optimize, or a file of predictions."
+        ),
+    ],
+    *,
+    out: Annotated[Path, typer.Option(help="Directory for calibration.json and the calibrator.")],
+    target_accuracy: Annotated[
+        float | None,
+        typer.Option(help="Certify the lowest confidence above which answers are at least so accurate."),
+    ] = None,
+    delta: Annotated[
+        float, typer.Option(help="Probability with which that certificate may be wrong.")
+    ] = 0.05,
+    seed: Annotated[int, typer.Option(help="Of the halves: one is fitted, the other tested.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+) -> None:
+    """Learn from labelled predictions what their confidence is worth, and which to accept."""
+    from calibrant.cli._calibrate import run_calibrate
+
+    run_calibrate(
+        predictions, out=out, target_accuracy=target_accuracy, delta=delta, seed=seed, as_json=as_json
+    )
+
+
+@app.command()
+@reports_errors
 def doctor(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="The model's name; see `calibrant models`.")],
     *,

@@ -1,6 +1,18 @@
 """Batches of any size: what is asked, what came back, how good it is, and nothing paid for twice."""
 
 from calibrant.evaluation._cache import default_cache, open_cache
+from calibrant.evaluation._calibrate import (
+    CalibrationResult,
+    HeldOutMeasures,
+    LeftOutRows,
+    calibrate_predictions,
+)
+from calibrant.evaluation._compare import (
+    ComparedRun,
+    RunComparison,
+    RunDifference,
+    compare_predictions,
+)
 from calibrant.evaluation._data import Dataset
 from calibrant.evaluation._drift import Drift
 from calibrant.evaluation._evaluator import BatchEvaluator, EvaluationResult
@@ -22,6 +34,7 @@ from calibrant.evaluation._provider_batch import (
 from calibrant.evaluation._provider_batch_report import BatchReport, Polling
 from calibrant.evaluation._provider_batch_state import BatchLimits, BatchPart
 from calibrant.evaluation._records import row_record
+from calibrant.evaluation._saved import SavedPredictions, load_predictions
 
 __all__ = [
     "GATES",
@@ -30,6 +43,8 @@ __all__ = [
     "BatchLimits",
     "BatchPart",
     "BatchReport",
+    "CalibrationResult",
+    "ComparedRun",
     "Dataset",
     "Drift",
     "EvaluationHistory",
@@ -37,14 +52,22 @@ __all__ = [
     "EvaluationProgress",
     "EvaluationProgressListener",
     "EvaluationResult",
+    "HeldOutMeasures",
     "HistoryEntry",
     "HistoryInterval",
+    "LeftOutRows",
     "Polling",
+    "RunComparison",
+    "RunDifference",
     "RunScope",
+    "SavedPredictions",
     "batch_status",
+    "calibrate_predictions",
     "collect_batch",
+    "compare_predictions",
     "default_cache",
     "default_history",
+    "load_predictions",
     "open_cache",
     "retry_batch",
     "row_record",

@@ -1,12 +1,13 @@
 """How good, how well calibrated, and how sure we are of either."""
 
 from calibrant.metrics._bootstrap import bootstrap_interval
-from calibrant.metrics._calibration_error import brier_score, expected_calibration_error
+from calibrant.metrics._calibration_error import brier_score, expected_calibration_error, log_loss
 from calibrant.metrics._classification import ClassificationSummary, LabelMetrics, classification_summary
+from calibrant.metrics._distributions import multiclass_brier_score, multiclass_log_loss
 from calibrant.metrics._intervals import paired_mean_interval, wilson_interval
-from calibrant.metrics._paired import PairedComparison, paired_comparison
-from calibrant.metrics._selective import aurc, auroc, selective_accuracy
-from calibrant.metrics._validation import check_confidence_correct
+from calibrant.metrics._paired import PairedComparison, holm, paired_comparison
+from calibrant.metrics._selective import aurc, auroc, excess_aurc, selective_accuracy
+from calibrant.metrics._validation import check_confidence, check_confidence_correct
 
 __all__ = [
     "ClassificationSummary",
@@ -16,9 +17,15 @@ __all__ = [
     "auroc",
     "bootstrap_interval",
     "brier_score",
+    "check_confidence",
     "check_confidence_correct",
     "classification_summary",
+    "excess_aurc",
     "expected_calibration_error",
+    "holm",
+    "log_loss",
+    "multiclass_brier_score",
+    "multiclass_log_loss",
     "paired_comparison",
     "paired_mean_interval",
     "selective_accuracy",

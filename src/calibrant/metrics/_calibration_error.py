@@ -10,7 +10,10 @@ from numpy.typing import ArrayLike, NDArray
 from calibrant.core import ConfigurationError
 from calibrant.metrics._validation import check_confidence_correct, check_count
 
-__all__ = ["brier_score", "expected_calibration_error"]
+__all__ = ["brier_score", "expected_calibration_error", "log_loss"]
+
+# The logarithm of a confident mistake stays finite.
+_CLIP = 1e-6
 
 
 def expected_calibration_error(
@@ -70,7 +73,7 @@ def brier_score(confidence: ArrayLike, correct: ArrayLike) -> float:
     """Return the mean squared gap between confidence and correctness.
 
     ``mean((p - y)^2)`` (Brier 1950), of the predicted label's confidence alone; for the whole
-    distribution see `calibrant.scoring.BrierScoring`.
+    distribution see `multiclass_brier_score`.
 
     Parameters
     ----------
@@ -91,3 +94,31 @@ def brier_score(confidence: ArrayLike, correct: ArrayLike) -> float:
     """
     p, y = check_confidence_correct(confidence, correct)
     return float(np.mean((p - y) ** 2))
+
+
+def log_loss(confidence: ArrayLike, correct: ArrayLike) -> float:
+    """Return the mean negative log-likelihood of correctness.
+
+    ``-mean(y log p + (1 - y) log(1 - p))`` with p clipped to [1e-6, 1 - 1e-6]: a mistake at
+    confidence 1 costs 13.8 nats, not infinity. For the whole distribution see `multiclass_log_loss`.
+
+    Parameters
+    ----------
+    confidence : array-like of shape (n,)
+        In [0, 1]; up to 1e-6 outside is clipped.
+    correct : array-like of 0/1, shape (n,)
+        Whether each row is right.
+
+    Returns
+    -------
+    float
+        In nats, in [1e-6, 13.82], less is better.
+
+    Raises
+    ------
+    ConfigurationError
+        No rows, NaN, values out of range, or different lengths.
+    """
+    p, y = check_confidence_correct(confidence, correct)
+    clipped = np.clip(p, _CLIP, 1.0 - _CLIP)
+    return float(-np.mean(np.where(y == 1.0, np.log(clipped), np.log1p(-clipped))))

@@ -6,13 +6,13 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from calibrant.core import Interval
+from calibrant.core import ConfigurationError, Interval
 from calibrant.metrics._intervals import wilson_limits
-from calibrant.metrics._validation import check_binary, check_same_length, normal_quantile
+from calibrant.metrics._validation import check_binary, check_same_length, check_values, normal_quantile
 
-__all__ = ["PairedComparison", "paired_comparison"]
+__all__ = ["PairedComparison", "holm", "paired_comparison"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +85,46 @@ def paired_comparison(correct_a: ArrayLike, correct_b: ArrayLike, level: float =
         only_a=only_a,
         only_b=only_b,
     )
+
+
+def holm(p_values: ArrayLike) -> NDArray[np.float64]:
+    """Return p-values adjusted for having tested several candidates.
+
+    Holm's step-down procedure (Holm 1979, Scandinavian Journal of Statistics 6:65-70): the i-th
+    smallest of m is multiplied by m - i + 1, made no smaller than the one before it and at most 1.
+    Rejecting what is at most alpha then rejects any true hypothesis with probability at most
+    alpha, whatever the dependence between the tests.
+
+    Parameters
+    ----------
+    p_values : array-like of shape (m,)
+        One p-value per candidate, in [0, 1]; for instance those of `paired_comparison` with the
+        same baseline.
+
+    Returns
+    -------
+    ndarray of shape (m,)
+        In the order given, each at least what it was.
+
+    Raises
+    ------
+    ConfigurationError
+        No values, NaN, or a value outside [0, 1].
+
+    Examples
+    --------
+    >>> holm([0.01, 0.04, 0.03]).round(2).tolist()
+    [0.03, 0.06, 0.06]
+    """
+    p = check_values("p_values", p_values)
+    if p.min() < 0.0 or p.max() > 1.0:
+        msg = f"Expected p_values in [0, 1], got {p.min()} to {p.max()}: pass one p-value per candidate."
+        raise ConfigurationError(msg)
+    order = np.argsort(p, kind="stable")
+    stepped = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
+    adjusted = np.empty_like(p)
+    adjusted[order] = np.minimum(stepped, 1.0)
+    return adjusted
 
 
 def _newcombe_limits(e: int, f: int, g: int, n: int, *, z: float) -> tuple[float, float]:

@@ -11,6 +11,7 @@ from calibrant.core import ConfigurationError
 
 __all__ = [
     "check_binary",
+    "check_confidence",
     "check_confidence_correct",
     "check_count",
     "check_level",
@@ -72,21 +73,45 @@ def check_confidence_correct(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return confidence clipped to [0, 1] and correctness as 0.0 and 1.0, both of shape (n,).
 
+    Parameters
+    ----------
+    confidence : array-like of shape (n,), n >= 1
+        In [0, 1]; up to 1e-6 outside is clipped.
+    correct : array-like of 0/1, shape (n,)
+        Whether each row is right.
+
     Raises
     ------
     ConfigurationError
         As `check_values` and `check_binary`, a confidence more than 1e-6 outside [0, 1], or
         different lengths.
     """
-    p = check_values("confidence", confidence)
+    p = check_confidence(confidence)
     y = check_binary("correct", correct)
     check_same_length(confidence=p, correct=y)
+    return p, y
+
+
+def check_confidence(confidence: ArrayLike) -> NDArray[np.float64]:
+    """Return confidence clipped to [0, 1], shape (n,).
+
+    Parameters
+    ----------
+    confidence : array-like of shape (n,), n >= 1
+        In [0, 1]; up to 1e-6 outside is clipped.
+
+    Raises
+    ------
+    ConfigurationError
+        As `check_values`, or a confidence more than 1e-6 outside [0, 1].
+    """
+    p = check_values("confidence", confidence)
     legal = (p >= -_ROUNDING) & (p <= 1.0 + _ROUNDING)
     if not legal.all():
         row = int(np.argmin(legal))
         msg = f"Expected confidence in [0, 1], got {p[row]} in row {row}: pass probabilities, not logarithms."
         raise ConfigurationError(msg)
-    return np.clip(p, 0.0, 1.0), y
+    return np.clip(p, 0.0, 1.0)
 
 
 def check_same_length(**arrays: NDArray[np.float64]) -> None:

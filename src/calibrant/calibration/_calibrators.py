@@ -1,0 +1,439 @@
+"""Confidence turned into the share of rows that are right: Platt, isotonic, temperature, or as it is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calibrant.calibration._fingerprint import Fingerprint
+from calibrant.calibration._rows import FittedRows
+from calibrant.calibration._state import damaged, read_state, write_state
+from calibrant.calibration._validation import as_numbers, check_number
+from calibrant.core import ConfigurationError, NotFittedError
+from calibrant.metrics import (
+    brier_score,
+    check_confidence,
+    check_confidence_correct,
+    expected_calibration_error,
+    log_loss,
+)
+
+__all__ = [
+    "CalibrationEvaluation",
+    "ConfidenceCalibrator",
+    "IdentityCalibrator",
+    "IsotonicCalibrator",
+    "PlattCalibrator",
+    "TemperatureCalibrator",
+    "best_inverse_temperature",
+]
+
+KIND = "confidence calibrator"
+VERSION = 1
+_CLIP = 1e-6
+_LEAST, _MOST = 1e-3, 1e3  # temperatures, and their inverses
+_HUGE = 1e100
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationEvaluation:
+    """Calibration on rows that were not fitted, before and after.
+
+    Attributes
+    ----------
+    n : int
+        Rows.
+    brier_before, brier : float
+        Mean squared gap to correctness, in [0, 1], of the given and of the calibrated confidence.
+    ece_before, ece : float
+        Expected calibration error over 15 bins of equal width, in [0, 1].
+    log_loss_before, log_loss : float
+        Negative log-likelihood in nats, probabilities clipped to [1e-6, 1 - 1e-6].
+    """
+
+    n: int
+    brier_before: float
+    brier: float
+    ece_before: float
+    ece: float
+    log_loss_before: float
+    log_loss: float
+
+
+class ConfidenceCalibrator(ABC):
+    """What all calibrators of one confidence per row share.
+
+    Attributes
+    ----------
+    rows_ : FittedRows
+        Digests of the fitted rows; `evaluate` refuses them.
+    """
+
+    method: ClassVar[str]
+    rows_: FittedRows
+
+    def fit(
+        self,
+        confidence: ArrayLike,
+        correct: ArrayLike,
+        *,
+        predicted: Sequence[str] | None = None,
+        ids: Sequence[object] | None = None,
+    ) -> Self:
+        """Learn how often rows of a confidence are right; forget what was learned before.
+
+        Parameters
+        ----------
+        confidence : array-like of shape (n,)
+            In [0, 1]; up to 1e-6 outside is clipped.
+        correct : array-like of 0/1, shape (n,)
+            Whether each row is right; both kinds must occur, but for `IdentityCalibrator`.
+        predicted : sequence of str, length n, optional
+            Predicted labels; only `PerLabelCalibrator` looks at them, and needs them.
+        ids : sequence of length n, optional
+            Names of the rows, such as their texts, by which `evaluate` recognises each of them.
+
+        Raises
+        ------
+        ConfigurationError
+            No rows, NaN, values out of range, different lengths, or all rows right or all wrong.
+        """
+        p, y = check_confidence_correct(confidence, correct)
+        rows = FittedRows.of(p, y, ids)
+        self._learn(p, y, predicted)
+        self.rows_ = rows
+        return self
+
+    def predict(
+        self, confidence: ArrayLike, *, predicted: Sequence[str] | None = None
+    ) -> NDArray[np.float64]:
+        """Return calibrated confidence, in [0, 1], shape (n,).
+
+        Parameters
+        ----------
+        confidence : array-like of shape (n,)
+            In [0, 1]; up to 1e-6 outside is clipped.
+        predicted : sequence of str, length n, optional
+            Predicted labels, for `PerLabelCalibrator`.
+
+        Raises
+        ------
+        NotFittedError
+            Nothing was learned yet.
+        ConfigurationError
+            No rows, NaN, or values out of range.
+        """
+        self._require_fitted("predict")
+        return np.clip(self._apply(check_confidence(confidence), predicted), 0.0, 1.0)
+
+    def evaluate(
+        self,
+        confidence: ArrayLike,
+        correct: ArrayLike,
+        *,
+        predicted: Sequence[str] | None = None,
+        ids: Sequence[object] | None = None,
+    ) -> CalibrationEvaluation:
+        """Compare given and calibrated confidence on rows that were not fitted.
+
+        Raises
+        ------
+        NotFittedError
+            Nothing was learned yet.
+        ConfigurationError
+            As `fit`; or the rows were fitted: one of their `ids` was, or, where the fit or this
+            call has none, they are the fitted rows as a whole, in whatever order.
+        """
+        self._require_fitted("evaluate")
+        p, y = check_confidence_correct(confidence, correct)
+        self.rows_.refuse(p, y, ids)
+        q = self.predict(p, predicted=predicted)
+        return CalibrationEvaluation(
+            n=len(p),
+            brier_before=brier_score(p, y),
+            brier=brier_score(q, y),
+            ece_before=expected_calibration_error(p, y),
+            ece=expected_calibration_error(q, y),
+            log_loss_before=log_loss(p, y),
+            log_loss=log_loss(q, y),
+        )
+
+    def save(self, path: str | Path, *, fingerprint: Fingerprint) -> None:
+        """Write what was learned to one JSON file, atomically and at full precision.
+
+        Parameters
+        ----------
+        path : str or Path
+            Where to; an existing file is replaced.
+        fingerprint : Fingerprint
+            What it was fitted on; loading asks for the same.
+
+        Raises
+        ------
+        NotFittedError
+            There is nothing to save yet.
+        StateError
+            The file cannot be written.
+        """
+        self._require_fitted("save")
+        write_state(path, kind=KIND, version=VERSION, fingerprint=fingerprint, state=self.to_record())
+
+    def to_record(self) -> dict[str, Any]:
+        """Return what was learned as JSON values."""
+        return {"method": self.method, "learned": self._learned(), "rows": self.rows_.to_record()}
+
+    @classmethod
+    def load(cls, path: str | Path, *, fingerprint: Fingerprint) -> Self:
+        """Return the calibrator of this class written by `save`; see also `load_calibrator`.
+
+        Raises
+        ------
+        StateError
+            The file is missing or damaged, holds something else or another version, or was fitted
+            on another prompt, model, log-probability space or label set; the message names which.
+        """
+        state = read_state(path, kind=KIND, version=VERSION, fingerprint=fingerprint)
+        try:
+            return cls.from_record(state)
+        except (KeyError, TypeError, ValueError) as error:
+            raise damaged(path, error) from error
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """Return what `to_record` wrote; KeyError, TypeError or ValueError if it is something else."""
+        if record["method"] != cls.method:
+            raise ConfigurationError(f"Expected method {cls.method!r}, got {record['method']!r}.")
+        calibrator = cls()
+        calibrator._restore(record["learned"])
+        calibrator.rows_ = FittedRows.from_record(record["rows"])
+        return calibrator
+
+    @abstractmethod
+    def _learn(
+        self, p: NDArray[np.float64], y: NDArray[np.float64], predicted: Sequence[str] | None
+    ) -> None: ...
+
+    @abstractmethod
+    def _apply(self, p: NDArray[np.float64], predicted: Sequence[str] | None) -> NDArray[np.float64]: ...
+
+    @abstractmethod
+    def _learned(self) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def _restore(self, learned: Mapping[str, Any]) -> None: ...
+
+    def _require_fitted(self, what: str) -> None:
+        if not hasattr(self, "rows_"):
+            name = type(self).__name__
+            raise NotFittedError(f"Expected a fitted {name}, got {what} before fit: call fit or load first.")
+
+
+class IdentityCalibrator(ConfidenceCalibrator):
+    """Leaves confidence as it is: the candidate to beat."""
+
+    method = "none"
+
+    def _learn(self, p: NDArray[np.float64], y: NDArray[np.float64], predicted: Sequence[str] | None) -> None:
+        pass
+
+    def _apply(self, p: NDArray[np.float64], predicted: Sequence[str] | None) -> NDArray[np.float64]:  # noqa: ARG002
+        return p
+
+    def _learned(self) -> dict[str, Any]:
+        return {}
+
+    def _restore(self, learned: Mapping[str, Any]) -> None:
+        pass
+
+
+class PlattCalibrator(ConfidenceCalibrator):
+    """A logistic curve over the log-odds of the confidence (Platt 1999).
+
+    ``sigmoid(a z + b)`` with ``z = ln(q / (1 - q))``, q the confidence clipped to [1e-6, 1 - 1e-6],
+    a and b of greatest likelihood, without regularisation. A good choice for few rows. Where all
+    confidences are equal, a is 0 and the prediction the accuracy. Where right and wrong rows do not
+    overlap the likelihood has no maximum, and the result is a steep but finite curve.
+
+    Attributes
+    ----------
+    slope_, intercept_ : float
+        a and b.
+
+    Examples
+    --------
+    >>> calibrator = PlattCalibrator().fit([0.9] * 4 + [0.6] * 4, [1, 1, 1, 0, 1, 0, 1, 0])
+    >>> calibrator.predict([0.9, 0.6]).round(3).tolist()
+    [0.75, 0.5]
+    """
+
+    method = "platt"
+    slope_: float
+    intercept_: float
+
+    def _learn(self, p: NDArray[np.float64], y: NDArray[np.float64], predicted: Sequence[str] | None) -> None:  # noqa: ARG002
+        _require_both(y)
+        z = _log_odds(p)
+        if np.ptp(z) == 0.0:
+            self.slope_, self.intercept_ = 0.0, float(_log_odds(y.mean(keepdims=True))[0])
+            return
+        # Standardised, so that the search takes equal steps in both directions.
+        centre, scale = float(z.mean()), float(z.std())
+        slope, intercept = _logistic_fit((z - centre) / scale, y)
+        self.slope_ = slope / scale
+        self.intercept_ = intercept - self.slope_ * centre
+
+    def _apply(self, p: NDArray[np.float64], predicted: Sequence[str] | None) -> NDArray[np.float64]:  # noqa: ARG002
+        return _sigmoid(self.slope_ * _log_odds(p) + self.intercept_)
+
+    def _learned(self) -> dict[str, Any]:
+        return {"slope": self.slope_, "intercept": self.intercept_}
+
+    def _restore(self, learned: Mapping[str, Any]) -> None:
+        self.slope_ = check_number("slope", learned["slope"], low=-_HUGE, high=_HUGE)
+        self.intercept_ = check_number("intercept", learned["intercept"], low=-_HUGE, high=_HUGE)
+
+
+class TemperatureCalibrator(ConfidenceCalibrator):
+    """One temperature over the log-odds of the confidence (Guo et al. 2017, for two outcomes).
+
+    ``sigmoid(z / T)`` with ``z = ln(q / (1 - q))``, q the confidence clipped to [1e-6, 1 - 1e-6], T
+    of greatest likelihood in [0.001, 1000]. It softens or sharpens, but leaves 0.5 where it is: a
+    confidence that is wrong more often than right becomes 0.5 at best. Where every z is 0, T is 1.
+
+    Attributes
+    ----------
+    temperature_ : float
+        T; above 1 where the model is too sure.
+
+    Examples
+    --------
+    >>> calibrator = TemperatureCalibrator().fit([0.9] * 4, [1, 1, 1, 0])
+    >>> round(calibrator.temperature_, 6), calibrator.predict([0.9]).round(6).tolist()
+    (2.0, [0.75])
+    """
+
+    method = "temperature"
+    temperature_: float
+
+    def _learn(self, p: NDArray[np.float64], y: NDArray[np.float64], predicted: Sequence[str] | None) -> None:  # noqa: ARG002
+        _require_both(y)
+        z = _log_odds(p)
+        self.temperature_ = 1.0 / best_inverse_temperature(
+            lambda s: float(np.mean((_sigmoid(s * z) - y) * z))
+        )
+
+    def _apply(self, p: NDArray[np.float64], predicted: Sequence[str] | None) -> NDArray[np.float64]:  # noqa: ARG002
+        return _sigmoid(_log_odds(p) / self.temperature_)
+
+    def _learned(self) -> dict[str, Any]:
+        return {"temperature": self.temperature_}
+
+    def _restore(self, learned: Mapping[str, Any]) -> None:
+        self.temperature_ = check_number("temperature", learned["temperature"], low=_LEAST, high=_MOST)
+
+
+class IsotonicCalibrator(ConfidenceCalibrator):
+    """The rising step curve of least squared error (Zadrozny and Elkan 2002), by scikit-learn.
+
+    Assumes no more than that higher confidence is not less often right; needs some hundred rows.
+    Between fitted confidences it interpolates, outside them it stays level. Where all confidences
+    are equal it predicts the accuracy.
+
+    Attributes
+    ----------
+    x_, y_ : ndarray of shape (k,)
+        Corners of the curve: confidence, ascending, and the calibrated value.
+    """
+
+    method = "isotonic"
+    x_: NDArray[np.float64]
+    y_: NDArray[np.float64]
+
+    def _learn(self, p: NDArray[np.float64], y: NDArray[np.float64], predicted: Sequence[str] | None) -> None:  # noqa: ARG002
+        from sklearn.isotonic import IsotonicRegression  # noqa: PLC0415 - heavy, and needed only here
+
+        _require_both(y)
+        curve = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip").fit(p, y)
+        self.x_, self.y_ = curve.X_thresholds_, curve.y_thresholds_
+
+    def _apply(self, p: NDArray[np.float64], predicted: Sequence[str] | None) -> NDArray[np.float64]:  # noqa: ARG002
+        return np.interp(p, self.x_, self.y_)
+
+    def _learned(self) -> dict[str, Any]:
+        return {"x": self.x_.tolist(), "y": self.y_.tolist()}
+
+    def _restore(self, learned: Mapping[str, Any]) -> None:
+        x, y = as_numbers("x", learned["x"]), as_numbers("y", learned["y"])
+        both = np.stack([x, y])
+        legal = x.ndim == 1 and x.size > 0 and bool(((both >= 0.0) & (both <= 1.0)).all())
+        if not legal or (np.diff(x) <= 0.0).any() or (np.diff(y) < 0.0).any():
+            raise ConfigurationError("Expected the corners of a rising curve in [0, 1], got something else.")
+        self.x_, self.y_ = x, y
+
+
+def best_inverse_temperature(slope: Callable[[float], float]) -> float:
+    """Return the zero of `slope`, a rising function of the inverse temperature, in [0.001, 1000].
+
+    The nearer end where there is none, and 1 where the slope is 0 throughout.
+    """
+    from scipy.optimize import brentq  # noqa: PLC0415 - `import calibrant` must not load scipy
+
+    low, high = slope(_LEAST), slope(_MOST)
+    if low == high == 0.0:
+        return 1.0
+    if low >= 0.0:
+        return _LEAST
+    if high <= 0.0:
+        return _MOST
+    return float(brentq(slope, _LEAST, _MOST, xtol=1e-15, rtol=1e-14))
+
+
+def _logistic_fit(z: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float]:
+    """Return slope and intercept of the greatest likelihood of ``y ~ sigmoid(a z + b)``."""
+    from scipy.optimize import minimize  # noqa: PLC0415 - `import calibrant` must not load scipy
+
+    design = np.stack([z, np.ones_like(z)], axis=1)
+
+    def loss(w: NDArray[np.float64]) -> float:
+        t = design @ w
+        return float(np.mean(np.logaddexp(0.0, t) - y * t))
+
+    def gradient(w: NDArray[np.float64]) -> NDArray[np.float64]:
+        found: NDArray[np.float64] = design.T @ (_sigmoid(design @ w) - y) / len(y)
+        return found
+
+    def hessian(w: NDArray[np.float64]) -> NDArray[np.float64]:
+        p = _sigmoid(design @ w)
+        found: NDArray[np.float64] = (design.T * (p * (1.0 - p))) @ design / len(y)
+        return found
+
+    # Convex. A gradient of 1e-9 is the end of any search, also of one that would go on for ever.
+    options = {"gtol": 1e-9, "maxiter": 500}
+    found = minimize(loss, np.zeros(2), jac=gradient, hess=hessian, method="trust-exact", options=options)
+    return float(found.x[0]), float(found.x[1])
+
+
+def _log_odds(p: NDArray[np.float64]) -> NDArray[np.float64]:
+    q = np.clip(p, _CLIP, 1.0 - _CLIP)
+    return np.log(q / (1.0 - q))
+
+
+def _sigmoid(z: NDArray[np.float64]) -> NDArray[np.float64]:
+    from scipy.special import expit  # noqa: PLC0415 - `import calibrant` must not load scipy
+
+    return np.asarray(expit(z), dtype=np.float64)
+
+
+def _require_both(y: NDArray[np.float64]) -> None:
+    if y.min() == y.max():
+        what = "right" if y[0] == 1.0 else "wrong"
+        raise ConfigurationError(
+            f"Expected right and wrong rows, got {len(y)} that are all {what}: they would be taken for certainty. "
+            "Add rows, or use IdentityCalibrator."
+        )

@@ -1,0 +1,340 @@
+"""Whole distributions calibrated: one temperature, or a weight and an offset per label."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calibrant.calibration._calibrators import best_inverse_temperature
+from calibrant.calibration._fingerprint import Fingerprint
+from calibrant.calibration._losses import brier_losses, log_normalise, paired_gain
+from calibrant.calibration._state import damaged, read_state, write_state
+from calibrant.calibration._validation import (
+    as_numbers,
+    check_answers,
+    check_log_probabilities,
+    check_number,
+)
+from calibrant.core import ConfigurationError, NotFittedError
+
+__all__ = ["DistributionScaling", "ScalingSelection", "TemperatureScaling", "VectorScaling", "select_scaling"]
+
+_KIND = "distribution scaling"
+_VERSION = 1
+# What is read from answers never falls below 1e-12; less than that is a bound and no measurement.
+_FLOOR = float(np.log(1e-12))
+_LEAST, _MOST = 1e-3, 1e3
+_FOLDS = 5
+_HUGE = 1e100
+
+
+class DistributionScaling(ABC):
+    """What temperature and vector scaling share.
+
+    Rows are log-probabilities, normalised first; less than log(1e-12) counts as that.
+
+    Attributes
+    ----------
+    n_labels_ : int
+        L of the fitted rows.
+    """
+
+    method: ClassVar[str]
+    n_labels_: int
+
+    def fit(self, log_probabilities: ArrayLike, answers: ArrayLike) -> Self:
+        """Learn from labelled rows; forget what was learned before.
+
+        Parameters
+        ----------
+        log_probabilities : array-like of shape (n, L)
+            Natural logarithms, finite.
+        answers : array-like of int, shape (n,)
+            Position of the true label of each row, in [0, L).
+
+        Raises
+        ------
+        ConfigurationError
+            Wrong shapes, no rows, NaN or infinity, or a position out of range.
+        """
+        rows = check_log_probabilities("log_probabilities", log_probabilities)
+        self._learn(_logits(rows), check_answers(answers, rows))
+        self.n_labels_ = rows.shape[1]
+        return self
+
+    def transform(self, log_probabilities: ArrayLike) -> NDArray[np.float64]:
+        """Return scaled log-probabilities, normalised and finite, of the shape given.
+
+        Parameters
+        ----------
+        log_probabilities : array-like of shape (n, L) or (L,)
+            Natural logarithms, finite.
+
+        Raises
+        ------
+        NotFittedError
+            Nothing was learned yet.
+        ConfigurationError
+            Wrong shapes, no rows, NaN or infinity.
+        """
+        self._require_fitted("transform")
+        given = as_numbers("log_probabilities", log_probabilities)
+        rows = check_log_probabilities(
+            "log_probabilities", given[None, :] if given.ndim == 1 else given, n_labels=self.n_labels_
+        )
+        scaled = log_normalise(self._scaled(_logits(rows)))
+        return scaled[0] if given.ndim == 1 else scaled
+
+    def save(self, path: str | Path, *, fingerprint: Fingerprint) -> None:
+        """Write what was learned to one JSON file, atomically and at full precision.
+
+        Raises
+        ------
+        NotFittedError
+            There is nothing to save yet.
+        ConfigurationError
+            The fingerprint has another number of labels.
+        StateError
+            The file cannot be written.
+        """
+        self._require_fitted("save")
+        if len(fingerprint.labels) != self.n_labels_:
+            raise ConfigurationError(
+                f"Expected a fingerprint of {self.n_labels_} labels, as fitted, got {len(fingerprint.labels)}: "
+                "pass the label set of the rows."
+            )
+        state = {"method": self.method, **self._learned()}
+        write_state(path, kind=_KIND, version=_VERSION, fingerprint=fingerprint, state=state)
+
+    @classmethod
+    def load(cls, path: str | Path, *, fingerprint: Fingerprint) -> Self:
+        """Return the scaling of this class written by `save`.
+
+        Raises
+        ------
+        StateError
+            The file is missing or damaged, holds something else or another version, or was fitted
+            on another prompt, model, log-probability space or label set; the message names which.
+        """
+        state = read_state(path, kind=_KIND, version=_VERSION, fingerprint=fingerprint)
+        try:
+            scaling = cls()
+            if state["method"] != cls.method:
+                raise ConfigurationError(f"Expected method {cls.method!r}, got {state['method']!r}.")
+            scaling.n_labels_ = len(fingerprint.labels)
+            scaling._restore(state)
+        except (KeyError, TypeError, ValueError) as error:
+            raise damaged(path, error) from error
+        return scaling
+
+    @abstractmethod
+    def _learn(self, rows: NDArray[np.float64], answers: NDArray[np.intp]) -> None: ...
+
+    @abstractmethod
+    def _scaled(self, rows: NDArray[np.float64]) -> NDArray[np.float64]: ...
+
+    @abstractmethod
+    def _learned(self) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def _restore(self, learned: Mapping[str, Any]) -> None: ...
+
+    def _require_fitted(self, what: str) -> None:
+        if not hasattr(self, "n_labels_"):
+            name = type(self).__name__
+            raise NotFittedError(f"Expected a fitted {name}, got {what} before fit: call fit or load first.")
+
+
+class TemperatureScaling(DistributionScaling):
+    """Divides log-probabilities by one temperature (Guo et al. 2017, arXiv 1706.04599).
+
+    T of least log loss in [0.001, 1000]. The most probable label stays what it was. Rows whose most
+    probable label is always the answer are refused: they would be taken for certainty.
+
+    Attributes
+    ----------
+    temperature_ : float
+        T; above 1 where the model is too sure.
+    """
+
+    method = "temperature"
+    temperature_: float
+
+    def _learn(self, rows: NDArray[np.float64], answers: NDArray[np.intp]) -> None:
+        truth = rows[np.arange(len(rows)), answers]
+        if np.ptp(rows) > 0.0 and (truth >= rows.max(axis=1)).all():
+            raise ConfigurationError(
+                f"Expected right and wrong rows, got {len(rows)} whose most probable label is always the answer: "
+                "they would be taken for certainty; add rows."
+            )
+
+        def slope(s: float) -> float:
+            expected = (np.exp(log_normalise(s * rows)) * rows).sum(axis=1)
+            return float(np.mean(expected - truth))
+
+        self.temperature_ = 1.0 / best_inverse_temperature(slope)
+
+    def _scaled(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        return rows / self.temperature_
+
+    def _learned(self) -> dict[str, Any]:
+        return {"temperature": self.temperature_}
+
+    def _restore(self, learned: Mapping[str, Any]) -> None:
+        self.temperature_ = check_number("temperature", learned["temperature"], low=_LEAST, high=_MOST)
+
+
+class VectorScaling(DistributionScaling):
+    """A weight and an offset for each label's log-probability (Guo et al. 2017, arXiv 1706.04599).
+
+    ``softmax(w * log p + b)`` of least log loss plus ``l2 (|w - 1|^2 + |b|^2) / (2 n)``: few rows
+    change little, and a label without rows keeps finite numbers instead of being ruled out.
+    Unlike one temperature it may change the most probable label.
+
+    Parameters
+    ----------
+    l2 : float in (0, 1e6], default 1
+        Strength of the pull to doing nothing, as that many rows.
+
+    Attributes
+    ----------
+    weight_, offset_ : ndarray of shape (L,)
+        w and b.
+
+    Raises
+    ------
+    ConfigurationError
+        `l2` out of range.
+    """
+
+    method = "vector"
+    weight_: NDArray[np.float64]
+    offset_: NDArray[np.float64]
+
+    def __init__(self, *, l2: float = 1.0) -> None:
+        self.l2 = check_number("l2", l2, low=0.0, high=1e6, open_low=True)
+
+    def _learn(self, rows: NDArray[np.float64], answers: NDArray[np.intp]) -> None:
+        from scipy.optimize import minimize  # noqa: PLC0415 - `import calibrant` must not load scipy
+
+        n, n_labels = rows.shape
+        onehot = np.eye(n_labels)[answers]
+
+        def loss(x: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+            moved = x.reshape(2, n_labels) - np.array([[1.0], [0.0]])
+            log_p = log_normalise(rows * (moved[0] + 1.0) + moved[1])
+            gap = (np.exp(log_p) - onehot) / n
+            value = -float((log_p * onehot).sum()) / n + self.l2 * float((moved**2).sum()) / (2.0 * n)
+            slope = np.stack([(gap * rows).sum(axis=0), gap.sum(axis=0)]) + self.l2 * moved / n
+            return value, slope.ravel()
+
+        start = np.concatenate([np.ones(n_labels), np.zeros(n_labels)])
+        # Strictly convex, so one minimum.
+        options = {"gtol": 1e-9, "ftol": 1e-14, "maxiter": 2000}
+        found = minimize(loss, start, jac=True, method="L-BFGS-B", options=options).x.reshape(2, n_labels)
+        self.weight_, self.offset_ = found[0].copy(), found[1].copy()
+
+    def _scaled(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        return rows * self.weight_ + self.offset_
+
+    def _learned(self) -> dict[str, Any]:
+        return {"l2": self.l2, "weight": self.weight_.tolist(), "offset": self.offset_.tolist()}
+
+    def _restore(self, learned: Mapping[str, Any]) -> None:
+        self.l2 = check_number("l2", learned["l2"], low=0.0, high=1e6, open_low=True)
+        both = as_numbers("weight and offset", [learned["weight"], learned["offset"]])
+        if both.shape != (2, self.n_labels_) or not (np.abs(both) <= _HUGE).all():
+            raise ConfigurationError(
+                f"Expected a weight and an offset for {self.n_labels_} labels, got {both.shape}."
+            )
+        self.weight_, self.offset_ = both[0].copy(), both[1].copy()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingSelection:
+    """A scaling of distributions, and how it was chosen.
+
+    Attributes
+    ----------
+    scaling : DistributionScaling or None
+        Fitted on all rows; None where doing nothing is as good.
+    name : str
+        ``none``, ``temperature`` or ``vector``.
+    brier : mapping of str to float
+        Mean Brier score over all labels, halved, in [0, 1], on held-out rows, of every candidate
+        that could be fitted.
+    """
+
+    scaling: DistributionScaling | None
+    name: str
+    brier: Mapping[str, float]
+
+
+def select_scaling(
+    log_probabilities: ArrayLike, answers: ArrayLike, *, rng: np.random.Generator | int | None = None
+) -> ScalingSelection:
+    """Choose temperature scaling, vector scaling or nothing by five-fold cross-validated Brier score.
+
+    Temperature takes the place of nothing, and vector of what was chosen before it, if its Brier
+    score on held-out rows is lower by more than the standard error of the difference, paired over
+    rows. A candidate that cannot be fitted
+    on every part of the rows is left out.
+
+    Parameters
+    ----------
+    log_probabilities : array-like of shape (n, L), n >= 2
+        Natural logarithms, finite.
+    answers : array-like of int, shape (n,)
+        Position of the true label of each row, in [0, L).
+    rng : numpy Generator, int or None, default None
+        Draws the folds; None is seed 0, so that equal calls agree.
+
+    Raises
+    ------
+    ConfigurationError
+        Wrong shapes, fewer than two rows, NaN or infinity, or a position out of range.
+    """
+    rows = check_log_probabilities("log_probabilities", log_probabilities)
+    truth = check_answers(answers, rows)
+    if len(rows) < 2:
+        raise ConfigurationError("Expected at least two rows to judge on, got 1: add rows.")
+    generator = np.random.default_rng(0 if rng is None else rng)
+    fold = generator.permutation(len(rows)) % min(_FOLDS, len(rows))
+    losses = {"none": brier_losses(log_normalise(rows), truth)}
+    kinds: dict[str, type[DistributionScaling]] = {k.method: k for k in (TemperatureScaling, VectorScaling)}
+    for name, kind in kinds.items():
+        try:
+            losses[name] = brier_losses(_held_out(kind, rows, truth, fold), truth)
+        except ConfigurationError:  # too few rows of a kind: the input itself was checked above
+            continue
+    brier = {name: float(loss.mean()) for name, loss in losses.items()}
+    chosen = "none"
+    for name, loss in losses.items():
+        if paired_gain(losses[chosen], loss).helps:
+            chosen = name
+    scaling = None if chosen == "none" else kinds[chosen]().fit(rows, truth)
+    return ScalingSelection(scaling=scaling, name=chosen, brier=brier)
+
+
+def _held_out(
+    kind: type[DistributionScaling],
+    rows: NDArray[np.float64],
+    answers: NDArray[np.intp],
+    fold: NDArray[np.intp],
+) -> NDArray[np.float64]:
+    """Return every row scaled by what the other folds teach, shape (n, L)."""
+    scaled = np.empty_like(rows)
+    for k in range(int(fold.max()) + 1):
+        judged = fold == k
+        scaled[judged] = kind().fit(rows[~judged], answers[~judged]).transform(rows[judged])
+    return scaled
+
+
+def _logits(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.maximum(log_normalise(rows), _FLOOR)

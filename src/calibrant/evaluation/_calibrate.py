@@ -1,0 +1,347 @@
+"""What saved predictions teach about their confidence, and how well that holds on rows that taught nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.calibration import (
+    CalibratorSelection,
+    CertifiedThreshold,
+    Fingerprint,
+    ThresholdSuggestion,
+    certify_threshold,
+    select_calibrator,
+    suggest_thresholds,
+)
+from calibrant.core import ConfigurationError, DataError, Interval, StateError, write_atomically
+from calibrant.evaluation._saved import UNKNOWN, SavedPredictions
+from calibrant.metrics import bootstrap_interval, expected_calibration_error, paired_mean_interval
+
+__all__ = ["CalibrationResult", "HeldOutMeasures", "LeftOutRows", "calibrate_predictions"]
+
+SCHEMA_VERSION: Final = 1
+_FEWEST: Final = 20  # rows: 10 to fit and 10 to test
+_RESAMPLES: Final = (200, 2000)  # fewest and most
+_DRAWS: Final = 20_000_000  # rows drawn for an interval, about a second
+_LEVEL: Final = 0.95
+
+_Floats: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOutRows:
+    """Rows that teach nothing about confidence.
+
+    Attributes
+    ----------
+    errors : int
+        They failed for the server's reasons.
+    unlabelled : int
+        Others whose true label is not known.
+    without_confidence : int
+        The model refused, could not be read, or reported no log-probabilities.
+    """
+
+    errors: int
+    unlabelled: int
+    without_confidence: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutMeasures:
+    """How good confidence is on rows that were not fitted.
+
+    Attributes
+    ----------
+    rows, correct : int
+        Rows, and those of them that are right.
+    ece_before, ece_after, brier_before, brier_after : Interval
+        Of the confidence as given and as calibrated, with 95 % bootstrap intervals. Calibration errors of few
+        rows come out too high.
+    brier_difference : Interval
+        After minus before, paired; below 0 where calibration helps.
+    """
+
+    rows: int
+    correct: int
+    ece_before: Interval
+    ece_after: Interval
+    brier_before: Interval
+    brier_after: Interval
+    brier_difference: Interval
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationResult:
+    """What was learned from one half of the rows, and how it fared on the other.
+
+    Attributes
+    ----------
+    source : str
+        Where the predictions come from.
+    rows : int
+        All rows.
+    left_out : LeftOutRows
+        Those that taught nothing.
+    seed : int
+        Of the halves.
+    fit_rows : int
+        Rows of the half that was fitted.
+    selection : CalibratorSelection
+        The calibrator, fitted on that half alone, and why it was chosen.
+    held_out : HeldOutMeasures
+        Its worth on the other half.
+    thresholds : ThresholdSuggestion or str
+        From all rows: nothing is measured on them; or why there are none, such as too few right answers.
+    certified : CertifiedThreshold or None
+        From all rows, of the confidence as given: the guarantee holds on the rows it was found on. None
+        where it was not asked for.
+    fingerprint : Fingerprint or None
+        As `SavedPredictions`.
+    """
+
+    source: str
+    rows: int
+    left_out: LeftOutRows
+    seed: int
+    fit_rows: int
+    selection: CalibratorSelection
+    held_out: HeldOutMeasures
+    thresholds: ThresholdSuggestion | str
+    certified: CertifiedThreshold | None
+    fingerprint: Fingerprint | None
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the result as JSON values, as ``calibration.json`` holds them."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "kind": "calibration",
+            "source": self.source,
+            "rows": self.rows,
+            "left_out": asdict(self.left_out),
+            "seed": self.seed,
+            "fit_rows": self.fit_rows,
+            "calibrator": {
+                "name": self.selection.name,
+                "reason": self.selection.reason,
+                "cross_validated_brier": dict(self.selection.brier),
+            },
+            "held_out": asdict(self.held_out),
+            "thresholds": None if isinstance(self.thresholds, str) else asdict(self.thresholds),
+            "no_thresholds": self.thresholds if isinstance(self.thresholds, str) else "",
+            "certified": self._certified(),
+            "certification": None if self.certified is None else asdict(self.certified),
+            "fingerprint": None if self.fingerprint is None else self.fingerprint.to_record(),
+        }
+
+    def _certified(self) -> dict[str, Any] | None:
+        """Return the certified point, if there is one."""
+        names = ("threshold", "coverage", "accuracy_lower_bound", "target_accuracy", "delta")
+        if self.certified is None or self.certified.threshold is None:
+            return None
+        return {name: getattr(self.certified, name) for name in names}
+
+    def write(self, out: str | Path) -> list[Path]:
+        """Write ``calibration.json``, and ``calibrator.json`` where it is known what it belongs to.
+
+        Each file is written whole or not at all; earlier ones are replaced.
+
+        Parameters
+        ----------
+        out : path
+            A directory; made where it does not exist.
+
+        Returns
+        -------
+        list of Path
+            The files.
+
+        Raises
+        ------
+        StateError
+            They cannot be written.
+        """
+        directory = Path(out)
+        record, own = directory / "calibration.json", directory / "calibrator.json"
+        text = json.dumps(self.to_record(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            # A calibrator of earlier predictions must not stand beside these numbers.
+            own.unlink(missing_ok=True)
+            if self.fingerprint is not None:
+                self.selection.calibrator.save(own, fingerprint=self.fingerprint)
+            write_atomically(record, text)
+        except OSError as error:
+            raise StateError(
+                f"{directory}: cannot be written ({error}): choose another directory."
+            ) from error
+        return [record, *([own] if self.fingerprint is not None else [])]
+
+
+def calibrate_predictions(
+    predictions: SavedPredictions,
+    *,
+    target_accuracy: float | None = None,
+    delta: float = 0.05,
+    seed: int = 0,
+) -> CalibrationResult:
+    """Fit a calibrator on half of the rows, measure it on the other half, and find thresholds.
+
+    Rows of equal text go to the same half, so that nothing is measured on what was fitted. Certified is the
+    confidence as given, which nothing was fitted to; all rows count for it, as they do for the suggested thresholds.
+
+    Parameters
+    ----------
+    predictions : SavedPredictions
+        With a confidence and a known true label on at least 20 rows.
+    target_accuracy : float in (0, 1), optional
+        Certify a threshold above which answers are at least so accurate.
+    delta : float in (0, 1), default 0.05
+        Probability with which the certificate may be wrong.
+    seed : int, default 0
+        Of the halves, the cross-validation and the intervals.
+
+    Raises
+    ------
+    ConfigurationError
+        A parameter is out of range.
+    DataError
+        Too few rows.
+    """
+    rng = np.random.default_rng(_checked_seed(seed))
+    rows, left_out = _usable(predictions)
+    certified = None
+    if target_accuracy is not None:
+        certified = certify_threshold(rows.p, rows.y, target_accuracy=target_accuracy, delta=delta)
+    fit, test = rows.halves(rng)
+    selection = select_calibrator(fit.p, fit.y, predicted=fit.predicted, ids=fit.names, rng=rng)
+    # Refuses rows that were fitted.
+    selection.calibrator.evaluate(test.p, test.y, predicted=test.predicted, ids=test.names)
+    after = selection.calibrator.predict(test.p, predicted=test.predicted)
+    return CalibrationResult(
+        source=predictions.name,
+        rows=len(predictions),
+        left_out=left_out,
+        seed=seed,
+        fit_rows=len(fit.y),
+        selection=selection,
+        held_out=_measures(test.p, after, test.y, rng),
+        thresholds=rows.thresholds(),
+        certified=certified,
+        fingerprint=predictions.fingerprint,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Labelled:
+    """Rows to learn from: confidence, correctness, names (texts, where known) and predicted labels, length n."""
+
+    p: _Floats
+    y: _Floats
+    names: Sequence[str]
+    predicted: Sequence[str] | None
+
+    def halves(self, rng: np.random.Generator) -> tuple[_Labelled, _Labelled]:
+        """Return two halves at random; rows of one name stay together."""
+        groups: dict[str, list[int]] = {}
+        for row, name in enumerate(self.names):
+            groups.setdefault(name, []).append(row)
+        members = list(groups.values())
+        fit: list[int] = []
+        test: list[int] = []
+        for place in rng.permutation(len(members)).tolist():
+            (fit if 2 * len(fit) < len(self.names) else test).extend(members[place])
+        if len(test) < _FEWEST // 4:
+            raise DataError(
+                f"Expected at least {_FEWEST // 4} rows of other texts to test on, got {len(test)} of "
+                f"{len(self.names)}: rows of one text stay together; add rows of different texts."
+            )
+        return self._part(fit), self._part(test)
+
+    def thresholds(self) -> ThresholdSuggestion | str:
+        """Return what to use as thresholds, or why nothing can be said."""
+        try:
+            return suggest_thresholds(self.p, self.y)
+        except ConfigurationError as error:  # the values are checked: there are too few of a kind
+            return str(error)
+
+    def _part(self, rows: list[int]) -> _Labelled:
+        return _Labelled(
+            p=self.p[rows],
+            y=self.y[rows],
+            names=[self.names[row] for row in rows],
+            predicted=None if self.predicted is None else [self.predicted[row] for row in rows],
+        )
+
+
+def _usable(found: SavedPredictions) -> tuple[_Labelled, LeftOutRows]:
+    """Return the rows with a confidence and a known true label, and how many were left out for what."""
+    unlabelled = (found.correct == UNKNOWN) & ~found.failed
+    unsure = np.isnan(found.confidence) & ~unlabelled & ~found.failed
+    kept = np.flatnonzero(~(found.failed | unlabelled | unsure))
+    left_out = LeftOutRows(
+        errors=int(found.failed.sum()),
+        unlabelled=int(unlabelled.sum()),
+        without_confidence=int(unsure.sum()),
+    )
+    if len(kept) < _FEWEST:
+        raise DataError(
+            f"{found.name}: expected at least {_FEWEST} rows with a confidence and a true label, got {len(kept)} of "
+            f"{len(found)} (left out: {left_out.errors} failed, {left_out.unlabelled} without a true label, "
+            f"{left_out.without_confidence} without a confidence): label more rows."
+        )
+    texts = [found.inputs[row] for row in kept]
+    labels = [label for row in kept if (label := found.labels[row]) is not None]
+    rows = _Labelled(
+        p=found.confidence[kept],
+        y=found.correct[kept].astype(np.float64),
+        names=[f"row {row}" if text is None else text for row, text in zip(kept, texts, strict=True)],
+        predicted=labels if len(labels) == len(kept) else None,
+    )
+    return rows, left_out
+
+
+def _checked_seed(seed: int) -> int:
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ConfigurationError(f"Expected seed to be a whole number from 0, got {seed!r}.")
+    return seed
+
+
+def _measures(before: _Floats, after: _Floats, y: _Floats, rng: np.random.Generator) -> HeldOutMeasures:
+    """Return calibration error and Brier score of both, and the paired difference, with intervals."""
+    squares = [(p - y) ** 2 for p in (before, after)]
+    n_resamples = int(np.clip(_DRAWS // len(y), *_RESAMPLES))
+    brier = [bootstrap_interval(values, _LEVEL, n_resamples=n_resamples, rng=rng) for values in squares]
+    return HeldOutMeasures(
+        rows=len(y),
+        correct=int(y.sum()),
+        ece_before=_ece_interval(before, y, n_resamples, rng),
+        ece_after=_ece_interval(after, y, n_resamples, rng),
+        brier_before=brier[0],
+        brier_after=brier[1],
+        brier_difference=paired_mean_interval(squares[1] - squares[0], level=_LEVEL),
+    )
+
+
+def _ece_interval(p: _Floats, y: _Floats, n_resamples: int, rng: np.random.Generator) -> Interval:
+    """Return the bootstrap interval of the calibration error over 15 bins of equal width.
+
+    Resampling adds noise to every bin, which the error counts as miscalibration: resampled errors come out too
+    high. The percentiles are moved by the median's distance from the estimate, so that they lie around it.
+    """
+    n = len(p)
+    estimate = expected_calibration_error(p, y)
+    draws = (rng.integers(0, n, size=n) for _ in range(n_resamples))
+    values = [expected_calibration_error(p[rows], y[rows]) for rows in draws]
+    lower, median, upper = np.quantile(values, ((1.0 - _LEVEL) / 2.0, 0.5, (1.0 + _LEVEL) / 2.0)).tolist()
+    moved = estimate - median
+    return Interval(
+        lower=max(0.0, lower + moved), upper=min(1.0, upper + moved), level=_LEVEL, estimate=estimate
+    )

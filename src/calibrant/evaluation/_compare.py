@@ -1,0 +1,243 @@
+"""Which of several runs is better, on the rows they share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.core import ConfigurationError, DataError, Interval
+from calibrant.evaluation._saved import UNKNOWN, SavedPredictions
+from calibrant.metrics import (
+    PairedComparison,
+    brier_score,
+    classification_summary,
+    expected_calibration_error,
+    holm,
+    paired_comparison,
+    wilson_interval,
+)
+
+__all__ = ["ComparedRun", "RunComparison", "RunDifference", "compare_predictions"]
+
+SCHEMA_VERSION: Final = 1
+_SHOWN: Final = 60  # characters of a text in a message
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedRun:
+    """The numbers of one run, over its own rows.
+
+    Attributes
+    ----------
+    name : str
+        The directory or file.
+    rows : int
+        All rows.
+    errors : int
+        Rows that failed for the server's reasons; no number counts them.
+    unlabelled : int
+        Other rows whose true label is not known; no number counts them.
+    n, correct : int
+        Rows that count, and those of them that are right.
+    accuracy : Interval
+        With its Wilson interval.
+    macro_f1 : float or None
+        None where the rows do not hold their labels.
+    rows_with_confidence : int
+        Rows of the `n` that have a confidence.
+    ece, brier : float or None
+        Over these; None where there are none.
+    """
+
+    name: str
+    rows: int
+    errors: int
+    unlabelled: int
+    n: int
+    correct: int
+    accuracy: Interval
+    macro_f1: float | None
+    rows_with_confidence: int
+    ece: float | None
+    brier: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunDifference:
+    """One run against the first.
+
+    Attributes
+    ----------
+    name, baseline : str
+        The run, and the first one.
+    comparison : PairedComparison
+        Accuracy of the run minus that of the first, over `comparison.n` rows.
+    p_holm : float
+        Its p-value after Holm's correction for the number of runs that are compared with the first.
+    excluded_errors : int
+        Rows left out because they failed for the server's reasons in either.
+    excluded_unlabelled : int
+        Other rows left out because their true label is not known.
+    """
+
+    name: str
+    baseline: str
+    comparison: PairedComparison
+    p_holm: float
+    excluded_errors: int
+    excluded_unlabelled: int
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the whole interval of the difference is above zero."""
+        return self.comparison.interval.lower > 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunComparison:
+    """Several runs on the same rows.
+
+    Attributes
+    ----------
+    runs : tuple of ComparedRun
+        In the order given.
+    differences : tuple of RunDifference
+        All but the first run, against it.
+    """
+
+    runs: tuple[ComparedRun, ...]
+    differences: tuple[RunDifference, ...]
+
+    @property
+    def all_better(self) -> bool:
+        """Whether every run is better than the first; as all must be, their number needs no correction."""
+        return all(difference.is_better for difference in self.differences)
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the comparison as JSON values."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "kind": "comparison",
+            "runs": [asdict(run) for run in self.runs],
+            "differences": [{**asdict(found), "is_better": found.is_better} for found in self.differences],
+        }
+
+
+def compare_predictions(runs: Sequence[SavedPredictions], *, level: float = 0.95) -> RunComparison:
+    """Compare runs with the first of them, row by row.
+
+    A row that failed for the server's reasons in either run of a pair says nothing about which is better: it is
+    left out of that pair and counted. A refusal or an answer that cannot be read is a wrong answer.
+
+    Parameters
+    ----------
+    runs : sequence of SavedPredictions, two or more
+        Of the same rows, in any order.
+    level : float in (0, 1), default 0.95
+        Confidence level of every interval.
+
+    Raises
+    ------
+    ConfigurationError
+        Fewer than two runs, or a level out of range.
+    DataError
+        The runs are not of the same rows, or nothing is left to compare.
+    """
+    if len(runs) < 2:
+        raise ConfigurationError(f"Expected at least two runs to compare, got {len(runs)}.")
+    first, *others = runs
+    orders = [_order(first, other) for other in others]
+    pairs = [_pair(first, other, order, level) for other, order in zip(others, orders, strict=True)]
+    adjusted = holm([found.p_value for found, _, _ in pairs])
+    return RunComparison(
+        runs=tuple(_score(run, level) for run in runs),
+        differences=tuple(
+            RunDifference(
+                name=other.name,
+                baseline=first.name,
+                comparison=found,
+                p_holm=float(p),
+                excluded_errors=errors,
+                excluded_unlabelled=unlabelled,
+            )
+            for other, (found, errors, unlabelled), p in zip(others, pairs, adjusted, strict=True)
+        ),
+    )
+
+
+def _order(first: SavedPredictions, other: SavedPredictions) -> NDArray[np.int64]:
+    """Return where each row of `first` is in `other`.
+
+    Raises
+    ------
+    DataError
+        They are not of the same rows.
+    """
+    place = {index: position for position, index in enumerate(other.index.tolist())}
+    missing = [index for index in first.index.tolist() if index not in place]
+    if missing or len(first) != len(other):
+        example = f", such as the one with index {missing[0]}" if missing else ""
+        raise DataError(
+            f"Expected runs of the same rows, got {len(first):,} in {first.name} and {len(other):,} in {other.name}, "
+            f"{len(missing):,} of the first without a partner{example}: finish or repeat the shorter run."
+        )
+    order = np.array([place[index] for index in first.index.tolist()], dtype=np.int64)
+    for name in ("inputs", "answers"):
+        mine, theirs = getattr(first, name), getattr(other, name)
+        for row, position in enumerate(order.tolist()):
+            a, b = mine[row], theirs[position]
+            if a != b and None not in (a, b):
+                raise DataError(
+                    f"Expected the same {name[:-1]} in the row with index {first.index[row]}, got {a[:_SHOWN]!r} in "
+                    f"{first.name} and {b[:_SHOWN]!r} in {other.name}: compare runs on the same data."
+                )
+    return order
+
+
+def _pair(
+    first: SavedPredictions, other: SavedPredictions, order: NDArray[np.int64], level: float
+) -> tuple[PairedComparison, int, int]:
+    """Return the comparison, and how many rows were left out for errors and for want of a true label."""
+    theirs = other.correct[order]
+    failed = first.failed | other.failed[order]
+    unknown = ((first.correct == UNKNOWN) | (theirs == UNKNOWN)) & ~failed
+    kept = ~(failed | unknown)
+    if not kept.any():
+        raise DataError(
+            f"Expected rows with a true label that neither run failed on, got none in {first.name} and {other.name}: "
+            f"{failed.sum():,} failed for the server's reasons, {unknown.sum():,} have no true label."
+        )
+    found = paired_comparison(first.correct[kept], theirs[kept], level)
+    return found, int(failed.sum()), int(unknown.sum())
+
+
+def _score(run: SavedPredictions, level: float) -> ComparedRun:
+    known = run.correct != UNKNOWN
+    sure = known & ~np.isnan(run.confidence)
+    correct = run.correct[known]
+    return ComparedRun(
+        name=run.name,
+        rows=len(run),
+        errors=int(run.failed.sum()),
+        unlabelled=int((~known & ~run.failed).sum()),
+        n=len(correct),
+        correct=int(correct.sum()),
+        accuracy=wilson_interval(int(correct.sum()), len(correct), level),
+        macro_f1=_macro_f1(run, known),
+        rows_with_confidence=int(sure.sum()),
+        ece=expected_calibration_error(run.confidence[sure], run.correct[sure]) if sure.any() else None,
+        brier=brier_score(run.confidence[sure], run.correct[sure]) if sure.any() else None,
+    )
+
+
+def _macro_f1(run: SavedPredictions, known: NDArray[np.bool_]) -> float | None:
+    truth = [run.answers[row] for row in np.flatnonzero(known)]
+    found = [run.labels[row] for row in np.flatnonzero(known)]
+    stated = [label for label in truth if label is not None]
+    if len(stated) < len(truth) or not any(found):
+        return None
+    return classification_summary(stated, found, labels=run.label_set).macro_f1

@@ -1,0 +1,250 @@
+"""Predictions that were saved, whoever saved them: read back, checked, as arrays."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.calibration import Fingerprint
+from calibrant.core import DataError, LogprobSpace, Outcome, Row, StateError, read_rows
+
+__all__ = ["UNKNOWN", "SavedPredictions", "load_predictions"]
+
+UNKNOWN: Final = -1  # whether the row is right
+_FILE: Final = "predictions.jsonl"
+_CHOSEN: Final = "best"  # of the prompts of a search
+_ROUNDING: Final = 1e-6  # exp of a sum may leave [0, 1] by this much
+_CORRECT: Final = {"true": 1, "1": 1, "1.0": 1, "false": 0, "0": 0, "0.0": 0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedPredictions:
+    """Rows with their predictions, in the order of the file.
+
+    Attributes
+    ----------
+    name : str
+        What to call them: the directory or file they come from.
+    index : ndarray of int, shape (n,)
+        Position of each row in the input it was read from; no two are equal.
+    inputs, answers, labels : tuple of (str or None), length n
+        The text, its true label and the predicted one, where known.
+    outcomes : tuple of Outcome, length n
+        How each row ended.
+    confidence : ndarray of float, shape (n,)
+        In [0, 1]; NaN where there is none.
+    correct : ndarray of int, shape (n,)
+        1 right, 0 wrong, -1 unknown: the row failed for the server's reasons (outcome ``error``), or its true
+        label is not known.
+    label_set : tuple of str or None
+        All labels, where a row says.
+    fingerprint : Fingerprint or None
+        What the predictions depend on, where the directory says.
+    """
+
+    name: str
+    index: NDArray[np.int64]
+    inputs: tuple[str | None, ...]
+    answers: tuple[str | None, ...]
+    labels: tuple[str | None, ...]
+    outcomes: tuple[Outcome, ...]
+    confidence: NDArray[np.float64]
+    correct: NDArray[np.int8]
+    label_set: tuple[str, ...] | None = None
+    fingerprint: Fingerprint | None = None
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.index)
+
+    @property
+    def failed(self) -> NDArray[np.bool_]:
+        """Rows that failed for the server's reasons, shape (n,)."""
+        return np.array([outcome is Outcome.ERROR for outcome in self.outcomes], dtype=np.bool_)
+
+
+def load_predictions(path: str | Path) -> SavedPredictions:
+    """Read saved predictions.
+
+    Parameters
+    ----------
+    path : path
+        A directory of `calibrant evaluate`, `calibrant batch` or `calibrant optimize` (whose best prompt
+        counts), or a file of predictions: JSON Lines, CSV or Parquet. A row needs ``correct``, or ``label``
+        and ``answer``; it may have ``confidence``, ``input``, ``index`` (by default its place) and
+        ``outcome`` (by default ``ok``).
+
+    Raises
+    ------
+    DataError
+        Nothing is there, or a row is broken; the message names file and line.
+    StateError
+        The directory's ``run.json`` or ``result.json`` is damaged.
+    """
+    place = Path(path)
+    file = place / _FILE if place.is_dir() else place
+    if place.is_dir() and not file.exists():
+        raise DataError(
+            f"expected {_FILE} in it, as `calibrant evaluate` and `calibrant optimize` leave it: choose another "
+            "directory, or run the evaluation first.",
+            path=place,
+        )
+    if not file.exists():
+        raise DataError("no such file or directory: check the path.", path=file)
+    rows = _Rows()
+    for row in read_rows(file):
+        if row.values.get("prompt", _CHOSEN) == _CHOSEN or "row" not in row.values:
+            rows.add(row)
+    if not rows.index:
+        raise DataError(f"expected rows of the {_CHOSEN} prompt, got none: choose another file.", path=file)
+    return rows.saved(str(path), file.parent)
+
+
+class _Rows:
+    """The rows read so far."""
+
+    def __init__(self) -> None:
+        self.index: dict[int, None] = {}
+        self.inputs: list[str | None] = []
+        self.answers: list[str | None] = []
+        self.labels: list[str | None] = []
+        self.outcomes: list[Outcome] = []
+        self.confidence: list[float] = []
+        self.correct: list[int] = []
+        self.label_set: tuple[str, ...] | None = None
+        self.space: str | None = None
+
+    def add(self, row: Row) -> None:
+        """Check a row and add it."""
+        values = row.values
+        index = _index(row, len(self.index))
+        if index in self.index:
+            raise _broken(row, f"expected every index once, got {index} again")
+        outcome = _outcome(row)
+        self.index[index] = None
+        self.outcomes.append(outcome)
+        for name, column in (("input", self.inputs), ("answer", self.answers), ("label", self.labels)):
+            column.append(_text(row, name))
+        self.confidence.append(_confidence(row))
+        self.correct.append(UNKNOWN if outcome is Outcome.ERROR else _correct(row))
+        if self.label_set is None:
+            self._learn_labels(values.get("distribution") or values)
+
+    def _learn_labels(self, values: Mapping[str, Any]) -> None:
+        """Note label set and space, which `evaluate` and `optimize` write in different places."""
+        found = values.get("labels") or values.get("probabilities")
+        if isinstance(found, list | dict) and isinstance(values.get("space"), str):
+            self.label_set, self.space = tuple(found), values["space"]
+
+    def saved(self, name: str, directory: Path) -> SavedPredictions:
+        """Return what was read."""
+        return SavedPredictions(
+            name=name,
+            index=np.array(list(self.index), dtype=np.int64),
+            inputs=tuple(self.inputs),
+            answers=tuple(self.answers),
+            labels=tuple(self.labels),
+            outcomes=tuple(self.outcomes),
+            confidence=np.array(self.confidence, dtype=np.float64),
+            correct=np.array(self.correct, dtype=np.int8),
+            label_set=self.label_set,
+            fingerprint=self._fingerprint(directory),
+        )
+
+    def _fingerprint(self, directory: Path) -> Fingerprint | None:
+        if self.label_set is None or self.space is None:
+            return None
+        # A search leaves both files, and its result holds the prompt that was chosen.
+        for file, read in (("result.json", _searched), ("run.json", _evaluated)):
+            source = directory / file
+            if not source.exists():
+                continue
+            try:
+                prompt, template, model = read(json.loads(source.read_text(encoding="utf-8")))
+                return Fingerprint(
+                    prompt=prompt if template is None else f"{prompt}\n\n{template}",
+                    model=model,
+                    space=LogprobSpace(self.space),
+                    labels=self.label_set,
+                )
+            except (OSError, KeyError, TypeError, ValueError) as error:
+                raise StateError(
+                    f"{source}: expected what the predictions depend on, got something else ({error!r}): restore "
+                    "the file, or give the predictions file alone, in a directory without it."
+                ) from error
+        return None
+
+
+def _evaluated(record: Mapping[str, Any]) -> tuple[str, str | None, str]:
+    return record["prompt"], record["user_template"], record["model"]
+
+
+def _searched(record: Mapping[str, Any]) -> tuple[str, str | None, str]:
+    best = record["best_candidate"]
+    return best["system_prompt"], best.get("user_template"), record["model"]
+
+
+def _broken(row: Row, message: str) -> DataError:
+    return DataError(f"{message}: correct the row, or leave it out.", path=row.path, line=row.line)
+
+
+def _index(row: Row, default: int) -> int:
+    value = row.values.get("index", row.values.get("row", default))
+    text = str(value).strip()
+    if isinstance(value, bool) or not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise _broken(row, f"expected index to be a whole number from 0, got {value!r:.40}")
+    return int(text)
+
+
+def _outcome(row: Row) -> Outcome:
+    value = row.values.get("outcome") or Outcome.OK
+    try:
+        return Outcome(value)
+    except ValueError as error:
+        known = ", ".join(Outcome)
+        raise _broken(row, f"expected outcome to be one of {known}, got {value!r:.40}") from error
+
+
+def _text(row: Row, name: str) -> str | None:
+    value = row.values.get(name)
+    if value is None or (isinstance(value, str) and (value or name == "input")):
+        return value
+    if value == "":
+        return None  # a CSV file's way to say that there is none
+    raise _broken(row, f"expected {name} to be text, got {type(value).__name__}")
+
+
+def _confidence(row: Row) -> float:
+    value = row.values.get("confidence")
+    if value is None or value == "":
+        return math.nan
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not -_ROUNDING <= number <= 1.0 + _ROUNDING:
+        raise _broken(row, f"expected confidence to be a probability in [0, 1] or null, got {value!r:.40}")
+    return min(max(number, 0.0), 1.0)
+
+
+def _correct(row: Row) -> int:
+    """Return whether the row is right, as stated, or else by its labels."""
+    values = row.values
+    if "correct" in values:
+        value = values["correct"]
+        if value is None or value == "":
+            return UNKNOWN
+        found = _CORRECT.get(str(value).strip().lower())
+        if found is None:
+            raise _broken(row, f"expected correct to be true, false or null, got {value!r:.40}")
+        return found
+    if not {"label", "answer"} <= values.keys():
+        raise _broken(row, f"expected correct, or label and answer, got only {', '.join(values)!r:.80}")
+    return UNKNOWN if values["answer"] in (None, "") else int(values["label"] == values["answer"])

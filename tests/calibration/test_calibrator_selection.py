@@ -1,0 +1,200 @@
+"""The choice of a calibrator by held-out Brier score, on made and on recorded rows."""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.isotonic import IsotonicRegression
+
+from calibrant.calibration import IdentityCalibrator, PerLabelCalibrator, PlattCalibrator, select_calibrator
+from calibrant.core import ConfigurationError
+from calibrant.metrics import brier_score, expected_calibration_error
+
+Array = NDArray[np.float64]
+
+
+def calibrated(n: int, seed: int = 0) -> tuple[Array, Array]:
+    """Return rows whose confidence means what it says."""
+    rng = np.random.default_rng(seed)
+    p = rng.beta(4, 1, n)
+    return p, (rng.random(n) < p).astype(float)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_confidence_that_means_what_it_says_is_left_alone(seed: int) -> None:
+    """Doing nothing stays unless something is better by more than chance."""
+    p, y = calibrated(600, seed)
+    found = select_calibrator(p, y, rng=seed)
+    assert isinstance(found.calibrator, IdentityCalibrator)
+    assert found.name == "none"
+    assert found.reason.startswith("None: ")
+    assert set(found.brier) == {"none", "platt", "isotonic", "temperature"}
+    assert found.brier["none"] == pytest.approx(brier_score(p, y))
+
+
+def test_confidence_that_is_too_high_is_calibrated_on_all_rows() -> None:
+    """What was judged in folds is then fitted on every row."""
+    p, y = calibrated(600)
+    sure = np.sqrt(p)
+    found = select_calibrator(sure, y, candidates=["platt"], rng=1)
+    assert found.name == "platt"
+    assert found.brier["platt"] < found.brier["none"]
+    assert found.reason.startswith("Platt: the Brier score goes from")
+    assert found.calibrator.predict(sure).tolist() == PlattCalibrator().fit(sure, y).predict(sure).tolist()
+
+
+def test_a_flexible_curve_must_beat_a_simple_one_by_more_than_chance() -> None:
+    """One temperature is enough for sharpened rows; a shape it cannot follow needs another curve."""
+    rng = np.random.default_rng(0)
+    p, y = calibrated(1_000)
+    sharpened = p**3 / (p**3 + (1 - p) ** 3)
+    orders: list[Any] = [["temperature", "platt", "isotonic"], ["isotonic", "platt", "temperature"]]
+    for order in orders:
+        assert select_calibrator(sharpened, y, candidates=order, rng=1).name == "temperature"
+        assert (
+            select_calibrator(sharpened, (rng.random(1_000) < 0.2).astype(float), candidates=order).name
+            == "platt"
+        )
+    bent = (rng.random(1_000) < np.where((p > 0.6) & (p < 0.9), 0.2, 0.9)).astype(float)
+    assert select_calibrator(p, bent).name == "isotonic"
+
+
+def test_folds_come_from_the_generator() -> None:
+    """Equal seeds agree, a seed equals its generator, none is seed 0, other seeds judge otherwise."""
+    p, y = calibrated(200)
+    p = np.sqrt(p)
+    one = select_calibrator(p, y, rng=3)
+    assert select_calibrator(p, y, rng=3).brier == one.brier
+    assert select_calibrator(p, y, rng=np.random.default_rng(3)).brier == one.brier
+    assert select_calibrator(p, y, rng=4).brier != one.brier
+    assert select_calibrator(p, y).brier == select_calibrator(p, y, rng=0).brier
+
+
+def test_held_out_scores_come_from_other_rows() -> None:
+    """An isotonic curve fits noise to perfection on its own rows, and not on others."""
+    rng = np.random.default_rng(0)
+    p, y = np.linspace(0.3, 0.7, 60), (rng.random(60) < 0.5).astype(float)
+    curve = IsotonicRegression(out_of_bounds="clip").fit(p, y)
+    assert brier_score(curve.predict(p), y) < brier_score(p, y)
+    assert (
+        select_calibrator(p, y, candidates=["isotonic"]).brier["isotonic"]
+        > brier_score(curve.predict(p), y) + 0.01
+    )
+
+
+def test_labels_of_opposite_bias_have_their_own_calibrators() -> None:
+    """One label too sure, the other not sure enough: only a calibrator per label helps."""
+    rng = np.random.default_rng(0)
+    truth = rng.beta(3, 2, 1_000)
+    y = (rng.random(1_000) < truth).astype(float)
+    names = ["sure", "shy"] * 500
+    p = np.where(np.array(names) == "sure", truth**0.3, truth**2.5)
+    found = select_calibrator(p, y, predicted=names)
+    assert found.name.endswith(" per label")
+    assert isinstance(found.calibrator, PerLabelCalibrator)
+    assert set(found.calibrator.by_label_) == {"sure", "shy"}
+    few = select_calibrator(p[:90], y[:90], predicted=names[:90])
+    assert not any("per label" in name for name in few.brier)
+
+
+@pytest.mark.parametrize("y", [[1], [0], [1, 1, 1], [0, 0, 0], [1, 0, 0, 0], [1, 0]])
+def test_rows_of_one_kind_are_left_alone(y: list[int]) -> None:
+    """Too few right or wrong rows to judge on: nothing is done, and the reason says so."""
+    p = np.linspace(0.9, 1.0, len(y))
+    found = select_calibrator(p, y)
+    assert found.name == "none"
+    assert "too few of a kind" in found.reason
+    assert found.calibrator.predict(p).tolist() == p.tolist()
+    assert found.brier == {"none": pytest.approx(brier_score(p, y))}
+
+
+def test_constant_confidence_is_judged_like_any_other() -> None:
+    """All rows at 1, as language models answer: the accuracy is the better number."""
+    y = [1] * 80 + [0] * 20
+    found = select_calibrator([1.0] * 100, y)
+    assert found.name != "none"
+    assert found.calibrator.predict([1.0]) == pytest.approx([0.8])
+
+
+def test_the_chosen_calibrator_refuses_its_rows() -> None:
+    """Whichever it is."""
+    p, y = calibrated(100)
+    for given in (p, np.sqrt(p)):
+        found = select_calibrator(given, y, ids=range(100))
+        with pytest.raises(ConfigurationError, match="that were not fitted"):
+            found.calibrator.evaluate(given, y)
+        with pytest.raises(ConfigurationError, match="got 1 of 1 that were"):
+            found.calibrator.evaluate([0.3], [1], ids=[99])
+
+
+@pytest.mark.parametrize(
+    ("p", "y", "options"),
+    [
+        ([], [], {}),
+        ([0.5, 0.5], [1], {}),
+        ([0.5, math.nan], [1, 0], {}),
+        ([0.5, 1.1], [1, 0], {}),
+        ([0.5, 0.5], [1, 0], {"predicted": ["a"]}),
+        ([0.5, 0.5], [1, 0], {"candidates": ["beta"]}),
+        ([0.5, 0.5], [1, 0], {"candidates": "platt"}),
+        ([0.5, 0.5], [1, 0], {"candidates": ["none"]}),
+    ],
+)
+def test_bad_input_is_refused(p: Any, y: Any, options: dict[str, Any]) -> None:
+    """No rows, other lengths, NaN, out of range, unknown candidates."""
+    with pytest.raises(ConfigurationError, match="Expected"):
+        select_calibrator(p, y, **options)
+
+
+# Recorded answers
+
+RECORDED = Path(
+    os.environ.get("CALIBRANT_RECORDED", Path(__file__).parents[3] / "shared" / "data" / "recorded")
+)
+SETS = [
+    (name, prompt)
+    for name in ("ag_news", "emotion", "rotten_tomatoes")
+    for prompt in ("baseline", "default", "confidence")
+]
+
+
+def recorded(name: str, prompt: str) -> tuple[Array, Array, NDArray[Any]]:
+    """Return confidence, correctness and predicted labels; skip where there is no such file."""
+    path = RECORDED / f"{name}.csv"
+    if not path.is_file():
+        pytest.skip(f"no recorded answers at {path}: name their folder in CALIBRANT_RECORDED")
+    with path.open(newline="", encoding="utf-8") as file:
+        found = [row for row in csv.DictReader(file) if row["prompt"] == prompt]
+    return (
+        np.array([float(row["probability"]) for row in found]),
+        np.array([float(row["correct"] == "true") for row in found]),
+        np.array([row["predicted"] for row in found]),
+    )
+
+
+@pytest.mark.parametrize(("name", "prompt"), SETS)
+@pytest.mark.parametrize("by_label", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_recorded_confidence_is_calibrated_on_the_other_half(
+    name: str, prompt: str, *, by_label: bool
+) -> None:
+    """Over 20 random halves: ECE within 0.02 of scikit-learn's isotonic on average, Brier better in each."""
+    p, y, names = recorded(name, prompt)
+    behind = []
+    for seed in range(20):
+        order = np.random.default_rng(seed).permutation(len(p))
+        fit, test = order[: len(p) // 2], order[len(p) // 2 :]
+        labels = (names[fit].tolist(), names[test].tolist()) if by_label else (None, None)
+        chosen = select_calibrator(p[fit], y[fit], predicted=labels[0], rng=seed).calibrator
+        q = chosen.predict(p[test], predicted=labels[1])
+        peer = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip").fit(p[fit], y[fit])
+        assert brier_score(q, y[test]) <= brier_score(p[test], y[test])
+        isotonic = expected_calibration_error(peer.predict(p[test]), y[test])
+        behind.append(expected_calibration_error(q, y[test]) - isotonic)
+    assert np.mean(behind) <= 0.02

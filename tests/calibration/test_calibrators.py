@@ -1,0 +1,398 @@
+"""Platt, isotonic and temperature calibrators of one confidence per row."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import expit
+from sklearn.isotonic import IsotonicRegression
+from sklearn.linear_model import LogisticRegression
+
+from calibrant.calibration import (
+    ConfidenceCalibrator,
+    Fingerprint,
+    IdentityCalibrator,
+    IsotonicCalibrator,
+    PerLabelCalibrator,
+    PlattCalibrator,
+    TemperatureCalibrator,
+    load_calibrator,
+)
+from calibrant.core import ConfigurationError, LogprobSpace, NotFittedError, StateError
+from calibrant.metrics import brier_score, expected_calibration_error, log_loss
+
+Array = NDArray[np.float64]
+LEARNING = [PlattCalibrator, IsotonicCalibrator, TemperatureCalibrator]
+ALL = [IdentityCalibrator, *LEARNING, PerLabelCalibrator]
+FINGERPRINT = Fingerprint(prompt="Sort.", model="local/tiny", space=LogprobSpace.MASKED, labels=("a", "b"))
+
+
+def rows(seed: int = 0, n: int = 400) -> tuple[Array, Array]:
+    """Return too sure a model's rows: half of them at exactly 1, most others on a coarse grid."""
+    rng = np.random.default_rng(seed)
+    p = np.where(rng.random(n) < 0.5, 1.0, np.round(rng.beta(4, 1, n), 2))
+    return p, (rng.random(n) < 0.2 + 0.6 * p**3).astype(float)
+
+
+def labels(n: int) -> list[str]:
+    """Return predicted labels, a and b in turn."""
+    return ["a", "b"] * (n // 2) + ["a"] * (n % 2)
+
+
+def log_odds(p: Any) -> Array:
+    """Return the definition's z."""
+    q = np.clip(p, 1e-6, 1 - 1e-6)
+    return np.log(q / (1 - q))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_platt_is_the_logistic_regression_of_greatest_likelihood(seed: int) -> None:
+    """Against scikit-learn without regularisation, and the gradient of the likelihood vanishes."""
+    p, y = rows(seed)
+    found = PlattCalibrator().fit(p, y)
+    peer = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-12).fit(log_odds(p)[:, None], y)
+    assert found.slope_ == pytest.approx(peer.coef_[0, 0], abs=1e-5)
+    assert found.intercept_ == pytest.approx(peer.intercept_[0], abs=1e-5)
+    gap = found.predict(p) - y
+    assert gap.mean() == pytest.approx(0.0, abs=1e-8)
+    assert np.mean(gap * log_odds(p)) == pytest.approx(0.0, abs=1e-7)
+    grid = np.linspace(0, 1, 11)
+    assert found.predict(grid) == pytest.approx(expit(found.slope_ * log_odds(grid) + found.intercept_))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_isotonic_is_scikit_learns(seed: int) -> None:
+    """Also between and outside the fitted confidences, to 1e-12."""
+    p, y = rows(seed)
+    inside = (p > 0.3) & (p < 1.0)
+    for use in (np.ones_like(inside), inside):
+        peer = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip").fit(p[use], y[use])
+        found = IsotonicCalibrator().fit(p[use], y[use])
+        grid = np.concatenate([np.linspace(0, 1, 1001), p])
+        assert found.predict(grid) == pytest.approx(peer.predict(grid), rel=0, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_temperature_has_the_greatest_likelihood(seed: int) -> None:
+    """Against a general minimiser of the written-out likelihood."""
+    p, y = rows(seed)
+    z = log_odds(p)
+    t = TemperatureCalibrator().fit(p, y)
+
+    def loss(log_t: Array) -> float:
+        return float(np.mean(np.logaddexp(0.0, z / np.exp(log_t[0])) - y * z / np.exp(log_t[0])))
+
+    reference = minimize(loss, [0.0], method="Nelder-Mead", options={"xatol": 1e-10, "fatol": 1e-15})
+    assert t.temperature_ == pytest.approx(math.exp(reference.x[0]), rel=1e-5)
+    assert t.predict([0.5, 0.9]) == pytest.approx([0.5, expit(log_odds(0.9) / t.temperature_)])
+
+
+def test_a_temperature_by_hand() -> None:
+    """log(9) / T = log(3), so T is 2; the same rows sharpened give 1 / 2."""
+    assert TemperatureCalibrator().fit([0.9] * 4, [1, 1, 1, 0]).temperature_ == pytest.approx(2.0)
+    sharp = TemperatureCalibrator().fit([0.75] * 10, [1] * 9 + [0])
+    assert sharp.temperature_ == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("kind", LEARNING)
+def test_calibration_on_other_rows_helps_a_model_that_is_too_sure(kind: Any) -> None:
+    """All three lower Brier score, log loss and calibration error of fresh rows, as `evaluate` says."""
+    p, y = rows(1, n=2_000)
+    fresh, right = rows(2, n=2_000)
+    fitted = kind().fit(p, y)
+    found = fitted.evaluate(fresh, right)
+    q = fitted.predict(fresh)
+    assert found.n == 2_000
+    assert (found.brier_before, found.brier) == (brier_score(fresh, right), brier_score(q, right))
+    assert (found.log_loss_before, found.log_loss) == (log_loss(fresh, right), log_loss(q, right))
+    before, after = (expected_calibration_error(values, right) for values in (fresh, q))
+    assert (found.ece_before, found.ece) == (before, after)
+    assert found.brier < found.brier_before - 0.02
+    assert found.log_loss < found.log_loss_before
+    assert found.ece < 0.5 * found.ece_before
+
+
+def test_doing_nothing_does_nothing() -> None:
+    """But for clipping; and it can be fitted on rows of one kind."""
+    fitted = IdentityCalibrator().fit([0.2, 1.0 + 1e-7], [1, 1])
+    assert fitted.predict([0.25, 1.0 + 1e-7, -1e-7]).tolist() == [0.25, 1.0, 0.0]
+
+
+# Rows that leave little to learn
+
+
+@pytest.mark.parametrize("kind", LEARNING)
+@pytest.mark.parametrize("value", [0, 1])
+@pytest.mark.parametrize("n", [1, 30])
+def test_rows_that_are_all_right_or_all_wrong_teach_nothing(kind: Any, value: int, n: int) -> None:
+    """They would be taken for certainty."""
+    with pytest.raises(ConfigurationError, match="Expected right and wrong rows, got"):
+        kind().fit(np.linspace(0.5, 1.0, n), [value] * n)
+
+
+@pytest.mark.parametrize("confidence", [0.0, 0.3, 0.9, 1.0])
+def test_a_constant_confidence_becomes_the_accuracy(confidence: float) -> None:
+    """By Platt and isotonic; one temperature comes as near as its side of 0.5 allows."""
+    p, y = [confidence] * 8, [1, 1, 1, 0, 1, 1, 1, 0]
+    for kind in (PlattCalibrator, IsotonicCalibrator):
+        assert kind().fit(p, y).predict([confidence]) == pytest.approx([0.75])
+    expected = 0.75 if confidence > 0.5 else 0.5
+    assert TemperatureCalibrator().fit(p, y).predict([confidence]) == pytest.approx([expected], abs=0.004)
+
+
+def test_confidence_of_one_half_has_no_temperature() -> None:
+    """Every temperature leaves it where it is: 1 stands."""
+    assert TemperatureCalibrator().fit([0.5, 0.5, 0.5], [1, 1, 0]).temperature_ == 1.0
+
+
+@pytest.mark.parametrize("kind", LEARNING)
+@pytest.mark.parametrize(
+    ("p", "y"),
+    [
+        ([0.1, 0.2, 0.8, 0.9], [0, 0, 1, 1]),
+        ([0.1, 0.2, 0.8, 0.9], [1, 1, 0, 0]),
+        ([0.1, 1.0, 1.0], [0, 1, 0]),
+        ([0.0, 1.0], [0, 1]),
+        ([0.0, 1.0], [1, 0]),
+        ([0.5, 0.5 + 1e-9], [0, 1]),
+    ],
+)
+def test_separated_rows_give_finite_probabilities(kind: Any, p: list[float], y: list[int]) -> None:
+    """The likelihood has no maximum; the result is a steep curve, in [0, 1], never NaN."""
+    found = kind().fit(p, y)
+    q = found.predict(np.linspace(0, 1, 101))
+    assert np.isfinite(q).all()
+    assert ((q >= 0) & (q <= 1)).all()
+    if kind is not TemperatureCalibrator and np.ptp(p) > 0.5 and y == sorted(y):
+        assert brier_score(found.predict(p), y) < 1e-6
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0.0, 1e-7, 0.3, 0.5, 0.9, 1 - 1e-7, 1.0]), st.integers(0, 1)), min_size=2
+    )
+)
+def test_predictions_are_probabilities_or_the_rows_are_refused(drawn: list[tuple[float, int]]) -> None:
+    """Whatever the ties; and isotonic keeps the order."""
+    p, y = (np.array(column, dtype=float) for column in zip(*drawn, strict=True))
+    for kind in LEARNING:
+        if y.min() == y.max():
+            with pytest.raises(ConfigurationError, match="right and wrong"):
+                kind().fit(p, y)
+            continue
+        q = kind().fit(p, y).predict(np.linspace(0, 1, 21))
+        assert ((q >= 0) & (q <= 1)).all()
+        if kind is IsotonicCalibrator:
+            assert (np.diff(q) >= 0).all()
+
+
+@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize(
+    ("p", "y"),
+    [
+        ([], []),
+        ([0.5, 0.6, 0.7], [1, 0]),
+        ([0.5, math.nan], [1, 0]),
+        ([0.5, 1.0 + 2e-6], [1, 0]),
+        ([0.5, -0.1], [1, 0]),
+        ([0.5, 0.6], [1, 2]),
+        ([0.5, 0.6], [1, math.nan]),
+        ([[0.5, 0.6]], [[1, 0]]),
+        (["high", "low"], [1, 0]),
+    ],
+)
+def test_bad_rows_are_refused(kind: Any, p: Any, y: Any) -> None:
+    """No rows, other lengths, NaN, out of range; and what was learned before stays."""
+    with pytest.raises(ConfigurationError, match="Expected"):
+        kind().fit(p, y, predicted=labels(len(p)))
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_rounding_above_one_is_clipped_and_more_is_refused(kind: Any) -> None:
+    """Sums of exponentials pass 1 by a little."""
+    p, y = rows()
+    names = labels(len(p))
+    one, other = (
+        kind().fit(given, y, predicted=names).predict([1.0 + 1e-7, 0.4], predicted=["a", "a"])
+        for given in (p, np.where(p == 1.0, 1.0 + 1e-6, p))
+    )
+    assert one.tolist() == other.tolist()
+    fitted = kind().fit(p, y, predicted=names)
+    for bad in ([], [math.nan], [1.1], [-0.1]):
+        with pytest.raises(ConfigurationError, match="Expected"):
+            fitted.predict(bad, predicted=["a"] * len(bad))
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_nothing_is_predicted_before_fit(kind: Any, tmp_path: Path) -> None:
+    """Nor evaluated, nor saved."""
+    for call in (
+        lambda: kind().predict([0.5]),
+        lambda: kind().evaluate([0.5], [1]),
+        lambda: kind().save(tmp_path / "c.json", fingerprint=FINGERPRINT),
+    ):
+        with pytest.raises(NotFittedError, match=f"Expected a fitted {kind.__name__}"):
+            call()
+    assert not list(tmp_path.iterdir())
+
+
+# Rows that were fitted
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_the_fitted_rows_are_refused_in_any_order(kind: Any, tmp_path: Path) -> None:
+    """Also after a reload; one row more or less makes other rows of them."""
+    p, y = rows()
+    names = labels(len(p))
+    fitted = kind().fit(p, y, predicted=names)
+    fitted.save(tmp_path / "c.json", fingerprint=FINGERPRINT)
+    order = np.random.default_rng(0).permutation(len(p))
+    for calibrator in (fitted, load_calibrator(tmp_path / "c.json", fingerprint=FINGERPRINT)):
+        with pytest.raises(ConfigurationError, match="the same 400 rows"):
+            calibrator.evaluate(p[order], y[order], predicted=names)
+        assert calibrator.evaluate(p[1:], y[1:], predicted=names[1:]).n == 399
+
+
+def test_named_rows_are_recognised_one_by_one(tmp_path: Path) -> None:
+    """One shared name is enough to refuse; other names allow even equal numbers."""
+    p, y = rows()
+    names = [f"text {i}" for i in range(400)]
+    fitted = PlattCalibrator().fit(p, y, ids=names)
+    fitted.save(tmp_path / "c.json", fingerprint=FINGERPRINT)
+    for calibrator in (fitted, PlattCalibrator.load(tmp_path / "c.json", fingerprint=FINGERPRINT)):
+        with pytest.raises(ConfigurationError, match="got 2 of 3 that were"):
+            calibrator.evaluate([0.1, 0.2, 0.3], [0, 1, 0], ids=["text 7", "new", "text 399"])
+        assert calibrator.evaluate(p, y, ids=[f"other {i}" for i in range(400)]).n == 400
+        with pytest.raises(ConfigurationError, match="the same 400 rows"):
+            calibrator.evaluate(p, y)
+    assert "text 7" not in (tmp_path / "c.json").read_text()
+    with pytest.raises(ConfigurationError, match="one of ids per row, got 2 for 400"):
+        PlattCalibrator().fit(p, y, ids=["a", "b"])
+
+
+# One calibrator per label
+
+
+def test_labels_with_rows_enough_have_their_own_calibrator() -> None:
+    """The others, and labels never seen, share the one of all rows."""
+    p, y = rows(n=500)
+    names = ["often"] * 300 + ["rare"] * 99 + ["surely right"] * 101
+    y[399:] = 1.0
+    found = PerLabelCalibrator("isotonic").fit(p, y, predicted=names)
+    assert list(found.by_label_) == ["often"]
+    own = IsotonicCalibrator().fit(p[:300], y[:300])
+    pooled = IsotonicCalibrator().fit(p, y)
+    grid = np.linspace(0, 1, 51)
+    for label, expected in (("often", own), ("rare", pooled), ("surely right", pooled), ("new", pooled)):
+        assert found.predict(grid, predicted=[label] * 51).tolist() == expected.predict(grid).tolist()
+    both = found.predict([0.8, 0.8], predicted=["often", "rare"])
+    assert both.tolist() == [own.predict([0.8])[0], pooled.predict([0.8])[0]]
+    assert list(PerLabelCalibrator(min_rows=99).fit(p, y, predicted=names).by_label_) == ["often", "rare"]
+
+
+@pytest.mark.parametrize("names", [None, "ab", ["a"], []])
+def test_a_calibrator_per_label_needs_the_labels(names: Any) -> None:
+    """One per row."""
+    with pytest.raises(ConfigurationError, match="Expected one predicted label per row"):
+        PerLabelCalibrator().fit([0.5, 0.6], [0, 1], predicted=names)
+
+
+@pytest.mark.parametrize(
+    "options", [{"base": "none"}, {"base": "per-label"}, {"min_rows": 19}, {"min_rows": 50.5}]
+)
+def test_a_calibrator_per_label_checks_its_parameters(options: dict[str, Any]) -> None:
+    """An unknown base, or too few rows to tell anything."""
+    with pytest.raises(ConfigurationError, match="Expected"):
+        PerLabelCalibrator(**options)
+
+
+# The file
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_a_saved_calibrator_comes_back_exactly(kind: Any, tmp_path: Path) -> None:
+    """To the last bit, by its class and by `load_calibrator`."""
+    p, y = rows()
+    original = kind().fit(p, y, predicted=labels(400))
+    path = tmp_path / "calibrator.json"
+    original.save(path, fingerprint=FINGERPRINT)
+    grid = np.linspace(0, 1, 101)
+    for loaded in (
+        kind.load(path, fingerprint=FINGERPRINT),
+        load_calibrator(str(path), fingerprint=FINGERPRINT),
+    ):
+        assert type(loaded) is kind
+        expected = original.predict(grid, predicted=labels(101))
+        assert loaded.predict(grid, predicted=labels(101)).tolist() == expected.tolist()
+        assert loaded.to_record() == original.to_record()
+
+
+@pytest.mark.parametrize(
+    "change", [{"prompt": "Sort!"}, {"model": "other"}, {"space": LogprobSpace.RAW}, {"labels": ("a", "c")}]
+)
+@pytest.mark.parametrize("kind", ALL)
+def test_a_calibrator_of_something_else_is_refused(kind: Any, change: dict[str, Any], tmp_path: Path) -> None:
+    """Another prompt, model, space or label set, named in the message."""
+    p, y = rows()
+    path = tmp_path / "calibrator.json"
+    kind().fit(p, y, predicted=labels(400)).save(path, fingerprint=FINGERPRINT)
+    other = dataclasses.replace(FINGERPRINT, **change)
+    named = "label set" if "labels" in change else next(iter(change))
+    for load in (kind.load, load_calibrator):
+        with pytest.raises(StateError, match=f"differs in {named}"):
+            load(path, fingerprint=other)
+
+
+def test_a_file_of_another_kind_of_calibrator_is_refused(tmp_path: Path) -> None:
+    """By the class; `load_calibrator` takes any."""
+    p, y = rows()
+    path = tmp_path / "calibrator.json"
+    PlattCalibrator().fit(p, y).save(path, fingerprint=FINGERPRINT)
+    with pytest.raises(StateError, match="'temperature', got 'platt'"):
+        TemperatureCalibrator.load(path, fingerprint=FINGERPRINT)
+    with pytest.raises(StateError, match="cannot be read"):
+        PlattCalibrator.load(tmp_path / "none.json", fingerprint=FINGERPRINT)
+
+
+@pytest.mark.parametrize(
+    ("kind", "damage"),
+    [
+        (PlattCalibrator, {"slope": None}),
+        (PlattCalibrator, {"intercept": 1e300}),
+        (TemperatureCalibrator, {"temperature": 0}),
+        (IsotonicCalibrator, {"x": [0.1, 0.1], "y": [0.2, 0.3]}),
+        (IsotonicCalibrator, {"x": [0.1, 0.2], "y": [0.3, 0.2]}),
+        (IsotonicCalibrator, {"x": [0.1, 0.2], "y": [0.3]}),
+        (IsotonicCalibrator, {"x": [], "y": []}),
+        (IsotonicCalibrator, {"x": [0.1], "y": [1.5]}),
+        (PerLabelCalibrator, {"base": "none"}),
+        (PerLabelCalibrator, {"pooled": {}}),
+        (PerLabelCalibrator, {"by_label": 3}),
+    ],
+)
+def test_a_damaged_file_is_refused(
+    kind: type[ConfidenceCalibrator], damage: dict[str, Any], tmp_path: Path
+) -> None:
+    """Numbers that no fit could have left."""
+    p, y = rows()
+    path = tmp_path / "calibrator.json"
+    kind().fit(p, y, predicted=labels(400)).save(path, fingerprint=FINGERPRINT)
+    record = json.loads(path.read_text())
+    record["state"]["learned"].update(damage)
+    path.write_text(json.dumps(record))
+    with pytest.raises(StateError, match="damaged"):
+        load_calibrator(path, fingerprint=FINGERPRINT)
+    record["state"] = {}
+    path.write_text(json.dumps(record))
+    with pytest.raises(StateError, match="damaged"):
+        kind.load(path, fingerprint=FINGERPRINT)

@@ -1,0 +1,190 @@
+"""Temperature and vector scaling of whole distributions."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import log_softmax
+
+from calibrant.calibration import Fingerprint, TemperatureScaling, VectorScaling, select_scaling
+from calibrant.core import ConfigurationError, LogprobSpace, NotFittedError, StateError
+from calibrant.metrics import multiclass_brier_score
+
+Array = NDArray[np.float64]
+KINDS = [TemperatureScaling, VectorScaling]
+FINGERPRINT = Fingerprint(prompt="Sort.", model="local/tiny", space=LogprobSpace.RAW, labels=("a", "b", "c"))
+
+
+def rows(
+    n: int = 600, *, sharpen: float = 1.0, bias: float = 0.0, seed: int = 0
+) -> tuple[Array, NDArray[np.intp]]:
+    """Return log-probabilities over three labels, too sharp or biased to the first, and true labels."""
+    rng = np.random.default_rng(seed)
+    honest = log_softmax(rng.normal(scale=1.5, size=(n, 3)), axis=1)
+    answers = np.array([rng.choice(3, p=p) for p in np.exp(honest)])
+    return log_softmax(sharpen * honest + bias * np.array([1.0, 0.0, 0.0]), axis=1), answers
+
+
+def log_loss(logits: Array, answers: NDArray[np.intp]) -> float:
+    """Return the mean log loss of what softmax makes of the rows."""
+    return -float(log_softmax(logits, axis=1)[np.arange(len(answers)), answers].mean())
+
+
+@pytest.mark.parametrize("sharpen", [0.4, 1.0, 3.0])
+def test_temperature_has_the_least_log_loss(sharpen: float) -> None:
+    """Against a general minimiser; and about what the rows were sharpened by."""
+    x, answers = rows(sharpen=sharpen)
+    found = TemperatureScaling().fit(x, answers)
+    reference = minimize(
+        lambda t: log_loss(x / math.exp(t[0]), answers), [0.0], method="Nelder-Mead", tol=1e-10
+    )
+    assert found.temperature_ == pytest.approx(math.exp(reference.x[0]), rel=1e-4)
+    assert found.temperature_ == pytest.approx(sharpen, rel=0.2)
+    assert found.transform(x) == pytest.approx(log_softmax(x / found.temperature_, axis=1))
+    assert (found.transform(x).argmax(axis=1) == x.argmax(axis=1)).all()
+
+
+@pytest.mark.parametrize("l2", [1.0, 20.0])
+def test_vector_scaling_has_the_least_penalised_log_loss(l2: float) -> None:
+    """Against a minimiser that knows no gradient."""
+    x, answers = rows(200, sharpen=2.0, bias=1.0)
+
+    def loss(w: Array) -> float:
+        penalty = l2 * (((w[:3] - 1) ** 2).sum() + (w[3:] ** 2).sum()) / (2 * len(x))
+        return log_loss(x * w[:3] + w[3:], answers) + float(penalty)
+
+    found = VectorScaling(l2=l2).fit(x, answers)
+    reference = minimize(loss, [1.0, 1.0, 1.0, 0.0, 0.0, 0.0], method="BFGS", options={"gtol": 1e-7})
+    assert np.concatenate([found.weight_, found.offset_]) == pytest.approx(reference.x, abs=1e-4)
+    assert found.transform(x) == pytest.approx(log_softmax(x * found.weight_ + found.offset_, axis=1))
+
+
+def test_vector_scaling_takes_a_preference_out() -> None:
+    """On rows of its own kind that it has not seen; one temperature cannot."""
+    x, answers = rows(sharpen=2.0, bias=2.0)
+    fresh, truth = rows(sharpen=2.0, bias=2.0, seed=1)
+    temperature, vector = (kind().fit(x, answers).transform(fresh) for kind in KINDS)
+    scores = [multiclass_brier_score(np.exp(z), truth) for z in (vector, temperature, fresh)]
+    assert scores == sorted(scores)
+    assert scores[0] < scores[1] - 0.01
+
+
+def test_a_strong_pull_leaves_everything_as_it_is() -> None:
+    """And a label that no row has is not ruled out."""
+    x, answers = rows(sharpen=2.0)
+    assert VectorScaling(l2=1e6).fit(x, answers).transform(x) == pytest.approx(x, abs=0.01)
+    absent = np.minimum(answers, 1)
+    assert VectorScaling().fit(x, absent).offset_.min() > -10.0
+    assert np.isfinite(TemperatureScaling().fit(x, absent).transform(x)).all()
+
+
+def test_one_row_or_right_rows_only_have_no_temperature() -> None:
+    """They would be taken for certainty; vector scaling hardly moves on one row."""
+    x, _ = rows(5)
+    for n in (1, 5):
+        with pytest.raises(ConfigurationError, match="Expected right and wrong rows"):
+            TemperatureScaling().fit(x[:n], x[:n].argmax(axis=1))
+    assert np.abs(VectorScaling().fit(x[:1], [0]).offset_).max() < 1.0
+    flat = TemperatureScaling().fit(np.log([[0.5, 0.5]]), [0])
+    assert flat.temperature_ == 1.0
+    wrong = TemperatureScaling().fit(x, x.argmin(axis=1))
+    assert np.exp(wrong.transform(x)) == pytest.approx(np.full((5, 3), 1 / 3), abs=0.01)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_masked_logits_stay_finite(kind: Any) -> None:
+    """The least float32 means impossible; one row may be transformed alone."""
+    x, answers = rows(100, sharpen=2.0)
+    x[::2, 2] = -3e38
+    answers = np.minimum(answers, 1)
+    scaled = kind().fit(x, answers).transform(x)
+    assert np.isfinite(scaled).all()
+    assert np.exp(scaled).sum(axis=1) == pytest.approx(1.0)
+    assert kind().fit(x, answers).transform(x[0]) == pytest.approx(scaled[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("x", "answers"),
+    [
+        ([], []),
+        ([[-1.0, math.nan]], [0]),
+        ([[-1.0, -math.inf]], [0]),
+        ([[-1.0]], [0]),
+        ([[-1.0, -2.0]], [2]),
+        ([[-1.0, -2.0]], [0, 1]),
+        ([[-1.0, -2.0]], [0.5]),
+    ],
+)
+def test_bad_rows_are_refused(kind: Any, x: Any, answers: Any) -> None:
+    """No rows, NaN, infinity, one label, positions out of range."""
+    with pytest.raises(ConfigurationError, match="Expected"):
+        kind().fit(x, answers)
+
+
+def test_another_number_of_labels_is_refused() -> None:
+    """By transform, and by save."""
+    x, answers = rows()
+    found = VectorScaling().fit(x, answers)
+    with pytest.raises(ConfigurationError, match="over 3 labels"):
+        found.transform(x[:, :2])
+    with pytest.raises(ConfigurationError, match="fingerprint of 3 labels"):
+        found.save("nowhere.json", fingerprint=dataclasses.replace(FINGERPRINT, labels=("a", "b")))
+    for l2 in (0.0, -1.0, math.nan):
+        with pytest.raises(ConfigurationError, match="l2"):
+            VectorScaling(l2=l2)
+    for kind in KINDS:
+        with pytest.raises(NotFittedError, match="before fit"):
+            kind().transform(x)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_saved_scaling_comes_back_exactly_and_only_for_the_same(kind: Any, tmp_path: Path) -> None:
+    """To the last bit; another prompt, the other class and damage are refused."""
+    x, answers = rows(sharpen=2.0)
+    path = tmp_path / "scaling.json"
+    original = kind().fit(x, answers)
+    original.save(path, fingerprint=FINGERPRINT)
+    loaded = kind.load(path, fingerprint=FINGERPRINT)
+    assert loaded.transform(x).tolist() == original.transform(x).tolist()
+    with pytest.raises(StateError, match="differs in prompt"):
+        kind.load(path, fingerprint=dataclasses.replace(FINGERPRINT, prompt="Sort!"))
+    other = next(k for k in KINDS if k is not kind)
+    with pytest.raises(StateError, match="damaged"):
+        other.load(path, fingerprint=FINGERPRINT)
+    record = json.loads(path.read_text())
+    record["state"].update({"temperature": 0, "offset": [0.0]})
+    path.write_text(json.dumps(record))
+    with pytest.raises(StateError, match="damaged"):
+        kind.load(path, fingerprint=FINGERPRINT)
+
+
+def test_what_is_wrong_decides_which_scaling_is_chosen() -> None:
+    """Honest rows nothing, sharpened ones a temperature or better, biased ones a vector."""
+    assert select_scaling(*rows(2_000)).scaling is None
+    sharp = select_scaling(*rows(sharpen=3.0), rng=1)
+    assert sharp.scaling is not None
+    assert sharp.brier[sharp.name] < sharp.brier["none"] - 0.02
+    x, answers = rows(sharpen=2.0, bias=2.0)
+    biased = select_scaling(x, answers, rng=1)
+    assert biased.name == "vector"
+    assert isinstance(biased.scaling, VectorScaling)
+    assert biased.scaling.weight_.tolist() == VectorScaling().fit(x, answers).weight_.tolist()
+    assert select_scaling(x, answers, rng=np.random.default_rng(1)).brier == biased.brier
+
+
+def test_rows_without_mistakes_leave_temperature_out() -> None:
+    """It has nothing to learn from; two rows are the least."""
+    x, _ = rows(40)
+    found = select_scaling(x, x.argmax(axis=1))
+    assert set(found.brier) == {"none", "vector"}
+    with pytest.raises(ConfigurationError, match="at least two rows"):
+        select_scaling(x[:1], [0])

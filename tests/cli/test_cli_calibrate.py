@@ -1,0 +1,247 @@
+"""``calibrant calibrate``: what is learned from predictions, where it is measured, and what is promised."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from calibrant.calibration import load_calibrator
+from calibrant.cli import app
+from calibrant.core import DataError, Example, StateError
+from calibrant.evaluation import BatchEvaluator, calibrate_predictions, load_predictions
+from calibrant.inference import Classifier
+from calibrant.metrics import brier_score, expected_calibration_error
+from calibrant.reports import write_report
+from calibrant.testing import FakeClient
+
+LABELS = ["cat", "dog"]
+
+
+def rows(count: int, *, seed: int = 0) -> list[dict[str, Any]]:
+    """Return predictions of a model that is surer than it is right: confidence c, accuracy c to the fourth."""
+    rng = np.random.default_rng(seed)
+    confidence = 1.0 - rng.uniform(0.0, 0.6, count) ** 2
+    correct = rng.uniform(size=count) < confidence**4
+    return [
+        {
+            "index": row,
+            "input": f"text {row}",
+            "answer": "cat",
+            "label": "cat" if right else "dog",
+            "confidence": float(c),
+            "correct": bool(right),
+            "outcome": "ok",
+        }
+        for row, (c, right) in enumerate(zip(confidence, correct, strict=True))
+    ]
+
+
+def write(path: Path, found: list[dict[str, Any]]) -> Path:
+    """Write predictions to a file."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in found))
+    return path
+
+
+def run(*arguments: object) -> Result:
+    """Run the command line in this process."""
+    return CliRunner().invoke(app, ["calibrate", *map(str, arguments)])
+
+
+def test_it_learns_what_confidence_is_worth(tmp_path: Path) -> None:
+    """The calibrated confidence is nearer the truth, on rows that were not fitted, and the file says so."""
+    result = run(write(tmp_path / "p.jsonl", rows(2000)), "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.stderr
+    found = json.loads((tmp_path / "out" / "calibration.json").read_text())
+    assert (found["schema_version"], found["kind"]) == (1, "calibration")
+    assert found["fit_rows"] == found["held_out"]["rows"] == 1000
+    held_out = found["held_out"]
+    assert held_out["ece_after"]["estimate"] < 0.6 * held_out["ece_before"]["estimate"]
+    assert held_out["brier_difference"]["upper"] < 0.0
+    for name in ("ece_before", "ece_after", "brier_before", "brier_after"):
+        assert held_out[name]["lower"] <= held_out[name]["estimate"] <= held_out[name]["upper"]
+    assert found["calibrator"]["name"] != "none"
+    assert 0.0 < found["thresholds"]["low"] <= found["thresholds"]["high"] <= 1.0
+    assert found["certified"] is None
+    assert found["certification"] is None
+    assert "1,000 rows fitted, 1,000 others tested" in result.stdout
+    assert "Thresholds: high 0." in result.stdout
+    assert "Certified" not in result.stdout
+
+
+def test_the_held_out_numbers_are_those_of_the_other_half(tmp_path: Path) -> None:
+    """Both halves together are all rows, and the numbers come from one of them alone."""
+    found = calibrate_predictions(load_predictions(write(tmp_path / "p.jsonl", rows(400))), seed=3)
+    data = rows(400)
+    fitted = set(found.selection.calibrator.rows_.ids)
+    assert len(fitted) == found.fit_rows == 200
+    p = np.array([row["confidence"] for row in data])
+    y = np.array([row["correct"] for row in data], dtype=float)
+    assert found.held_out.correct < y.sum()
+    names = [row["input"] for row in data]
+    held_out = [row for row, name in enumerate(names) if not _was_fitted(found.selection.calibrator, name)]
+    assert len(held_out) == found.held_out.rows
+    assert found.held_out.brier_before.estimate == pytest.approx(brier_score(p[held_out], y[held_out]))
+    assert found.held_out.ece_before.estimate == pytest.approx(
+        expected_calibration_error(p[held_out], y[held_out])
+    )
+    q = found.selection.calibrator.predict(p[held_out])
+    assert found.held_out.brier_after.estimate == pytest.approx(brier_score(q, y[held_out]))
+
+
+def _was_fitted(calibrator: Any, name: str) -> bool:
+    try:
+        calibrator.evaluate([0.5], [1], ids=[name])
+    except ValueError:
+        return True
+    return False
+
+
+def test_rows_of_one_text_stay_in_one_half(tmp_path: Path) -> None:
+    """Or the calibrator would be judged on what it has seen; too few texts are refused."""
+    data = rows(200)
+    for row in data:
+        row["input"] = f"text {row['index'] % 50}"
+    assert calibrate_predictions(load_predictions(write(tmp_path / "p.jsonl", data))).fit_rows == 100
+    for row in data:
+        row["input"] = "always the same"
+    with pytest.raises(DataError, match="rows of one text stay together"):
+        calibrate_predictions(load_predictions(write(tmp_path / "p.jsonl", data)))
+
+
+def test_the_seed_decides(tmp_path: Path) -> None:
+    """The same one gives the same file, byte for byte."""
+    path = write(tmp_path / "p.jsonl", rows(300))
+    texts = []
+    for out, seed in (("a", 0), ("b", 0), ("c", 1)):
+        assert run(path, "--out", tmp_path / out, "--seed", seed).exit_code == 0
+        texts.append((tmp_path / out / "calibration.json").read_text())
+    assert texts[0] == texts[1] != texts[2]
+    wrong = run(path, "--out", tmp_path / "d", "--seed", -1)
+    assert wrong.exit_code == 2
+    assert "seed to be a whole number from 0, got -1" in wrong.stderr
+
+
+def test_an_acceptance_rule_is_certified(tmp_path: Path) -> None:
+    """What is accepted is right as often as was asked for, on fresh rows too."""
+    write(tmp_path / "predictions.jsonl", rows(2000))
+    result = run(tmp_path, "--target-accuracy", 0.9, "--delta", 0.1, "--out", tmp_path)
+    assert result.exit_code == 0, result.stderr
+    certified = json.loads((tmp_path / "calibration.json").read_text())["certified"]
+    assert set(certified) == {"threshold", "coverage", "accuracy_lower_bound", "target_accuracy", "delta"}
+    assert certified["accuracy_lower_bound"] >= certified["target_accuracy"] == 0.9
+    assert certified["delta"] == 0.1
+    fresh = [row for row in rows(20_000, seed=1) if row["confidence"] >= certified["threshold"]]
+    assert np.mean([row["correct"] for row in fresh]) >= 0.9
+    assert len(fresh) / 20_000 == pytest.approx(certified["coverage"], abs=0.05)
+    assert f"Certified: answers from {certified['threshold']:.6g} have at least accuracy 0.9" in result.stdout
+    page = write_report(tmp_path).read_text()
+    assert f"certified: threshold {certified['threshold']:.4g}, coverage {certified['coverage']:.3f}" in page
+
+
+def test_what_cannot_be_certified_is_said(tmp_path: Path) -> None:
+    """With the reason, and no point that a report would draw."""
+    path = write(tmp_path / "p.jsonl", rows(60))
+    result = run(path, "--target-accuracy", 0.99, "--out", tmp_path)
+    assert result.exit_code == 0, result.stderr
+    found = json.loads((tmp_path / "calibration.json").read_text())
+    assert found["certified"] is None
+    assert found["certification"]["threshold"] is None
+    assert (
+        "Nothing certified: 60 rows prove accuracy 0.99 with probability 0.95 for no threshold"
+        in result.stdout
+    )
+    bad = run(path, "--target-accuracy", 1.5, "--out", tmp_path)
+    assert bad.exit_code == 2
+    assert "target_accuracy" in bad.stderr
+
+
+def test_the_calibrator_of_a_run_fits_its_classifier_and_no_other(tmp_path: Path) -> None:
+    """The directory of an evaluation says what the predictions depend on."""
+    texts = [f"{n} {'meow' if n % 2 else 'woof'}" for n in range(120)]
+    fake = FakeClient(LABELS, lambda text, _: ("cat" if "meow" in text else "dog", 0.6 + len(text) % 3 / 10))
+    examples = [Example(input=text, answer="cat" if n % 3 else "dog") for n, text in enumerate(texts)]
+    classifier = Classifier(model=fake, labels=LABELS, field="category", prompt="Which?")
+    BatchEvaluator(classifier).evaluate(examples, out=tmp_path / "run")
+    result = run(tmp_path / "run", "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.stderr
+    assert "calibration.json, calibrator.json" in result.stdout
+    found = json.loads((tmp_path / "run" / "calibration.json").read_text())
+    assert found["fingerprint"] == classifier.fingerprint().to_record()
+    own = load_calibrator(tmp_path / "run" / "calibrator.json", fingerprint=classifier.fingerprint())
+    assert own.predict([0.7]).shape == (1,)
+    other = classifier.with_prompt("What animal?")
+    with pytest.raises(StateError, match="differs in prompt"):
+        load_calibrator(tmp_path / "run" / "calibrator.json", fingerprint=other.fingerprint())
+
+
+def test_without_a_run_no_calibrator_is_left(tmp_path: Path) -> None:
+    """Nothing says what it would belong to; one of earlier predictions is removed."""
+    (tmp_path / "calibrator.json").write_text("of earlier predictions")
+    result = run(write(tmp_path / "p.jsonl", rows(100)), "--out", tmp_path)
+    assert result.exit_code == 0, result.stderr
+    assert "the calibrator was not saved: nothing says which prompt and model" in result.stderr
+    assert not (tmp_path / "calibrator.json").exists()
+    assert (tmp_path / "calibration.json").exists()
+
+
+def test_rows_without_confidence_or_label_are_left_out_and_counted(tmp_path: Path) -> None:
+    """Each for its reason."""
+    data = rows(100)
+    data[0] |= {"outcome": "error", "confidence": None, "correct": None}
+    data[1] |= {"outcome": "refusal", "confidence": None, "correct": False, "label": None}
+    data[2] |= {"correct": None, "answer": None}
+    result = run(write(tmp_path / "p.jsonl", data), "--out", tmp_path, "--json")
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert found == json.loads((tmp_path / "calibration.json").read_text())
+    assert found["left_out"] == {"errors": 1, "unlabelled": 1, "without_confidence": 1}
+    assert found["fit_rows"] + found["held_out"]["rows"] == 97
+    text = run(tmp_path / "p.jsonl", "--out", tmp_path).stdout
+    assert "(left out: 1 failed, 1 without a true label, 1 without a confidence)" in text
+
+
+@pytest.mark.parametrize("count", [1, 19])
+def test_few_rows_are_refused(tmp_path: Path, count: int) -> None:
+    """With the number there is and the number it takes."""
+    result = run(write(tmp_path / "p.jsonl", rows(count)), "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert (
+        f"expected at least 20 rows with a confidence and a true label, got {count} of {count}"
+        in result.stderr
+    )
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"correct": True, "label": "cat"}, id="all-right"),
+        pytest.param({"correct": False, "label": "dog"}, id="all-wrong"),
+        pytest.param({"confidence": 1.0}, id="constant"),
+    ],
+)
+def test_odd_predictions_give_a_stated_result(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """Finite numbers throughout, whatever there is to learn."""
+    data = [{**row, **changes} for row in rows(100)]
+    result = run(write(tmp_path / "p.jsonl", data), "--target-accuracy", 0.8, "--out", tmp_path)
+    assert result.exit_code == 0, result.stderr
+    text = (tmp_path / "calibration.json").read_text()
+    assert "NaN" not in text
+    assert "Infinity" not in text
+    assert "nan" not in result.stdout
+    assert ("No thresholds: Expected at least 5 correct" in result.stdout) == (
+        changes.get("correct") is False
+    )
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    """A file stands where the directory should be."""
+    (tmp_path / "out").write_text("")
+    result = run(write(tmp_path / "p.jsonl", rows(100)), "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert f"{tmp_path / 'out'}: cannot be written" in result.stderr

@@ -1,0 +1,168 @@
+"""``calibrant compare``: which run is better, on the same rows, with its uncertainty."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from calibrant.cli import app
+from calibrant.core import ConfigurationError
+from calibrant.evaluation import compare_predictions, load_predictions
+from calibrant.metrics import holm, paired_comparison
+
+N = 60
+BASE = [row % 2 == 0 for row in range(N)]  # 30 right
+
+
+def write(path: Path, correct: Sequence[bool | None], **changes: Any) -> Path:
+    """Write a run in which the rows are right as given; None is a row that failed."""
+    rows = [
+        {
+            "index": row,
+            "input": f"text {row}",
+            "answer": "cat",
+            "label": None if right is None else "cat" if right else "dog",
+            "confidence": None if right is None else 0.8,
+            "correct": right,
+            "outcome": "error" if right is None else "ok",
+            **changes,
+        }
+        for row, right in enumerate(correct)
+    ]
+    path.mkdir(exist_ok=True)
+    (path / "predictions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def run(*arguments: object) -> Result:
+    """Run the command line in this process."""
+    return CliRunner().invoke(app, ["compare", *map(str, arguments)])
+
+
+def better(count: int) -> list[bool]:
+    """Return the base with `count` wrong rows put right."""
+    fixed = [row for row in range(N) if not BASE[row]][:count]
+    return [right or row in fixed for row, right in enumerate(BASE)]
+
+
+def test_it_prints_the_numbers_of_each_and_the_difference(tmp_path: Path) -> None:
+    """In a plain table, the difference in the direction of the second."""
+    a, b = write(tmp_path / "a", BASE), write(tmp_path / "b", better(12))
+    result = run(a, b)
+    assert result.exit_code == 0, result.stderr
+    table = [re.split(r" {2,}", line) for line in result.stdout.splitlines()]
+    assert [str(a), "0.500 (0.377 to 0.623)", "60", "0.333", "0.300", "0.340", "0"] in table
+    expected = paired_comparison(BASE, better(12)).interval
+    shown = f"+0.200 (+{expected.lower:.3f} to +{expected.upper:.3f})"
+    assert [str(b), shown, "60", "0.000488"] in table
+    assert "Holm" not in result.stdout
+
+
+def test_several_are_corrected_for_their_number(tmp_path: Path) -> None:
+    """Against the first, each; by Holm's method."""
+    runs = [
+        write(tmp_path / name, better(count)) for name, count in (("a", 0), ("b", 12), ("c", 6), ("d", 0))
+    ]
+    result = run(*runs, "--json")
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    raw = [one["comparison"]["p_value"] for one in found["differences"]]
+    assert raw == pytest.approx([2**-11, 2**-5, 1.0])
+    assert [one["p_holm"] for one in found["differences"]] == pytest.approx([3 * 2**-11, 2**-4, 1.0])
+    assert [one["p_holm"] for one in found["differences"]] == pytest.approx(holm(raw).tolist())
+    assert [one["baseline"] for one in found["differences"]] == [str(runs[0])] * 3
+    assert "p, Holm" in run(*runs).stdout
+
+
+@pytest.mark.parametrize(("counts", "code"), [((12,), 0), ((2,), 3), ((0,), 3), ((12, 20), 0), ((12, 2), 3)])
+def test_require_better_is_a_gate(tmp_path: Path, counts: tuple[int, ...], code: int) -> None:
+    """Every interval has to lie above zero; what fails is named."""
+    runs = [write(tmp_path / "a", BASE)]
+    runs += [write(tmp_path / f"b{place}", better(count)) for place, count in enumerate(counts)]
+    result = run(*runs, "--require-better")
+    assert result.exit_code == code
+    assert run(*runs).exit_code == 0
+    if code:
+        assert f"not shown to be better than {runs[0]}: {runs[-1]} (" in result.stderr
+
+
+def test_a_worse_run_does_not_pass(tmp_path: Path) -> None:
+    """However clear the difference is."""
+    a, b = write(tmp_path / "a", better(25)), write(tmp_path / "b", BASE)
+    assert run(a, b, "--require-better").exit_code == 3
+
+
+def test_rows_that_failed_in_either_are_left_out_and_counted(tmp_path: Path) -> None:
+    """They say nothing about which is better."""
+    first: list[bool | None] = [None, *BASE[1:]]
+    second: list[bool | None] = [*better(12)[:-2], None, None]
+    a, b = write(tmp_path / "a", first), write(tmp_path / "b", second)
+    found = json.loads(run(a, b, "--json").stdout)
+    assert found["differences"][0]["excluded_errors"] == 3
+    kept = slice(1, -2)
+    assert found["differences"][0]["comparison"]["n"] == N - 3
+    expected = paired_comparison(BASE[kept], better(12)[kept])
+    assert found["differences"][0]["comparison"]["difference"] == pytest.approx(expected.difference)
+    assert [one["errors"] for one in found["runs"]] == [1, 2]
+    assert found["runs"][0]["n"] == N - 1
+    assert (
+        "left out of the difference: rows 3 that failed for the server's reasons in either run"
+        in run(a, b).stdout
+    )
+
+
+def test_rows_are_paired_by_index_whatever_their_order(tmp_path: Path) -> None:
+    """A file that was sorted otherwise gives the same comparison."""
+    a, b = write(tmp_path / "a", BASE), write(tmp_path / "b", better(12))
+    straight = json.loads(run(a, b, "--json").stdout)
+    file = b / "predictions.jsonl"
+    file.write_text("".join(line + "\n" for line in reversed(file.read_text().splitlines())))
+    assert json.loads(run(a, b, "--json").stdout)["differences"] == straight["differences"]
+
+
+def test_other_rows_cannot_be_compared(tmp_path: Path) -> None:
+    """Another text, another true label, a missing row: each is named, and the exit code says bad input."""
+    a = write(tmp_path / "a", BASE)
+    texts = run(a, write(tmp_path / "b", BASE, input="something else"))
+    assert texts.exit_code == 2
+    assert "Expected the same input in the row with index 0, got 'text 0'" in texts.stderr
+    answers = run(a, write(tmp_path / "c", BASE, answer="dog"))
+    assert "Expected the same answer in the row with index 0, got 'cat'" in answers.stderr
+    fewer = run(a, write(tmp_path / "d", BASE[:-1]))
+    assert fewer.exit_code == 2
+    assert "got 60 in" in fewer.stderr
+    assert "1 of the first without a partner, such as the one with index 59" in fewer.stderr
+    more = run(write(tmp_path / "e", BASE[:-1]), a)
+    assert "0 of the first without a partner: finish" in more.stderr
+
+
+def test_there_must_be_something_to_compare(tmp_path: Path) -> None:
+    """Two runs, with rows that neither failed on; a single row is enough to say how little is known."""
+    a = write(tmp_path / "a", BASE)
+    assert run(a).exit_code == 2
+    assert "at least two runs to compare, got 1" in run(a).stderr
+    failed = run(a, write(tmp_path / "b", [None] * N))
+    assert failed.exit_code == 2
+    assert "60 failed for the server's reasons, 0 have no true label" in failed.stderr
+    one = json.loads(run(write(tmp_path / "c", [False]), write(tmp_path / "d", [True]), "--json").stdout)
+    interval = one["differences"][0]["comparison"]["interval"]
+    assert interval["lower"] < 0.0 < interval["upper"]
+    with pytest.raises(ConfigurationError, match="level"):
+        compare_predictions([load_predictions(a)] * 2, level=1.0)
+
+
+def test_numbers_that_are_not_known_are_dashes(tmp_path: Path) -> None:
+    """Without confidence and labels there is accuracy alone."""
+    for name, right in (("a", BASE), ("b", better(6))):
+        rows = "".join(json.dumps({"correct": value}) + "\n" for value in right)
+        (tmp_path / f"{name}.jsonl").write_text(rows)
+    result = run(tmp_path / "a.jsonl", tmp_path / "b.jsonl")
+    assert result.exit_code == 0, result.stderr
+    table = [re.split(r" {2,}", line) for line in result.stdout.splitlines()]
+    assert [str(tmp_path / "a.jsonl"), "0.500 (0.377 to 0.623)", "60", "-", "-", "-", "0"] in table

@@ -1,0 +1,237 @@
+"""Every metric against scikit-learn or its written-out definition, to 1e-12, on random and tied data."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn import metrics as peer
+
+from calibrant.core import ConfigurationError
+from calibrant.metrics import (
+    aurc,
+    auroc,
+    brier_score,
+    classification_summary,
+    excess_aurc,
+    expected_calibration_error,
+    holm,
+    log_loss,
+    multiclass_brier_score,
+    multiclass_log_loss,
+    paired_comparison,
+    selective_accuracy,
+)
+
+Array = NDArray[np.float64]
+EXACT = {"rel": 0.0, "abs": 1e-12}
+KINDS = ("random", "tied", "saturated")
+
+
+def rows(kind: str, seed: int, n: int = 301) -> tuple[Array, Array]:
+    """Return confidence and correctness; saturated: 70 % exactly 1, as language models answer."""
+    rng = np.random.default_rng(seed)
+    p = rng.random(n)
+    if kind == "tied":
+        p = np.round(p, 1)
+    if kind == "saturated":
+        p = np.where(rng.random(n) < 0.7, 1.0, p)
+    return p, (rng.random(n) < 0.2 + 0.7 * p).astype(float)
+
+
+def top_errors(p: Array, y: Array, k: int) -> float:
+    """Return the expected errors among the k most confident rows, group of ties by group of ties."""
+    errors, left = Fraction(0), k
+    for value in sorted(set(p.tolist()), reverse=True):
+        group = y[p == value]
+        taken = min(left, len(group))
+        errors += Fraction(int((1 - group).sum()) * taken, len(group))
+        left -= taken
+    return float(errors)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(3))
+def test_scores_equal_scikit_learn(kind: str, seed: int) -> None:
+    """Brier score, AUROC and log loss of the clipped confidence."""
+    p, y = rows(kind, seed)
+    assert brier_score(p, y) == pytest.approx(peer.brier_score_loss(y, p), **EXACT)
+    assert auroc(p, y) == pytest.approx(peer.roc_auc_score(y, p), **EXACT)
+    clipped = np.clip(p, 1e-6, 1 - 1e-6)
+    assert log_loss(p, y) == pytest.approx(peer.log_loss(y, clipped), **EXACT)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(3))
+def test_ranking_metrics_equal_their_definitions(kind: str, seed: int) -> None:
+    """AURC, excess AURC and selective accuracy, ties in expectation over their order."""
+    p, y = rows(kind, seed, n=97)
+    n, m = len(p), int((1 - y).sum())
+    area = math.fsum(top_errors(p, y, k) / k for k in range(1, n + 1)) / n
+    perfect = math.fsum(max(0, k - (n - m)) / k for k in range(1, n + 1)) / n
+    assert aurc(p, y) == pytest.approx(area, **EXACT)
+    assert excess_aurc(p, y) == pytest.approx(area - perfect, **EXACT)
+    for coverage in (0.001, 0.1, 0.5, 0.93, 1.0):
+        k = math.ceil(coverage * n - 1e-9)
+        expected = 1 - top_errors(p, y, k) / k
+        assert selective_accuracy(p, y, coverage=coverage) == pytest.approx(expected, **EXACT)
+
+
+def test_a_perfect_ranking_has_no_excess() -> None:
+    """And neither has one of rows that are all right or all wrong."""
+    p, y = rows("random", 0)
+    assert excess_aurc(y, y) == pytest.approx(0.0, **EXACT)
+    assert excess_aurc(p, np.ones_like(p)) == 0.0
+    assert excess_aurc(p, np.zeros_like(p)) == pytest.approx(0.0, **EXACT)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("strategy", ["uniform", "quantile"])
+def test_calibration_error_equals_its_definition(kind: str, strategy: str) -> None:
+    """Bins (lo, hi], the first with its lower edge; quantile edges without repetition."""
+    p, y = rows(kind, 4)
+    steps = np.linspace(0, 1, 16)
+    edges = steps if strategy == "uniform" else np.unique(np.quantile(p, steps))
+    total = 0.0
+    for i, (low, high) in enumerate(itertools.pairwise(edges)):
+        inside = ((p > low) | ((i == 0) & (p == low))) & (p <= high)
+        if inside.any():
+            total += inside.sum() / len(p) * abs(p[inside].mean() - y[inside].mean())
+    found = expected_calibration_error(p, y, strategy=strategy)  # type: ignore[arg-type]
+    assert found == pytest.approx(total, **EXACT)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_scores_of_distributions_equal_scikit_learn(seed: int) -> None:
+    """The multiclass Brier score, halved, and the log loss, also where probabilities are 0 and 1."""
+    rng = np.random.default_rng(seed)
+    p = rng.dirichlet([0.3] * 4, size=200)
+    p[:20] = np.eye(4)[rng.integers(0, 4, 20)]
+    answers = rng.integers(0, 4, 200)
+    labels = range(4)
+    halved = peer.brier_score_loss(answers, p, labels=labels, scale_by_half=True)
+    assert multiclass_brier_score(p, answers) == pytest.approx(halved, **EXACT)
+    written = np.mean(
+        [-math.log(min(max(row[a], 1e-6), 1 - 1e-6)) for row, a in zip(p, answers, strict=True)]
+    )
+    assert multiclass_log_loss(p, answers) == pytest.approx(written, **EXACT)
+
+
+def test_two_labels_give_the_brier_score_of_one() -> None:
+    """Halving makes the two agree."""
+    p, y = rows("saturated", 1)
+    both = np.stack([1 - p, p], axis=1)
+    assert multiclass_brier_score(both, y.astype(int)) == pytest.approx(brier_score(p, y), **EXACT)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_classification_equals_scikit_learn(seed: int) -> None:
+    """Accuracy, macro-F1, per-label figures and confusion matrix; one label is never predicted."""
+    rng = np.random.default_rng(seed)
+    labels = ["a", "b", "c", "d"]
+    truth = rng.choice(labels, 150).tolist()
+    predicted = rng.choice(labels[:3], 150).tolist()
+    found = classification_summary(truth, predicted, labels=labels)
+    options = {"labels": labels, "zero_division": 0.0}
+    columns = zip(*peer.precision_recall_fscore_support(truth, predicted, **options), strict=True)
+    for label, (precision, recall, f1, support) in zip(labels, columns, strict=True):
+        own = found.per_label[label]
+        assert (own.precision, own.recall, own.f1) == pytest.approx((precision, recall, f1), **EXACT)
+        assert own.support == support
+    assert found.accuracy == pytest.approx(peer.accuracy_score(truth, predicted), **EXACT)
+    macro = peer.f1_score(truth, predicted, average="macro", **options)
+    assert found.macro_f1 == pytest.approx(macro, **EXACT)
+    assert found.confusion.tolist() == peer.confusion_matrix(truth, predicted, labels=labels).tolist()
+
+
+def test_mcnemar_equals_the_sum_of_binomial_terms() -> None:
+    """Twice the smaller tail of a fair coin, summed as fractions."""
+    for only_a, only_b in [(0, 1), (3, 9), (20, 20), (7, 40)]:
+        a, b = [1] * only_a + [0] * only_b + [1, 0], [0] * only_a + [1] * only_b + [1, 0]
+        n = only_a + only_b
+        tail = Fraction(sum(math.comb(n, i) for i in range(min(only_a, only_b) + 1)), 2**n)
+        assert paired_comparison(a, b).p_value == pytest.approx(float(min(2 * tail, Fraction(1))), **EXACT)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_holm_equals_its_definition(seed: int) -> None:
+    """The adjusted value is the least level at which step-down testing rejects; ties included."""
+    rng = np.random.default_rng(seed)
+    p = np.round(rng.random(9) ** 3, 2)
+    adjusted = holm(p)
+    m = len(p)
+    for i, value in enumerate(p):
+        smaller = sorted(p[p <= value])
+        expected = min(1.0, max((m - j) * q for j, q in enumerate(smaller)))
+        assert adjusted[i] == pytest.approx(expected, **EXACT)
+
+
+def test_holm_of_one_changes_nothing_and_never_passes_one() -> None:
+    """A single test needs no correction."""
+    assert holm([0.03]).tolist() == [0.03]
+    assert holm([0.5, 0.9, 1.0]).tolist() == [1.0, 1.0, 1.0]
+    assert holm([0.0, 0.0]).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("values", [[], [math.nan], [0.1, -0.1], [1.1], [[0.1]]])
+def test_holm_rejects_what_is_no_list_of_p_values(values: list[float]) -> None:
+    """Nothing, NaN, out of range, another shape."""
+    with pytest.raises(ConfigurationError, match="Expected"):
+        holm(values)
+
+
+@pytest.mark.parametrize("metric", [log_loss, excess_aurc, brier_score])
+@pytest.mark.parametrize(
+    ("p", "y"),
+    [
+        ([], []),
+        ([0.5], [1, 0]),
+        ([math.nan], [1]),
+        ([1.1], [1]),
+        ([1.0 + 2e-6], [1]),
+        ([-0.1], [1]),
+        ([0.5], [0.5]),
+        ([0.5], [math.nan]),
+        ([[0.5]], [[1]]),
+    ],
+)
+def test_bad_rows_are_refused(metric: object, p: list[float], y: list[float]) -> None:
+    """No rows, other lengths, NaN, out of range, no correctness."""
+    with pytest.raises(ConfigurationError, match="Expected"):
+        metric(p, y)  # type: ignore[operator]
+
+
+def test_rounding_above_one_is_taken_for_one() -> None:
+    """Sums of exponentials pass 1 by a little."""
+    assert log_loss([1.0 + 9e-7], [1]) == log_loss([1.0], [1])
+    assert excess_aurc([1.0 + 9e-7, 1.0], [0, 1]) == excess_aurc([1.0, 1.0], [0, 1])
+    over = [[1.0 + 9e-7, -9e-7]]
+    assert multiclass_brier_score(over, [0]) == 0.0
+
+
+@pytest.mark.parametrize("metric", [multiclass_brier_score, multiclass_log_loss])
+@pytest.mark.parametrize(
+    ("p", "answers"),
+    [
+        ([], []),
+        ([0.5, 0.5], [0]),
+        ([[1.0]], [0]),
+        ([[0.5, 0.5], [1.0]], [0, 0]),
+        ([[0.5, math.nan]], [0]),
+        ([[0.5, 0.4]], [0]),
+        ([[1.2, -0.2]], [0]),
+        ([[-0.7, -0.7]], [0]),
+        ([[0.5, 0.5]], [2]),
+        ([[0.5, 0.5]], [-1]),
+        ([[0.5, 0.5]], [0.0]),
+        ([[0.5, 0.5]], [0, 1]),
+    ],
+)
+def test_bad_distributions_are_refused(metric: object, p: object, answers: object) -> None:
+    """Other shapes, NaN, rows that are no distribution, positions out of range."""
+    with pytest.raises(ConfigurationError, match="Expected"):
+        metric(p, answers)  # type: ignore[operator]
