@@ -355,6 +355,21 @@ def test_runs_are_compared_with_the_first_on_rows_they_share(write_run: WriteRun
     assert cells[5:] == ["32", "15", "0"]
 
 
+def test_several_comparisons_are_adjusted_for_their_number(write_run: WriteRun, tmp_path: Path) -> None:
+    """By Holm's procedure: twice the smaller of two p-values, and the larger one as it is."""
+    runs = [[row(f"t{i}", "a", "a" if i < right else "b", 0.8) for i in range(12)] for right in (0, 9, 6)]
+    names = ("one", "two", "three")
+    directories = [write_run(found, name=name) for found, name in zip(runs, names, strict=True)]
+    html, page = page_of(*directories, out=tmp_path / "all.html")
+    assert "The adjusted p-value allows for 2 comparisons (Holm)." in html
+    plain_p = {9: 2 / 2**9, 6: 2 / 2**6}
+    cells = page.table("run", "minus")
+    assert [line[4:6] for line in cells] == [
+        [f"{plain_p[9]:.3g}", f"{2 * plain_p[9]:.3g}"],
+        [f"{plain_p[6]:.3g}", f"{plain_p[6]:.3g}"],
+    ]
+
+
 def test_runs_without_a_common_row_are_not_compared(write_run: WriteRun) -> None:
     """The page says so instead."""
     _, page = page_of(write_run(name="one"), write_run([row("else", "cat", "cat", 0.5)], name="two"))

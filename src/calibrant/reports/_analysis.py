@@ -151,11 +151,14 @@ class Comparison:
         The run, and what it is compared with.
     found : PairedComparison or None
         Run minus base; None where they share no row.
+    adjusted : float or None
+        Its p-value, adjusted for the number of comparisons on the page.
     """
 
     name: str
     base: str
     found: PairedComparison | None
+    adjusted: float | None = None
 
 
 def headline(rows: Rows, table: ClassificationSummary | None) -> list[Figure]:

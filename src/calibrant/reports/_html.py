@@ -7,7 +7,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +17,7 @@ import numpy as np
 from markupsafe import Markup
 
 from calibrant.core import ConfigurationError, StateError, write_atomically
-from calibrant.metrics import ClassificationSummary
+from calibrant.metrics import ClassificationSummary, holm
 from calibrant.reports import _analysis as analysis
 from calibrant.reports import _charts as charts
 from calibrant.reports._rows import Rows, RowTexts, read_texts
@@ -280,4 +280,6 @@ def _comparisons(names: Sequence[str], runs: Sequence[Run]) -> list[analysis.Com
         analysis.Comparison(name=name, base=names[0], found=analysis.compare(runs[0].rows, run.rows))
         for name, run in zip(names[1:], runs[1:], strict=True)
     ]
-    return compared
+    p_values = [comparison.found.p_value for comparison in compared if comparison.found is not None]
+    adjusted = iter(holm(p_values) if p_values else ())
+    return [c if c.found is None else replace(c, adjusted=float(next(adjusted))) for c in compared]
