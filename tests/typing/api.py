@@ -18,6 +18,14 @@ from calibrant import (
     Prediction,
     Task,
 )
+from calibrant.calibration import (
+    CertifiedThreshold,
+    PlattCalibrator,
+    ThresholdSuggestion,
+    certify_threshold,
+    select_calibrator,
+    suggest_thresholds,
+)
 from calibrant.core import (
     Client,
     CompletionRequest,
@@ -28,7 +36,14 @@ from calibrant.core import (
     Outcome,
     ProviderError,
 )
-from calibrant.evaluation import BatchEvaluator, Dataset, EvaluationMetrics, EvaluationResult
+from calibrant.evaluation import (
+    BatchEvaluator,
+    Dataset,
+    EvaluationHistory,
+    EvaluationMetrics,
+    EvaluationResult,
+    HistoryInterval,
+)
 from calibrant.inference import LabelCodes, Limits, open_client
 from calibrant.logprobs import extract_distribution
 from calibrant.metrics import bootstrap_interval, paired_comparison, wilson_interval
@@ -47,6 +62,20 @@ example = Example(input="meow", answer="cat", additional_context={"why": "it meo
 task = Task(name="animals", labels=labels, prompt="Which animal?", train=(example,))
 assert_type(Task.from_file("task.toml"), Task)
 assert_type(Task.from_file(Path("task.toml")).rows("test"), tuple[Example, ...])
+
+
+# Confidence that means what it says, and answers to accept.
+confidences, right = [0.9, 0.8, 1.0], [1, 0, 1]
+platt = PlattCalibrator().fit(confidences, right)
+assert_type(platt, PlattCalibrator)
+assert_type(platt.predict(confidences), NDArray[np.float64])
+assert_type(select_calibrator(confidences, right, rng=0).name, str)
+assert_type(suggest_thresholds(confidences, right), ThresholdSuggestion)
+assert_type(certify_threshold(confidences, right, target_accuracy=0.9), CertifiedThreshold)
+certify_threshold(confidences, right, 0.9)  # type: ignore[call-arg]
+history = EvaluationHistory("history.db")
+assert_type(history.record(account_id="a", evaluator_id="e", profile_name="p", score_raw=1.0), bool)
+assert_type(history.interval(account_id="a", evaluator_id="e", profile_name="p"), HistoryInterval)
 
 
 # A client of one's own, by shape alone.
