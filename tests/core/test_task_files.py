@@ -381,7 +381,10 @@ def test_a_data_file_that_is_not_there_is_named(write_task: WriteTask) -> None:
     """The path is relative to the task file."""
     path = write_task()
     (path.parent / "test.jsonl").unlink()
-    assert error_of(path) == "test.jsonl: no such file: check the path, relative to the task file."
+    assert (
+        error_of(path)
+        == "test.jsonl: no such file: check the path (those in a task file are relative to it)."
+    )
 
 
 def test_a_row_without_a_split_is_an_error(tmp_path: Path) -> None:

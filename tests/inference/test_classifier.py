@@ -363,9 +363,9 @@ def test_a_task_describes_its_classifier(
 
 
 def test_a_model_given_by_hand_takes_nothing_of_the_tasks_model(
-    opened: list[tuple[object, Mapping[str, Any]]],
+    opened: list[tuple[object, Mapping[str, Any]]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An address or a space of one provider is wrong for another."""
+    """An address or a space of one provider is wrong for another; that it is not used is said."""
     own = ModelSettings(name="openai/x", api_base="http://h/v1", space="raw", concurrency=3, options={"a": 1})
     described = Task(name="n", labels=LabelSet(LABELS), prompt="p", model=own)
     classifier = Classifier.from_task(described, model="other")
@@ -373,3 +373,5 @@ def test_a_model_given_by_hand_takes_nothing_of_the_tasks_model(
     assert opened == [("other", settings)]
     assert classifier.runner.gate.limits.concurrency == 10
     assert dict(classifier.runner.options) == {}
+    (warning,) = caplog.messages
+    assert warning.startswith("other is asked instead of openai/x: the task's api_base")

@@ -286,9 +286,9 @@ def test_mistakes_are_limited_and_the_limit_is_stated(write_run: WriteRun) -> No
 def test_a_certified_rule_is_drawn_where_there_is_one(write_run: WriteRun) -> None:
     """With its threshold, coverage, bound and promise in words; without one the page warns."""
     rule = {"threshold": 0.8, "coverage": 0.5, "accuracy_lower_bound": 0.91, "target_accuracy": 0.9}
-    html, page = page_of(
-        write_run(metrics=metrics_record(), calibration={"certified": {**rule, "delta": 0.1}})
-    )
+    calibration = {"certified": {**rule, "delta": 0.1}, "rows": 2000, "source": "runs/other"}
+    html, page = page_of(write_run(metrics=metrics_record(), calibration=calibration))
+    assert "of the rows it was found on (2,000 rows of runs/other)" in plain(html)
     assert [attributes for tag, attributes in page.tags if attributes.get("class") == "certified"] != []
     assert (
         "Certified: of the answers with a confidence of 0.8 or more, at least 90 % are right, with probability 0.9."

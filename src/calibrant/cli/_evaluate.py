@@ -323,7 +323,7 @@ def _paid(metrics: EvaluationMetrics) -> str:
     speed = (
         f"; {metrics.session_rows:,} rows in {metrics.seconds:.1f} s ({metrics.rows_per_second:,.1f} rows/s)"
         if metrics.session_rows
-        else "; every row was there already, nothing was asked"
+        else ("; every row was there already, nothing was asked" if metrics.complete else "")
     )
     return (
         f"{metrics.calls:,} calls, {metrics.rows_from_cache:,} rows without a call, "

@@ -96,7 +96,7 @@ def read_rows(path: Path) -> Iterator[Row]:
         msg = f"expected a file ending in {', '.join(readers)}, got {path.suffix or 'no ending'!r}."
         raise DataError(msg, path=path)
     if not path.is_file():
-        raise DataError("no such file: check the path, relative to the task file.", path=path)
+        raise DataError("no such file: check the path (those in a task file are relative to it).", path=path)
     empty = True
     for row in reader(path):
         empty = False

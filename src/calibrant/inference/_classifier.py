@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,6 +24,8 @@ from calibrant.inference.doctor import identity, refuse_misleading
 from calibrant.logprobs import enum_schema
 
 __all__ = ["Classifier"]
+
+_LOG = logging.getLogger("calibrant")
 
 
 class Classifier:
@@ -194,6 +197,12 @@ class Classifier:
             Rates, budgets and deadlines; the concurrency in it comes before the task's.
         """
         own = task.model
+        if model is not None and own.api_base is not None:
+            _LOG.warning(
+                "%s is asked instead of %s: the task's api_base and options belong to the latter and are not used.",
+                model if isinstance(model, str) else "Another model",
+                own.name,
+            )
         options = dict(own.options) if model is None else {}
         if model is None and own.api_base is not None:
             options["api_base"] = own.api_base

@@ -123,12 +123,17 @@ class Feed(Generic[_R]):
                 await asyncio.sleep(0)  # what a journal holds is answered without any wait
 
     async def _may_begin(self) -> bool:
-        while self._begun - self._delivered >= _WINDOW:
+        while self._begun - self._delivered >= _WINDOW or self._price_is_open():
             self._room.clear()
             await self._room.wait()
         if not self._stop.reason:
             self._stop.request(self._gate.used_up(self._under_way))
         return not self._stop.reason
+
+    def _price_is_open(self) -> bool:
+        """Whether the first row is still under way that tells what a row costs, or that nobody knows."""
+        gate = self._gate
+        return gate.limits.max_cost is not None and not gate.rows and self._under_way > 0
 
     def _finish(self, index: int, prediction: Prediction) -> None:
         listeners = self._listeners

@@ -55,6 +55,8 @@ class Run:
         What a search adds.
     certified : CertifiedPoint or None
         The certified acceptance rule, if one is kept in the directory.
+    certified_on : str
+        The rows it was found on; empty where the file does not say.
     remarks : list of str
         What a reader must know first, such as that the run is not finished.
     """
@@ -65,6 +67,7 @@ class Run:
     metrics: Mapping[str, Any]
     search: Search | None
     certified: CertifiedPoint | None
+    certified_on: str
     remarks: list[str]
 
 
@@ -98,6 +101,7 @@ def read_run(directory: Path) -> Run:
         metrics=metrics,
         search=_search(directory / "result.json", search, prompts.get("seed")) if search else None,
         certified=_certified(directory / "calibration.json"),
+        certified_on=_certified_on(directory / "calibration.json"),
         remarks=_remarks(metrics, rows, finished=finished),
     )
 
@@ -172,6 +176,12 @@ def _certified(path: Path) -> CertifiedPoint | None:
             f"{path}: expected a certified rule with values in [0, 1], got {values}: calibrate again."
         )
     return CertifiedPoint(**values)
+
+
+def _certified_on(path: Path) -> str:
+    record = _json(path) if path.exists() else {}
+    rows, source = record.get("rows"), record.get("source")
+    return f"{rows:,} rows of {source}" if isinstance(rows, int) and isinstance(source, str) else ""
 
 
 def _remarks(metrics: Mapping[str, Any], rows: Rows, *, finished: bool) -> list[str]:
