@@ -247,8 +247,11 @@ def test_a_waiting_call_that_is_cancelled_passes_its_turn_on() -> None:
         await asyncio.sleep(0)
         shared.leave(epoch)
         first.cancel()
-        async with asyncio.timeout(1):
-            await second
+        done, waiting = await asyncio.wait([first, second], timeout=1)
+        assert (done, waiting) == ({first, second}, set())
+        assert first.cancelled()
+        assert not second.cancelled()
+        assert shared.requests == 2, "the first holder and the one behind the cancelled call"
 
     asyncio.run(run())
 
