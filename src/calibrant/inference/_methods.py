@@ -113,7 +113,7 @@ class Decoding:
             if silent is None:
                 raise
             prediction, attempts = silent, error.attempts
-        return replace(prediction, attempts=attempts)
+        return prediction if attempts == prediction.attempts else replace(prediction, attempts=attempts)
 
     def _wants_evidence(self, request: CompletionRequest, prediction: Prediction) -> bool:
         asked = request.top_logprobs > 0 and self.reader.space is not LogprobSpace.NONE
