@@ -345,6 +345,18 @@ class TestEngine:
         record(LlamaCppClient(other))
         assert grammars == [True, False, False, True, False]
 
+    def test_a_closed_client_gives_llguidance_back_before_its_engine_is_collected(self, path: Any) -> None:
+        """Something may still refer to the engine; opened again, it has to wait for its turn."""
+        first = LlamaCppClient(path)
+        asyncio.run(first.complete(request()))
+        kept = first._engine
+        first.close()
+        second, again = LlamaCppClient(path, n_ctx=99), LlamaCppClient(path)
+        for client in (second, again):
+            asyncio.run(client.complete(request()))
+        assert again._engine is kept
+        assert [client._engine.llguidance for client in (second, again)] == [True, False]
+
     def test_calls_run_side_by_side_up_to_n_parallel(self, server: Any, path: Any) -> None:
         """Two slots, two calls at the same time."""
         barrier = threading.Barrier(2, timeout=10)

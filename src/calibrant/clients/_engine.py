@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 from calibrant.clients._weights import ENGINE_COMMAND
 from calibrant.core import ConfigurationError
 
-__all__ = ["Engine", "EngineSettings", "default_threads", "engine_module", "open_engine"]
+__all__ = ["Engine", "EngineSettings", "default_threads", "engine_module", "open_engine", "release_engine"]
 
 _LIBRARY_COMMAND = "apt-get install libgomp1 (or your system's package of the GNU OpenMP library)"
 _SPINS = "1000"
@@ -53,8 +53,12 @@ class Engine:
 
     Attributes
     ----------
+    knows_llguidance : bool
+        Whether llguidance was built in: it decodes faster and holds more labels.
     llguidance : bool
-        Whether grammars may be written for llguidance, which decodes faster and holds more labels.
+        Whether grammars may be written for it now.
+    holders : WeakSet of object
+        The clients that use it and were not closed.
 
     Parameters
     ----------
@@ -68,6 +72,7 @@ class Engine:
     """
 
     def __init__(self, settings: EngineSettings) -> None:
+        self.holders: WeakSet[object] = WeakSet()
         module = engine_module()
         params = module.CommonParams()
         params.model.path = str(settings.path)
@@ -87,7 +92,8 @@ class Engine:
                 f"too new, or memory too small for n_ctx={settings.n_ctx} x n_parallel={settings.n_parallel}."
             )
             raise ConfigurationError(msg) from error
-        self.llguidance = module.json_schema_to_grammar({"type": "object"}).startswith("%llguidance")
+        self.llguidance = False
+        self.knows_llguidance = module.json_schema_to_grammar({"type": "object"}).startswith("%llguidance")
 
     def chat(self, body: dict[str, Any]) -> dict[str, Any]:
         """Answer one chat request; safe to call from several threads."""
@@ -168,7 +174,8 @@ class _Turn:
     llama.cpp keeps one llguidance tokeniser per process, unprotected, and recognises its model by an
     address: two engines would build it anew in turns (0.4 s a call) and free it under each other, and
     another model that is loaded later could be taken for the first. So one engine at a time has it,
-    always for the same file; the others use llama.cpp's own grammars, which obey as well, slower.
+    until its last client is closed, always for the same file; the others use llama.cpp's own grammars,
+    which obey as well, slower.
     """
 
     def __init__(self) -> None:
@@ -177,7 +184,9 @@ class _Turn:
 
     def is_free(self, path: Path) -> bool:
         """Return whether an engine for `path` may take it."""
-        held = self._holder is not None and self._holder() is not None
+        # An engine may outlive its clients until the garbage collector comes.
+        engine = None if self._holder is None else self._holder()
+        held = engine is not None and len(engine.holders) > 0
         return not held and self._path in {None, path}
 
     def take(self, engine: Engine, path: Path) -> None:
@@ -189,18 +198,25 @@ class _Turn:
 _turn = _Turn()
 
 
-def open_engine(settings: EngineSettings) -> Engine:
-    """Return the process's engine with these settings, loading it if no client holds one."""
+def open_engine(settings: EngineSettings, *, holder: object) -> Engine:
+    """Return the process's engine with these settings for `holder`, loading it if no client has one."""
     with _lock:
         engine = _open.get(settings)
         if engine is None:
             engine = Engine(settings)
             _open[settings] = engine
-            if engine.llguidance and _turn.is_free(settings.path):
+        if not engine.holders:
+            engine.llguidance = engine.knows_llguidance and _turn.is_free(settings.path)
+            if engine.llguidance:
                 _turn.take(engine, settings.path)
-            else:
-                engine.llguidance = False
+        engine.holders.add(holder)
         return engine
+
+
+def release_engine(engine: Engine, *, holder: object) -> None:
+    """Note that `holder` will not use `engine` again."""
+    with _lock:
+        engine.holders.discard(holder)
 
 
 def default_threads() -> int:

@@ -19,7 +19,14 @@ from calibrant.clients._constraint import (
     looks_like_json,
 )
 from calibrant.clients._continuing import FEW_TOKENS, MANY_TOKENS, WRITABLE
-from calibrant.clients._engine import Engine, EngineSettings, default_threads, engine_module, open_engine
+from calibrant.clients._engine import (
+    Engine,
+    EngineSettings,
+    default_threads,
+    engine_module,
+    open_engine,
+    release_engine,
+)
 from calibrant.clients._weights import check_weights, locate_weights
 from calibrant.core import (
     CompletionRequest,
@@ -198,7 +205,9 @@ class LlamaCppClient:
     def close(self) -> None:
         """Wait for running calls, then free the model unless another client uses it."""
         self._pool.shutdown(wait=True, cancel_futures=True)
-        self._engine = None
+        if self._engine is not None:
+            release_engine(self._engine, holder=self)
+            self._engine = None
 
     def _next_tokens(self, body: dict[str, Any]) -> NextTokens:
         engine = self._loaded()
@@ -232,7 +241,7 @@ class LlamaCppClient:
     def _loaded(self) -> Engine:
         with self._lock:
             if self._engine is None:
-                self._engine = open_engine(self._settings)
+                self._engine = open_engine(self._settings, holder=self)
             return self._engine
 
     def _answer(self, request: CompletionRequest) -> dict[str, Any]:
