@@ -27,8 +27,8 @@ from calibrant.core.errors import (
 from calibrant.core.files import write_atomically
 from calibrant.core.interval import Interval
 from calibrant.core.labels import LabelSet, normalise_label
-from calibrant.core.prediction import Outcome, Prediction, Usage
-from calibrant.core.records import Journal, prediction_from_record, prediction_to_record
+from calibrant.core.prediction import Outcome, Prediction, Step, Usage, Verdict
+from calibrant.core.records import Journal, prediction_from_record, prediction_to_record, step_to_record
 from calibrant.core.rows import (
     Columns,
     DataSource,
@@ -75,9 +75,11 @@ __all__ = [
     "ScoringSettings",
     "Split",
     "StateError",
+    "Step",
     "Task",
     "Token",
     "Usage",
+    "Verdict",
     "check_answer",
     "iter_examples",
     "normalise_label",
@@ -86,5 +88,6 @@ __all__ = [
     "read_examples",
     "read_rows",
     "read_texts",
+    "step_to_record",
     "write_atomically",
 ]

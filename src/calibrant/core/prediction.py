@@ -8,9 +8,10 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from calibrant.core.completion import Token
     from calibrant.core.distribution import LabelDistribution
 
-__all__ = ["Outcome", "Prediction", "Usage"]
+__all__ = ["Outcome", "Prediction", "Step", "Usage", "Verdict"]
 
 
 class Outcome(StrEnum):
@@ -32,6 +33,25 @@ class Outcome(StrEnum):
     UNPARSED = "unparsed"
 
 
+class Verdict(StrEnum):
+    """What became of one model's answer in a cascade.
+
+    ``accepted``
+        Sure enough: the cascade's answer.
+    ``escalated``
+        Not sure enough: the next model was asked.
+    ``no_evidence``
+        It came without what its confidence is read from, so nothing says how sure it is.
+    ``failed``
+        There is no answer: see the step's outcome and reason.
+    """
+
+    ACCEPTED = "accepted"
+    ESCALATED = "escalated"
+    NO_EVIDENCE = "no_evidence"
+    FAILED = "failed"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Usage:
     """Tokens and money one answer took.
@@ -47,6 +67,52 @@ class Usage:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost: float | None = None
+
+    def __add__(self, other: Usage) -> Usage:
+        """Return the sum; a cost is unknown where both are."""
+        costs = [cost for cost in (self.cost, other.cost) if cost is not None]
+        return Usage(
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+            cost=sum(costs) if costs else None,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What one model of a cascade contributed to a row.
+
+    Attributes
+    ----------
+    model : str
+        The model, as the user named it.
+    verdict : Verdict
+        What became of its answer.
+    label : str or None
+        Its answer; None where it has none.
+    confidence : float or None
+        In [0, 1], by the cascade's method; None where there was no evidence.
+    native : float or None
+        The same in the method's own unit.
+    outcome : Outcome
+        How the call ended.
+    reason : str
+        Why it failed, or why there is no evidence.
+    usage : Usage
+        Tokens and cost of its calls, those that verify its answer included.
+    attempts : int
+        Calls made for it, retries and verification included.
+    """
+
+    model: str
+    verdict: Verdict
+    label: str | None = None
+    confidence: float | None = None
+    native: float | None = None
+    outcome: Outcome = Outcome.OK
+    reason: str = ""
+    usage: Usage = Usage()
+    attempts: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +141,12 @@ class Prediction:
         Calls made for this row, retries included; 0 when it was read from a journal.
     latency_seconds : float
         Wall time of the row in seconds, retries included.
+    tokens : tuple of Token or None
+        The emitted tokens with their log-probabilities, where the classifier keeps them.
+    steps : tuple of Step
+        The models a cascade asked, in order; empty for a single model.
+    accepted : bool or None
+        Whether the confidence of a cascade's answer reached its threshold; None for a single model.
     """
 
     label: str | None
@@ -87,6 +159,9 @@ class Prediction:
     model: str | None = None
     attempts: int = 1
     latency_seconds: float = 0.0
+    tokens: tuple[Token, ...] | None = None
+    steps: tuple[Step, ...] = ()
+    accepted: bool | None = None
 
     @property
     def log_confidence(self) -> float | None:

@@ -7,11 +7,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from calibrant.core.completion import Token
 from calibrant.core.distribution import LabelDistribution, LogprobSpace
 from calibrant.core.errors import StateError
-from calibrant.core.prediction import Outcome, Prediction, Usage
+from calibrant.core.prediction import Outcome, Prediction, Step, Usage, Verdict
 
-__all__ = ["Journal", "prediction_from_record", "prediction_to_record"]
+__all__ = ["Journal", "prediction_from_record", "prediction_to_record", "step_to_record"]
 
 
 class Journal(Protocol):
@@ -29,22 +30,24 @@ class Journal(Protocol):
 def prediction_to_record(prediction: Prediction) -> dict[str, Any]:
     """Return `prediction` as JSON values; floats keep their full precision."""
     distribution = prediction.distribution
-    return {
+    record: dict[str, Any] = {
         "label": prediction.label,
         "confidence": prediction.confidence,
         "outcome": prediction.outcome.value,
         "reason": prediction.reason,
         "text": prediction.text,
         "distribution": None if distribution is None else _distribution_to_record(distribution),
-        "usage": {
-            "prompt_tokens": prediction.usage.prompt_tokens,
-            "completion_tokens": prediction.usage.completion_tokens,
-            "cost": prediction.usage.cost,
-        },
+        "usage": _usage_to_record(prediction.usage),
         "model": prediction.model,
         "attempts": prediction.attempts,
         "latency_seconds": prediction.latency_seconds,
     }
+    if prediction.tokens is not None:
+        record["tokens"] = [_token_to_record(token) for token in prediction.tokens]
+    if prediction.steps:
+        record["steps"] = [step_to_record(step) for step in prediction.steps]
+        record["accepted"] = prediction.accepted
+    return record
 
 
 def prediction_from_record(record: Mapping[str, Any]) -> Prediction:
@@ -56,7 +59,7 @@ def prediction_from_record(record: Mapping[str, Any]) -> Prediction:
         The record is not one.
     """
     try:
-        distribution = record["distribution"]
+        distribution, tokens = record["distribution"], record.get("tokens")
         return Prediction(
             label=record["label"],
             confidence=record["confidence"],
@@ -68,9 +71,55 @@ def prediction_from_record(record: Mapping[str, Any]) -> Prediction:
             model=record["model"],
             attempts=record["attempts"],
             latency_seconds=record["latency_seconds"],
+            tokens=None if tokens is None else tuple(map(_token_from_record, tokens)),
+            steps=tuple(map(_step_from_record, record.get("steps", ()))),
+            accepted=record.get("accepted"),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise StateError(f"Expected a prediction record, got one that does not fit ({error!r}).") from error
+
+
+def step_to_record(step: Step) -> dict[str, Any]:
+    """Return `step` as JSON values."""
+    return {
+        "model": step.model,
+        "verdict": step.verdict.value,
+        "label": step.label,
+        "confidence": step.confidence,
+        "native": step.native,
+        "outcome": step.outcome.value,
+        "reason": step.reason,
+        "usage": _usage_to_record(step.usage),
+        "attempts": step.attempts,
+    }
+
+
+def _step_from_record(record: Mapping[str, Any]) -> Step:
+    read = {
+        "verdict": Verdict(record["verdict"]),
+        "outcome": Outcome(record["outcome"]),
+        "usage": Usage(**record["usage"]),
+    }
+    return Step(**{**record, **read})
+
+
+def _usage_to_record(usage: Usage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "cost": usage.cost,
+    }
+
+
+def _token_to_record(token: Token) -> list[Any]:
+    # Latin-1 holds every byte as one character.
+    top = [[data.decode("latin-1"), logprob] for data, logprob in token.top]
+    return [token.data.decode("latin-1"), token.logprob, top]
+
+
+def _token_from_record(record: Sequence[Any]) -> Token:
+    data, logprob, top = record
+    return Token(data.encode("latin-1"), logprob, tuple((text.encode("latin-1"), lp) for text, lp in top))
 
 
 def _distribution_to_record(distribution: LabelDistribution) -> dict[str, Any]:

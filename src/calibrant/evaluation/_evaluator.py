@@ -182,7 +182,7 @@ class BatchEvaluator:
         if isinstance(cache, str | Path):
             cache = stack.enter_context(open_cache(cache))
         if cache is not None:
-            runner.journal = cache
+            run.classifier.use_journal(cache)
 
     def _fingerprint(self, inspection: Inspection | None, about: Mapping[str, Any]) -> dict[str, Any]:
         return {

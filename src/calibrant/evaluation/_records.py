@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from calibrant.core import Example, Outcome, Prediction
+from calibrant.core import Example, Outcome, Prediction, step_to_record
 
 __all__ = ["row_record"]
 
@@ -28,7 +28,7 @@ def row_record(index: int, example: Example, prediction: Prediction) -> dict[str
     distribution = prediction.distribution
     usage = prediction.usage
     unknown = not example.answer or prediction.outcome is Outcome.ERROR
-    return {
+    record = {
         "index": index,
         "input": example.input,
         "answer": example.answer or None,
@@ -49,3 +49,7 @@ def row_record(index: int, example: Example, prediction: Prediction) -> dict[str
         "completion_tokens": usage.completion_tokens,
         "cost": usage.cost,
     }
+    if prediction.steps:
+        record["steps"] = [step_to_record(step) for step in prediction.steps]
+        record["accepted"] = prediction.accepted
+    return record

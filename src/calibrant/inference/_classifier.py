@@ -81,6 +81,9 @@ class Classifier:
         asked about that often; predictions hold the labels, as ever.
     prior_correction : LabelPriorCorrection, optional
         Fitted under this prompt; its label prior is divided out of every prediction.
+    keep_tokens : bool, default False
+        Whether decoded predictions hold their tokens (`Prediction.tokens`), as some confidences of a
+        cascade need; they take room in a journal.
 
     Raises
     ------
@@ -120,6 +123,7 @@ class Classifier:
         temperature: float | None = None,
         label_codes: LabelCodes | bool = False,
         prior_correction: LabelPriorCorrection | None = None,
+        keep_tokens: bool = False,
     ) -> None:
         self.labels = LabelSet.of(labels)
         self.field = field
@@ -146,6 +150,7 @@ class Classifier:
             field=field,
             answer_field=answer_field or field,
             space=LogprobSpace(space) if space is not None else client.space,
+            keep_tokens=keep_tokens,
         )
         # What a copy under other limits is built from.
         self._settings: dict[str, Any] = {
@@ -160,6 +165,7 @@ class Classifier:
             "samples": samples,
             "temperature": temperature,
             "label_codes": label_codes,
+            "keep_tokens": keep_tokens,
         }
         response_format = response_format or enum_schema(self.labels, field)
         method = choose_method(client, reader, response_format, wanted)
@@ -255,6 +261,25 @@ class Classifier:
         limits : Limits
             Rates, budgets and deadlines.
         """
+        return self._rebuilt(limits, **self._settings)
+
+    def with_tokens(self, *, top_logprobs: int = 0) -> Classifier:
+        """Return a copy whose decoded predictions hold their tokens.
+
+        Parameters
+        ----------
+        top_logprobs : int, default 0
+            Alternatives asked for per token at least.
+        """
+        wanted = max(top_logprobs, self._settings["top_logprobs"])
+        settings = {**self._settings, "keep_tokens": True, "top_logprobs": wanted}
+        return self._rebuilt(self.runner.gate.limits, **settings)
+
+    def use_journal(self, journal: Journal | None) -> None:
+        """Look predictions up in `journal` from now on, and store them there."""
+        self.runner.journal = journal
+
+    def _rebuilt(self, limits: Limits, **settings: Any) -> Classifier:  # noqa: ANN401
         return Classifier(
             model=self.client,
             labels=self.labels,
@@ -264,7 +289,7 @@ class Classifier:
             limits=limits,
             journal=self.runner.journal,
             prior_correction=self.prior_correction,
-            **self._settings,
+            **settings,
         )
 
     def classify(self, text: str) -> Prediction:

@@ -121,7 +121,9 @@ class Decoding:
 
     def describe(self) -> Mapping[str, Any]:
         """Return how answers are read."""
+        kept = {"tokens": True} if self.reader.keep_tokens else {}
         return {
+            **kept,
             "scoring": "decode",
             "space": self.reader.space.value,
             "labels": self.reader.labels.labels,

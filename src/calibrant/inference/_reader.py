@@ -36,12 +36,15 @@ class AnswerReader:
         JSON path the label itself is read from; usually the same.
     space : LogprobSpace
         What the log-probabilities are probabilities of.
+    keep_tokens : bool
+        Whether predictions hold the tokens they were read from.
     """
 
     labels: LabelSet
     field: str
     answer_field: str
     space: LogprobSpace
+    keep_tokens: bool = False
 
     def read(self, response: object) -> Prediction:
         """Return the prediction in `response`; whatever is wrong with it becomes its outcome."""
@@ -100,4 +103,5 @@ class AnswerReader:
             text=completion.text,
             usage=completion.usage,
             model=completion.model,
+            tokens=completion.tokens if self.keep_tokens else None,
         )

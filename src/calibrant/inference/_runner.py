@@ -198,6 +198,18 @@ class Runner:
         known = len(queries) if isinstance(queries, Sequence) else None
         return await feed.run(rows=known)
 
+    async def answer(self, query: Query) -> Prediction:
+        """Answer one query of a caller that looks after limits and failures itself.
+
+        Raises
+        ------
+        ProviderError
+            A fault that every call would meet, before any call has succeeded.
+        """
+        key = self._key(query)
+        stored = None if self.journal is None else self.journal.get_many([key]).get(key)
+        return await self._answer(_Row(query, key, stored, repeated=False))
+
     def _rows(self, queries: Iterable[Query]) -> Iterator[_Row]:
         waiting = iter(queries)
         while block := list(islice(waiting, _BLOCK)):
