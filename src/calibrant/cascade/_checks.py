@@ -13,7 +13,12 @@ __all__ = ["check_native", "check_share", "is_number"]
 
 def is_number(value: object) -> TypeGuard[float]:
     """Return whether `value` is a finite real number; a truth value is none."""
-    return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number that no float holds
+        return False
 
 
 def check_share(name: str, value: object) -> float:

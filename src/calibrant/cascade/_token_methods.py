@@ -65,7 +65,7 @@ class _TokenMethod(ABC):
     embedded model has probability 1 and no alternatives, which ``label`` leaves out.
     """
 
-    token_filter: TokenFilter = "label"
+    token_filter: TokenFilter = "label"  # noqa: S105 (no password)
     name: ClassVar[str]
     default_threshold: ClassVar[float]
     needs_tokens: ClassVar[bool] = True
