@@ -1,20 +1,45 @@
 """The cheapest model that is sure enough: confidence methods, cascades, AutoMix, and their planning."""
 
+from calibrant.cascade._cascade import Cascade
+from calibrant.cascade._escalation import Calibrator, EscalationRule
+from calibrant.cascade._filters import TokenFilter
 from calibrant.cascade._frontier import RoutingFrontier, routing_frontier
 from calibrant.cascade._ibc import ibc, ibc_lift
+from calibrant.cascade._label_probability import LabelProbability
+from calibrant.cascade._limits import RowLimits
+from calibrant.cascade._models import CascadeModel
+from calibrant.cascade._named import METHOD_NAMES, method_named
+from calibrant.cascade._order import EscalationOrder
 from calibrant.cascade._policy import RoutingDecisions, RoutingPolicy, SignalBins
 from calibrant.cascade._protocol import Answered, Assessment, ConfidenceMethod, NoEvidence
+from calibrant.cascade._self_verify import SELF_VERIFY_PROMPT, SelfVerify
+from calibrant.cascade._token_methods import AvgLogprob, Hybrid, Margin
 
 __all__ = [
+    "METHOD_NAMES",
+    "SELF_VERIFY_PROMPT",
     "Answered",
     "Assessment",
+    "AvgLogprob",
+    "Calibrator",
+    "Cascade",
+    "CascadeModel",
     "ConfidenceMethod",
+    "EscalationOrder",
+    "EscalationRule",
+    "Hybrid",
+    "LabelProbability",
+    "Margin",
     "NoEvidence",
     "RoutingDecisions",
     "RoutingFrontier",
     "RoutingPolicy",
+    "RowLimits",
+    "SelfVerify",
     "SignalBins",
+    "TokenFilter",
     "ibc",
     "ibc_lift",
+    "method_named",
     "routing_frontier",
 ]

@@ -134,7 +134,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         classifier = Classifier.from_task(task, model=model)
         stack.callback(classifier.close)
         directory = None if out is None else open_directory(Path(out), _fingerprint(task, model, plan))
-        classifier.runner.journal = stack.enter_context(PredictionJournal(_file(directory, JOURNAL)))
+        classifier.use_journal(stack.enter_context(PredictionJournal(_file(directory, JOURNAL))))
         store = stack.enter_context(JsonlStore(_file(directory, "reflections.jsonl")))
         tracker = ProgressTracker(progress, total=max_metric_calls)
         reflection = plan.reflection_model
@@ -462,4 +462,5 @@ class _Run:
             completions_without_logprobs=self.adapter.completions_without_logprobs,
             cost=sum(known) if known else None,
             seconds=seconds,
+            thresholds=self.adapter.suggested_thresholds,
         )
