@@ -2,6 +2,7 @@
 
 from calibrant.cascade._filters import TokenFilter
 from calibrant.cascade._label_probability import LabelProbability
+from calibrant.cascade._learned import LearnedScorer
 from calibrant.cascade._protocol import Answered, Assessment, ConfidenceMethod, NoEvidence
 from calibrant.cascade._self_verify import SELF_VERIFY_PROMPT, SelfVerify
 from calibrant.cascade._token_methods import AvgLogprob, Hybrid, Margin
@@ -14,6 +15,7 @@ __all__ = [
     "ConfidenceMethod",
     "Hybrid",
     "LabelProbability",
+    "LearnedScorer",
     "Margin",
     "NoEvidence",
     "SelfVerify",
