@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from calibrant import Classifier
 from calibrant.calibration import Fingerprint
 from calibrant.cascade import Answered, Assessment, ConfidenceMethod, LearnedScorer, NoEvidence
+from calibrant.cascade._features import confidence_features
 from calibrant.core import (
     ConfigurationError,
     LabelDistribution,
@@ -213,17 +214,28 @@ def test_labels_it_has_not_seen_are_scored(fitted: LearnedScorer) -> None:
     assert isinstance(assess(fitted, "sun", unseen), Assessment)
 
 
-def test_two_labels_or_one_have_a_margin(fitted: LearnedScorer) -> None:
+@pytest.mark.parametrize(
+    ("labels", "shares", "margin"), [(("cat",), [1.0], 1.0), (("cat", "dog"), [0.9, 0.1], 0.8)]
+)
+def test_two_labels_or_one_have_a_margin(labels: Any, shares: Any, margin: float) -> None:
     """One label leaves no doubt."""
-    for labels, shares in ((("cat",), [1.0]), (("cat", "dog"), [0.9, 0.1])):
-        distribution = replace(
-            prediction().distribution,  # type: ignore[type-var]
-            labels=labels,
-            logprobs=np.log(shares),
-            measured=np.ones(len(labels), dtype=bool),
-        )
-        found = assess(fitted, "sun", Prediction(label="cat", confidence=0.9, distribution=distribution))
-        assert isinstance(found, Assessment)
+    distribution = replace(
+        prediction().distribution,  # type: ignore[type-var]
+        labels=labels,
+        logprobs=np.log(shares),
+        measured=np.ones(len(labels), dtype=bool),
+    )
+    found = confidence_features(Prediction(label="cat", confidence=0.9, distribution=distribution))
+    assert found is not None
+    assert found[2] == pytest.approx(margin)
+
+
+def test_features_that_never_vary_tell_nothing() -> None:
+    """Such as the label mass of a model that always answers with a label."""
+    questions, _, right = rows(100, 1, RULES["words"])
+    scorer = LearnedScorer().fit(questions, [prediction()] * 100, right)
+    unlike, like = scorer.predict(["sun sun sun"] * 2, [prediction(confidence=0.5, mass=0.1), prediction()])
+    assert unlike == pytest.approx(like)
 
 
 @pytest.mark.parametrize("one", [bare(), replace(prediction(), distribution=None), Prediction(label=None)])

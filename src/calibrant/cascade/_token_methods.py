@@ -265,9 +265,7 @@ class Hybrid(_TokenMethod):
         return 2 if self.margin_weight > 0.0 else 1
 
     def _measure(self, tokens: Sequence[Token]) -> float:
-        score = 0.0
-        if self.logprob_weight > 0.0:
-            score += self.logprob_weight * _from_logprob(_mean_logprob(tokens))
+        score = self.logprob_weight * _from_logprob(_mean_logprob(tokens))
         if self.margin_weight > 0.0:
             score += self.margin_weight * _from_gap(_mean_gap(tokens))
         return min(score, 1.0)
