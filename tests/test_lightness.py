@@ -54,6 +54,7 @@ def heavy_after(code: str) -> set[str]:
             id="pure-packages",
         ),
         pytest.param("import calibrant.evaluation", id="evaluation"),
+        pytest.param("import calibrant.cascade", id="cascade"),
         pytest.param(HELP, id="help"),
     ],
 )
