@@ -329,6 +329,22 @@ def test_a_slow_server_is_given_up() -> None:
     assert found.attempts == 2
 
 
+def test_three_calls_are_made_by_default_and_the_servers_wish_to_wait_is_kept(server: VerifierServer) -> None:
+    """A row must not wait for minutes for a verifier that is down."""
+    waited: list[float] = []
+
+    async def note(seconds: float) -> None:
+        waited.append(seconds)
+
+    async def busy(_: web.Request) -> web.StreamResponse:
+        return web.Response(status=503, headers={"Retry-After": "7"})
+
+    assert AutoMixEntailment(server.url)._service._retry.attempts == 3
+    server.first = [(0, busy)]
+    assert isinstance(assess(server, retry=RetryPolicy(sleep=note)), Assessment)
+    assert waited == [7.0]
+
+
 def test_zero_seconds_stand_for_sixty() -> None:
     """As documented for the looper; nothing else takes zero for unset."""
     for given in (0, 60):

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrant.cascade import VERIFIER_PROMPT, Verification, Verifier, VerifierPrompt
+from calibrant.cascade._verification import _beginning
 from calibrant.core import (
     CompletionRequest,
     ConfigurationError,
@@ -272,6 +273,32 @@ def test_a_context_of_one_word_is_cut_too() -> None:
     found = Verifier(model, k=1).verify("Who?", "Ann", "x" * 8_000)
     assert found.confidence == 1.0
     assert 0 < 8_000 - found.context_cut <= 250
+
+
+def test_a_short_context_is_asked_about_at_once_and_cut_by_single_calls() -> None:
+    """All samples are refused once; then one call finds out what fits."""
+    model = Reading(room=len(VERIFIER_PROMPT) + 1_500)
+    found = Verifier(model, k=4).verify("Who?", "Ann", "word " * 700)
+    assert found.confidence == 1.0
+    assert found.attempts == 4 + 1 + 1 + 3  # 3,500 characters are refused, 1,750 too, 875 are not
+    assert len({*model.prompts}) == 1
+
+
+def test_a_context_is_cut_between_words_where_it_can_be() -> None:
+    """Unless the last word is most of it."""
+    assert _beginning("one two three four") == "one two"
+    assert _beginning("ab" + " " + "x" * 37) == "ab" + " " + "x" * 17
+    assert _beginning("xxxx") == "xx"
+    assert _beginning("      ") == "   "
+    assert _beginning("x") == ""
+
+
+def test_of_a_model_that_is_down_a_long_context_asks_once() -> None:
+    """The other samples would fail as well."""
+    client = FakeClient(WORDS, lambda _: "correct", failures={0: ProviderError("down", provider="fake")})
+    found = Verifier(client, k=4, retry=ONCE).verify("Who?", "Ann", "word " * 2_000)
+    assert found.confidence is None
+    assert found.attempts == len(client.requests) == 1
 
 
 def test_question_and_answer_are_never_cut() -> None:

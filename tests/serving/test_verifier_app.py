@@ -193,6 +193,14 @@ def test_a_long_body_is_refused_whether_announced_or_not(serve: Any, body: Any) 
     assert running.ask(QUESTION).status == 200
 
 
+def test_an_announced_length_is_refused_before_it_comes(serve: Any) -> None:
+    """Nothing of it is waited for."""
+    running = serve(app(Judge(lambda _: "correct")))
+    with socket.create_connection(("127.0.0.1", running.port), timeout=SECONDS) as line:
+        line.sendall(b"POST /verify HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\n\r\n")
+        assert line.recv(100).startswith(b"HTTP/1.1 413 ")
+
+
 def test_the_longest_body_can_be_set(serve: Any) -> None:
     """It is the body that counts, to the byte."""
     body = json.dumps(QUESTION).encode()
