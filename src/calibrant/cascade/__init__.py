@@ -16,8 +16,10 @@ from calibrant.cascade._token_methods import AvgLogprob, Hybrid, Margin
 __all__ = [
     "METHOD_NAMES",
     "SELF_VERIFY_PROMPT",
+    "VERIFIER_PROMPT",
     "Answered",
     "Assessment",
+    "AutoMixEntailment",
     "AvgLogprob",
     "Calibrator",
     "Cascade",
@@ -33,5 +35,8 @@ __all__ = [
     "RowLimits",
     "SelfVerify",
     "TokenFilter",
+    "Verification",
+    "Verifier",
+    "VerifierPrompt",
     "method_named",
 ]
