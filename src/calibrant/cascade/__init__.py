@@ -2,6 +2,7 @@
 
 from calibrant.cascade._answers import normalised_answer, token_f1
 from calibrant.cascade._cascade import Cascade
+from calibrant.cascade._entailment import AutoMixEntailment
 from calibrant.cascade._escalation import Calibrator, EscalationRule
 from calibrant.cascade._filters import TokenFilter
 from calibrant.cascade._frontier import RoutingFrontier, routing_frontier
@@ -25,6 +26,8 @@ from calibrant.cascade._pomdp_file import (
 from calibrant.cascade._protocol import Answered, Assessment, ConfidenceMethod, NoEvidence
 from calibrant.cascade._self_verify import SELF_VERIFY_PROMPT, SelfVerify
 from calibrant.cascade._token_methods import AvgLogprob, Hybrid, Margin
+from calibrant.cascade._verification import Verification, Verifier
+from calibrant.cascade._verifier_prompt import VERIFIER_PROMPT, VerifierPrompt
 
 __all__ = [
     "METHOD_NAMES",
