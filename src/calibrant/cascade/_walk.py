@@ -253,21 +253,20 @@ class Walk:
                 )
             )
             return self._without_evidence(row, position, found, assessed.reason)
-        confidence = self.policy.confidence(position, assessed.confidence, found.label)
-        row.decided = self.policy.accepts(position, confidence)
+        row.decided = self.policy.accepts(position, assessed.confidence)
         row.add(
             Step(
                 model=member.name,
                 verdict=Verdict.ACCEPTED if row.decided else Verdict.ESCALATED,
                 label=found.label,
-                confidence=confidence,
+                confidence=assessed.confidence,
                 native=assessed.native,
                 reason=assessed.reason,
                 usage=usage,
                 attempts=attempts,
             )
         )
-        (row.take if row.decided else row.offer)(found, confidence)
+        (row.take if row.decided else row.offer)(found, assessed.confidence)
         return row.decided
 
     async def _ask(self, row: _Row, position: int, query: Query) -> Prediction:
@@ -297,9 +296,12 @@ class Walk:
             classifier=member.classifier,
         )
         try:
-            return await self._in_time(row, self.judge.assess(query, answered, member.described))
+            assessed = await self._in_time(row, self.judge.assess(query, answered, member.described))
         except ProviderError as error:
             return NoEvidence(reason=str(error), attempts=error.attempts)
+        if isinstance(assessed, NoEvidence):
+            return assessed
+        return self.policy.calibrated(position, assessed, found.label)
 
     async def _in_time(self, row: _Row, work: Awaitable[_T]) -> _T:
         """Wait for something as long as the row has time."""
