@@ -8,8 +8,9 @@ for looking at the signal. Half of the rows (of the synthetic ones 500 of 2,500)
 them. Every side is a curve: the policies on the upper hull of what the training rows showed, the small model alone
 included for all sides, joined by lines (mixtures), at the costs and accuracies of the test rows. The number is the mean
 height of the curve from the cost of the small model to that of looking and then always asking the large one. The
-package cannot ask the large model at once; the last line gives it this policy as a present. Differences are paired;
-their intervals resample rows, all splits at once.
+package cannot ask the large model at once; one line gives it this policy as a present. The learned scorer is ours,
+after FrugalGPT: a regression on text and confidence, whose frontier is used instead of the confidence's. Differences
+are paired; their intervals resample rows, all splits at once.
 
 automix-llm runs in an environment of its own, which this script makes.
 """
@@ -28,8 +29,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.cascade import ibc_lift, routing_frontier
+from calibrant.cascade import LearnedScorer, ibc_lift, routing_frontier
 from calibrant.cascade._hull import rising_hull
+from calibrant.core import Prediction
 
 PEER = Path(__file__).with_name("_automix_peer.py")
 PACKAGE = "automix-llm==1.0.3"
@@ -38,6 +40,7 @@ SMALL, LARGE, VERIFIER = 1.0, 50.0, 1.0
 COSTS = {"small_cost": SMALL, "large_cost": LARGE, "verifier_cost": VERIFIER}
 METHODS = ("Threshold", "SelfConsistency", "POMDP")
 PRESENT = "POMDP + large"
+LEARNED = "learned scorer"
 STATES = (0.55, 0.25, 0.20)
 # Chances of 0, 1, ..., 8 approving samples in each state: errors nobody can mend look hopeless at once.
 OBSERVED = (
@@ -51,12 +54,16 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Rows of one kind: signal, small and large scores, shape (3, n); how many choose the policy; bins."""
+    """Rows of one kind: signal, small and large scores, shape (3, n); how many choose the policy; bins.
+
+    Where they are known, `answers` holds each row's text and the small model's answer.
+    """
 
     rows: Floats
     train: int
     k: int | None
     num_bins: int
+    answers: tuple[tuple[str, str], ...] = ()
 
     def split(self, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Return the positions of training and test rows."""
@@ -116,14 +123,22 @@ class Side:
 
 def recorded(path: Path) -> Problem:
     """Return the rows of a recorded set, prompts paired by text."""
-    found: dict[str, dict[str, tuple[float, float]]] = {}
+    found: dict[str, dict[str, dict[str, str]]] = {}
     with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
-            pair = float(row["probability"]), float(row["correct"] == "true")
-            found.setdefault(row["prompt"], {})[row["row"]] = pair
-    small, large = found["baseline"], found["confidence"]
-    rows = np.array([(*small[key], large[key][1]) for key in small]).T
-    return Problem(rows=rows, train=rows.shape[1] // 2, k=None, num_bins=10)
+            found.setdefault(row["prompt"], {})[row["row"]] = row
+    pairs = [(row, found["confidence"][key]) for key, row in found["baseline"].items()]
+    rows = [
+        (float(small["probability"]), float(small["correct"] == "true"), float(large["correct"] == "true"))
+        for small, large in pairs
+    ]
+    return Problem(
+        rows=np.array(rows).T,
+        train=len(rows) // 2,
+        k=None,
+        num_bins=10,
+        answers=tuple((small["text"], small["predicted"]) for small, _ in pairs),
+    )
 
 
 def synthetic() -> Problem:
@@ -152,6 +167,28 @@ def own(problem: Problem, train: Floats, test: Floats) -> Side:
         for policy in policies
     ]
     return Side(curve=rows, alone=alone(test), chosen=rows[int(np.argmax(worth))])
+
+
+def learned(problem: Problem, train: NDArray[np.intp], test: NDArray[np.intp]) -> Side:
+    """Return what a scorer of text and confidence comes to (FrugalGPT's way): half of the training rows fit it.
+
+    The other half chooses the policies: a scorer is too sure of the rows it was fitted on.
+    """
+    texts = [text for text, _ in problem.answers]
+    made = [
+        Prediction(label=label, confidence=float(p))
+        for (_, label), p in zip(problem.answers, problem.rows[0], strict=True)
+    ]
+    fitted, chosen = train[: len(train) // 2], train[len(train) // 2 :]
+    scorer = LearnedScorer().fit(
+        [texts[row] for row in fitted], [made[row] for row in fitted], problem.rows[1, fitted], rng=0
+    )
+
+    def scored(rows: NDArray[np.intp]) -> Floats:
+        signal = scorer.predict([texts[row] for row in rows], [made[row] for row in rows])
+        return np.vstack((signal, problem.rows[1:, rows]))
+
+    return own(problem, scored(chosen), scored(test))
 
 
 def peer(
@@ -206,12 +243,15 @@ def compare(name: str, problem: Problem, python: Path, *, seeds: int, resamples:
     n = problem.rows.shape[1]
     # The first row of weights is the sample itself.
     weights = np.vstack((np.ones(n), np.random.default_rng(1).multinomial(n, np.full(n, 1 / n), resamples)))
-    heights = {title: np.zeros(resamples + 1) for title in ("calibrant", *METHODS, PRESENT)}
+    titles = ("calibrant", *METHODS, PRESENT, *([LEARNED] if problem.answers else []))
+    heights = {title: np.zeros(resamples + 1) for title in titles}
     lifts: dict[str, list[float]] = {title: [] for title in heights}
     for seed, (train, test) in enumerate(parts):
         rows = problem.rows[:, train], problem.rows[:, test]
         sides = {"calibrant": own(problem, *rows)}
         sides |= {title: peer(policies, f"{seed:03d}/{title}", *rows) for title in METHODS}
+        if problem.answers:
+            sides[LEARNED] = learned(problem, train, test)
         sides[PRESENT] = peer(policies, f"{seed:03d}/POMDP", *rows, large=True)
         for title, side in sides.items():
             heights[title] += side.heights(weights[:, test]) / seeds
