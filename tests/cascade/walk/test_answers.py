@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrant.calibration import Fingerprint, LabelPriorCorrection, PerLabelCalibrator, PlattCalibrator
-from calibrant.cascade import Assessment, Cascade, NoEvidence
+from calibrant.cascade import Assessment, Cascade, ConfidenceMethod, NoEvidence
 from calibrant.core import (
     ConfigurationError,
     Outcome,
@@ -115,6 +115,7 @@ def test_a_native_threshold_is_one_in_the_methods_unit(build: Build) -> None:
         ({"method": "certainty"}, "avg_logprob, margin, hybrid"),
         ({"method": "learned"}, "fitted first"),
         ({"method": object()}, "ConfidenceMethod"),
+        ({"method": ConfidenceMethod}, "ConfidenceMethod"),
         ({"calibrators": [None]}, "one calibrator"),
         ({"meta_verifier": object()}, "method route"),
         ({"meta_verifier": []}, "per model but the last, 1, got 0"),

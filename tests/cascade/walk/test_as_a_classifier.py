@@ -329,7 +329,6 @@ SETTINGS: list[Mapping[str, Any]] = [
     {"threshold": [0.8, 0.7]},
     {"threshold": [0.7]},
     {"on_error": "fail"},
-    {"escalation_order": "declared"},
     {"max_escalations": 1},
     {"max_tokens": 1},
     {"max_cost": 1.0},
@@ -386,6 +385,19 @@ def test_whatever_changes_an_answer_is_told(build: Build, told: Any) -> None:
     assert len({build("cat", "dog", **one).cascade.fingerprint().digest() for one in settings}) == len(
         settings
     )
+
+
+def test_the_order_that_was_taken_is_told(build: Build) -> None:
+    """Without sizes it is the declared one, whatever was asked for."""
+    described = [
+        build("cat", "dog", **options).cascade.describe()
+        for options in ({}, {"escalation_order": "size"}, {"escalation_order": "declared"})
+    ]
+    assert described[0] == described[1] == described[2]
+    assert described[0]["method"]["escalation_order"] == "declared"
+    sized = build("cat", "dog", models=[{"size": 7}, {"size": 1}]).cascade.describe()
+    assert sized["method"]["escalation_order"] == "small_to_large"
+    assert [model["name"] for model in sized["method"]["models"]] == ["b", "a"]
 
 
 def test_the_kind_of_log_probabilities_is_that_of_the_models(build: Build) -> None:
