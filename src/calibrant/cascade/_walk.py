@@ -94,9 +94,9 @@ class _Row:
         self.decided = False  # whether the answer is sure enough
 
     def offer(self, prediction: Prediction, confidence: float | None) -> None:
-        """Take an answer over the one there is, if it is as sure at least; an answer without evidence is the least."""
+        """Take an answer over what there is, if it is as sure at least; one without evidence is the least sure."""
         sure = -1.0 if confidence is None else confidence
-        if self.answer.outcome is not Outcome.OK or sure >= self.best:
+        if sure >= self.best:
             self.take(prediction, confidence)
 
     def take(self, prediction: Prediction, confidence: float | None) -> None:
