@@ -153,7 +153,7 @@ def open_policy(  # noqa: PLR0913  (keyword-only options)
         description={
             "thresholds": None if routers else list(thresholds),
             "meta_verifiers": [_behaviour(router, router.route) for router in routers],
-            "calibrators": [one and _behaviour(one, one.predict) for one in calibrators],
+            "calibrators": [None if one is None else _behaviour(one, one.predict) for one in calibrators],
             "verify_last": not routers if verify_last is None else verify_last,
         },
     )
