@@ -152,6 +152,8 @@ def test_a_price_picks_the_best_point(rows: Rows, price: float) -> None:
     policy = frontier.at_price(price)
     values = frontier.performance - price * frontier.cost
     assert policy.performance - price * policy.cost == pytest.approx(values.max(), abs=1e-12)
+    for point, slope in enumerate(frontier.price):
+        assert frontier.at_price(slope).cost == frontier.cost[point]  # the cheaper one of equals
 
 
 def test_a_frontier_by_hand() -> None:
@@ -217,13 +219,14 @@ def test_random_decisions_meet_their_chances() -> None:
     small, large = (rng.random(30_000) < 0.4 + 0.5 * signal), np.ones(30_000)
     frontier = routing_frontier(signal, small, large, small_cost=1, large_cost=50, verifier_cost=1)
     assert set(frontier.action) == {"small", "large", "verify"}
-    policy = frontier.mixture(cost=float(frontier.cost[-2:].mean()))
-    decided = policy.decide(signal, rng=np.random.default_rng(1))
-    again = policy.decide(signal, rng=np.random.default_rng(1))
-    assert (decided.large == again.large).all()
-    assert decided.verified.mean() == pytest.approx(policy.verify, abs=0.01)
-    spent = np.where(decided.verified, 2.0 + 50.0 * decided.large, np.where(decided.large, 50.0, 1.0))
-    assert spent.mean() == pytest.approx(policy.cost, abs=0.5)
+    for budget in (frontier.cost[:2].mean(), frontier.cost[-2:].mean()):
+        policy = frontier.mixture(cost=float(budget))
+        decided = policy.decide(signal, rng=np.random.default_rng(1))
+        again = policy.decide(signal, rng=np.random.default_rng(1))
+        assert (decided.large == again.large).all()
+        assert decided.verified.mean() == pytest.approx(policy.verify, abs=0.01)
+        spent = np.where(decided.verified, 2.0 + 50.0 * decided.large, np.where(decided.large, 50.0, 1.0))
+        assert spent.mean() == pytest.approx(policy.cost, abs=0.5)
     with pytest.raises(ConfigurationError, match="rng"):
         policy.decide(signal)
 

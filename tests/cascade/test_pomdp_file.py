@@ -115,6 +115,7 @@ def test_a_meta_verifier_survives_the_round_trip(form: str, tmp_path: Path) -> N
     write_pomdp(fitted.specification(), tmp_path / "meta.POMDP")
     spec = read_pomdp(tmp_path / "meta.POMDP")
     assert same(spec, fitted.specification())
+    assert "R: Trust_SLM" not in format_pomdp(spec)  # rewards of 0 are not written
     assert spec.states[3:] == ("SIMPLE", "COMPLEX", "UNSOLVABLE")
     assert len(spec.observations) == 9
     again = POMDPMetaVerifier.from_specification(spec)
