@@ -291,7 +291,7 @@ def test_self_consistency_is_a_majority_and_a_tie_escalates(score: float) -> Non
     form=st.sampled_from(FORMS[:3]),
     price=st.floats(0.0, 0.1),
 )
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 def test_unseen_scores_are_routed_like_the_step_nearest_them(
     scores: list[float], seed: int, form: Any, price: float
 ) -> None:

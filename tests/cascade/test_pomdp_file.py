@@ -84,7 +84,7 @@ def test_costs_become_negative_rewards_and_counts_become_names() -> None:
     assert spec.start.tolist() == [0.5, 0.5]
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10_000))
 def test_any_pomdp_survives_the_round_trip(seed: int) -> None:
     """To the last bit, whatever its size."""

@@ -120,7 +120,7 @@ def random_rows(rng: np.random.Generator, n: int, models: int, k: int) -> tuple[
     return [rng.integers(0, k + 1, n) / k for _ in range(models - 1)], scores
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10_000), models=st.integers(2, 4))
 def test_policies_do_on_their_rows_what_the_frontier_says(seed: int, models: int) -> None:
     """Carried out row by row, without shrinkage, at every break point; rising and concave."""
@@ -192,6 +192,10 @@ def test_a_budget_is_a_mixture_of_two_policies() -> None:
         frontier.mixture(cost=0.0)
     with pytest.raises(ConfigurationError, match="point"):
         frontier.policy(len(frontier))
+    lower, _, share = frontier.mixture(cost=1.0)  # whatever the last bits of the cheapest policy's cost
+    assert (lower.cost, share) == pytest.approx((1.0, 0.0))
+    with pytest.raises(ConfigurationError, match="scores of 3 models"):
+        lower.evaluate(verifiers, scores[:2], cost=[1, 5, 50], verifier_cost=[1, 1])
 
 
 def test_shrinkage_draws_cells_towards_their_row_and_keeps_the_total() -> None:

@@ -32,6 +32,8 @@ __all__ = [
 ]
 
 _MOST_CELLS = 1_000_000
+# Means are off by some units in the last place: a budget may miss the cheapest policy by as little.
+_ALMOST = 1.0 - 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,7 +221,7 @@ class CascadeFrontier:
 
     def _check_cost(self, cost: float) -> float:
         budget = check_real("cost", cost)
-        if budget < self.cost[0]:
+        if budget < self.cost[0] * _ALMOST:
             msg = f"Nothing can be had for {budget!r} per row: the cheapest policy costs {self.cost[0]:.6g}."
             raise ConfigurationError(msg)
         return budget
