@@ -2,6 +2,14 @@
 
 from calibrant.cascade._answers import normalised_answer, token_f1
 from calibrant.cascade._cascade import Cascade
+from calibrant.cascade._curves import (
+    CostRatioLift,
+    ReferenceLine,
+    RegionLifts,
+    cost_ratio_sweep,
+    reference_line,
+    region_lifts,
+)
 from calibrant.cascade._entailment import AutoMixEntailment
 from calibrant.cascade._escalation import Calibrator, EscalationRule
 from calibrant.cascade._filters import TokenFilter
@@ -25,7 +33,15 @@ from calibrant.cascade._pomdp_file import (
 )
 from calibrant.cascade._protocol import Answered, Assessment, ConfidenceMethod, NoEvidence
 from calibrant.cascade._self_verify import SELF_VERIFY_PROMPT, SelfVerify
+from calibrant.cascade._several import (
+    CascadeDecisions,
+    CascadeFrontier,
+    CascadePolicy,
+    cascade_frontier,
+    plan_models,
+)
 from calibrant.cascade._token_methods import AvgLogprob, Hybrid, Margin
+from calibrant.cascade._tree import CascadeAction
 from calibrant.cascade._verification import Verification, Verifier
 from calibrant.cascade._verifier_prompt import VERIFIER_PROMPT, VerifierPrompt
 
@@ -39,8 +55,13 @@ __all__ = [
     "AvgLogprob",
     "Calibrator",
     "Cascade",
+    "CascadeAction",
+    "CascadeDecisions",
+    "CascadeFrontier",
     "CascadeModel",
+    "CascadePolicy",
     "ConfidenceMethod",
+    "CostRatioLift",
     "EscalationOrder",
     "EscalationRule",
     "Hybrid",
@@ -52,6 +73,8 @@ __all__ = [
     "POMDPMetaVerifier",
     "PomdpForm",
     "PomdpSpecification",
+    "ReferenceLine",
+    "RegionLifts",
     "Rewards",
     "RoutingDecisions",
     "RoutingFrontier",
@@ -65,13 +88,18 @@ __all__ = [
     "Verification",
     "Verifier",
     "VerifierPrompt",
+    "cascade_frontier",
+    "cost_ratio_sweep",
     "format_pomdp",
     "ibc",
     "ibc_lift",
     "method_named",
     "normalised_answer",
     "parse_pomdp",
+    "plan_models",
     "read_pomdp",
+    "reference_line",
+    "region_lifts",
     "routing_frontier",
     "token_f1",
     "write_pomdp",
