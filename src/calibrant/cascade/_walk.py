@@ -9,10 +9,10 @@ from time import perf_counter
 from typing import Any, Final, Literal, NoReturn, TypeAlias, TypeVar
 
 from calibrant.calibration import correct_prediction
+from calibrant.cascade._escalation import Policy
 from calibrant.cascade._judge import Judge
 from calibrant.cascade._limits import RowLimits
 from calibrant.cascade._order import EscalationOrder
-from calibrant.cascade._policy import Policy
 from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
 from calibrant.cascade._purse import Purse
 from calibrant.core import (
