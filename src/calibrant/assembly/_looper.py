@@ -203,9 +203,9 @@ class _Document:
         for key, value in pairs:
             name = str(key.value)
             place = (*at, name)
+            self._lines[place] = key.start_mark.line + 1
             if name in found:
                 raise self._wrong(place, f"{name}: expected it once, got it twice")
-            self._lines[place] = key.start_mark.line + 1
             found[name] = self._plain(value, place)
         return found
 
@@ -226,7 +226,7 @@ class _Document:
 
 def _read_text(path: Path) -> str:
     if not path.is_file():
-        msg = f"{path}: no such file: expected the YAML of a confidence looper (a path in a task file is relative to it)."
+        msg = f"{path}: no such file: expected a confidence looper's YAML (paths in a task file are relative to it)."
         raise ConfigurationError(msg)
     try:
         return path.read_text(encoding="utf-8-sig")

@@ -23,7 +23,6 @@ _Count = Annotated[int, pydantic.Field(strict=True, ge=0)]
 ENTAILMENT: Final = "automix_entailment"
 HYBRID: Final = "hybrid"
 _SUM_TOLERANCE: Final = 1e-9
-_DEFAULT_TIMEOUT: Final = 60.0
 
 
 class HybridWeights(Section):
@@ -62,19 +61,22 @@ class CascadeModelSettings(ModelSettings):
         As under ``[model]``; has no default here.
     prompt : str or None
         Its own system prompt; None takes the task's.
+    alias : str or None
+        What tables and steps call it; None takes the name, with a number where it is there twice.
     cost : float or None
-        What a row costs with it, in any unit that all models of the cascade share; at least 0.
+        What a call costs, in any unit that all models of the cascade share; 0 also says that it is free.
     size : str, float or None
-        Its parameters, such as ``7b`` or ``135m``; a bare number is billions.
+        Its parameters, such as ``7b`` or ``135m``; a bare number is billions. None takes what the name says.
     quality : float or None
-        How good it is, in [0, 1].
+        How good it is, in (0, 1].
     """
 
     name: str
     prompt: str | None = None
+    alias: str | None = pydantic.Field(default=None, min_length=1)
     cost: _Amount | None = None
     size: str | float | None = None
-    quality: _Share | None = None
+    quality: Annotated[_Number, pydantic.Field(gt=0, le=1)] | None = None
 
     @pydantic.field_validator("size", mode="before")
     @classmethod
@@ -142,11 +144,6 @@ class CascadeSettings(Section):
     max_cost: _Amount | None = None
     deadline_seconds: _Amount | None = None
     models: tuple[CascadeModelSettings, ...] = ()
-
-    @property
-    def verifier_timeout(self) -> float:
-        """Seconds the verifier may take."""
-        return self.verifier_timeout_seconds or _DEFAULT_TIMEOUT
 
     @pydantic.field_validator("native_threshold")
     @classmethod

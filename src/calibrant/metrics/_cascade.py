@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from calibrant.core import Interval, Verdict
 from calibrant.metrics._intervals import wilson_interval
 
-__all__ = ["CascadeModelMetrics", "CascadeMetrics", "CascadeTally"]
+__all__ = ["CascadeMetrics", "CascadeModelMetrics", "CascadeTally"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +74,10 @@ class CascadeMetrics:
         Rows for which more than one model was asked.
     escalations : int
         Models asked beyond the first of each row.
+    calls : int
+        Calls of all models, verification and retries included.
+    cost : float or None
+        US dollars paid for all models; None where no price is known for any row.
     models : tuple of CascadeModelMetrics
         In the order in which they were first asked.
     """
@@ -87,6 +91,8 @@ class CascadeMetrics:
     unaccepted_accuracy: Interval | None
     escalated: int
     escalations: int
+    calls: int
+    cost: float | None
     models: tuple[CascadeModelMetrics, ...]
 
 
@@ -202,6 +208,8 @@ class CascadeTally:
         """Return the numbers so far; None without rows."""
         if not self._rows:
             return None
+        models = tuple(model.metrics(name) for name, model in self._models.items())
+        priced = [model.cost for model in models if model.cost is not None]
         return CascadeMetrics(
             rows=self._rows,
             accepted=self._accepted,
@@ -212,5 +220,7 @@ class CascadeTally:
             unaccepted_accuracy=self._unsure.share(),
             escalated=self._escalated,
             escalations=self._escalations,
-            models=tuple(model.metrics(name) for name, model in self._models.items()),
+            calls=sum(model.calls for model in models),
+            cost=sum(priced) if priced else None,
+            models=models,
         )
