@@ -146,8 +146,8 @@ def test_models_keep_their_order(tmp_path: Path) -> None:
         pytest.param(
             "# a comment\n\nmax_response_bytes: 0\n",
             [
-                "3: unknown key 'max_response_bytes': expected one of modelRefs, algorithm, type, confidence, "
-                f"{KNOWN}."
+                ("3: unknown key 'max_response_bytes': expected one of modelRefs, algorithm, type, confidence, "
+                f"{KNOWN}.")
             ],
             id="unknown-bare-key",
         ),
@@ -164,32 +164,32 @@ def test_models_keep_their_order(tmp_path: Path) -> None:
         pytest.param(
             DOCUMENTED.replace("logprob_weight: 0.5", "logprob_weight: 0.6"),
             [
-                "12: hybrid_weights.margin_weight: Input should add up to 1 with logprob_weight = 0.6, got 0.5: "
-                "give both weights."
+                ("12: hybrid_weights.margin_weight: Input should add up to 1 with logprob_weight = 0.6, got 0.5: "
+                "give both weights.")
             ],
             id="weights",
         ),
         pytest.param(
             DOCUMENTED.replace("hybrid  ", "margin  "),
             [
-                "10: hybrid_weights: Input should come with confidence_method = 'hybrid', got {'logprob_weight': 0.5, "
-                "'margin_weight': 0.5}: set it, or leave it out."
+                ("10: hybrid_weights: Input should come with confidence_method = 'hybrid', got {'logprob_weight': 0.5, "
+                "'margin_weight': 0.5}: set it, or leave it out.")
             ],
             id="weights-of-another-method",
         ),
         pytest.param(
             DOCUMENTED.replace('""', "http://127.0.0.1:1"),
             [
-                "14: verifier_server_url: Input should come with confidence_method = 'automix_entailment', got "
-                "'http://127.0.0.1:1': set it, or leave it out."
+                ("14: verifier_server_url: Input should come with confidence_method = 'automix_entailment', got "
+                "'http://127.0.0.1:1': set it, or leave it out.")
             ],
             id="verifier-of-another-method",
         ),
         pytest.param(
             "threshold: 0.5\nconfidence_method: automix_entailment\n",
             [
-                "1: verifier_server_url: Input should be an address such as 'http://127.0.0.1:8889', without "
-                "credentials, query or fragment, got None: say where the verifier answers."
+                ("1: verifier_server_url: Input should be an address such as 'http://127.0.0.1:8889', without "
+                "credentials, query or fragment, got None: say where the verifier answers.")
             ],
             id="no-verifier",
         ),
@@ -240,16 +240,16 @@ def test_models_keep_their_order(tmp_path: Path) -> None:
         pytest.param(
             "- threshold\n",
             [
-                "1: the looper's configuration: expected a mapping, got ['threshold']: see the documentation of the "
-                "confidence looper."
+                ("1: the looper's configuration: expected a mapping, got ['threshold']: see the documentation of the "
+                "confidence looper.")
             ],
             id="a-list",
         ),
         pytest.param(
             "",
             [
-                "1: the looper's configuration: expected a mapping, got None: see the documentation of the confidence "
-                "looper."
+                ("1: the looper's configuration: expected a mapping, got None: see the documentation of the confidence "
+                "looper.")
             ],
             id="empty",
         ),
@@ -272,16 +272,16 @@ def test_models_keep_their_order(tmp_path: Path) -> None:
         pytest.param(
             "confidence: &a {threshold: 0.5}\nalgorithm:\n  confidence: *a\n",
             [
-                "3: expected every value to be written out, got an alias: see the documentation of the confidence "
-                "looper."
+                ("3: expected every value to be written out, got an alias: see the documentation of the confidence "
+                "looper.")
             ],
             id="alias",
         ),
         pytest.param(
             "confidence: &a\n  confidence: *a\n",
             [
-                "2: expected every value to be written out, got an alias: see the documentation of the confidence "
-                "looper."
+                ("2: expected every value to be written out, got an alias: see the documentation of the confidence "
+                "looper.")
             ],
             id="endless",
         ),
@@ -296,8 +296,8 @@ def test_models_keep_their_order(tmp_path: Path) -> None:
         pytest.param(
             "a: !!python/object:os.system x\n",
             [
-                "1: not valid YAML: could not determine a constructor for the tag "
-                "'tag:yaml.org,2002:python/object:os.system'."
+                ("1: not valid YAML: could not determine a constructor for the tag "
+                "'tag:yaml.org,2002:python/object:os.system'.")
             ],
             id="code",
         ),
