@@ -9,7 +9,7 @@ from typing import Any
 
 from calibrant.calibration import Fingerprint, LabelPriorCorrection, correct_prediction
 from calibrant.clients import RetryPolicy
-from calibrant.core import Client, Journal, LabelSet, LogprobSpace, Prediction, Task
+from calibrant.core import Client, ConfigurationError, Journal, LabelSet, LogprobSpace, Prediction, Task
 from calibrant.inference._calls import Calls
 from calibrant.inference._choice import MethodOptions, Scoring, choose_method
 from calibrant.inference._codes import LabelCodes
@@ -201,7 +201,17 @@ class Classifier:
             Finished predictions.
         limits : Limits, optional
             Rates, budgets and deadlines; the concurrency in it comes before the task's.
+
+        Raises
+        ------
+        ConfigurationError
+            The task describes a cascade: `calibrant.assembly.open_classifier` opens it.
         """
+        if task.cascade is not None and model is None:
+            raise ConfigurationError(
+                f"Expected a task with one model, got the cascade of task {task.name!r}: name one model, or open all "
+                "with calibrant.assembly.open_classifier(task)."
+            )
         own = task.model
         if model is not None and own.api_base is not None:
             _LOG.warning(
