@@ -7,7 +7,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
@@ -225,7 +225,7 @@ class Runner:
         if stored is None and row.repeated and self.journal is not None:
             stored = self.journal.get_many([row.key]).get(row.key)
         if stored is not None:
-            return replace(stored, attempts=0)
+            return stored.with_effort(attempts=0)
         template = row.query.user_template
         if template is not None and INPUT_SLOT not in template:
             reason = f"the user template lacks {INPUT_SLOT}, so the model never saw the text"
@@ -234,7 +234,7 @@ class Runner:
         while (other := flying.get(row.key)) is not None:
             await asyncio.wait([other])
             if not other.cancelled() and other.exception() is None:
-                return replace(other.result(), attempts=0)
+                return other.result().with_effort(attempts=0)
         future = flying[row.key] = asyncio.get_running_loop().create_future()
         try:
             prediction = await self._ask_and_store(row)
@@ -276,7 +276,7 @@ class Runner:
             )
         else:
             self._answered = True
-        return replace(prediction, latency_seconds=time.perf_counter() - start)
+        return prediction.with_effort(latency_seconds=time.perf_counter() - start)
 
     def _key(self, query: Query) -> str:
         """Return a digest of everything that can change the prediction."""
