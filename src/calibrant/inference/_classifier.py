@@ -9,7 +9,17 @@ from typing import Any
 
 from calibrant.calibration import Fingerprint, LabelPriorCorrection, correct_prediction
 from calibrant.clients import RetryPolicy
-from calibrant.core import Client, ConfigurationError, Journal, LabelSet, LogprobSpace, Prediction, Task
+from calibrant.core import (
+    Client,
+    Completion,
+    CompletionRequest,
+    ConfigurationError,
+    Journal,
+    LabelSet,
+    LogprobSpace,
+    Prediction,
+    Task,
+)
 from calibrant.inference._calls import Calls
 from calibrant.inference._choice import MethodOptions, Scoring, choose_method
 from calibrant.inference._codes import LabelCodes
@@ -136,13 +146,14 @@ class Classifier:
         client = open_client(
             model, space=space, concurrency=gate.limits.concurrency, options=options, scoring=scoring
         )
+        self._calls = Calls(policy=retry or RetryPolicy(), gate=gate)
         wanted = MethodOptions(
             scoring=scoring if scoring is not None or space is None else "decode",
             tolerance=tolerance,
             samples=samples,
             temperature=temperature,
             label_codes=label_codes,
-            calls=Calls(policy=retry or RetryPolicy(), gate=gate),
+            calls=self._calls,
             options=call_options(options),
         )
         reader = AnswerReader(
@@ -381,6 +392,32 @@ class Classifier:
             on_prediction=on_prediction and (lambda i, found: on_prediction(i, self._corrected(found))),
             stop=stop,
         )
+
+    async def acomplete(self, request: CompletionRequest) -> tuple[Completion, int]:
+        """Ask the model something else, such as what it thinks of its answer.
+
+        Limits, retries and options are those of the classification; options of the request come before
+        the latter.
+
+        Parameters
+        ----------
+        request : CompletionRequest
+            What to ask.
+
+        Returns
+        -------
+        completion : Completion
+            What it answered.
+        attempts : int
+            Calls made.
+
+        Raises
+        ------
+        ProviderError
+            There is no answer, after retries; ``attempts`` counts the calls made.
+        """
+        options = {**self.runner.options, **request.options}
+        return await self._calls.complete(self.client, replace(request, options=options))
 
     def _corrected(self, prediction: Prediction) -> Prediction:
         if self.prior_correction is None:

@@ -59,8 +59,8 @@ class AlignedField:
         """Return the byte offset of the token at `index`."""
         return self.ends[index - 1] if index else 0
 
-    def joint_logprob(self) -> float:
-        """Return the sum of the log-probabilities of the tokens that hold content, <= 0.
+    def content(self) -> tuple[Token, ...]:
+        """Return the tokens that hold content, in order, at least one.
 
         Tokens without bytes between them count: some servers report a cut character as an empty
         token first. An empty string has no content; its closing quote stands in.
@@ -69,7 +69,11 @@ class AlignedField:
         while first and self.ends[first - 1] == self.begin == self.start(first - 1):
             first -= 1
         last = self.holder(max(self.end - 1, self.begin))
-        return sum(checked(token.logprob) for token in self.tokens[first : last + 1])
+        return self.tokens[first : last + 1]
+
+    def joint_logprob(self) -> float:
+        """Return the sum of the log-probabilities of the tokens that hold content, <= 0."""
+        return sum(checked(token.logprob) for token in self.content())
 
 
 def checked(logprob: float) -> float:
