@@ -39,7 +39,7 @@ class Verdict(StrEnum):
     ``accepted``
         Sure enough: the cascade's answer.
     ``escalated``
-        Not sure enough: the next model was asked.
+        Not sure enough: the next model was asked, where there was one and the limits allowed it.
     ``no_evidence``
         It came without what its confidence is read from, so nothing says how sure it is.
     ``failed``
@@ -97,7 +97,7 @@ class Step:
     outcome : Outcome
         How the call ended.
     reason : str
-        Why it failed, or why there is no evidence.
+        Why it failed, why there is no evidence, what the verifier said, or which limit ended the row here.
     usage : Usage
         Tokens and cost of its calls, those that verify its answer included.
     attempts : int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from calibrant.calibration import Fingerprint, LabelPriorCorrection, correct_prediction
 from calibrant.clients import RetryPolicy
@@ -254,7 +254,7 @@ class Classifier:
         """The client the calls go to."""
         return self.runner.client
 
-    def with_prompt(self, prompt: str, *, user_template: str | None = None) -> Classifier:
+    def with_prompt(self, prompt: str, *, user_template: str | None = None) -> Self:
         """Return a copy under another prompt that shares this one's client and journal.
 
         A label-prior correction stays behind: it belongs to the prompt it was fitted under.
@@ -266,7 +266,7 @@ class Classifier:
         user_template : str, optional
             By default this one's.
         """
-        copy = object.__new__(Classifier)
+        copy = object.__new__(type(self))
         copy.__dict__.update(self.__dict__)
         copy.prompt = prompt
         copy.prior_correction = None
