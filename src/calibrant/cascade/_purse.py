@@ -38,10 +38,10 @@ class Purse(Gate):
             self.cost += usage.cost or 0.0
             self.unpriced += usage.cost is None and tokens > 0
 
-    def charge(self, usage: Usage) -> None:  # noqa: ARG002  (paid already)
+    def charge(self, usage: Usage, *, rows: int = 1) -> None:  # noqa: ARG002  (paid already)
         """Take note of a row."""
         with self._lock:
-            self.rows += 1
+            self.rows += rows
 
     def used_up(self, under_way: int) -> str:
         """Return which budget is used up, the cascade's or a member's; else nothing."""
