@@ -20,6 +20,7 @@ HEAVY = {
     "sklearn",
     "sqlalchemy",
     "xllamacpp",
+    "yaml",
 }
 HELP = """
 from calibrant.cli import app
@@ -54,6 +55,7 @@ def heavy_after(code: str) -> set[str]:
             id="pure-packages",
         ),
         pytest.param("import calibrant.evaluation", id="evaluation"),
+        pytest.param("import calibrant.assembly", id="assembly"),
         pytest.param(HELP, id="help"),
     ],
 )

@@ -259,7 +259,8 @@ def test_on_error_arrives(open_cascade: OpenCascade, opened: Opened) -> None:
 def looper(directory: Path, refs: str = "") -> None:
     """Write a looper's file that reads all tokens."""
     (directory / "looper.yaml").write_text(
-        f"{refs}algorithm:\n  type: confidence\n  confidence:\n    confidence_method: avg_logprob\n    threshold: 0.98\n"
+        f"{refs}algorithm:\n  type: confidence\n  confidence:\n    confidence_method: avg_logprob\n"
+        "    threshold: 0.98\n"
         "    escalation_order: declared\n    token_filter: all\n"
     )
 

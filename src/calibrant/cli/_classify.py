@@ -126,7 +126,8 @@ def _line(text: str, prediction: Prediction, *, as_json: bool) -> str:
     if prediction.outcome is not Outcome.OK:
         return f"{prediction.outcome.value}\t-\t{_shorten(text)}\t({prediction.reason})"
     confidence = "-" if prediction.confidence is None else f"{prediction.confidence:.3f}"
-    return f"{prediction.label}\t{confidence}\t{_shorten(text)}"
+    unsure = "\t(not accepted: no model was sure enough)" if prediction.accepted is False else ""
+    return f"{prediction.label}\t{confidence}\t{_shorten(text)}{unsure}"
 
 
 def _record(text: str, prediction: Prediction) -> dict[str, Any]:

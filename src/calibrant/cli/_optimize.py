@@ -30,7 +30,12 @@ __all__ = ["run_optimize"]
 
 
 def run_optimize(
-    task_file: Path, *, model: str | None, out: Path | None, as_json: bool, **options: Any  # noqa: ANN401
+    task_file: Path,
+    *,
+    model: str | None,
+    out: Path | None,
+    as_json: bool,
+    **options: Any,  # noqa: ANN401
 ) -> None:
     """Run the search and print what it found."""
     task = Task.from_file(task_file)

@@ -173,7 +173,7 @@ def _open(task: Task, model: ModelLike | Classifier | None, stack: ExitStack) ->
 
 def _check_names(*functions: object) -> None:
     for function in functions:
-        if name_of(function).endswith("<lambda>"):
+        if "<lambda>" in name_of(function):
             raise ConfigurationError(
                 f"Expected a function with a name of its own when out is given, got {name_of(function)}: what a run "
                 "has paid for is kept under the names of its models and proposer."
