@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, Final, Self, TypeVar, get_args
 
 from calibrant.calibration import Fingerprint, LabelPriorCorrection
@@ -100,7 +100,8 @@ class Cascade(Classifier):
         Whether the method is asked about the last model's answer; by default, unless a meta-verifier
         decides. An answer nobody verified has no confidence and is not accepted.
     context_of : callable, optional
-        Returns what the answer to a text should be grounded in, or None, for methods that use it.
+        Returns what the answer to a text should be grounded in, or None, for methods that use it; in keys
+        of a journal it counts by its name.
     name : str, optional
         By default ``cascade(first -> second)``.
     limits : Limits, optional
@@ -111,6 +112,11 @@ class Cascade(Classifier):
         Finished predictions, of the members as well: another threshold asks no model again.
     owns_models : bool, default False
         Whether `close` closes the classifiers and the method that were given, too.
+
+    Attributes
+    ----------
+    method : ConfidenceMethod
+        Says how sure an answer is.
 
     Raises
     ------
@@ -164,7 +170,7 @@ class Cascade(Classifier):
             deadline_seconds=deadline_seconds,
         )
         models = with_names(classifiers)
-        places = escalated(models, escalation_order, tradeoff=cost_quality_tradeoff)
+        places, order = escalated(models, escalation_order, tradeoff=cost_quality_tradeoff)
         asked = [models[place] for place in places]
         self.method = method_named(method) if isinstance(method, str) else method
         _check(asked, self.method)
@@ -194,16 +200,7 @@ class Cascade(Classifier):
             on_error=on_error,
             prompt=self.prompt,
             user_template=self.user_template,
-            settings={
-                "scoring": "cascade",
-                "labels": list(self.labels.labels),
-                "confidence": {"method": self.method.name, **self.method.describe()},
-                **policy.description,
-                "escalation_order": escalation_order,
-                "on_error": on_error,
-                "limits": asdict(row_limits),
-                "context": context_of and getattr(context_of, "__qualname__", repr(context_of)),
-            },
+            order=order,
         )
         self._open(walk, limits or _combined(asked), journal)
         if journal is not None:
@@ -337,10 +334,8 @@ def _check(models: Sequence[CascadeModel], method: ConfidenceMethod) -> None:
     ConfigurationError
         As said.
     """
-    if not isinstance(method, ConfidenceMethod):
-        raise ConfigurationError(
-            f"Expected a ConfidenceMethod or the name of one, got {type(method).__name__}."
-        )
+    if isinstance(method, type) or not isinstance(method, ConfidenceMethod):
+        raise ConfigurationError(f"Expected a ConfidenceMethod or the name of one, got {method!r}.")
     labels = models[0].classifier.labels.labels
     for model in models:
         classifier = model.classifier

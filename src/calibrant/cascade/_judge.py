@@ -39,6 +39,14 @@ class Judge:
         self._context_of = context_of
         self._digests: dict[tuple[int, str, str | None], Any] = {}
 
+    def describe(self) -> dict[str, Any]:
+        """Return what can change an assessment as JSON values."""
+        context = self._context_of
+        return {
+            "confidence": {"method": self.method.name, **self.method.describe()},
+            "context": context and getattr(context, "__qualname__", repr(context)),
+        }
+
     def copy(self) -> Judge:
         """Return another with the same journal, which is its own to change."""
         other = Judge(self.method, self._context_of)
@@ -68,25 +76,10 @@ class Judge:
         key = self._key(query, answered, described)
         stored = journal.get_many([key]).get(key)
         if stored is not None and stored.confidence is not None:
-            return Assessment(
-                confidence=stored.confidence,
-                native=float(stored.text),
-                reason=stored.reason,
-                usage=stored.usage,
-            )
+            return _to_assessment(stored, stored.confidence)
         found = await self._ask(answered)
         if isinstance(found, Assessment) and found.attempts:
-            journal.put(
-                key,
-                Prediction(
-                    label=answered.prediction.label,
-                    confidence=found.confidence,
-                    text=repr(float(found.native)),
-                    reason=found.reason,
-                    usage=found.usage,
-                    attempts=found.attempts,
-                ),
-            )
+            journal.put(key, _to_prediction(found, answered.prediction.label))
         return found
 
     async def _ask(self, answered: Answered) -> Assessment | NoEvidence:
@@ -114,3 +107,22 @@ class Judge:
         texts = [query.text, answered.prediction.text, answered.prediction.label, answered.context]
         digest.update(json.dumps(texts).encode("utf-8", "surrogatepass"))
         return str(digest.hexdigest())
+
+
+def _to_prediction(assessment: Assessment, label: str | None) -> Prediction:
+    """Return the assessment as what a journal can hold; its text is the native value."""
+    return Prediction(
+        label=label,
+        confidence=assessment.confidence,
+        text=repr(float(assessment.native)),
+        reason=assessment.reason,
+        usage=assessment.usage,
+        attempts=assessment.attempts,
+    )
+
+
+def _to_assessment(stored: Prediction, confidence: float) -> Assessment:
+    """Return the assessment that a journal held; it takes no calls now."""
+    return Assessment(
+        confidence=confidence, native=float(stored.text), reason=stored.reason, usage=stored.usage
+    )

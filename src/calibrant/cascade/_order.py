@@ -18,8 +18,12 @@ _LEAST_QUALITY: Final = 0.3
 _LARGE: Final = 70.0
 
 
-def escalated(models: Sequence[CascadeModel], order: str, *, tradeoff: float = 0.3) -> list[int]:
-    """Return the places of the models in the order in which they are asked; equals keep their order.
+def escalated(
+    models: Sequence[CascadeModel], order: EscalationOrder, *, tradeoff: float = 0.3
+) -> tuple[list[int], EscalationOrder]:
+    """Return the places of the models in the order in which they are asked, and what that order is.
+
+    Equals keep their order.
 
     Parameters
     ----------
@@ -44,7 +48,7 @@ def escalated(models: Sequence[CascadeModel], order: str, *, tradeoff: float = 0
     _check(order, tradeoff)
     places = range(len(models))
     if order == "declared":
-        return list(places)
+        return list(places), order
     if order == "cost":
         keys = _all_known(models, "cost", order, lambda model: model.cost)
         if keys is None:
@@ -57,8 +61,8 @@ def escalated(models: Sequence[CascadeModel], order: str, *, tradeoff: float = 0
     else:
         keys = _all_known(models, "size", order, lambda model: model.billions)
         if keys is None:
-            return list(places)
-    return sorted(places, key=keys.__getitem__)
+            return list(places), "declared"
+    return sorted(places, key=keys.__getitem__), order
 
 
 def _check(order: str, tradeoff: float) -> None:

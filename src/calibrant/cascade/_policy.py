@@ -7,14 +7,14 @@ import inspect
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.calibration import Fingerprint
-from calibrant.cascade._protocol import ConfidenceMethod
+from calibrant.cascade._protocol import Assessment, ConfidenceMethod, NoEvidence
 from calibrant.core import ConfigurationError, StateError
 from calibrant.inference import Classifier
 
@@ -69,10 +69,19 @@ class Policy:
     final_last: bool
     verify_last: bool
 
-    def confidence(self, position: int, confidence: float, label: str | None) -> float:
-        """Return the confidence that counts."""
+    def calibrated(self, position: int, assessed: Assessment, label: str | None) -> Assessment | NoEvidence:
+        """Return the assessment with the confidence that counts."""
         calibrate = self.calibrators[position]
-        return confidence if calibrate is None else calibrate(confidence, label)
+        if calibrate is None:
+            return assessed
+        confidence = calibrate(assessed.confidence, label)
+        if 0.0 <= confidence <= 1.0:
+            return replace(assessed, confidence=confidence)
+        return NoEvidence(
+            reason=f"expected a confidence in [0, 1] of the calibrator, got {confidence!r}",
+            usage=assessed.usage,
+            attempts=assessed.attempts,
+        )
 
     def accepts(self, position: int, confidence: float) -> bool:
         """Return whether the answer of the model at this place is sure enough."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
 from typing import Any, Final, Literal, NoReturn, TypeAlias, TypeVar
 
 from calibrant.calibration import correct_prediction
 from calibrant.cascade._judge import Judge
 from calibrant.cascade._limits import RowLimits
+from calibrant.cascade._order import EscalationOrder
 from calibrant.cascade._policy import Policy
 from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
 from calibrant.cascade._purse import Purse
@@ -139,8 +140,8 @@ class Walk:
     user_template : str or None
         The cascade's own. Where a query has the same prompt, or template, each member is asked under its
         own; any other takes the place of every member's.
-    settings : mapping
-        What can change a prediction, the members aside.
+    order : str
+        What the order of the members is.
     keep_tokens : bool, default False
         Whether predictions hold the tokens of the answer.
     purse : Purse
@@ -155,7 +156,7 @@ class Walk:
     on_error: OnError
     prompt: str
     user_template: str | None
-    settings: Mapping[str, Any]
+    order: EscalationOrder
     keep_tokens: bool = False
     purse: Purse = field(init=False)
     _answered: bool = field(default=False, init=False, repr=False)
@@ -177,7 +178,17 @@ class Walk:
             asked = self._under(Query(prompt=prompt, text="", user_template=user_template), member)
             own = {"prompt": asked.prompt, "user_template": asked.user_template}
             models.append({**member.described, **own, "name": member.name, "free": member.free})
-        return {**self.settings, "tokens": self.keep_tokens, "models": models}
+        return {
+            "scoring": "cascade",
+            "labels": self.members[0].classifier.labels.labels,
+            **self.judge.describe(),
+            **self.policy.description,
+            "escalation_order": self.order,
+            "on_error": self.on_error,
+            "limits": asdict(self.limits),
+            "tokens": self.keep_tokens,
+            "models": models,
+        }
 
     async def predict(self, request: CompletionRequest) -> Prediction:
         """Answer a request: its system message is the prompt, its user message the text."""
@@ -227,47 +238,17 @@ class Walk:
         usage = self._paid(row, member, found.usage, found.attempts)
         self._answered = self._answered or found.outcome is not Outcome.ERROR
         if found.outcome is not Outcome.OK:
-            row.add(
-                Step(
-                    model=member.name,
-                    verdict=Verdict.FAILED,
-                    outcome=found.outcome,
-                    reason=found.reason,
-                    usage=usage,
-                    attempts=found.attempts,
-                )
-            )
+            row.add(_step(member, Verdict.FAILED, found, usage))
             return self._failed(row, found)
         assessed = await self._assess(row, position, query, found)
         usage += self._paid(row, member, assessed.usage, assessed.attempts)
-        attempts = found.attempts + assessed.attempts
         if isinstance(assessed, NoEvidence):
-            row.add(
-                Step(
-                    model=member.name,
-                    verdict=Verdict.NO_EVIDENCE,
-                    label=found.label,
-                    reason=assessed.reason,
-                    usage=usage,
-                    attempts=attempts,
-                )
-            )
+            row.add(_step(member, Verdict.NO_EVIDENCE, found, usage, assessed))
             return self._without_evidence(row, position, found, assessed.reason)
-        confidence = self.policy.confidence(position, assessed.confidence, found.label)
-        row.decided = self.policy.accepts(position, confidence)
-        row.add(
-            Step(
-                model=member.name,
-                verdict=Verdict.ACCEPTED if row.decided else Verdict.ESCALATED,
-                label=found.label,
-                confidence=confidence,
-                native=assessed.native,
-                reason=assessed.reason,
-                usage=usage,
-                attempts=attempts,
-            )
-        )
-        (row.take if row.decided else row.offer)(found, confidence)
+        row.decided = self.policy.accepts(position, assessed.confidence)
+        verdict = Verdict.ACCEPTED if row.decided else Verdict.ESCALATED
+        row.add(_step(member, verdict, found, usage, assessed))
+        (row.take if row.decided else row.offer)(found, assessed.confidence)
         return row.decided
 
     async def _ask(self, row: _Row, position: int, query: Query) -> Prediction:
@@ -297,9 +278,12 @@ class Walk:
             classifier=member.classifier,
         )
         try:
-            return await self._in_time(row, self.judge.assess(query, answered, member.described))
+            assessed = await self._in_time(row, self.judge.assess(query, answered, member.described))
         except ProviderError as error:
             return NoEvidence(reason=str(error), attempts=error.attempts)
+        if isinstance(assessed, NoEvidence):
+            return assessed
+        return self.policy.calibrated(position, assessed, found.label)
 
     async def _in_time(self, row: _Row, work: Awaitable[_T]) -> _T:
         """Wait for something as long as the row has time."""
@@ -410,6 +394,28 @@ class CascadeRunner(Runner):
         return not late and not any(
             step.outcome is Outcome.ERROR or step.verdict is Verdict.NO_EVIDENCE for step in prediction.steps
         )
+
+
+def _step(
+    member: Member,
+    verdict: Verdict,
+    found: Prediction,
+    usage: Usage,
+    assessed: Assessment | NoEvidence | None = None,
+) -> Step:
+    """Return what a member contributed; a prediction that is no answer has no label."""
+    sure = assessed if isinstance(assessed, Assessment) else None
+    return Step(
+        model=member.name,
+        verdict=verdict,
+        label=found.label,
+        confidence=None if sure is None else sure.confidence,
+        native=None if sure is None else sure.native,
+        outcome=found.outcome,
+        reason=found.reason if assessed is None else assessed.reason,
+        usage=usage,
+        attempts=found.attempts + (0 if assessed is None else assessed.attempts),
+    )
 
 
 def _with_reason(step: Step, reason: str) -> Step:
