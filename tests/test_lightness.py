@@ -56,6 +56,7 @@ def heavy_after(code: str) -> set[str]:
         ),
         pytest.param("import calibrant.evaluation", id="evaluation"),
         pytest.param("import calibrant.assembly", id="assembly"),
+        pytest.param("import calibrant.cascade", id="cascade"),
         pytest.param(HELP, id="help"),
     ],
 )

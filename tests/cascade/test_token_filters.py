@@ -172,6 +172,13 @@ ARGUMENTS = {
     "encoded array": (json.dumps({"arguments": json.dumps(["x", {"a": 1}])}), ["x", "1"]),
     "encoded, keys behind": (json.dumps({"arguments": json.dumps({"a": 1}), "id": "z"}), ["1"]),
     "plain text arguments": ('{"arguments": "Paris, France"}', ["Paris, France"]),
+    "text behind encoded JSON": ('{"arguments": "{\\"a\\": 1} or so"}', ['{\\"a\\": 1} or so']),
+    "encoded raw, escaped outside": (
+        json.dumps({"arguments": json.dumps({"a": "x😀", "b": 1}, ensure_ascii=False)}),
+        ["x\\ud83d\\ude00", "1"],
+    ),
+    "a call in what is no JSON": ('{"a": {"arguments": {"b": "x"}} oops}', ["x"]),
+    "a word for a value": ('{"arguments": {"a": hello}}', []),
     "text that begins like JSON": ('{"arguments": "{see page 2"}', ["{see page 2"]),
     "JSON text as a value": ('{"arguments": {"code": "{\\"a\\": 1}"}}', ['{\\"a\\": 1}']),
     "escaped quotes": ('{"arguments": {"a": "say \\"hi\\""}}', ['say \\"hi\\"']),

@@ -157,6 +157,8 @@ def test_weights_are_shares_of_one(weights: Any, message: str) -> None:
 def test_weights_may_miss_one_by_rounding() -> None:
     """0.1 + 0.9 written as sums of tenths."""
     Hybrid(logprob_weight=0.1 + 0.2, margin_weight=0.7)
+    more = Hybrid(logprob_weight=1.0, margin_weight=9e-10, token_filter="all")
+    assert assess(more, answered(token(0.0, -9999.0))).confidence == 1.0
     with pytest.raises(ConfigurationError):
         Hybrid(logprob_weight=0.5, margin_weight=0.5 + 1e-8)
 

@@ -34,6 +34,7 @@ from calibrant.calibration._scaling import (
     select_scaling,
 )
 from calibrant.calibration._selection import PriorSelection, select_prior_correction
+from calibrant.calibration._state import read_state, write_state
 from calibrant.calibration._thresholds import ThresholdFamily, ThresholdSuggestion, suggest_thresholds
 
 __all__ = [
@@ -67,8 +68,10 @@ __all__ = [
     "correct_distribution",
     "correct_prediction",
     "load_calibrator",
+    "read_state",
     "select_calibrator",
     "select_prior_correction",
     "select_scaling",
     "suggest_thresholds",
+    "write_state",
 ]

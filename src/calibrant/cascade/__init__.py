@@ -4,6 +4,7 @@ from calibrant.cascade._cascade import Cascade
 from calibrant.cascade._entailment import AutoMixEntailment
 from calibrant.cascade._filters import TokenFilter
 from calibrant.cascade._label_probability import LabelProbability
+from calibrant.cascade._learned import LearnedScorer
 from calibrant.cascade._limits import RowLimits
 from calibrant.cascade._models import CascadeModel
 from calibrant.cascade._named import METHOD_NAMES, method_named
@@ -31,6 +32,7 @@ __all__ = [
     "EscalationRule",
     "Hybrid",
     "LabelProbability",
+    "LearnedScorer",
     "Margin",
     "NoEvidence",
     "RowLimits",

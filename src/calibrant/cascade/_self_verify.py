@@ -38,8 +38,8 @@ Levels of confidence:
 0.0: wrong beyond doubt, or no answer to the question at all
 Numbers in between are welcome.
 
-Reply with a single JSON object of this form and no other text:
-{"confidence": a number from 0 to 1, "reason": "one short sentence"}"""
+Reply with a single JSON object and no other text. It has two keys: "confidence", a number from 0 to \
+1, and "reason", a short sentence that says what speaks for or against the answer."""
 
 _SLOT = re.compile(r"\{(task|labels|context|question|answer)\}")
 _NEEDED: Final = ("{question}", "{answer}")

@@ -57,13 +57,7 @@ def _from_gap(x: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class _TokenMethod(ABC):
-    """What the methods share that read an answer's tokens.
-
-    A log-probability means what the model's server reports: the probability under the grammar in
-    ``masked`` space, the unconstrained model's in ``raw`` space, where a label the model was forced
-    into looks improbable however clear the choice between the labels was. Text that was given to an
-    embedded model has probability 1 and no alternatives, which ``label`` leaves out.
-    """
+    """What the methods share that read an answer's tokens."""
 
     token_filter: TokenFilter = "label"  # noqa: S105 (no password)
     name: ClassVar[str]
@@ -141,6 +135,12 @@ class AvgLogprob(_TokenMethod):
     unit is x, in nats, <= 0.
 
     The default threshold is 2/3, the confidence of x = -1: a geometric mean of 0.37 per token.
+
+    A log-probability is what the server reports: the probability under the grammar in ``masked``
+    space, the unconstrained model's in ``raw`` space. There, a label that a grammar forced on the model
+    looks improbable however clear the choice among the labels was, and nearly every answer of a small
+    model falls below the threshold: `LabelProbability` compares the labels with each other. Text that
+    was given to an embedded model has probability 1 and no alternatives; ``label`` leaves it out.
 
     Parameters
     ----------
@@ -265,9 +265,7 @@ class Hybrid(_TokenMethod):
         return 2 if self.margin_weight > 0.0 else 1
 
     def _measure(self, tokens: Sequence[Token]) -> float:
-        score = 0.0
-        if self.logprob_weight > 0.0:
-            score += self.logprob_weight * _from_logprob(_mean_logprob(tokens))
+        score = self.logprob_weight * _from_logprob(_mean_logprob(tokens))
         if self.margin_weight > 0.0:
             score += self.margin_weight * _from_gap(_mean_gap(tokens))
         return min(score, 1.0)

@@ -19,9 +19,8 @@ _LEXEME = re.compile(
     rb'[ \t\r\n]*(?:"([^"\\]*(?:\\.[^"\\]*)*)(\\?)("?)|([{}\[\]:,])|([^\s{}\[\]:,"]+))', re.DOTALL
 )
 _LITERAL = re.compile(rb"true|false|null|-?\d[\d.eE+-]*")
-_HIGH = rb"\\u[dD][89abAB][0-9a-fA-F]{2}"
-_LOW = rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-_UNIT = re.compile(_HIGH + _LOW + rb"|\\u[0-9a-fA-F]{4}|\\.|[^\\]+", re.DOTALL)
+# Halves of a surrogate pair may stay apart: only places are wanted.
+_UNIT = re.compile(rb"\\u[0-9a-fA-F]{4}|\\.|[^\\]+", re.DOTALL)
 
 
 def argument_spans(data: bytes) -> list[Span]:
