@@ -203,6 +203,8 @@ class Verifier:
         ------
         DataError
             Question or answer is empty, or the context is no text.
+        ContextLengthError
+            The model has no room for question and answer, even without a context.
         ConfigurationError
             The model cannot be asked at all.
         """
@@ -230,6 +232,8 @@ class Verifier:
                 break
             context = _beginning(context)
             together = 1
+        if _too_long(new):
+            raise _refusal(found)
         if new.given and together < self.k:
             rest = await self._ask(self.prompt.fill(question, answer, context), range(together, self.k))
             found = _joined(found, rest)
@@ -355,6 +359,12 @@ def _joined(one: Answers, other: Answers) -> Answers:
 
 def _too_long(answers: Answers) -> bool:
     return not answers.given and any(isinstance(found, ContextLengthError) for found in answers.failures)
+
+
+def _refusal(answers: Answers) -> ContextLengthError:
+    first = next(found for found in answers.failures if isinstance(found, ContextLengthError))
+    first.attempts = answers.attempts
+    return first
 
 
 def _beginning(context: str) -> str:
