@@ -12,15 +12,17 @@ import pytest
 from calibrant import Classifier, Task
 from calibrant.assembly import open_classifier
 from calibrant.cascade import (
+    METHOD_NAMES,
     AutoMixEntailment,
     AvgLogprob,
     Cascade,
     Hybrid,
     LabelProbability,
+    LearnedScorer,
     Margin,
     SelfVerify,
 )
-from calibrant.core import CascadeSettings, ConfigurationError, Verdict
+from calibrant.core import CascadeSettings, ConfigurationError, StateError, Verdict
 from calibrant.inference import Limits
 from calibrant.testing import FakeClient, MemoryJournal
 
@@ -177,8 +179,7 @@ def test_every_method_opens_with_its_settings(
 def test_the_section_opens_every_method_it_names() -> None:
     """A name more there would be an error that only its user meets."""
     names = CascadeSettings.model_fields["confidence_method"].annotation
-    covered = {"avg_logprob", "margin", "hybrid", "self_verify", "automix_entailment", "label_probability"}
-    assert set(getattr(names, "__args__", ())) == covered
+    assert set(getattr(names, "__args__", ())) == {*METHOD_NAMES, "learned"}
 
 
 @pytest.mark.parametrize("seconds", ["0", "7", "0.5"])
@@ -199,6 +200,44 @@ def test_the_verifier_is_told_threshold_and_timeout(
     )
     assert told == {"timeout_seconds": float(seconds), "threshold": 0.0}
     assert opened
+
+
+@pytest.mark.parametrize("fitted_on", ["small", "large"])
+def test_a_learned_scorer_is_read_where_it_belongs(
+    tmp_path: Path, open_task: OpenTask, open_cascade: OpenCascade, opened: Opened, fitted_on: str
+) -> None:
+    """It was fitted on the answers of one of the models, under its prompt."""
+    model = open_task(f'[model]\nname = "{fitted_on}"\n')
+    texts = [f"{number} {'meow' if number % 2 else 'woof'}" for number in range(40)]
+    right = [number % 2 for number in range(40)]
+    scorer = LearnedScorer(n_buckets=64).fit(texts, model.classify_many(texts), right)
+    scorer.save(tmp_path / "scorer.json", fingerprint=model.fingerprint())
+    section = (
+        f'[cascade]\nconfidence_method = "learned"\nlearned_file = "scorer.json"\nthreshold = 0.5\n{MODELS}'
+    )
+    cascade = open_cascade(section)
+    assert isinstance(cascade.method, LearnedScorer)
+    assert cascade.method.describe() == scorer.describe()
+    assert asked(cascade, "1 meow")[0][1] in {Verdict.ACCEPTED, Verdict.ESCALATED}
+    opened.clear()
+    other = section.replace("[[", '[[cascade.models]]\nname = "large"\nprompt = "Other."\n[[', 1).split("[[")
+    with pytest.raises(StateError, match=r"scorer\.json"):
+        open_cascade("[[".join(other[:2]))
+    assert all(fake.closed for fakes in opened.values() for fake in fakes)
+
+
+def test_a_model_keeps_to_its_own_concurrency(open_cascade: OpenCascade, opened: Opened) -> None:
+    """Whatever a command allows to the whole."""
+    section = SECTION.replace('name = "small"', 'name = "small"\nconcurrency = 2')
+    cascade = open_cascade(section, limits=Limits(concurrency=64)).with_limits(Limits(concurrency=32))
+    for name in ("small", "large"):
+        opened[name][0]._latency = 0.005
+    cascade.classify_many([f"{number} woof" for number in range(40)])
+    assert opened["small"][0].max_in_flight == 2
+    fast = open_cascade(SECTION, limits=Limits(concurrency=32))
+    opened["small"][1]._latency = 0.005
+    fast.classify_many([f"{number} woof" for number in range(40)])
+    assert opened["small"][1].max_in_flight > 2
 
 
 # --- zero is zero -------------------------------------------------------------------------------

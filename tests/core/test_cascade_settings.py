@@ -93,6 +93,7 @@ size = 70
         "on_error": "fail",
         "verifier_server_url": "",
         "verifier_timeout_seconds": 0.0,
+        "learned_file": None,
         "max_escalations": 1,
         "max_tokens": 500,
         "max_cost": 0.01,
@@ -129,6 +130,7 @@ def test_defaults_are_those_of_the_looper(tmp_path: Path) -> None:
         "hybrid_weights": None,
         "verifier_server_url": None,
         "verifier_timeout_seconds": 0.0,
+        "learned_file": None,
         "max_escalations": None,
         "max_tokens": None,
         "max_cost": None,
@@ -221,6 +223,17 @@ def test_a_cost_of_zero_is_zero(tmp_path: Path) -> None:
             7,
             "cascade.verifier_timeout_seconds: Input should be greater than or equal to 0, got -1.",
         ),
+        (
+            'learned_file = "x.json"',
+            5,
+            ("cascade.learned_file: Input should come with confidence_method = 'learned', got 'x.json': set it, or "
+            "leave it out."),
+        ),
+        (
+            'confidence_method = "learned"',
+            4,
+            "cascade.learned_file: Input should be a file, got None: name the one that LearnedScorer.save wrote.",
+        ),
         ("max_escalations = -1", 5, "cascade.max_escalations: Input should be greater than or equal to 0, got -1."),
         ("max_escalations = 1.0", 5, "cascade.max_escalations: Input should be a valid integer, got 1.0."),
         ("max_cost = inf", 5, "cascade.max_cost: Input should be a finite number, got inf."),
@@ -295,6 +308,12 @@ def test_a_model_that_would_not_be_asked_is_refused(tmp_path: Path) -> None:
             "remove it."
         )
     ]
+
+
+def test_the_learned_scorer_s_file_is_relative_to_the_task(tmp_path: Path) -> None:
+    """Like its data."""
+    found = cascade(tmp_path, 'confidence_method = "learned"\nlearned_file = "scorer.json"\n')
+    assert found.learned_file == tmp_path / "scorer.json"
 
 
 def test_the_looper_s_file_is_relative_to_the_task(tmp_path: Path) -> None:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import logging
-from contextlib import ExitStack
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, Final
 
 from calibrant.assembly._looper import read_looper
-from calibrant.cascade import Cascade, CascadeModel, method_named
-from calibrant.core import CascadeModelSettings, CascadeSettings, ConfigurationError, Journal, Task
+from calibrant.cascade import Cascade, CascadeModel, ConfidenceMethod, LearnedScorer, method_named
+from calibrant.core import (
+    CascadeModelSettings,
+    CascadeSettings,
+    ConfigurationError,
+    Journal,
+    StateError,
+    Task,
+)
 from calibrant.inference import Classifier, Limits, ModelLike
 
 __all__ = ["open_classifier"]
@@ -50,6 +58,8 @@ def open_classifier(
     ------
     ConfigurationError
         A setting is wrong, or does not fit the others; see `Cascade` and `read_looper`.
+    StateError
+        The learned scorer's file cannot be used, or it was fitted on another model or prompt.
     """
     settings = task.cascade
     if settings is None:
@@ -107,10 +117,15 @@ def _open_cascade(
             opened.callback(classifier.close)
             models.append(
                 CascadeModel(
-                    classifier=classifier, cost=own.cost, size=own.size, quality=own.quality, name=own.alias
+                    classifier=classifier,
+                    cost=own.cost,
+                    size=own.size,
+                    quality=own.quality,
+                    name=own.alias,
+                    concurrency=own.concurrency,
                 )
             )
-        method = method_named(settings.confidence_method, **_method_options(settings))
+        method = _method(settings, [model.classifier for model in models])
         opened.callback(method.close)
         cascade = Cascade(
             models,
@@ -127,6 +142,16 @@ def _open_cascade(
         )
         opened.pop_all()
     return cascade
+
+
+def _method(settings: CascadeSettings, classifiers: Sequence[Classifier]) -> ConfidenceMethod:
+    """Return the confidence method; a learned one was fitted on the answers of one of the models."""
+    if settings.learned_file is None:
+        return method_named(settings.confidence_method, **_method_options(settings))
+    for classifier in classifiers[:-1]:
+        with suppress(StateError):
+            return LearnedScorer.load(settings.learned_file, fingerprint=classifier.fingerprint())
+    return LearnedScorer.load(settings.learned_file, fingerprint=classifiers[-1].fingerprint())
 
 
 def _method_options(settings: CascadeSettings) -> dict[str, Any]:

@@ -22,6 +22,7 @@ _Count = Annotated[int, pydantic.Field(strict=True, ge=0)]
 
 ENTAILMENT: Final = "automix_entailment"
 HYBRID: Final = "hybrid"
+LEARNED: Final = "learned"
 _SUM_TOLERANCE: Final = 1e-9
 
 
@@ -98,8 +99,8 @@ class CascadeSettings(Section):
     file : Path or None
         A YAML file that the looper's keys are read from instead; see `calibrant.assembly.read_looper`.
     confidence_method : str, default "avg_logprob"
-        ``avg_logprob``, ``margin``, ``hybrid``, ``self_verify``, ``automix_entailment`` or
-        ``label_probability``.
+        ``avg_logprob``, ``margin``, ``hybrid``, ``self_verify``, ``automix_entailment``,
+        ``label_probability`` or ``learned``.
     threshold : float or None
         Confidence in [0, 1] from which an answer is accepted; None takes the method's own.
     native_threshold : float or None
@@ -118,6 +119,8 @@ class CascadeSettings(Section):
         Address of the verifier; only with ``automix_entailment``, which needs one.
     verifier_timeout_seconds : float, default 0
         Seconds it may take; 0 is 60. Only with ``automix_entailment``.
+    learned_file : Path or None
+        What a `calibrant.cascade.LearnedScorer` was saved to; only with ``learned``, which needs one.
     max_escalations, max_tokens : int or None
         Further models a row may ask at most, and tokens it may take.
     max_cost, deadline_seconds : float or None
@@ -128,7 +131,13 @@ class CascadeSettings(Section):
 
     file: Path | None = None
     confidence_method: Literal[
-        "avg_logprob", "margin", "hybrid", "self_verify", "automix_entailment", "label_probability"
+        "avg_logprob",
+        "margin",
+        "hybrid",
+        "self_verify",
+        "automix_entailment",
+        "label_probability",
+        "learned",
     ] = "avg_logprob"
     threshold: _Share | None = None
     native_threshold: _Number | None = None
@@ -139,6 +148,7 @@ class CascadeSettings(Section):
     hybrid_weights: HybridWeights | None = None
     verifier_server_url: str | None = pydantic.Field(default=None, validate_default=True)
     verifier_timeout_seconds: _Amount = 0.0
+    learned_file: Path | None = pydantic.Field(default=None, validate_default=True)
     max_escalations: _Count | None = None
     max_tokens: _Count | None = None
     max_cost: _Amount | None = None
@@ -175,6 +185,15 @@ class CascadeSettings(Section):
                 "say where the verifier answers",
             )
         return url
+
+    @pydantic.field_validator("learned_file")
+    @classmethod
+    def _check_learned(cls, file: Path | None, info: pydantic.ValidationInfo) -> Path | None:
+        if file is not None and not _may_be(LEARNED, info):
+            raise wrong("Input should come with confidence_method = 'learned'", "set it, or leave it out")
+        if file is None and info.data.get("confidence_method") == LEARNED:
+            raise wrong("Input should be a file", "name the one that LearnedScorer.save wrote")
+        return file
 
     @pydantic.field_validator("verifier_timeout_seconds")
     @classmethod

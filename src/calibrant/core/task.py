@@ -264,7 +264,9 @@ def _check_cascade(settings: _TaskFile, text: str, path: Path) -> CascadeSetting
     if cascade is None:
         return None
     given = cascade.model_fields_set
-    doubled = () if cascade.file is None else sorted(given & {*LOOPER_KEYS, "native_threshold"})
+    doubled = (
+        () if cascade.file is None else sorted(given & {*LOOPER_KEYS, "native_threshold", "learned_file"})
+    )
     problems = [
         f"{path}:{line_of(text, ('cascade', name))}: expected no 'cascade.{name}' beside 'cascade.file': set it in "
         "that file, or leave the file out."
@@ -282,7 +284,8 @@ def _check_cascade(settings: _TaskFile, text: str, path: Path) -> CascadeSetting
         )
     if problems:
         raise ConfigurationError("\n".join(problems))
-    return cascade.model_copy(update={"file": path.parent / cascade.file}) if cascade.file else cascade
+    files = {name: getattr(cascade, name) for name in ("file", "learned_file")}
+    return cascade.model_copy(update={name: file and path.parent / file for name, file in files.items()})
 
 
 def _load(source: DataSource, labels: LabelSet) -> tuple[Example, ...]:
