@@ -166,6 +166,32 @@ def test_evaluate_says_what_each_model_contributed(task: Path, tmp_path: Path, o
     assert "5 of 5 rows (100.0 %) have an answer that was sure enough" in page
 
 
+@pytest.mark.parametrize(
+    ("healthy", "broken"),
+    [
+        ('"verdict": "accepted"', '"verdict": "maybe"'),
+        ('"attempts": 1}]', '"attempts": null}]'),
+        ('"steps": [', '"steps": [null, '),
+        ('"steps": [{', '"steps": "one", "others": [{'),
+    ],
+)
+def test_a_broken_step_is_named_with_its_line(
+    task: Path, tmp_path: Path, opened: Opened, healthy: str, broken: str
+) -> None:
+    """By a report, and by an evaluation that would go on."""
+    out = tmp_path / "out"
+    assert run("evaluate", task, "--out", out, "--no-cache").exit_code == 0
+    path = out / "predictions.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    assert healthy in lines[1]
+    path.write_text("".join([lines[0], lines[1].replace(healthy, broken), *lines[2:]]))
+    for command in (("report", out), ("evaluate", task, "--out", out, "--no-cache")):
+        result = run(*command)
+        assert result.exit_code == 2
+        assert "predictions.jsonl:2: expected the line of a row, got one that does not fit" in result.stderr
+    assert opened
+
+
 def test_evaluate_counts_rows_nobody_was_sure_of(
     write_task: WriteTask, tmp_path: Path, opened: Opened
 ) -> None:
@@ -302,6 +328,28 @@ def test_a_search_with_another_threshold_is_another_run(
     refused = run("optimize", second, *BUDGET, "--out", out)
     assert refused.exit_code == 2
     assert opened
+
+
+def test_optimize_corrects_no_prior_of_a_cascade(task: Path, tmp_path: Path, opened: Opened) -> None:
+    """Of one model it does."""
+    refused = run("optimize", task, *BUDGET, "--prior-correction", "batch", "--out", tmp_path / "out")
+    assert refused.exit_code == 2
+    assert "Expected no --prior-correction batch for a cascade" in refused.stderr
+    assert opened == {}
+    options = (*BUDGET, "--prior-correction", "batch", "--model", "large")
+    assert run("optimize", task, *options, "--out", tmp_path / "out").exit_code == 0
+
+
+def test_the_best_prompt_of_a_search_serves_the_cascade(task: Path, tmp_path: Path, opened: Opened) -> None:
+    """`--run` asks every model under it."""
+    search, out = tmp_path / "search", tmp_path / "out"
+    assert run("optimize", task, *BUDGET, "--out", search).exit_code == 0
+    (search / "best_prompt.txt").write_text("Best.")
+    opened.clear()
+    result = run("evaluate", task, "--run", search, "--out", out, "--no-cache")
+    assert result.exit_code == 0, result.stderr
+    for fakes in opened.values():
+        assert {request.messages[0]["content"] for request in fakes[0].requests} == {"Best."}
 
 
 def test_optimize_takes_a_model_instead(task: Path, tmp_path: Path, opened: Opened) -> None:

@@ -310,6 +310,13 @@ def test_a_model_that_would_not_be_asked_is_refused(tmp_path: Path) -> None:
     ]
 
 
+def test_a_label_prior_and_a_cascade_exclude_each_other(tmp_path: Path) -> None:
+    """What it changes was judged by nobody."""
+    toml = f'{HEAD}[calibration]\nprior_correction = "batch"\n{MODELS}'
+    (message,) = mistakes(tmp_path, toml)
+    assert message.startswith("task.toml:5: expected no prior_correction beside [cascade]")
+
+
 def test_the_learned_scorer_s_file_is_relative_to_the_task(tmp_path: Path) -> None:
     """Like its data."""
     found = cascade(tmp_path, 'confidence_method = "learned"\nlearned_file = "scorer.json"\n')

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from calibrant.assembly import open_classifier
 from calibrant.cli._progress import ProgressDisplay
-from calibrant.core import Task
+from calibrant.core import ConfigurationError, Task
 from calibrant.optimization import optimize
 from calibrant.reports import write_report
 
@@ -39,6 +39,11 @@ def run_optimize(
 ) -> None:
     """Run the search and print what it found."""
     task = Task.from_file(task_file)
+    if task.cascade is not None and model is None and options.get("prior_correction") == "batch":
+        raise ConfigurationError(
+            "Expected no --prior-correction batch for a cascade: a label that it changes is one that no model was sure "
+            "of. Leave it out, or name one model with --model."
+        )
     with _asked(task, model) as asked, ProgressDisplay() as display:
         task = replace(task, cascade=None)
         result = optimize(task, model=asked, out=out, progress=display, **options)

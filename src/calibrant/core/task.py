@@ -277,6 +277,11 @@ def _check_cascade(settings: _TaskFile, text: str, path: Path) -> CascadeSetting
             f"{path}:{line_of(text, ('model',))}: expected no [model] beside [[cascade.models]]: it would not be "
             "asked; name it among them, or remove it."
         )
+    if settings.calibration.prior_correction is not None:
+        problems.append(
+            f"{path}:{line_of(text, ('calibration', 'prior_correction'))}: expected no prior_correction beside "
+            "[cascade]: a label that it changes is one that no model was sure of; leave it out."
+        )
     if not cascade.models and cascade.file is None:
         problems.append(
             f"{path}:{line_of(text, ('cascade',))}: expected at least one [[cascade.models]], got none: name the "
