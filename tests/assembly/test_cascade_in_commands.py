@@ -16,7 +16,7 @@ from calibrant import Classifier, Task
 from calibrant.assembly import open_classifier
 from calibrant.cascade import Cascade
 from calibrant.cli import app
-from calibrant.core import ConfigurationError, Example
+from calibrant.core import ConfigurationError, Example, ProviderError
 from calibrant.evaluation import BatchEvaluator
 from calibrant.metrics import wilson_interval
 from calibrant.optimization import optimize
@@ -226,6 +226,31 @@ def test_evaluate_names_models_without_an_answer(
     result = run("evaluate", task, "--out", tmp_path / "out", "--no-cache")
     assert result.exit_code == 0, result.stderr
     assert "no answer to judge: small: 5 failed" in result.stdout.splitlines()
+
+
+def test_a_row_that_failed_is_neither_right_nor_wrong(
+    task: Path, tmp_path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was answered by nobody, on the terminal and on the page."""
+    healthy = FakeClient.complete
+
+    async def sometimes(self: FakeClient, request: Any) -> object:
+        if request.messages[1]["content"] == "3 woof":
+            raise ProviderError("it is down.", provider=self.name, status=400)
+        return await healthy(self, request)
+
+    monkeypatch.setattr(FakeClient, "complete", sometimes)
+    out = tmp_path / "out"
+    result = run("evaluate", task, "--out", out, "--no-cache")
+    assert "not accepted" not in result.stdout
+    assert "no answer to judge: small: 1 failed; large: 1 failed" in result.stdout.splitlines()
+    found = json.loads((out / "metrics.json").read_text())["cascade"]
+    assert (found["rows"], found["accepted"], found["unaccepted_answered"]) == (5, 4, 0)
+    assert run("report", out).exit_code == 0
+    page = (out / "report.html").read_text()
+    assert "4 of 5 rows (80.0 %) have an answer that was sure enough" in page
+    assert "answered although no model was sure enough" not in page
+    assert opened
 
 
 def test_one_model_has_no_such_table(write_task: WriteTask, tmp_path: Path, opened: Opened) -> None:

@@ -300,14 +300,14 @@ def test_a_cascade_needs_models(tmp_path: Path) -> None:
     ]
 
 
-def test_a_model_that_would_not_be_asked_is_refused(tmp_path: Path) -> None:
-    """Where a cascade names its models."""
-    assert mistakes(tmp_path, f'{HEAD}[model]\nname = "x"\n{MODELS}') == [
-        (
-            "task.toml:4: expected no [model] beside [[cascade.models]]: it would not be asked; name it among them, or "
-            "remove it."
-        )
-    ]
+@pytest.mark.parametrize("section", [MODELS, '[cascade]\nfile = "looper.yaml"\n'])
+def test_a_model_that_would_not_be_asked_is_refused(tmp_path: Path, section: str) -> None:
+    """Wherever the cascade's models are named."""
+    (message,) = mistakes(tmp_path, f'{HEAD}[model]\nname = "x"\n{section}')
+    assert message == (
+        "task.toml:4: expected no [model] beside [cascade]: it would not be asked; name it under [[cascade.models]], "
+        "or remove it."
+    )
 
 
 def test_a_label_prior_and_a_cascade_exclude_each_other(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +44,6 @@ def run_optimize(
             "of. Leave it out, or name one model with --model."
         )
     with _asked(task, model) as asked, ProgressDisplay() as display:
-        task = replace(task, cascade=None)
         result = optimize(task, model=asked, out=out, progress=display, **options)
     if out is not None:
         write_report(out)

@@ -272,10 +272,10 @@ def _check_cascade(settings: _TaskFile, text: str, path: Path) -> CascadeSetting
         "that file, or leave the file out."
         for name in doubled
     ]
-    if cascade.models and "model" in settings.model_fields_set:
+    if "model" in settings.model_fields_set:
         problems.append(
-            f"{path}:{line_of(text, ('model',))}: expected no [model] beside [[cascade.models]]: it would not be "
-            "asked; name it among them, or remove it."
+            f"{path}:{line_of(text, ('model',))}: expected no [model] beside [cascade]: it would not be asked; name it "
+            "under [[cascade.models]], or remove it."
         )
     if settings.calibration.prior_correction is not None:
         problems.append(
