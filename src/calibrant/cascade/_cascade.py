@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import Any, Final, Self, TypeVar, get_args
 
 from calibrant.calibration import Fingerprint, LabelPriorCorrection
+from calibrant.cascade._escalation import Calibrator, EscalationRule, Thresholds, in_order, open_policy
 from calibrant.cascade._judge import ContextOf, Judge
 from calibrant.cascade._limits import RowLimits
 from calibrant.cascade._models import CascadeModel, with_names
 from calibrant.cascade._named import method_named
 from calibrant.cascade._order import EscalationOrder, escalated
-from calibrant.cascade._policy import Calibrator, EscalationRule, Thresholds, in_order, open_policy
 from calibrant.cascade._protocol import ConfidenceMethod
 from calibrant.cascade._purse import Purse
 from calibrant.cascade._walk import CascadeRunner, Member, OnError, Walk

@@ -1,243 +1,193 @@
-"""When an answer of a cascade is sure enough."""
+"""Which rows a small model keeps: bins of a signal, and a policy that says what to do in each."""
 
 from __future__ import annotations
 
-import hashlib
-import inspect
-import json
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeAlias
+from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from calibrant.calibration import Fingerprint
-from calibrant.cascade._protocol import Assessment, ConfidenceMethod, NoEvidence
-from calibrant.core import ConfigurationError, StateError
-from calibrant.inference import Classifier
+from calibrant.cascade._routing_checks import (
+    Array,
+    Bools,
+    check_costs,
+    check_numbers,
+    check_rows,
+    check_scores,
+)
+from calibrant.core import ConfigurationError
 
-__all__ = ["Calibrator", "EscalationRule", "Policy", "Thresholds", "in_order", "open_policy"]
-
-Thresholds: TypeAlias = float | Sequence[float]
+__all__ = ["RoutingDecisions", "RoutingPolicy", "SignalBins", "bin_numbers"]
 
 
-class Calibrator(Protocol):
-    """Says how often answers of a confidence are right, as `calibrant.calibration` fits them.
+def bin_numbers(scores: ArrayLike, k: int, *, name: str = "verifier_score") -> NDArray[np.intp]:
+    """Return the nearest of the k + 1 values 0, 1/k, ..., 1 for each score, as 0 to k, shape (n,).
 
-    One with an attribute ``fingerprint`` is used only with the classifier that this belongs to.
+    A score half-way between two values counts as the upper one.
+
+    Raises
+    ------
+    ConfigurationError
+        Scores outside [0, 1], NaN, or not of shape (n,).
     """
-
-    def predict(self, confidence: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return calibrated confidence, in [0, 1], shape (n,), of `confidence`, alike."""
-        ...
-
-
-class EscalationRule(Protocol):
-    """Decides from the verifier's confidence whether the next model is asked, as AutoMix learns it."""
-
-    def route(self, verifier_score: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return whether to ask the next model, bool, shape (n,), of confidences in [0, 1], shape (n,)."""
-        ...
+    # Rounding is needed even for exact shares: 0.29 * 100 is 28.999999999999996.
+    return np.floor(check_scores(name, scores) * k + 0.5).astype(np.intp)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Policy:
-    """Decides whether an answer is accepted; everything is in the order in which the models are asked.
+class SignalBins:
+    """Values of a signal that are treated alike.
 
     Attributes
     ----------
-    thresholds : tuple of float
-        On [0, 1]; one per model.
-    meta_verifiers : tuple of EscalationRule
-        Used instead; one per model but the last, or empty.
-    calibrators : tuple of (Calibrator or None)
-        What makes of a method's confidence the one that counts; one per model.
-    description : mapping
-        All of it as JSON values.
-    final_last : bool
-        Whether the last model's answer is taken however sure it is.
-    verify_last : bool
-        Whether the method is asked about the last model's answer.
+    values : ndarray of shape (B,)
+        Ascending: the distinct values that were seen or, with `k`, those of 0, 1/k, ..., 1 that were.
+    k : int or None
+        Whether, and to how many steps of [0, 1], signals are rounded first.
     """
 
-    thresholds: tuple[float, ...]
-    meta_verifiers: tuple[EscalationRule, ...]
-    calibrators: tuple[Callable[[float, str | None], float] | None, ...]
-    description: Mapping[str, Any]
-    final_last: bool
-    verify_last: bool
+    values: Array
+    k: int | None = None
 
-    def calibrated(self, position: int, assessed: Assessment, label: str | None) -> Assessment | NoEvidence:
-        """Return the assessment with the confidence that counts."""
-        calibrate = self.calibrators[position]
-        if calibrate is None:
-            return assessed
-        confidence = calibrate(assessed.confidence, label)
-        if 0.0 <= confidence <= 1.0:
-            return replace(assessed, confidence=confidence)
-        return NoEvidence(
-            reason=f"expected a confidence in [0, 1] of the calibrator, got {confidence!r}",
-            usage=assessed.usage,
-            attempts=assessed.attempts,
-        )
+    def index(self, signal: ArrayLike) -> NDArray[np.intp]:
+        """Return the bin of each signal, shape (n,): a value never seen counts as the next lower one seen.
 
-    def accepts(self, position: int, confidence: float) -> bool:
-        """Return whether the answer of the model at this place is sure enough."""
-        if position < len(self.meta_verifiers):
-            return not bool(self.meta_verifiers[position].route(np.array([confidence]))[0])
-        return confidence >= self.thresholds[position]
+        One below all that were seen counts as the lowest. Lower means less sure, so that a threshold between
+        two values seen is the upper one.
+
+        Raises
+        ------
+        ConfigurationError
+            NaN or infinite, not of shape (n,) or, with `k`, outside [0, 1].
+        """
+        if self.k is None:
+            values = check_numbers("signal", signal)
+        else:
+            values = bin_numbers(signal, self.k, name="signal") / self.k
+        return np.maximum(np.searchsorted(self.values, values, side="right") - 1, 0)
 
 
-def in_order(
-    calibrators: Sequence[Calibrator | None] | None, places: Sequence[int]
-) -> list[Calibrator | None]:
-    """Return the calibrators of the models at these places.
+@dataclass(frozen=True, kw_only=True)
+class RoutingDecisions:
+    """What happens to each of n rows.
 
-    Raises
-    ------
-    ConfigurationError
-        There is not one per model.
+    Attributes
+    ----------
+    verified : ndarray of bool, shape (n,)
+        The small model answers and its answer is looked at.
+    large : ndarray of bool, shape (n,)
+        The large model's answer is used. With `verified` the small model was asked first; without, never.
     """
-    if calibrators is None:
-        return [None] * len(places)
-    if len(calibrators) != len(places):
-        raise ConfigurationError(
-            f"Expected one calibrator (or None) per model, {len(places)}, got {len(calibrators)}."
-        )
-    return [calibrators[place] for place in places]
+
+    verified: Bools
+    large: Bools
 
 
-def open_policy(  # noqa: PLR0913  (keyword-only options)
-    classifiers: Sequence[Classifier],
-    method: ConfidenceMethod,
-    *,
-    threshold: Thresholds | None,
-    native_threshold: Thresholds | None,
-    meta_verifier: EscalationRule | Sequence[EscalationRule] | None,
-    calibrators: Sequence[Calibrator | None],
-    verify_last: bool | None,
-) -> Policy:
-    """Return the policy that the settings of a cascade describe; see `Cascade`.
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RoutingPolicy:
+    """What to do with a row: take the small model's answer, ask the large one at once, or look first.
 
-    Raises
-    ------
-    ConfigurationError
-        Settings contradict each other, or a number or a count is out of range.
-    StateError
-        A calibrator belongs to another classifier.
+    A policy between two break points is randomised: `small`, `large` and `verify` are the chances of the three
+    ways for every row, drawn before anything is asked.
+
+    Attributes
+    ----------
+    bins : SignalBins
+        Of the signal.
+    small, large, verify : float
+        Chances of the small model's answer as it is, of the large model's at once, and of looking at the signal;
+        they sum to 1.
+    route : ndarray of shape (B,)
+        Chance that a row in the bin goes on to the large model after its signal was seen, in [0, 1].
+    cost, performance : float
+        Expected per row, on the rows the policy was planned on.
     """
-    count = len(classifiers)
-    given = {
-        "threshold": threshold,
-        "native_threshold": native_threshold,
-        "meta_verifier": meta_verifier,
-    }
-    named = [name for name, value in given.items() if value is not None]
-    if len(named) > 1:
-        raise ConfigurationError(
-            f"Expected one of {', '.join(given)}, got {' and '.join(named)}: leave one out."
+
+    bins: SignalBins
+    small: float
+    large: float
+    verify: float
+    route: Array = field(compare=False)
+    cost: float
+    performance: float
+
+    def __repr__(self) -> str:
+        return (
+            f"RoutingPolicy(small={self.small:.4g}, large={self.large:.4g}, verify={self.verify:.4g}, "
+            f"bins={len(self.route)}, cost={self.cost:.6g}, performance={self.performance:.6g})"
         )
-    for classifier, calibrator in zip(classifiers, calibrators, strict=True):
-        _check_fingerprint(classifier, calibrator)
-    routers = _routers(meta_verifier, count)
-    # Without a threshold of its own the last model's answer is taken.
-    thresholds = () if routers else _thresholds(threshold, native_threshold, method, count)
-    return Policy(
-        thresholds=(*thresholds, *[0.0] * (count - len(thresholds))),
-        meta_verifiers=routers,
-        calibrators=tuple(_applied(calibrator) for calibrator in calibrators),
-        final_last=len(thresholds) < count,
-        verify_last=not routers if verify_last is None else verify_last,
-        description={
-            "thresholds": None if routers else list(thresholds),
-            "meta_verifiers": [_behaviour(router, router.route) for router in routers],
-            "calibrators": [one and _behaviour(one, one.predict) for one in calibrators],
-            "verify_last": not routers if verify_last is None else verify_last,
-        },
-    )
 
+    @property
+    def deterministic(self) -> bool:
+        """Whether equal signals always meet the same fate."""
+        return max(self.small, self.large, self.verify) == 1.0 and bool(np.isin(self.route, (0.0, 1.0)).all())
 
-def _thresholds(
-    threshold: Thresholds | None, native: Thresholds | None, method: ConfidenceMethod, count: int
-) -> tuple[float, ...]:
-    """Return one threshold on [0, 1] per model, or one less."""
-    given = method.default_threshold if threshold is None and native is None else threshold
-    if native is not None:
-        wanted = [method.to_confidence(_number(one)) for one in _each(native, count, "native_threshold")]
-    else:
-        wanted = [_number(one) for one in _each(given, count, "threshold")]
-    for value in wanted:
-        if not 0.0 <= value <= 1.0:
-            raise ConfigurationError(
-                f"Expected a threshold in [0, 1], got {value!r}: a value in the method's own unit is a "
-                "native_threshold."
+    @property
+    def threshold(self) -> float | None:
+        """The least signal that is trusted, where the policy is a threshold: infinity if none ever is.
+
+        None for policies that do not always look, are randomised, or trust a bin below one they route.
+        """
+        if self.verify != 1.0 or not self.deterministic or (np.diff(self.route) > 0.0).any():
+            return None
+        trusted = self.bins.values[self.route == 0.0]
+        return float(trusted[0]) if len(trusted) else float("inf")
+
+    def route_probability(self, signal: ArrayLike) -> Array:
+        """Return the chance that each row goes on to the large model once its signal is seen, shape (n,)."""
+        chances: Array = self.route[self.bins.index(signal)]
+        return chances
+
+    def decide(self, signal: ArrayLike, *, rng: np.random.Generator | None = None) -> RoutingDecisions:
+        """Return what happens to each row.
+
+        Parameters
+        ----------
+        signal : array-like of shape (n,)
+            How sure the small model is; not looked at for rows that are not verified.
+        rng : numpy.random.Generator, optional
+            Needed unless the policy is deterministic.
+
+        Raises
+        ------
+        ConfigurationError
+            A randomised policy without `rng`, or bad signals.
+        """
+        chance = self.route_probability(signal)
+        if self.deterministic:
+            verified = np.full(len(chance), self.verify == 1.0)
+            return RoutingDecisions(
+                verified=verified, large=np.where(verified, chance == 1.0, self.large == 1.0)
             )
-    return tuple(wanted)
-
-
-def _each(given: object, count: int, name: str) -> list[object]:
-    if not isinstance(given, Sequence | np.ndarray) or isinstance(given, str):
-        return [given] * count
-    if len(given) not in {count, count - 1}:
-        raise ConfigurationError(
-            f"Expected one {name}, or one per model in the order in which they are asked ({count}; {count - 1} take "
-            f"the last model's answer however sure it is), got {len(given)}."
-        )
-    return list(given)
-
-
-def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or math.isnan(value):
-        raise ConfigurationError(f"Expected a threshold as a number, got {value!r}.")
-    return float(value)
-
-
-def _routers(
-    given: EscalationRule | Sequence[EscalationRule] | None, count: int
-) -> tuple[EscalationRule, ...]:
-    if given is None:
-        return ()
-    routers = tuple(given) if isinstance(given, Sequence) else (given,) * (count - 1)
-    if len(routers) != count - 1 or not routers:
-        raise ConfigurationError(
-            f"Expected one meta_verifier per model but the last, {count - 1}, got {len(routers)}."
-        )
-    for router in routers:
-        if not callable(getattr(router, "route", None)):
-            raise ConfigurationError(f"Expected a meta_verifier with a method route, got {router!r}.")
-    return routers
-
-
-def _check_fingerprint(classifier: Classifier, calibrator: Calibrator | None) -> None:
-    fitted = getattr(calibrator, "fingerprint", None)
-    if fitted is None:
-        return
-    record = fitted.to_record() if isinstance(fitted, Fingerprint) else fitted
-    differences = classifier.fingerprint().differences(record)
-    if differences:
-        raise StateError(
-            f"Expected a calibrator fitted on the predictions of {classifier.client.name}, got one with another "
-            f"{', '.join(differences)}: fit it again on these."
+        if rng is None:
+            msg = "This policy is randomised: pass rng=numpy.random.default_rng(seed), or take a break point's policy."
+            raise ConfigurationError(msg)
+        way, draw = rng.random(len(chance)), rng.random(len(chance))
+        verified = way < self.verify
+        return RoutingDecisions(
+            verified=verified, large=np.where(verified, draw < chance, way >= self.verify + self.small)
         )
 
+    def expected(
+        self,
+        signal: ArrayLike,
+        small_score: ArrayLike,
+        large_score: ArrayLike,
+        *,
+        small_cost: ArrayLike,
+        large_cost: ArrayLike,
+        verifier_cost: ArrayLike = 0.0,
+    ) -> tuple[Array, Array]:
+        """Return each row's expected cost and performance, both of shape (n,), without drawing anything.
 
-def _applied(calibrator: Calibrator | None) -> Callable[[float, str | None], float] | None:
-    if calibrator is None:
-        return None
-    predict: Callable[..., NDArray[np.float64]] = calibrator.predict
-    if "predicted" in inspect.signature(predict).parameters:
-        return lambda confidence, label: float(predict(np.array([confidence]), predicted=[label])[0])
-    return lambda confidence, _label: float(predict(np.array([confidence]))[0])
-
-
-def _behaviour(thing: object, function: Callable[..., NDArray[Any]]) -> dict[str, Any]:
-    """Return what tells a learned thing from others: its class and a digest of what it learned or does."""
-    record = getattr(thing, "to_record", None)
-    if callable(record):
-        learned = json.dumps(record(), sort_keys=True, default=repr)
-    else:
-        learned = json.dumps(np.asarray(function(np.linspace(0.0, 1.0, 1001))).tolist())
-    digest = hashlib.sha256(learned.encode("utf-8", "surrogatepass")).hexdigest()
-    return {"class": type(thing).__qualname__, "sha256": digest}
+        Parameters and errors are those of `routing_frontier`; the rows may be others than those of the plan.
+        """
+        small, large = check_scores("small_score", small_score), check_scores("large_score", large_score)
+        chance = self.route_probability(signal)
+        n = check_rows(signal=chance, small_score=small, large_score=large)
+        asked = check_costs("small_cost", small_cost, n)
+        dearer = check_costs("large_cost", large_cost, n)
+        looked = asked + check_costs("verifier_cost", verifier_cost, n)
+        cost = self.small * asked + self.large * dearer + self.verify * (looked + chance * dearer)
+        used = self.large + self.verify * chance
+        return cost, small + used * (large - small)

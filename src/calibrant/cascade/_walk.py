@@ -9,10 +9,10 @@ from time import perf_counter
 from typing import Any, Final, Literal, NoReturn, TypeAlias, TypeVar
 
 from calibrant.calibration import correct_prediction
+from calibrant.cascade._escalation import Policy
 from calibrant.cascade._judge import Judge
 from calibrant.cascade._limits import RowLimits
 from calibrant.cascade._order import EscalationOrder
-from calibrant.cascade._policy import Policy
 from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
 from calibrant.cascade._purse import Purse
 from calibrant.core import (
@@ -97,9 +97,9 @@ class _Row:
         self.decided = False  # whether the answer is sure enough
 
     def offer(self, prediction: Prediction, confidence: float | None) -> None:
-        """Take an answer over the one there is, if it is as sure at least; an answer without evidence is the least."""
+        """Take an answer over what there is, if it is as sure at least; one without evidence is the least sure."""
         sure = -1.0 if confidence is None else confidence
-        if self.answer.outcome is not Outcome.OK or sure >= self.best:
+        if sure >= self.best:
             self.take(prediction, confidence)
 
     def take(self, prediction: Prediction, confidence: float | None) -> None:

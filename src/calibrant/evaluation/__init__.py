@@ -34,7 +34,7 @@ from calibrant.evaluation._provider_batch import (
 from calibrant.evaluation._provider_batch_report import BatchReport, Polling
 from calibrant.evaluation._provider_batch_state import BatchLimits, BatchPart
 from calibrant.evaluation._records import row_record
-from calibrant.evaluation._saved import SavedPredictions, load_predictions
+from calibrant.evaluation._saved import SavedPredictions, load_predictions, unfinished
 
 __all__ = [
     "GATES",
@@ -72,4 +72,5 @@ __all__ = [
     "retry_batch",
     "row_record",
     "submit_batch",
+    "unfinished",
 ]

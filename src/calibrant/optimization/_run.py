@@ -483,4 +483,5 @@ class _Run:
             completions_without_logprobs=self.adapter.completions_without_logprobs,
             cost=sum(known) if known else None,
             seconds=seconds,
+            thresholds=self.adapter.suggested_thresholds,
         )

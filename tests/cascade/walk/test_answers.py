@@ -150,6 +150,9 @@ def test_one_threshold_less_takes_the_last_answer_however_sure(build: Build, tol
     assert (silent.label, silent.confidence, silent.accepted) == ("dog", None, False)
     failed = build(("cat", 0.8), DOWN, threshold=[0.9]).cascade.classify("t")
     assert (failed.label, failed.accepted) == ("cat", False)
+    method = told({"a": None, "b": 0.95, "c": 1.0})
+    skipped = build("cat", "dog", "cat", threshold=[0.9, 0.9], method=method).cascade.classify("t")
+    assert (skipped.label, len(skipped.steps)) == ("dog", 2)
 
 
 def test_when_all_fall_short_the_most_confident_answer_is_returned(build: Build) -> None:
@@ -282,6 +285,15 @@ def test_a_fault_that_every_call_would_meet_ends_the_run_only_where_every_model_
     assert sum(hopeless.calls) < 50
     mixed = build(FORBIDDEN, DOWN).cascade.classify("t")
     assert mixed.outcome is Outcome.ERROR
+
+
+def test_a_key_that_is_refused_later_is_an_error_of_the_row(build: Build) -> None:
+    """Models that have answered before are not given up at once; the steps say what happened."""
+    rule = {"good": ("cat", 0.9), "bad": FORBIDDEN}
+    cascade = build(rule, rule).cascade
+    assert cascade.classify("good").accepted
+    found = cascade.classify("bad")
+    assert (found.outcome, verdicts(found)) == (Outcome.ERROR, ["failed", "failed"])
 
 
 def test_a_bad_key_ends_the_run_at_once_where_errors_are_not_skipped(build: Build) -> None:

@@ -164,6 +164,41 @@ def test_answers_that_an_outage_kept_low_are_not_for_good(build: Build) -> None:
     assert built.calls == [1, 2]
 
 
+def test_a_sure_answer_is_final_whatever_happened_before(build: Build) -> None:
+    """A model that was down is not asked again."""
+    built = build(DOWN, ("dog", 0.9), journal=MemoryJournal())
+    assert [built.cascade.classify("t").label for _ in range(2)] == ["dog", "dog"]
+    assert built.calls == [1, 1]
+
+
+def test_answers_that_a_verifier_left_unjudged_are_not_for_good(build: Build, told: Any) -> None:
+    """It is asked when it is back."""
+    answers = iter([None, 0.9])
+    built = build("cat", method=told(lambda _: next(answers), calls=1), journal=MemoryJournal())
+    assert [built.cascade.classify("t").accepted for _ in range(3)] == [False, True, True]
+    assert (built.calls, len(built.method.asked)) == ([1], 2)
+
+
+def test_copies_share_what_the_journal_holds_and_nothing_else(build: Build, told: Any) -> None:
+    """A copy finds the assessments there are; a journal of its own is not the original's."""
+    method = told({"a": 0.5, "b": None}, calls=1)
+    built = build("cat", "dog", method=method, journal=MemoryJournal())
+    built.cascade.classify("t")
+    built.cascade.with_limits(Limits()).classify("t")
+    assert [answered.classifier.client.name for answered in method.asked] == ["a", "b", "b"]
+    plain, journal = build("cat", method=told(calls=1)).cascade, MemoryJournal()
+    plain.with_limits(Limits()).use_journal(journal)
+    plain.classify("t")
+    assert len(journal) == 0
+
+
+def test_what_is_read_from_tokens_is_not_looked_up(build: Build, told: Any) -> None:
+    """Reading them takes less than asking a journal: it is asked for the row and for the model's answer."""
+    journal = MemoryJournal()
+    build("cat", method=told(needs_tokens=True), journal=journal).cascade.classify("t")
+    assert journal.reads == 2
+
+
 def test_answers_that_are_final_are_kept_even_if_none_was_sure(build: Build) -> None:
     """Nothing would change them."""
     journal = MemoryJournal()

@@ -11,8 +11,17 @@ from typing import Any
 import pytest
 
 from calibrant.cascade import NoEvidence, RowLimits
-from calibrant.core import ConfigurationError, LimitReachedError, Outcome, Prediction, ProviderError, Verdict
-from calibrant.inference import Limits, run_sync
+from calibrant.cascade._purse import Purse
+from calibrant.core import (
+    ConfigurationError,
+    LimitReachedError,
+    Outcome,
+    Prediction,
+    ProviderError,
+    Usage,
+    Verdict,
+)
+from calibrant.inference import Gate, Limits, run_sync
 from calibrant.testing import MemoryJournal
 
 Build = Callable[..., Any]
@@ -124,6 +133,17 @@ def test_a_model_that_answers_too_late_is_given_up(build: Build, clock: Callable
     failed = found.steps[1]
     assert (failed.verdict, failed.outcome) == (Verdict.FAILED, Outcome.ERROR)
     assert "deadline_seconds of 5 has passed" in failed.reason
+
+
+def test_a_fault_for_good_and_one_for_lack_of_time_are_an_error_of_the_row(
+    build: Build, clock: Callable[..., None]
+) -> None:
+    """Only what every call would meet ends the run."""
+    clock(0.0, 0.0, 4.999, 5.0)
+    built = build(ProviderError("no such key.", provider="x", status=401), "dog", deadline_seconds=5.0)
+    forever(built.clients[1])
+    found = built.cascade.classify("t")
+    assert (found.outcome, len(found.steps)) == (Outcome.ERROR, 2)
 
 
 def test_a_verifier_that_answers_too_late_has_no_evidence(
@@ -255,22 +275,35 @@ def test_without_limits_those_of_the_models_hold(build: Build) -> None:
     assert held == [one["limits"] for one in own]
 
 
-def test_limits_reach_every_model(build: Build) -> None:
+RATES = {"requests_per_minute": 50.0, "tokens_per_minute": 60.0, "call_seconds": 9.0}
+
+
+@pytest.mark.parametrize("given", [{}, *({name: 7.0} for name in RATES)])
+def test_limits_reach_every_model(build: Build, given: dict[str, float]) -> None:
     """Calls in flight, rates and the deadline of a call; what these leave out stays a model's own."""
-    own = [{"limits": Limits(concurrency=1, requests_per_minute=50.0, call_seconds=9.0, max_requests=7)}, {}]
+    own = [{"limits": Limits(concurrency=1, max_requests=7, **RATES)}, {}]  # type: ignore[arg-type]
     built = build("cat", "dog", classifiers=own)
-    given = Limits(concurrency=5, tokens_per_minute=100.0, call_seconds=2.0, max_tokens=1000)
+    limits = Limits(concurrency=5, max_tokens=1000, **given)  # type: ignore[arg-type]
     for cascade in (
-        built.cascade.with_limits(given),
-        build("cat", "dog", classifiers=own, limits=given).cascade,
+        built.cascade.with_limits(limits),
+        build("cat", "dog", classifiers=own, limits=limits).cascade,
     ):
-        assert cascade.runner.gate.limits == given
+        assert cascade.runner.gate.limits == limits
         first, second = (member.classifier.runner.gate.limits for member in cascade._walk.members)
-        assert first == Limits(
-            concurrency=5, requests_per_minute=50.0, tokens_per_minute=100.0, call_seconds=2.0, max_requests=7
-        )
-        assert second == Limits(concurrency=5, tokens_per_minute=100.0, call_seconds=2.0)
+        assert first == Limits(concurrency=5, max_requests=7, **{**RATES, **given})  # type: ignore[arg-type]
+        assert second == Limits(concurrency=5, **given)  # type: ignore[arg-type]
     assert built.classifiers[0].runner.gate.limits == own[0]["limits"]
+
+
+def test_a_models_budget_foresees_its_share_of_the_rows_under_way() -> None:
+    """One of two rows came to it for a dollar: of four under way, two will."""
+    gate = Gate(Limits(max_cost=3.0))
+    purse = Purse(Limits(), [gate])
+    gate.charge(Usage(cost=1.0))
+    for _ in range(2):
+        purse.charge(Usage())
+    assert purse.used_up(2) == ""
+    assert "max_cost of 3" in purse.used_up(4)
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])

@@ -161,8 +161,14 @@ def test_equal_costs_leave_quality_to_decide(build: Build, cost: float) -> None:
 
 def test_quality_is_guessed_from_size(build: Build) -> None:
     """0.3 + 0.7 * size / 70, 1 at most; 0.5 without a size, which is that of 20 billion."""
-    models = [{"size": 400}, {"size": 21}, {}, {"size": 19}, {"quality": 0.9}]
-    assert order(build, *models, escalation_order="automix") == "dcbea"
+    models = [{"size": 400}, {"size": 21}, {}, {"size": 19}, {"quality": 1.0}]
+    assert order(build, *models, escalation_order="automix") == "dcbae"
+
+
+def test_costs_are_not_missed_where_they_do_not_count(build: Build) -> None:
+    """Quality alone decides at a trade-off of 0."""
+    models = [{"quality": 0.9, "cost": 1}, {"quality": 0.4}]
+    assert order(build, *models, escalation_order="automix", cost_quality_tradeoff=0) == "ba"
 
 
 @hypothesis.settings(suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
