@@ -162,7 +162,6 @@ class Walk:
     order: EscalationOrder
     keep_tokens: bool = False
     purse: Purse = field(init=False)
-    _answered: bool = field(default=False, init=False, repr=False)
 
     @property
     def space(self) -> LogprobSpace:
@@ -239,7 +238,6 @@ class Walk:
         member = self.members[position]
         found = await self._ask(row, position, query)
         usage = self._paid(row, member, found.usage, found.attempts)
-        self._answered = self._answered or found.outcome is not Outcome.ERROR
         if found.outcome is not Outcome.OK:
             row.add(_step(member, Verdict.FAILED, found, usage))
             return self._failed(row, found)
@@ -338,7 +336,7 @@ class Walk:
         return False
 
     def _result(self, row: _Row) -> Prediction:
-        if len(row.systemic) == len(row.steps) and not self._answered:
+        if len(row.systemic) == len(row.steps):  # a model that has ever answered is not among them
             self._raise(row)
         found = row.answer
         reason = found.reason
