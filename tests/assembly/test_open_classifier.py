@@ -16,6 +16,7 @@ from calibrant.cascade import (
     AutoMixEntailment,
     AvgLogprob,
     Cascade,
+    CascadeModel,
     Hybrid,
     LabelProbability,
     LearnedScorer,
@@ -226,7 +227,9 @@ def test_a_learned_scorer_is_read_where_it_belongs(
     assert all(fake.closed for fakes in opened.values() for fake in fakes)
 
 
-def test_a_model_keeps_to_its_own_concurrency(open_cascade: OpenCascade, opened: Opened) -> None:
+def test_a_model_keeps_to_its_own_concurrency(
+    open_task: OpenTask, open_cascade: OpenCascade, opened: Opened
+) -> None:
     """Whatever a command allows to the whole."""
     section = SECTION.replace('name = "small"', 'name = "small"\nconcurrency = 2')
     cascade = open_cascade(section, limits=Limits(concurrency=64)).with_limits(Limits(concurrency=32))
@@ -234,10 +237,17 @@ def test_a_model_keeps_to_its_own_concurrency(open_cascade: OpenCascade, opened:
         opened[name][0]._latency = 0.005
     cascade.classify_many([f"{number} woof" for number in range(40)])
     assert opened["small"][0].max_in_flight == 2
-    fast = open_cascade(SECTION, limits=Limits(concurrency=32))
+    alone = Cascade(
+        [CascadeModel(classifier=open_task('[model]\nname = "small"\n'), concurrency=2)],
+        method="label_probability",
+    )
     opened["small"][1]._latency = 0.005
+    alone.classify_many([f"{number} woof" for number in range(40)])
+    assert opened["small"][1].max_in_flight == 2
+    fast = open_cascade(SECTION, limits=Limits(concurrency=32))
+    opened["small"][2]._latency = 0.005
     fast.classify_many([f"{number} woof" for number in range(40)])
-    assert opened["small"][1].max_in_flight > 2
+    assert opened["small"][2].max_in_flight > 2
 
 
 # --- zero is zero -------------------------------------------------------------------------------

@@ -261,7 +261,8 @@ class Cascade(Classifier):
         ----------
         limits : Limits
             Budgets and the deadline of a run hold for the whole; calls in flight, rates and the deadline of
-            a call for each model, whose own rates and deadline of a call stay where these name none.
+            a call for each model, whose own rates and deadline of a call stay where these name none, and
+            whose `CascadeModel.concurrency` stays.
         """
         return self._rebuilt_with(
             limits,
@@ -369,7 +370,7 @@ def _member(model: CascadeModel, method: ConfidenceMethod, limits: Limits | None
     """Return the cascade's own copy of a model."""
     given = model.classifier
     own = given.runner.gate.limits
-    copy = given.with_limits(own if limits is None else _limits(own, limits, model.concurrency))
+    copy = given.with_limits(_limits(own, limits or own, model.concurrency))
     if method.needs_tokens:
         copy = copy.with_tokens(top_logprobs=method.top_logprobs)
     return Member(
