@@ -22,6 +22,7 @@ HEAVY = {
     "sqlalchemy",
     "uvicorn",
     "xllamacpp",
+    "yaml",
 }
 HELP = """
 from calibrant.cli import app
@@ -57,6 +58,7 @@ def heavy_after(code: str) -> set[str]:
             id="pure-packages",
         ),
         pytest.param("import calibrant.evaluation", id="evaluation"),
+        pytest.param("import calibrant.assembly", id="assembly"),
         pytest.param("import calibrant.cascade", id="cascade"),
         pytest.param("import calibrant.serving", id="serving"),
         pytest.param(HELP, id="help"),

@@ -18,6 +18,7 @@ from calibrant import (
     Prediction,
     Task,
 )
+from calibrant.assembly import open_classifier, read_looper
 from calibrant.calibration import (
     CertifiedThreshold,
     PlattCalibrator,
@@ -28,6 +29,7 @@ from calibrant.calibration import (
 )
 from calibrant.cascade import Cascade, CascadeModel
 from calibrant.core import (
+    CascadeSettings,
     Client,
     CompletionRequest,
     ConfigurationError,
@@ -127,6 +129,8 @@ assert_type(prediction.distribution, LabelDistribution | None)
 assert_type(classifier.classify_many(["meow"]), list[Prediction])
 assert_type(classifier.with_prompt("Other."), Classifier)
 assert_type(Classifier.from_task(task, model=my_model), Classifier)
+assert_type(open_classifier(task), Classifier)
+assert_type(read_looper("looper.yaml"), CascadeSettings)
 classifier.classify_many(["meow"], on_prediction=lambda index, found: print(index + 1, found.label))  # noqa: T201
 
 

@@ -219,13 +219,13 @@ class Cascade(Classifier):
         )
 
     def _rebuilt_with(
-        self, limits: Limits, rebuild: Callable[[Classifier], Classifier], *, keep_tokens: bool
+        self, limits: Limits, rebuild: Callable[[Member], Classifier], *, keep_tokens: bool
     ) -> Self:
         copy = object.__new__(type(self))
         copy.__dict__.update(self.__dict__)
         copy._closes, copy._closes_method = [], False
         walk = self._walk
-        members = tuple(_under(member, rebuild(member.classifier)) for member in walk.members)
+        members = tuple(_under(member, rebuild(member)) for member in walk.members)
         walk = replace(walk, members=members, judge=walk.judge.copy(), keep_tokens=keep_tokens)
         copy._open(walk, limits, self.runner.journal)
         return copy
@@ -261,11 +261,14 @@ class Cascade(Classifier):
         ----------
         limits : Limits
             Budgets and the deadline of a run hold for the whole; calls in flight, rates and the deadline of
-            a call for each model, whose own rates and deadline of a call stay where these name none.
+            a call for each model, whose own rates and deadline of a call stay where these name none, and
+            whose `CascadeModel.concurrency` stays.
         """
         return self._rebuilt_with(
             limits,
-            lambda one: one.with_limits(_limits(one.runner.gate.limits, limits)),
+            lambda one: one.classifier.with_limits(
+                _limits(one.classifier.runner.gate.limits, limits, one.concurrency)
+            ),
             keep_tokens=self._walk.keep_tokens,
         )
 
@@ -279,7 +282,7 @@ class Cascade(Classifier):
         """
         return self._rebuilt_with(
             self.runner.gate.limits,
-            lambda one: one.with_tokens(top_logprobs=top_logprobs),
+            lambda one: one.classifier.with_tokens(top_logprobs=top_logprobs),
             keep_tokens=True,
         )
 
@@ -367,7 +370,7 @@ def _member(model: CascadeModel, method: ConfidenceMethod, limits: Limits | None
     """Return the cascade's own copy of a model."""
     given = model.classifier
     own = given.runner.gate.limits
-    copy = given.with_limits(own if limits is None else _limits(own, limits))
+    copy = given.with_limits(_limits(own, limits or own, model.concurrency))
     if method.needs_tokens:
         copy = copy.with_tokens(top_logprobs=method.top_logprobs)
     return Member(
@@ -376,6 +379,7 @@ def _member(model: CascadeModel, method: ConfidenceMethod, limits: Limits | None
         free=model.cost == 0,
         keeps_journal=given.runner.journal is not None,
         described=copy.describe(),
+        concurrency=model.concurrency,
     )
 
 
@@ -383,11 +387,11 @@ def _under(member: Member, classifier: Classifier) -> Member:
     return replace(member, classifier=classifier, described=classifier.describe())
 
 
-def _limits(own: Limits, given: Limits) -> Limits:
-    """Return the limits of one model under those given to the whole."""
+def _limits(own: Limits, given: Limits, most: int | None) -> Limits:
+    """Return the limits of one model, with so many calls in flight at most, under those given to the whole."""
     return replace(
         own,
-        concurrency=given.concurrency,
+        concurrency=given.concurrency if most is None else min(most, given.concurrency),
         requests_per_minute=given.requests_per_minute or own.requests_per_minute,
         tokens_per_minute=given.tokens_per_minute or own.tokens_per_minute,
         call_seconds=given.call_seconds or own.call_seconds,

@@ -37,6 +37,8 @@ class CascadeModel:
         How good its answers are, in (0, 1]; orders models.
     name : str, optional
         What steps call it; by default the name of the model.
+    concurrency : int, optional
+        Its calls in flight at most, whatever limits are given to the whole cascade.
 
     Raises
     ------
@@ -49,6 +51,7 @@ class CascadeModel:
     size: float | str | None = None
     quality: float | None = None
     name: str | None = None
+    concurrency: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.classifier, Classifier):
@@ -66,6 +69,10 @@ class CascadeModel:
             )
         if self.size is not None:
             parse_size(self.size, model=self.label)
+        if self.concurrency is not None and not (_is_number(self.concurrency) and self.concurrency >= 1):
+            raise ConfigurationError(
+                f"Expected the concurrency of {self.label!r} to be at least 1, got {self.concurrency!r}."
+            )
 
     @property
     def label(self) -> str:

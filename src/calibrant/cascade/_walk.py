@@ -53,6 +53,8 @@ class Member:
         Whether it came with a journal of its own, which it keeps.
     described : mapping
         What can change its answers.
+    concurrency : int or None
+        Its calls in flight at most, whatever the limits of the whole.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Member:
     free: bool
     keeps_journal: bool
     described: Mapping[str, Any]
+    concurrency: int | None = None
 
 
 class _Row:

@@ -13,6 +13,7 @@ from calibrant.core import (
     Client,
     Completion,
     CompletionRequest,
+    ConfigurationError,
     Journal,
     LabelSet,
     LogprobSpace,
@@ -211,7 +212,17 @@ class Classifier:
             Finished predictions.
         limits : Limits, optional
             Rates, budgets and deadlines; the concurrency in it comes before the task's.
+
+        Raises
+        ------
+        ConfigurationError
+            The task describes a cascade: `calibrant.assembly.open_classifier` opens it.
         """
+        if task.cascade is not None and model is None:
+            raise ConfigurationError(
+                f"Expected a task with one model, got the cascade of task {task.name!r}: name one model, or open all "
+                "with calibrant.assembly.open_classifier(task)."
+            )
         own = task.model
         if model is not None and own.api_base is not None:
             _LOG.warning(

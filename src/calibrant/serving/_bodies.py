@@ -48,27 +48,38 @@ async def bounded_body(request: Request, most_bytes: int) -> bytes:
     return bytes(body)
 
 
-async def while_connected(request: Request, work: Coroutine[Any, Any, _T]) -> _T:
-    """Return what `work` returns, and give it up when the client closes the connection.
+async def while_connected(request: Request, work: Coroutine[Any, Any, _T], *, stopping: asyncio.Event) -> _T:
+    """Return what `work` returns; give it up when the client closes the connection, or the service ends.
 
     Clients that have waited too long ask again: what they no longer wait for must not be computed.
+
+    Parameters
+    ----------
+    request : Request
+        The request; its body has been read.
+    work : coroutine
+        What to wait for.
+    stopping : asyncio.Event
+        Set when the service ends.
 
     Raises
     ------
     HTTPException
-        The client has gone; nobody reads it.
+        499 where the client has gone, which nobody reads; 503 where the service ends.
     """
     working = asyncio.create_task(work)
-    leaving = asyncio.create_task(_gone(request))
+    others = (asyncio.create_task(_gone(request)), asyncio.create_task(stopping.wait()))
     try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({working, *others}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
+        if stopping.is_set():
+            raise HTTPException(503, "The service is being stopped: ask again later.")
         raise HTTPException(499, "The client has closed the connection.")
     finally:
-        working.cancel()
-        leaving.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
+        for task in (working, *others):
+            task.cancel()
+        await asyncio.gather(working, *others, return_exceptions=True)
 
 
 async def _gone(request: Request) -> None:

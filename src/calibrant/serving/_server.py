@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import signal
 import socket
@@ -17,18 +18,20 @@ from calibrant.core import ConfigurationError
 __all__ = ["serve_app"]
 
 _BACKLOG: Final = 256
-_SECONDS_TO_FINISH: Final = 10
+_SECONDS_TO_FINISH: Final = 5
 
 
 def serve_app(
     app: FastAPI, *, host: str = "127.0.0.1", port: int, on_ready: Callable[[str], None] | None = None
 ) -> None:
-    """Serve `app` until SIGINT or SIGTERM; requests under way have 10 seconds to end.
+    """Serve `app` until SIGINT or SIGTERM; what is under way then is answered with 503.
+
+    A call that an embedded engine is computing ends before its model can be freed.
 
     Parameters
     ----------
     app : FastAPI
-        The application.
+        The application, as `create_verifier_app` makes it.
     host : str, default "127.0.0.1"
         Name or address of the interface.
     port : int
@@ -43,7 +46,9 @@ def serve_app(
     """
     listening = _listen(host, port)
     with contextlib.closing(listening), _signals_left_alone():
-        server = _Server(_settings(app), on_ready=on_ready, address=_address(listening))
+        server = _Server(
+            _settings(app), on_ready=on_ready, address=_address(listening), stopping=app.state.stopping
+        )
         server.run(sockets=[listening])
 
 
@@ -58,12 +63,20 @@ class _Server(uvicorn.Server):
         Where it is.
     on_ready : callable or None
         Called with the address.
+    stopping : asyncio.Event
+        Set when it ends.
     """
 
     def __init__(
-        self, config: uvicorn.Config, *, address: str, on_ready: Callable[[str], None] | None
+        self,
+        config: uvicorn.Config,
+        *,
+        address: str,
+        on_ready: Callable[[str], None] | None,
+        stopping: asyncio.Event,
     ) -> None:
         super().__init__(config)
+        self._stopping = stopping
         self._address = address
         self._on_ready = on_ready
 
@@ -72,6 +85,11 @@ class _Server(uvicorn.Server):
         await super().startup(sockets=sockets)
         if self.started and self._on_ready is not None:
             self._on_ready(self._address)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Give up what is under way; requests still being sent have 5 seconds."""
+        self._stopping.set()
+        await super().shutdown(sockets=sockets)
 
 
 def _settings(app: FastAPI) -> uvicorn.Config:
@@ -89,6 +107,8 @@ def _settings(app: FastAPI) -> uvicorn.Config:
 
 def _listen(host: str, port: int) -> socket.socket:
     try:
+        if not 0 <= port <= 65535:
+            raise OverflowError("a port is a number from 0 to 65535")  # noqa: TRY301
         family, *_, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]

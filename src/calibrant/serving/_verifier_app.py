@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Annotated, Any, Final
 
@@ -70,6 +71,7 @@ def create_verifier_app(
     if most_bytes < 1:
         raise ConfigurationError(f"Expected most_bytes of at least 1, got {most_bytes}.")
     app = FastAPI(title="calibrant verifier", docs_url=None, redoc_url=None, openapi_url=None)
+    stopping = app.state.stopping = asyncio.Event()  # set by `serve_app`
     app.add_exception_handler(AnyHTTPException, _refuse)
     app.add_exception_handler(Exception, _fail)
 
@@ -78,7 +80,7 @@ def create_verifier_app(
         asked = _parsed(await bounded_body(request, most_bytes))
         if verifier is None:
             raise HTTPException(503, "The verifier has no model: start it with one.")
-        found = await while_connected(request, _verified(verifier, asked))
+        found = await while_connected(request, _verified(verifier, asked), stopping=stopping)
         if found.confidence is None:
             return _without_verdict(found)
         limit = threshold if asked.threshold is None else asked.threshold
