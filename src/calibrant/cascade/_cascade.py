@@ -18,7 +18,7 @@ from calibrant.cascade._order import EscalationOrder, escalated
 from calibrant.cascade._protocol import ConfidenceMethod
 from calibrant.cascade._purse import Purse
 from calibrant.cascade._walk import CascadeRunner, Member, OnError, Walk
-from calibrant.core import CompletionRequest, ConfigurationError, Journal, LogprobSpace
+from calibrant.core import Completion, CompletionRequest, ConfigurationError, Journal, LogprobSpace
 from calibrant.inference import Classifier, Decoding, Limits
 
 __all__ = ["Cascade"]
@@ -295,6 +295,16 @@ class Cascade(Classifier):
         for member in self._walk.members:
             if not member.keeps_journal:
                 member.classifier.use_journal(journal)
+
+    async def acomplete(self, request: CompletionRequest) -> tuple[Completion, int]:  # noqa: ARG002
+        """Refuse: only the classifiers of a cascade have a model that can be asked something else.
+
+        Raises
+        ------
+        ConfigurationError
+            Always.
+        """
+        raise ConfigurationError(_NO_MODEL)
 
     def fingerprint(self) -> Fingerprint:
         """Return what a calibration of this cascade's predictions belongs to: any other setting is another."""

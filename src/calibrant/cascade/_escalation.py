@@ -35,7 +35,10 @@ class Calibrator(Protocol):
 
 
 class EscalationRule(Protocol):
-    """Decides from the verifier's confidence whether the next model is asked, as AutoMix learns it."""
+    """Decides from the verifier's confidence whether the next model is asked, as AutoMix learns it.
+
+    One whose ``route`` has a parameter ``answers`` is told the labels as well.
+    """
 
     def route(self, verifier_score: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Return whether to ask the next model, bool, shape (n,), of confidences in [0, 1], shape (n,)."""
@@ -50,8 +53,9 @@ class Policy:
     ----------
     thresholds : tuple of float
         On [0, 1]; one per model.
-    meta_verifiers : tuple of EscalationRule
-        Used instead; one per model but the last, or empty.
+    meta_verifiers : tuple of callable
+        Used instead: whether to ask the next model, of confidence and label; one per model but the last,
+        or empty.
     calibrators : tuple of (Calibrator or None)
         What makes of a method's confidence the one that counts; one per model.
     description : mapping
@@ -63,7 +67,7 @@ class Policy:
     """
 
     thresholds: tuple[float, ...]
-    meta_verifiers: tuple[EscalationRule, ...]
+    meta_verifiers: tuple[Callable[[float, str | None], bool], ...]
     calibrators: tuple[Callable[[float, str | None], float] | None, ...]
     description: Mapping[str, Any]
     final_last: bool
@@ -83,10 +87,10 @@ class Policy:
             attempts=assessed.attempts,
         )
 
-    def accepts(self, position: int, confidence: float) -> bool:
+    def accepts(self, position: int, confidence: float, label: str | None) -> bool:
         """Return whether the answer of the model at this place is sure enough."""
         if position < len(self.meta_verifiers):
-            return not bool(self.meta_verifiers[position].route(np.array([confidence]))[0])
+            return not self.meta_verifiers[position](confidence, label)
         return confidence >= self.thresholds[position]
 
 
@@ -146,14 +150,14 @@ def open_policy(  # noqa: PLR0913  (keyword-only options)
     thresholds = () if routers else _thresholds(threshold, native_threshold, method, count)
     return Policy(
         thresholds=(*thresholds, *[0.0] * (count - len(thresholds))),
-        meta_verifiers=routers,
+        meta_verifiers=tuple(_routed(router) for router in routers),
         calibrators=tuple(_applied(calibrator) for calibrator in calibrators),
         final_last=len(thresholds) < count,
         verify_last=not routers if verify_last is None else verify_last,
         description={
             "thresholds": None if routers else list(thresholds),
-            "meta_verifiers": [_behaviour(router, router.route) for router in routers],
-            "calibrators": [None if one is None else _behaviour(one, one.predict) for one in calibrators],
+            "meta_verifiers": [_routes(router, classifiers[0].labels.labels) for router in routers],
+            "calibrators": [None if one is None else _behaviour(one) for one in calibrators],
             "verify_last": not routers if verify_last is None else verify_last,
         },
     )
@@ -232,12 +236,31 @@ def _applied(calibrator: Calibrator | None) -> Callable[[float, str | None], flo
     return lambda confidence, _label: float(predict(np.array([confidence]))[0])
 
 
-def _behaviour(thing: object, function: Callable[..., NDArray[Any]]) -> dict[str, Any]:
-    """Return what tells a learned thing from others: its class and a digest of what it learned or does."""
-    record = getattr(thing, "to_record", None)
+def _routed(rule: EscalationRule) -> Callable[[float, str | None], bool]:
+    route: Callable[..., NDArray[np.bool_]] = rule.route
+    if "answers" in inspect.signature(route).parameters:
+        return lambda confidence, label: bool(route(np.array([confidence]), answers=[label])[0])
+    return lambda confidence, _label: bool(route(np.array([confidence]))[0])
+
+
+def _routes(rule: EscalationRule, labels: Sequence[str]) -> dict[str, Any]:
+    """Return what tells a rule from others: its class, and a digest of what it does."""
+    route: Callable[..., NDArray[np.bool_]] = rule.route
+    scores = np.linspace(0.0, 1.0, 1001)
+    if "answers" in inspect.signature(route).parameters:
+        found = [route(scores, answers=[label] * len(scores)) for label in labels]
+    else:
+        found = [route(scores)]
+    digest = hashlib.sha256(np.packbits(np.asarray(found, dtype=np.bool_)).tobytes()).hexdigest()
+    return {"class": type(rule).__qualname__, "sha256": digest}
+
+
+def _behaviour(calibrator: Calibrator) -> dict[str, Any]:
+    """Return what tells a calibrator from others: its class, and a digest of what it learned or does."""
+    record = getattr(calibrator, "to_record", None)
     if callable(record):
         learned = json.dumps(record(), sort_keys=True, default=repr)
     else:
-        learned = json.dumps(np.asarray(function(np.linspace(0.0, 1.0, 1001))).tolist())
+        learned = json.dumps(np.asarray(calibrator.predict(np.linspace(0.0, 1.0, 1001))).tolist())
     digest = hashlib.sha256(learned.encode("utf-8", "surrogatepass")).hexdigest()
-    return {"class": type(thing).__qualname__, "sha256": digest}
+    return {"class": type(calibrator).__qualname__, "sha256": digest}

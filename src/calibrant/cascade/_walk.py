@@ -246,7 +246,7 @@ class Walk:
         if isinstance(assessed, NoEvidence):
             row.add(_step(member, Verdict.NO_EVIDENCE, found, usage, assessed))
             return self._without_evidence(row, position, found, assessed.reason)
-        row.decided = self.policy.accepts(position, assessed.confidence)
+        row.decided = self.policy.accepts(position, assessed.confidence, found.label)
         verdict = Verdict.ACCEPTED if row.decided else Verdict.ESCALATED
         row.add(_step(member, verdict, found, usage, assessed))
         (row.take if row.decided else row.offer)(found, assessed.confidence)
@@ -273,10 +273,13 @@ class Walk:
         if position == len(self.members) - 1 and not self.policy.verify_last:
             return NoEvidence(reason="the last model's answer is taken as it is")
         member = self.members[position]
+        classifier = member.classifier
+        if (query.prompt, query.user_template) != (classifier.prompt, classifier.user_template):
+            classifier = classifier.with_prompt(query.prompt, user_template=query.user_template)
         answered = Answered(
             question=query.text if query.user_template is None else query.messages()[1]["content"],
             prediction=found,
-            classifier=member.classifier,
+            classifier=classifier,
         )
         try:
             assessed = await self._in_time(row, self.judge.assess(query, answered, member.described))

@@ -334,6 +334,11 @@ def test_another_prompt_takes_the_place_of_every_models(build: Build) -> None:
         [("new", "<t>"), ("newer", "(t)"), ("one", "<t>")],
         [("new", "[t]"), ("newer", "(t)"), ("two", "[t]")],
     ]
+    judged = [
+        (answered.classifier.prompt, answered.classifier.user_template)
+        for answered in built.method.asked[:4:2]
+    ]
+    assert judged == [("new", "<{input}>"), ("newer", "({input})")]
     told_of = [model["prompt"] for model in other.describe()["method"]["models"]]
     assert (other.describe()["prompt"], told_of) == ("new", ["new", "new"])
     assert other.fingerprint() != built.cascade.fingerprint()
@@ -455,6 +460,8 @@ def test_the_client_of_a_cascade_answers_nothing(build: Build) -> None:
     request = CompletionRequest(messages=({"role": "user", "content": "t"},))
     with pytest.raises(ConfigurationError, match="no model of its own"):
         asyncio.run(client.complete(request))
+    with pytest.raises(ConfigurationError, match="no model of its own"):
+        asyncio.run(build("cat").cascade.acomplete(request))
 
 
 def test_closing_closes_what_the_cascade_owns(told: Any, monkeypatch: pytest.MonkeyPatch) -> None:
