@@ -1,0 +1,104 @@
+"""A cascade of two prompts of the embedded model, under every method of the reference systems."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from calibrant import Classifier
+from calibrant.cascade import AutoMixEntailment, Cascade, CascadeModel, ConfidenceMethod, Verifier
+from calibrant.clients import local_models
+from calibrant.core import LogprobSpace, Verdict
+from calibrant.serving import create_verifier_app
+
+uvicorn = pytest.importorskip("uvicorn")
+
+pytestmark = [
+    pytest.mark.real_model,
+    pytest.mark.skipif(
+        not local_models()[0].installed,
+        reason=f"the embedded model is not installed: {local_models()[0].install_command}",
+    ),
+    pytest.mark.timeout(300),
+]
+
+LABELS = ("Business", "Science", "Sports")
+TEXTS = ("The striker scored twice.", "Shares fell on Monday.", "A new telescope was launched.")
+PROMPTS = (
+    "Which section of a newspaper?",
+    'Which section of a newspaper: Business, Science or Sports? Answer with JSON such as {"category": "Sports"}.',
+)
+
+
+@pytest.fixture(scope="module")
+def models() -> Iterator[list[CascadeModel]]:
+    """Return a short and a long prompt of one model, the dearer one first."""
+    classifiers = [
+        Classifier(
+            model="local/smollm2-135m", labels=LABELS, field="category", prompt=prompt, scoring="decode"
+        )
+        for prompt in PROMPTS
+    ]
+    yield [
+        CascadeModel(classifier=classifiers[1], cost=2.0, name="long"),
+        CascadeModel(classifier=classifiers[0], cost=1.0, name="short"),
+    ]
+    for classifier in classifiers:
+        classifier.close()
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """Return the address of a verifier on the same model."""
+    verifier = Verifier("local/smollm2-135m", k=3, options={"seed": 1})
+    listening = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(create_verifier_app(verifier), log_level="warning", ws="none", lifespan="off")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    server.should_exit = True
+    thread.join(60)
+    listening.close()
+    verifier.close()
+
+
+@pytest.fixture(params=["avg_logprob", "margin", "hybrid", "self_verify", "automix_entailment"])
+def method(request: pytest.FixtureRequest, url: str) -> ConfidenceMethod | str:
+    """Return each method."""
+    return AutoMixEntailment(url) if request.param == "automix_entailment" else str(request.param)
+
+
+def test_the_cheaper_prompt_is_asked_first_and_every_call_is_counted(
+    models: list[CascadeModel], method: ConfidenceMethod | str
+) -> None:
+    """At a threshold of 1 nearly everything is passed on; what is returned is the surest answer."""
+    with_both = Cascade(models, method=method, threshold=1.0, escalation_order="cost")
+    assert with_both.models == ("short", "long")
+    for prediction in with_both.classify_many(TEXTS):
+        assert prediction.label in LABELS
+        assert prediction.distribution is not None
+        assert prediction.distribution.space is LogprobSpace.RAW
+        steps = prediction.steps
+        assert [step.model for step in steps] == ["short", "long"][: len(steps)]
+        assert prediction.accepted == (steps[-1].verdict is Verdict.ACCEPTED)
+        assert len(steps) == 2 or prediction.accepted
+        known = [step.confidence for step in steps if step.confidence is not None]
+        assert prediction.confidence == (max(known) if known else None)
+        assert prediction.attempts == sum(step.attempts for step in steps) >= len(steps)
+        assert prediction.usage.prompt_tokens == sum(step.usage.prompt_tokens for step in steps) > 0
+
+
+def test_a_threshold_of_zero_accepts_every_answer_with_evidence(
+    models: list[CascadeModel], method: ConfidenceMethod | str
+) -> None:
+    """Zero means zero: nothing is escalated for being unsure."""
+    found = Cascade(models, method=method, threshold=0.0, escalation_order="cost").classify(TEXTS[0])
+    first = found.steps[0]
+    assert (first.verdict is Verdict.ACCEPTED) == (first.confidence is not None)
+    if first.verdict is Verdict.ACCEPTED:
+        assert len(found.steps) == 1
+        assert found.confidence == first.confidence
