@@ -11,6 +11,7 @@ from calibrant.calibration._calibrators import (
 from calibrant.calibration._certify import (
     CertifiedClassThresholds,
     CertifiedThreshold,
+    candidate_thresholds,
     certify_class_thresholds,
     certify_threshold,
 )
@@ -62,6 +63,7 @@ __all__ = [
     "ThresholdFamily",
     "ThresholdSuggestion",
     "VectorScaling",
+    "candidate_thresholds",
     "certify_class_thresholds",
     "certify_threshold",
     "correct_distribution",
