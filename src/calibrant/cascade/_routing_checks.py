@@ -1,0 +1,138 @@
+"""Checks shared by everything that plans which model answers: signals, scores, costs."""
+
+from __future__ import annotations
+
+from numbers import Real
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calibrant.core import ConfigurationError
+
+__all__ = [
+    "Array",
+    "Bools",
+    "check_costs",
+    "check_count",
+    "check_numbers",
+    "check_real",
+    "check_rows",
+    "check_scores",
+]
+
+Array = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+# Means and calibrated values may leave [0, 1] by this much; they are clipped.
+_ROUNDING = 1e-6
+
+
+def check_numbers(name: str, values: ArrayLike) -> Array:
+    """Return `values` as finite floats of shape (n,), n >= 1.
+
+    Raises
+    ------
+    ConfigurationError
+        Not numbers, not one-dimensional, empty, NaN or infinite.
+    """
+    try:
+        array = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        msg = f"Expected {name} to hold numbers: {error}. Leave out rows without a value."
+        raise ConfigurationError(msg) from error
+    if array.ndim != 1 or array.size == 0:
+        msg = f"Expected {name} of shape (n,) with at least one row, got {array.shape}."
+        raise ConfigurationError(msg)
+    finite = np.isfinite(array)
+    if not finite.all():
+        row = int(np.argmin(finite))
+        msg = f"Expected {name} to be finite, got {array[row]} in row {row}: leave out rows without a value."
+        raise ConfigurationError(msg)
+    return array
+
+
+def check_scores(name: str, values: ArrayLike) -> Array:
+    """Return `values` clipped to [0, 1], shape (n,), n >= 1; up to 1e-6 outside counts as rounding.
+
+    Raises
+    ------
+    ConfigurationError
+        As `check_numbers`, or out of range.
+    """
+    array = check_numbers(name, values)
+    legal = (array >= -_ROUNDING) & (array <= 1.0 + _ROUNDING)
+    if not legal.all():
+        row = int(np.argmin(legal))
+        msg = (
+            f"Expected {name} in [0, 1], got {array[row]} in row {row}: divide percentages by 100, and bring other "
+            "units to [0, 1] first."
+        )
+        raise ConfigurationError(msg)
+    return np.clip(array, 0.0, 1.0)
+
+
+def check_rows(**arrays: Array) -> int:
+    """Return the number of rows all named arrays share; ConfigurationError if they do not share one."""
+    lengths = {name: len(array) for name, array in arrays.items()}
+    if len(set(lengths.values())) > 1:
+        listed = ", ".join(f"{name} has {n}" for name, n in lengths.items())
+        msg = f"Expected one entry per row in each array, but {listed}: pair the rows of all runs first."
+        raise ConfigurationError(msg)
+    return next(iter(lengths.values()))
+
+
+def check_real(name: str, value: object, *, low: float = -np.inf, high: float = np.inf) -> float:
+    """Return `value` as a finite float in [low, high]; ConfigurationError for anything else."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
+        msg = f"Expected {name} to be a number, got {value!r} ({type(value).__name__})."
+        raise ConfigurationError(msg)
+    number = float(value)
+    if not np.isfinite(number) or not low <= number <= high:
+        msg = f"Expected {name} to be finite and in [{low:g}, {high:g}], got {number!r}."
+        raise ConfigurationError(msg)
+    return number
+
+
+def check_count(name: str, value: object, *, low: int = 1) -> int:
+    """Return `value` as an int of at least `low`; ConfigurationError for anything that is no whole number."""
+    number = check_real(name, value, low=low)
+    if not number.is_integer():
+        msg = f"Expected {name} to be a whole number, got {value!r}."
+        raise ConfigurationError(msg)
+    return int(number)
+
+
+def check_costs(name: str, cost: ArrayLike, n: int, *, positive: bool = False) -> Array:
+    """Return what each of `n` rows costs, shape (n,): one number for all rows, or one for each.
+
+    Parameters
+    ----------
+    name : str
+        The argument as the caller knows it, for the message.
+    cost : float or array-like of shape (n,)
+        At least 0, in any unit, the same for all costs.
+    n : int
+        Number of rows.
+    positive : bool, default False
+        Whether the rows must cost something on average.
+
+    Raises
+    ------
+    ConfigurationError
+        Another length, negative, NaN, infinite, or nothing but zeros with `positive`.
+    """
+    given = np.asarray(cost)
+    array = check_numbers(name, given.reshape(1) if given.ndim == 0 else given)
+    if given.ndim and len(array) != n:
+        msg = f"Expected {name} to be one number or one for each of the {n} rows, got {len(array)} numbers."
+        raise ConfigurationError(msg)
+    if (array < 0.0).any():
+        msg = f"Expected {name} to be at least 0, got {array.min()}."
+        raise ConfigurationError(msg)
+    if positive and not array.any():
+        msg = (
+            f"Expected {name} above 0, got nothing but 0: a model that costs nothing needs no routing. Give its "
+            "price, its time per row, or 1 for equal costs."
+        )
+        raise ConfigurationError(msg)
+    return np.broadcast_to(array, (n,))

@@ -1,0 +1,288 @@
+"""The frontier between two models: brute force over all policies, shape, mixtures, refusals."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from calibrant.cascade import RoutingFrontier, routing_frontier
+from calibrant.core import ConfigurationError
+
+Array = NDArray[np.float64]
+Rows = dict[str, Any]
+
+
+def random_rows(rng: np.random.Generator) -> Rows:
+    """Return a small instance of any kind: few bins, ties, scalar or row-wise costs, free verifiers."""
+    n, n_bins = int(rng.integers(1, 25)), int(rng.integers(1, 7))
+    binary = rng.random() < 0.5
+    scores = rng.integers(0, 2, (2, n)).astype(float) if binary else rng.random((2, n))
+    whole = rng.integers(1, 60, n).astype(float)
+    return {
+        "signal": rng.integers(0, n_bins, n) / n_bins,
+        "small_score": scores[0],
+        "large_score": scores[1],
+        "small_cost": float(rng.integers(0, 3)),
+        "large_cost": whole if rng.random() < 0.3 else float(whole[0]),
+        "verifier_cost": [0.0, 1.0, 0.25][int(rng.integers(3))],
+    }
+
+
+def all_policies(rows: Rows) -> tuple[Array, Array]:
+    """Return cost and performance of every deterministic policy, row by row and set by set."""
+    small, large = rows["small_score"], rows["large_score"]
+    dear = np.broadcast_to(rows["large_cost"], small.shape)
+    found = [(rows["small_cost"], small.mean()), (dear.mean(), large.mean())]
+    levels = np.unique(rows["signal"])
+    for chosen in product([False, True], repeat=len(levels)):
+        routed = np.isin(rows["signal"], levels[np.array(chosen)])
+        cost = rows["small_cost"] + rows["verifier_cost"] + np.where(routed, dear, 0.0).mean()
+        found.append((cost, np.where(routed, large, small).mean()))
+    cost, performance = np.array(found).T
+    return cost, performance
+
+
+def best_mixture(cost: Array, performance: Array, budget: float) -> float:
+    """Return the best mean of any two policies whose mean cost is within the budget (the linear program)."""
+    cheap = cost <= budget
+    best = performance[cheap].max()
+    for a, b in product(np.flatnonzero(cheap), np.flatnonzero(~cheap)):
+        share = (budget - cost[a]) / (cost[b] - cost[a])
+        best = max(best, (1 - share) * performance[a] + share * performance[b])
+    return float(best)
+
+
+def simulate(frontier: RoutingFrontier, point: int, rows: Rows) -> tuple[float, float]:
+    """Return what a break point's policy costs and achieves, by carrying its decisions out."""
+    decided = frontier.policy(point).decide(rows["signal"])
+    dear = np.broadcast_to(rows["large_cost"], decided.large.shape)
+    asked = decided.verified | ~decided.large
+    cost = asked * rows["small_cost"] + decided.verified * rows["verifier_cost"] + decided.large * dear
+    return cost.mean(), np.where(decided.large, rows["large_score"], rows["small_score"]).mean()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_policy_beats_the_frontier_and_every_point_is_one(seed: int) -> None:
+    """1,000 instances against all sets of bins and all mixtures of two policies."""
+    rng = np.random.default_rng(seed)
+    for _ in range(50):
+        rows = random_rows(rng)
+        frontier = routing_frontier(**rows)
+        cost, performance = all_policies(rows)
+        assert frontier.cost[0] == pytest.approx(cost.min(), abs=1e-12)
+        assert frontier.performance[-1] == pytest.approx(performance.max(), abs=1e-12)
+        budgets = [*frontier.cost, *rng.uniform(cost.min(), cost.max() + 1.0, 3)]
+        for budget in budgets:
+            assert frontier.at(budget) == pytest.approx(
+                best_mixture(cost, performance, budget + 1e-12), abs=1e-9
+            )
+        for point in range(len(frontier)):
+            reached = simulate(frontier, point, rows)
+            assert reached == pytest.approx((frontier.cost[point], frontier.performance[point]), abs=1e-12)
+
+
+@st.composite
+def instances(draw: st.DrawFn) -> Rows:
+    """Draw rows with many ties."""
+    n = draw(st.integers(1, 30))
+    unit = st.sampled_from([0.0, 0.25, 0.5, 1.0]) | st.floats(0.0, 1.0)
+    column = st.lists(unit, min_size=n, max_size=n).map(np.array)
+    cost = st.floats(0.0, 100.0)
+    return {
+        "signal": draw(column),
+        "small_score": draw(column),
+        "large_score": draw(column),
+        "small_cost": draw(cost),
+        "large_cost": draw(st.floats(0.01, 100.0)),
+        "verifier_cost": draw(cost),
+    }
+
+
+@given(rows=instances(), thresholds_only=st.booleans())
+def test_the_frontier_rises_and_is_concave(rows: Rows, thresholds_only: bool) -> None:
+    """Strictly more performance for strictly more cost, at strictly falling worth."""
+    frontier = routing_frontier(**rows, thresholds_only=thresholds_only)
+    assert (np.diff(frontier.cost) > 0).all()
+    assert (np.diff(frontier.performance) > 0).all()
+    assert (np.diff(frontier.price) < 0).all()
+    small, large = rows["small_score"].mean(), rows["large_score"].mean()
+    assert frontier.cost[0] <= min(rows["small_cost"], rows["large_cost"]) + 1e-9
+    assert frontier.at(max(rows["small_cost"], frontier.cost[0])) >= small - 1e-9
+    assert frontier.at(max(rows["large_cost"], frontier.cost[0])) >= large - 1e-9
+
+
+@given(rows=instances(), share=st.floats(0.0, 1.0))
+def test_a_mixture_costs_the_budget_and_performs_as_the_frontier_says(rows: Rows, share: float) -> None:
+    """On the rows of the plan its expectation is the point on the segment; a target asks for the same point."""
+    frontier = routing_frontier(**rows)
+    budget = frontier.cost[0] + share * (frontier.cost[-1] - frontier.cost[0])
+    policy = frontier.mixture(cost=budget)
+    cost, performance = policy.expected(**rows)
+    assert cost.mean() == pytest.approx(budget, abs=1e-8)
+    assert performance.mean() == pytest.approx(frontier.at(budget), abs=1e-8)
+    assert (policy.cost, policy.performance) == pytest.approx((cost.mean(), performance.mean()), abs=1e-8)
+    assert policy.small + policy.large + policy.verify == pytest.approx(1.0)
+    target = frontier.mixture(performance=min(frontier.at(budget), frontier.performance[-1]))
+    assert target.cost <= budget + 1e-8 * max(1.0, 1.0 / min([1.0, *frontier.price]))
+
+
+@given(rows=instances())
+def test_thresholds_are_policies_among_others(rows: Rows) -> None:
+    """Allowing any set of bins is never worse, and each threshold's own point is reached."""
+    free, bound = routing_frontier(**rows), routing_frontier(**rows, thresholds_only=True)
+    for cost, performance in zip(bound.cost, bound.performance, strict=True):
+        assert free.at(max(cost, free.cost[0])) >= performance - 1e-9
+    for level in np.unique(rows["signal"]):
+        routed = rows["signal"] < level
+        cost = rows["small_cost"] + rows["verifier_cost"] + routed.mean() * rows["large_cost"]
+        assert bound.at(cost) >= np.where(routed, rows["large_score"], rows["small_score"]).mean() - 1e-9
+
+
+@settings(max_examples=30)
+@given(rows=instances(), price=st.floats(0.0, 1.0))
+def test_a_price_picks_the_best_point(rows: Rows, price: float) -> None:
+    """The value of performance minus price times cost is the largest over all points."""
+    frontier = routing_frontier(**rows)
+    policy = frontier.at_price(price)
+    values = frontier.performance - price * frontier.cost
+    assert policy.performance - price * policy.cost == pytest.approx(values.max(), abs=1e-12)
+
+
+def test_a_frontier_by_hand() -> None:
+    """Four rows, two bins, free verifier: the unsure bin gains 1 for 10, the sure one 0."""
+    frontier = routing_frontier([0, 0, 1, 1], [0, 0, 1, 1], [1, 1, 1, 1], small_cost=1, large_cost=10)
+    assert frontier.cost.tolist() == [1.0, 6.0]
+    assert frontier.performance.tolist() == [0.5, 1.0]
+    assert frontier.action == ("small", "verify")
+    assert frontier.price.tolist() == [0.1]
+    assert frontier.routed(1).tolist() == [True, False]
+    assert frontier.gain.tolist() == [1.0, 0.0]
+    assert frontier.weight.tolist() == [0.5, 0.5]
+    half = frontier.mixture(cost=3.5)
+    assert (half.small, half.verify, half.route.tolist()) == (0.5, 0.5, [1.0, 0.0])
+    assert frontier.policy(1).threshold == 1.0
+    assert frontier.policy(0).threshold is None
+
+
+def test_bins_that_gain_alike_are_routed_together() -> None:
+    """Ties are no break points: between them any mixture is as good."""
+    signal = np.repeat([0.0, 0.5, 1.0], 7)
+    large = np.tile([1, 1, 1, 0, 0, 0, 0], 3)
+    frontier = routing_frontier(signal, np.zeros(21), large, small_cost=1, large_cost=0.3)
+    assert len(frontier) == 1  # the large model at once is cheaper, and better
+    frontier = routing_frontier(signal, np.where(signal == 1, large, 0), large, small_cost=1, large_cost=50)
+    assert frontier.n_routed.tolist() == [0, 2]
+
+
+def test_a_large_model_that_is_worse_leaves_the_small_one() -> None:
+    """One point, no error: nothing is bought by paying more."""
+    frontier = routing_frontier([0, 1], [1, 1], [0, 1], small_cost=1, large_cost=50)
+    assert (frontier.cost.tolist(), frontier.performance.tolist(), frontier.action) == (
+        [1.0],
+        [1.0],
+        ("small",),
+    )
+    assert frontier.mixture(cost=30).cost == 1.0
+
+
+def test_rounding_to_k_steps_joins_what_lies_near() -> None:
+    """K + 1 bins; shares of k samples keep their own in spite of floating point."""
+    frontier = routing_frontier(
+        [0.04, 0.06, 0.3, 1.0], [0, 1, 0, 1], [1, 1, 1, 1], small_cost=1, large_cost=5, k=10
+    )
+    assert frontier.bins.values.tolist() == pytest.approx([0.0, 0.1, 0.3, 1.0])
+    shares = np.arange(101) / 100
+    same = routing_frontier(shares, shares, shares, small_cost=1, large_cost=5, k=100)
+    assert same.bins.values.tolist() == shares.tolist()
+
+
+def test_unseen_signals_count_as_the_next_lower_one_seen() -> None:
+    """A threshold's own meaning: trust from the least trusted signal on."""
+    frontier = routing_frontier([0.2, 0.6], [0, 1], [1, 1], small_cost=1, large_cost=5, thresholds_only=True)
+    policy = frontier.policy(-1)
+    assert policy.threshold == 0.6
+    assert policy.route_probability([0.0, 0.2, 0.4, 0.59, 0.6, 0.9]).tolist() == [1, 1, 1, 1, 0, 0]
+
+
+def test_random_decisions_meet_their_chances() -> None:
+    """Drawn shares of a mixture of all three ways agree with its chances; the draw can be repeated."""
+    rng = np.random.default_rng(3)
+    signal = rng.integers(0, 3, 30_000) / 2
+    small, large = (rng.random(30_000) < 0.4 + 0.5 * signal), np.ones(30_000)
+    frontier = routing_frontier(signal, small, large, small_cost=1, large_cost=50, verifier_cost=1)
+    assert set(frontier.action) == {"small", "large", "verify"}
+    policy = frontier.mixture(cost=float(frontier.cost[-2:].mean()))
+    decided = policy.decide(signal, rng=np.random.default_rng(1))
+    again = policy.decide(signal, rng=np.random.default_rng(1))
+    assert (decided.large == again.large).all()
+    assert decided.verified.mean() == pytest.approx(policy.verify, abs=0.01)
+    spent = np.where(decided.verified, 2.0 + 50.0 * decided.large, np.where(decided.large, 50.0, 1.0))
+    assert spent.mean() == pytest.approx(policy.cost, abs=0.5)
+    with pytest.raises(ConfigurationError, match="rng"):
+        policy.decide(signal)
+
+
+GOOD: Rows = {
+    "signal": [0.1, 0.9],
+    "small_score": [0, 1],
+    "large_score": [1, 1],
+    "small_cost": 1.0,
+    "large_cost": 50.0,
+    "verifier_cost": 1.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"signal": [0.1]}, "signal has 1"),
+        ({"signal": [0.1, np.nan]}, "signal to be finite.*row 1"),
+        ({"signal": [[0.1, 0.2]]}, "shape"),
+        ({"signal": ["a", "b"]}, "numbers"),
+        ({"signal": [], "small_score": [], "large_score": []}, "at least one row"),
+        ({"signal": [7.0, 0.5], "k": 8}, "signal in"),
+        ({"small_score": [0.0, 1.5]}, r"small_score in \[0, 1\]"),
+        ({"large_score": [0.0, np.nan]}, "large_score to be finite"),
+        ({"large_score": [None, 1]}, "large_score"),
+        ({"large_cost": 0.0}, "large_cost above 0"),
+        ({"large_cost": [0.0, 0.0]}, "large_cost above 0"),
+        ({"large_cost": [1.0, 2.0, 3.0]}, "2 rows, got 3"),
+        ({"small_cost": -1.0}, "small_cost to be at least 0"),
+        ({"verifier_cost": np.nan}, "verifier_cost to be finite"),
+        ({"k": 0}, "k to be"),
+        ({"k": 2.5}, "whole number"),
+    ],
+)
+def test_bad_input_is_refused_by_name(changed: Rows, message: str) -> None:
+    """Nothing is guessed, dropped or clipped in silence."""
+    with pytest.raises(ConfigurationError, match=message):
+        routing_frontier(**{**GOOD, **changed})
+
+
+def test_what_cannot_be_had_is_said() -> None:
+    """Budgets below the cheapest policy, targets above the best, both or neither."""
+    frontier = routing_frontier(**GOOD)
+    with pytest.raises(ConfigurationError, match="cheapest policy"):
+        frontier.mixture(cost=0.5)
+    with pytest.raises(ConfigurationError, match="No policy reaches"):
+        frontier.mixture(performance=1.01)
+    with pytest.raises(ConfigurationError, match="exactly one"):
+        frontier.mixture()
+    with pytest.raises(ConfigurationError, match="exactly one"):
+        frontier.mixture(cost=3.0, performance=0.9)
+    with pytest.raises(ConfigurationError, match="point"):
+        frontier.policy(9)
+    with pytest.raises(ConfigurationError, match="price"):
+        frontier.at_price(-1.0)
+
+
+def test_equal_costs_are_a_trade_like_any_other() -> None:
+    """Where both cost the same the better one is asked at once, and one may still look first."""
+    frontier = routing_frontier([0, 1], [0, 1], [1, 0], small_cost=2, large_cost=2)
+    assert (frontier.cost.tolist(), frontier.performance.tolist()) == ([2.0, 3.0], [0.5, 1.0])
