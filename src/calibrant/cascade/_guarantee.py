@@ -95,7 +95,9 @@ def certify_cascade(
     >>> certify_cascade([0.9] * 50, [1] * 50, [1] * 50).threshold is None
     True
     """
-    p, small, large = (np.asarray(one, dtype=np.float64) for one in (confidence, small_correct, large_correct))
+    p, small, large = (
+        np.asarray(one, dtype=np.float64) for one in (confidence, small_correct, large_correct)
+    )
     eps, level = check_risk(epsilon, delta)
     if p.ndim != 1 or not len(p) == len(small) == len(large) or not len(p):
         raise ConfigurationError(
