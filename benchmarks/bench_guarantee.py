@@ -106,7 +106,9 @@ def main() -> None:
         found, betting = [], []
         for number, own in enumerate(drawn):
             one = Population(
-                confidence=population.confidence[own], small=population.small[own], large=population.large[own]
+                confidence=population.confidence[own],
+                small=population.small[own],
+                large=population.large[own],
             )
             risk = {"epsilon": options.epsilon, "delta": options.delta}
             threshold = certify_cascade(one.confidence, one.small, one.large, **risk).threshold
