@@ -99,7 +99,8 @@ def _size(score: float, n: int, epsilon: float, *, every: int = 1) -> float:
         first, last = np.searchsorted(better, (mean - _TAIL * spread - 5.0, mean + _TAIL * spread + 25.0))
         own = slice(max(first - 1, 0), min(last + 1, len(better)))
         up_to = bdtr(better[own], n, q)
-        given = bdtr(np.maximum(worse[own], 0.0), n - better[own], min((q + epsilon) / (1.0 - q), 1.0))
+        left = (n - better[own]).astype(np.int64)
+        given = bdtr(np.maximum(worse[own], 0.0), left, min((q + epsilon) / (1.0 - q), 1.0))
         given[~rejects[own]] = 0.0
         # A single count has its own probability of rejecting; a block the mean of its ends.
         wide = np.diff(better[own], prepend=better[own][0]) > 1.0

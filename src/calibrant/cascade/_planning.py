@@ -98,7 +98,10 @@ class Planning:
                 )
             order = np.lexsort((-accuracy, np.where(possible, cost, np.inf)))
         best = int(order[0])
-        return self.candidates[kind[best]].policy(int(place[best]))
+        return self._policy(int(kind[best]), int(place[best]))
+
+    def _policy(self, kind: int, place: int) -> CascadePolicy:
+        return self.candidates[kind].policy(place)
 
     def frontier(self) -> tuple[FrontierPoint, ...]:
         """Return the corners of the best trade on the planning half, priced on the other, too."""
@@ -106,7 +109,7 @@ class Planning:
         other_cost, other_accuracy, _, _ = self.curve(self.reporting)
         return tuple(
             FrontierPoint(
-                policy=self.candidates[kind[one]].policy(int(place[one])),
+                policy=self._policy(int(kind[one]), int(place[one])),
                 planned_cost=float(cost[one]),
                 planned_accuracy=float(accuracy[one]),
                 cost=float(other_cost[one]),
