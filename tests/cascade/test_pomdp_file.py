@@ -1,0 +1,248 @@
+"""POMDP files: what is written reads back to the same numbers and policy; what is wrong is refused by line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from calibrant.cascade import (
+    POMDPMetaVerifier,
+    PomdpSpecification,
+    format_pomdp,
+    parse_pomdp,
+    read_pomdp,
+    write_pomdp,
+)
+from calibrant.core import ConfigurationError, DataError
+
+TIGER = """# The textbook's tiger, in the ways the format allows.
+discount: 0.95
+values: reward
+states: left right
+actions: listen open-left open-right
+observations: hear-left hear-right
+start: uniform
+T: listen
+identity
+T: open-left
+uniform
+T:open-right:*
+0.5 0.5
+O: *
+uniform
+O: listen : left : hear-left 0.85
+O: listen : left : hear-right 0.15
+O: listen : right
+0.15 0.85
+R: listen : * : * : * -1
+R: open-left : left : * : * -100   # eaten
+R: 1 : right
+10 10
+10 10
+R: open-right : left : *
+10 10
+R: open-right : right : * : * -100
+"""
+
+
+def same(one: PomdpSpecification, other: PomdpSpecification) -> bool:
+    """Return whether two POMDPs are equal to the last bit."""
+    tables = ("start", "transition", "observation", "reward")
+    equal = all(np.array_equal(getattr(one, name), getattr(other, name)) for name in tables)
+    return equal and one == other
+
+
+def test_a_textbook_file_is_read() -> None:
+    """Single numbers, rows, matrices, wildcards, positions, comments, and later entries over earlier ones."""
+    spec = parse_pomdp(TIGER)
+    assert spec.states == ("left", "right")
+    assert spec.actions == ("listen", "open-left", "open-right")
+    assert spec.start.tolist() == [0.5, 0.5]
+    assert spec.transition[0].tolist() == [[1, 0], [0, 1]]
+    assert spec.transition[2].tolist() == [[0.5, 0.5], [0.5, 0.5]]
+    assert spec.observation[0].tolist() == [[0.85, 0.15], [0.15, 0.85]]
+    assert spec.observation[1].tolist() == [[0.5, 0.5], [0.5, 0.5]]
+    assert (spec.reward[0] == -1).all()
+    assert (spec.reward[1, 0] == -100).all()
+    assert (spec.reward[1, 1] == 10).all()
+    assert (spec.reward[2, 0] == 10).all()
+    assert spec.discount == 0.95
+    assert same(parse_pomdp(format_pomdp(spec)), spec)
+
+
+def test_costs_become_negative_rewards_and_counts_become_names() -> None:
+    """And without a start all states are equally likely."""
+    spec = parse_pomdp(
+        "discount: 1 values: cost states: 2 actions: 1 observations: 2\nT: 0 identity O: 0 uniform R: 0 : 1 : * : * 3"
+    )
+    assert spec.states == ("state0", "state1")
+    assert spec.reward[0, 1, 0, 0] == -3.0
+    assert spec.start.tolist() == [0.5, 0.5]
+
+
+@settings(max_examples=40)
+@given(seed=st.integers(0, 10_000))
+def test_any_pomdp_survives_the_round_trip(seed: int) -> None:
+    """To the last bit, whatever its size."""
+    rng = np.random.default_rng(seed)
+    s, a, o = (int(n) for n in rng.integers(1, 4, 3))
+    reward = np.where(rng.random((a, s, s, o)) < 0.5, 0.0, rng.normal(0, 100, (a, s, s, o)))
+    spec = PomdpSpecification(
+        states=tuple(f"S_{i}" for i in range(s)),
+        actions=tuple(f"act-{i}" for i in range(a)),
+        observations=tuple(f"o.{i}" for i in range(o)),
+        start=rng.dirichlet(np.ones(s)),
+        transition=rng.dirichlet(np.ones(s), (a, s)),
+        observation=rng.dirichlet(np.ones(o), (a, s)),
+        reward=reward,
+        discount=float(rng.random()),
+    )
+    assert same(parse_pomdp(format_pomdp(spec)), spec)
+
+
+@pytest.mark.parametrize("form", ["functional", "discrete"])
+def test_a_meta_verifier_survives_the_round_trip(form: str, tmp_path: Path) -> None:
+    """Six states as in the paper; the policy read back routes the same scores."""
+    rng = np.random.default_rng(1)
+    state = rng.choice(3, 500, p=[0.5, 0.3, 0.2])
+    scores = rng.binomial(8, np.array([0.9, 0.5, 0.2])[state]) / 8
+    fitted = POMDPMetaVerifier(form=form)  # type: ignore[arg-type]
+    fitted.fit(scores, state == 0, state < 2, small_cost=1, large_cost=50, verifier_cost=1)
+    write_pomdp(fitted.specification(), tmp_path / "meta.POMDP")
+    spec = read_pomdp(tmp_path / "meta.POMDP")
+    assert same(spec, fitted.specification())
+    assert spec.states[3:] == ("SIMPLE", "COMPLEX", "UNSOLVABLE")
+    assert len(spec.observations) == 9
+    again = POMDPMetaVerifier.from_specification(spec)
+    grid = np.linspace(0, 1, 101)
+    assert (again.route(grid) == fitted.route(grid)).all()
+    assert again.gain(grid) == pytest.approx(fitted.gain(grid) - fitted.price_ * 50)
+
+
+def test_a_file_of_ones_own_rewards_is_followed() -> None:
+    """The belief after looking decides: here one observation means complex for certain."""
+    spec = parse_pomdp(
+        """discount: 0.99
+        values: reward
+        states: SIMPLE COMPLEX
+        actions: Init Trust_SLM Invoke_LLM
+        observations: low high
+        start: 0.7 0.3
+        T: *
+        identity
+        O: * : SIMPLE
+        0.5 0.5
+        O: * : COMPLEX
+        1.0 0.0
+        R: Trust_SLM : COMPLEX : * : * -10
+        R: Invoke_LLM : COMPLEX : * : * 50
+        R: Invoke_LLM : SIMPLE : * : * -20
+        """
+    )
+    followed = POMDPMetaVerifier.from_specification(spec)
+    assert followed.gain([0.0, 1.0]) == pytest.approx([(0.3 * 60 - 0.35 * 20) / 0.65, -20.0])
+    assert followed.route([0.0, 1.0]).tolist() == [True, False]
+
+
+def test_other_pomdps_are_not_followed() -> None:
+    """Two actions are no meta-verifier; and pairs of scores are no three states."""
+    with pytest.raises(ConfigurationError, match="three actions"):
+        POMDPMetaVerifier.from_specification(
+            parse_pomdp(
+                "discount: 1 values: reward states: 1 actions: 2 observations: 2 T: * identity O: * uniform"
+            )
+        )
+    fitted = POMDPMetaVerifier(form="continuous", price=0.0)
+    fitted.fit([0.5], [0], [1], small_cost=1, large_cost=5, verifier_cost=0)
+    with pytest.raises(ConfigurationError, match="continuous"):
+        fitted.specification()
+
+
+HEAD = "discount: 1\nvalues: reward\nstates: a b\nactions: x\nobservations: o p\n"
+BODY = "T: x\nidentity\nO: x\nuniform\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        ("", 1, "discount and values"),
+        ("nonsense", 1, "an entry"),
+        ("discount 0.9", 1, "':'"),
+        ("discount: 1.5", 1, r"\[0, 1\]"),
+        ("discount: x", 1, "finite number"),
+        ("discount: nan", 1, "finite number"),
+        ("discount: 1\ndiscount: 1", 2, "once"),
+        ("discount: 1\nvalues: money", 2, "reward"),
+        ("discount: 1\nvalues:", 2, "end of the file"),
+        ("states: a a", 1, "different names"),
+        ("states:", 1, "different names"),
+        ("states: 0", 1, "1 to 10000"),
+        ("states: uniform b", 1, "different names"),
+        ("start: 0.5 0.5", 1, "before 'start'"),
+        ("T: x", 1, "before 'T'"),
+        (HEAD + "start: 0.5 0.6", 6, "sum to 1"),
+        (HEAD + "start: 0.5", 6, "2 numbers"),
+        (HEAD + "start: include a", 6, "include"),
+        (HEAD + "T: y\nidentity", 6, "one of the actions"),
+        (HEAD + "T: x : c 1", 6, "one of the states"),
+        (HEAD + "T: x : 2 1", 6, "one of the states"),
+        (HEAD + "T: x\n1 0 0", 6, "4 numbers"),
+        (HEAD + "T: x : a : b :\n1", 6, "got ':'"),
+        (HEAD + "T: x\nidentity", 7, "'O: x : a', got none"),
+        (HEAD + "T: x\nidentity\nO: x\n0.5 0.5\n0.5 0.6", 8, "sum to 1"),
+        (HEAD + "T: x\n1.5 -0.5\n0 1\nO: x\nuniform", 6, "sum to 1"),
+        (HEAD + BODY + "R: x 5", 10, "a state behind"),
+        (HEAD + BODY + "R: x : a : b : o five", 10, "finite number"),
+        (HEAD + BODY + "R: x : a : b : o", 10, "1 numbers"),
+        (
+            "discount: 1\nvalues: reward\nstates: 9999\nactions: 9999\nobservations: 2\nT: 0\nidentity",
+            6,
+            "at most",
+        ),
+    ],
+)
+def test_bad_files_are_refused_by_line(text: str, line: int, message: str, tmp_path: Path) -> None:
+    """File, line and what was expected."""
+    place = tmp_path / "bad.POMDP"
+    place.write_text(text)
+    with pytest.raises(DataError, match=message) as refused:
+        read_pomdp(place)
+    assert refused.value.line == line
+    assert f"bad.POMDP:{line}: " in str(refused.value)
+    with pytest.raises(DataError, match=f"Line {line}: "):
+        parse_pomdp(text)
+
+
+def test_files_that_cannot_be_read_are_data_errors(tmp_path: Path) -> None:
+    """Missing, or not text."""
+    with pytest.raises(DataError, match="can be read"):
+        read_pomdp(tmp_path / "none.POMDP")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DataError, match="UTF-8"):
+        read_pomdp(tmp_path / "binary")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"states": ("a", "a")},
+        {"states": ("a", "T")},
+        {"states": ("a", "b c")},
+        {"actions": ()},
+        {"start": np.array([0.5, 0.6])},
+        {"start": np.array([1.0])},
+        {"transition": np.full((1, 2, 2), 0.4)},
+        {"reward": np.full((1, 2, 2, 2), np.nan)},
+        {"discount": 2.0},
+    ],
+)
+def test_a_specification_that_cannot_be_written_is_refused(changed: dict[str, object]) -> None:
+    """Names, shapes, sums."""
+    good = parse_pomdp(HEAD + BODY)
+    options = {name: getattr(good, name) for name in good.__dataclass_fields__}
+    with pytest.raises(ConfigurationError, match="Expected"):
+        PomdpSpecification(**{**options, **changed})
