@@ -11,12 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.cascade._frontier import routing_frontier
+from calibrant.cascade._pomdp import POMDPMetaVerifier
 from calibrant.cascade._priced import Prices
 from calibrant.cascade._rules import CascadePolicy, KeepRule
 
 __all__ = ["Candidates", "Signals", "candidate_policies"]
 
 _BINS: Final = 10  # of a confidence that need not be a threshold
+_SAMPLES: Final = 8  # steps of confidence that a POMDP observes
+_CELLS: Final = 8  # of each of them, for the form that interpolates
+_FREE: Final = 1e-12  # what a model is taken to cost that costs nothing
 _PRICES: Final = 60  # of accuracy in cost at which longer chains are planned
 
 _Floats = NDArray[np.float64]
@@ -114,8 +118,9 @@ def candidate_policies(rows: Signals, prices: Prices) -> list[Candidates]:
     """Return the policies that are worth considering, the simplest first.
 
     Every model alone; for every two models each threshold on the confidence of the smaller one, as reported
-    and calibrated, and each set of tenths of it that a frontier of `routing_frontier` routes; and, where
-    there are more, thresholds for chains of models.
+    and calibrated, each set of tenths of it that `routing_frontier` routes, and what `POMDPMetaVerifier` does
+    (its `ThresholdMetaVerifier` and `SelfConsistencyMetaVerifier` are thresholds as well); and, where there
+    are more, thresholds for chains of models.
 
     Parameters
     ----------
@@ -150,7 +155,7 @@ def _of_two(rows: Signals, prices: Prices, members: tuple[int, ...], *, calibrat
             rows.correct[first][sure],
             rows.correct[last][sure],
             small_cost=prices.models[first],
-            large_cost=max(prices.models[last], 1e-12),
+            large_cost=max(prices.models[last], _FREE),
             verifier_cost=prices.verifier[first],
             k=k,
             thresholds_only=k is None,
@@ -164,7 +169,34 @@ def _of_two(rows: Signals, prices: Prices, members: tuple[int, ...], *, calibrat
                 order=frontier.order,
             )
         )
+    if len(np.unique(rows.correct[first][sure])) == 2:
+        found.append(_pomdp(rows, prices, (first, last), sure, calibrated=calibrated))
     return found
+
+
+def _pomdp(
+    rows: Signals, prices: Prices, members: tuple[int, int], sure: NDArray[np.bool_], *, calibrated: bool
+) -> _Prefixes:
+    """Return what AutoMix's meta-verifier routes at any price, with confidence as the verifier's score."""
+    first, last = members
+    signal = (rows.calibrated if calibrated else rows.raw)[first]
+    learned = POMDPMetaVerifier(k=_SAMPLES, price=0.0).fit(
+        signal[sure],
+        rows.correct[first][sure],
+        rows.correct[last][sure],
+        small_cost=prices.models[first],
+        large_cost=max(prices.models[last], _FREE),
+        verifier_cost=prices.verifier[first],
+    )
+    steps = _SAMPLES * _CELLS
+    lower = np.arange(steps) / steps
+    return _Prefixes(
+        name=f"POMDP, {learned.form_}",
+        members=members,
+        calibrated=calibrated,
+        lower=lower,
+        order=np.argsort(-learned.gain(lower + 0.5 / steps), kind="stable"),
+    )
 
 
 def _chains(rows: Signals, prices: Prices) -> list[CascadePolicy]:
