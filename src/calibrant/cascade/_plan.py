@@ -150,9 +150,9 @@ class CascadePlan:
     certificate : PlanCertificate
         What is known about its loss.
     report : PricedPolicy
-        The policy, with intervals. Held out unless it was certified on all rows.
+        The policy on the reporting half, with intervals. ``held_out`` is False where it was certified on all rows.
     alone : tuple of PricedPolicy, one per model
-        Every model alone, on the same rows.
+        Every model alone, on the reporting half.
     frontier : tuple of FrontierPoint
         From the cheapest to the most accurate.
     models : tuple of PlannedModel

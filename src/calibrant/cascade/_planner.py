@@ -77,8 +77,8 @@ def plan_cascade(  # noqa: PLR0913  (keyword-only options)
         Their costs.
     certify_on : {"all", "half"}, default "all"
         A threshold on confidence as reported is fitted to nothing, so that its guarantee holds on the very rows it
-        was found on, and all of them count; the intervals of its report are then from these rows, too. With
-        ``"half"`` it is found on the planning half and reported on the other, at the price of keeping fewer rows.
+        was found on, and all of them count; the reporting half, which has its intervals like those of every policy, is
+        then among them. With ``"half"`` it is found on the planning half alone, at the price of keeping fewer rows.
     method : str, default "label_probability"
         The confidence method the recorded confidences come from; kept for `CascadePlan.cascade`.
     level : float in (0, 1), default 0.95
@@ -132,7 +132,6 @@ def plan_cascade(  # noqa: PLR0913  (keyword-only options)
     else:
         chosen = desk.choose(target=target_accuracy, budget=budget)
         certificate, held_out = _single_test(desk, chosen, eps, allowed), True
-    place = desk.reporting if held_out else np.arange(len(runs))
     alone = [CascadePolicy(name=f"{name} alone", members=(one,)) for one, name in enumerate(runs.names)]
     return CascadePlan(
         goal="budget"
@@ -143,8 +142,8 @@ def plan_cascade(  # noqa: PLR0913  (keyword-only options)
         value=target_accuracy if budget is None else budget,
         policy=chosen,
         certificate=certificate,
-        report=desk.price(chosen, place, held_out=held_out),
-        alone=tuple(desk.price(one, place, held_out=True) for one in alone),
+        report=desk.price(chosen, desk.reporting, held_out=held_out),
+        alone=tuple(desk.price(one, desk.reporting, held_out=True) for one in alone),
         frontier=desk.frontier(),
         models=desk.models(),
         rows=PlanningRows(
