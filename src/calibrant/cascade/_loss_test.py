@@ -60,7 +60,7 @@ def loss_p_value(worse: int, better: int, n: int, epsilon: float) -> float:
 
 @lru_cache(maxsize=256)
 def critical_score(n: int, epsilon: float, delta: float) -> float:
-    """Return the score up to which a loss of epsilon is rejected at level delta; -inf where none is.
+    """Return the score up to which a loss of epsilon is rejected at level delta; no score is so low for a few rows.
 
     The level is exact, not asymptotic: with probability at most delta is the score of n rows so low
     where the loss is epsilon or more, whatever the share of rows on which the models differ (an
@@ -72,13 +72,10 @@ def critical_score(n: int, epsilon: float, delta: float) -> float:
     """
     normal = NormalDist()
     allowed = delta * (1.0 - _KEPT_BACK)
-    least = float(loss_score(0, n, n, epsilon))
     score = goal = normal.inv_cdf(allowed)
     for every in (_COARSE, 1):
         while (size := _size(score, n, epsilon, every=every)) > allowed:
             score -= max(0.005, normal.inv_cdf(min(size, 0.999)) - goal)
-            if score < least:
-                return -np.inf
     return score
 
 

@@ -53,11 +53,13 @@ def replay(
     if not sources:
         raise ConfigurationError("Expected a recorded run of each model, got none.")
     runs = pair_runs([recorded_run(one, name=f"model {place}") for place, one in enumerate(sources, 1)])
-    confidence, prices = runs.confidence, None
+    confidence, given = runs.confidence, costs
+    checks = 0.0 if verifier_cost is None else verifier_cost
     if isinstance(policy, CascadePlan):
         policy.check(runs.fingerprints)
-        confidence, prices = policy.confidence(runs.confidence, runs.labels), policy.prices
-        taken = policy.policy
+        confidence, taken = policy.confidence(runs.confidence, runs.labels), policy.policy
+        given = policy.prices.models if costs is None else costs
+        checks = policy.prices.verifier if verifier_cost is None else verifier_cost
     elif isinstance(policy, CascadePolicy):
         if policy.calibrated:
             raise ConfigurationError(
@@ -67,7 +69,5 @@ def replay(
         taken = policy
     else:
         taken = threshold_policy(policy, len(sources))
-    known = recorded_costs(runs, [None] * len(sources)) if costs is None and prices is None else costs
-    checks = verifier_cost if verifier_cost is not None else 0.0 if prices is None else prices.verifier
-    final = Prices.of(known if known is not None else prices.models if prices else [], checks)
-    return price_policy(taken, confidence, runs.correct, final, held_out=True, level=level, rng=rng)
+    prices = Prices.of(recorded_costs(runs, given or [None] * len(sources)), checks)
+    return price_policy(taken, confidence, runs.correct, prices, held_out=True, level=level, rng=rng)
