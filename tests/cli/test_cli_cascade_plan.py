@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from calibrant.cascade import CascadePlan
+from calibrant.cascade import CascadePlan, CascadePolicy, KeepRule, plan_cascade
 from calibrant.cli import app
+from calibrant.inference import _classifier
+from calibrant.testing import FakeClient
 
 N = 400
 
@@ -213,3 +217,67 @@ def test_a_plan_is_run_with_all_its_models(
     result = cascade("run", tmp_path / "out", task(tmp_path / "task.toml"), *options)
     assert result.exit_code == 2, result.output
     assert message in result.stderr
+
+
+@pytest.fixture
+def planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_task: Callable[..., Path]
+) -> tuple[Path, Path]:
+    """Return a plan that keeps what the small model says of cats, and the task of both models."""
+    pytest.importorskip("calibrant.cascade._cascade")
+    labels = ["cat", "dog"]
+    fakes = {
+        "small": FakeClient(labels, {"meow": ("cat", 0.9), "woof": ("cat", 0.6)}, name="small"),
+        "large": FakeClient(labels, {"meow": ("cat", 0.9), "woof": ("dog", 0.9)}, name="large"),
+    }
+
+    def open_fake(model: Any, *_: object, **__: object) -> Any:
+        return fakes[model] if isinstance(model, str) else model
+
+    monkeypatch.setattr(_classifier, "open_client", open_fake)
+    path = write_task()
+    runs = []
+    for name in fakes:
+        out = tmp_path / name
+        found = CliRunner().invoke(
+            app, ["evaluate", str(path), "--model", name, "--no-cache", "--out", str(out)]
+        )
+        assert found.exit_code == 0, found.output
+        runs.append(out)
+    plan = plan_cascade(*runs, small_cost=1, large_cost=50)
+    rule = KeepRule.from_threshold(0.8)
+    policy = CascadePolicy(name="threshold 0.8", members=(0, 1), rules=(rule,))
+    replace(plan, policy=policy).save(tmp_path / "plan.json")
+    return tmp_path / "plan.json", path
+
+
+MODELS = ("--model", "small", "--model", "large")
+
+
+def test_texts_are_classified_as_planned(planned: tuple[Path, Path]) -> None:
+    """By the small model where it is sure enough; the other model is named."""
+    result = cascade("run", *planned, *MODELS, "--text", "meow", "--text", "woof")
+    assert result.exit_code == 0, result.stderr
+    assert [line.split("\t")[0] for line in result.stdout.splitlines()] == ["cat", "dog"]
+    found = cascade("run", *planned, *MODELS, "--text", "meow", "--text", "woof", "--json")
+    steps = [[step["model"] for step in json.loads(line)["steps"]] for line in found.stdout.splitlines()]
+    assert steps == [["small"], ["small", "large"]]
+
+
+def test_labelled_rows_are_evaluated_as_planned(planned: tuple[Path, Path], tmp_path: Path) -> None:
+    """Into a directory like that of any evaluation; another task for each model does as well."""
+    out = tmp_path / "evaluated"
+    result = cascade("run", *planned, *MODELS, "--out", out)
+    assert result.exit_code == 0, result.output
+    assert "accuracy 1.000" in result.stdout
+    assert len((out / "predictions.jsonl").read_text().splitlines()) == 4
+    plan, task_file = planned
+    twice = cascade("run", plan, task_file, task_file, *MODELS, "--out", out, "--json")
+    assert json.loads(twice.stdout)["rows"] == 4
+
+
+def test_models_the_plan_was_not_made_for_are_refused(planned: tuple[Path, Path]) -> None:
+    """In the wrong order, here."""
+    result = cascade("run", *planned, "--model", "large", "--model", "small", "--text", "meow")
+    assert result.exit_code == 2
+    assert "This plan was made for something else" in result.stderr

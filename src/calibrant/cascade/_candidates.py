@@ -130,9 +130,7 @@ def candidate_policies(rows: Signals, prices: Prices) -> list[Candidates]:
         Of the models.
     """
     m = len(rows.correct)
-    found: list[Candidates] = [
-        _Fixed(only=CascadePolicy(name=f"model {one + 1} alone", members=(one,))) for one in range(m)
-    ]
+    found: list[Candidates] = [_Fixed(only=CascadePolicy.alone(model)) for model in range(m)]
     differs = not np.array_equal(rows.raw, rows.calibrated, equal_nan=True)
     for members in combinations(range(m), 2):
         for calibrated in (False, True) if differs else (False,):

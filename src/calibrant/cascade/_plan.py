@@ -256,8 +256,6 @@ class CascadePlan:
         StateError
             A classifier is not the one that was planned with.
         """
-        from calibrant.cascade._cascade import Cascade  # noqa: PLC0415  (not needed to plan)
-
         self.check([one.fingerprint() for one in classifiers])
         clash = {"threshold", "native_threshold", "meta_verifier", "calibrators", "escalation_order"} & set(
             options
@@ -269,6 +267,8 @@ class CascadePlan:
         members = self.policy.members
         if len(members) == 1:
             return classifiers[members[0]]
+        from calibrant.cascade._cascade import Cascade  # noqa: PLC0415  (not needed to plan)
+
         thresholds = self.policy.thresholds
         decides = {"meta_verifier": self.policy.rules} if thresholds is None else {"threshold": thresholds}
         return Cascade(

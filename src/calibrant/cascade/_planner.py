@@ -132,7 +132,7 @@ def plan_cascade(  # noqa: PLR0913  (keyword-only options)
     else:
         chosen = desk.choose(target=target_accuracy, budget=budget)
         certificate, held_out = _single_test(desk, chosen, eps, allowed), True
-    alone = [CascadePolicy(name=f"{name} alone", members=(one,)) for one, name in enumerate(runs.names)]
+    alone = [CascadePolicy.alone(model) for model in range(len(runs.names))]
     return CascadePlan(
         goal="budget"
         if budget is not None
@@ -164,7 +164,7 @@ def _certified(
     """Return the cheapest certified policy, and whether its report is on rows it was not found on."""
     last = len(desk.runs.names) - 1
     every = desk.planning if certify_on == "half" else np.arange(len(desk.runs))
-    found = [(CascadePolicy(name=f"{desk.runs.names[last]} alone", members=(last,)), every)]
+    found = [(CascadePolicy.alone(last), every)]
     if last == 1:
         found += [(policy, every) for policy in _certified_thresholds(desk, every, epsilon, delta)]
     else:
@@ -198,7 +198,7 @@ def _certified_thresholds(desk: Planning, rows: _Rows, epsilon: float, delta: fl
     sure = ~np.isnan(part.raw[0])
     if found.threshold <= float(part.raw[0][sure].min()):
         # All thresholds passed, so that the sequence goes on to keeping everything.
-        small = CascadePolicy(name=f"{desk.runs.names[0]} alone", members=(0,))
+        small = CascadePolicy.alone(0)
         worse, better = desk.losses(small, rows)
         passed = kept_in_order(
             [worse], [better], len(rows), epsilon=epsilon, delta=delta, first_is_strict=False

@@ -131,6 +131,11 @@ class CascadePolicy:
                 f"Expected a rule for each of {len(self.members)} models but the last, got {len(self.rules)}."
             )
 
+    @classmethod
+    def alone(cls, model: int) -> Self:
+        """Ask one model, and take its answer."""
+        return cls(name=f"model {model + 1} alone", members=(model,))
+
     @property
     def thresholds(self) -> tuple[float, ...] | None:
         """One per member but the last, where every rule is a threshold; None otherwise."""
