@@ -129,3 +129,12 @@ def test_bad_settings_are_refused(bad: dict[str, Any]) -> None:
         certify_cascade(
             given.pop("confidence"), given.pop("small_correct"), given.pop("large_correct"), **given
         )
+
+
+def test_thresholds_that_keep_no_row_of_the_sample_must_pass_as_well() -> None:
+    """Where nobody is at 1, the sequence still begins there: nothing kept is no evidence in few rows."""
+    n = 100
+    large = np.repeat([0.0, 1.0], [60, 40])
+    assert loss_score(0, 60, n, 0.02) <= critical_score(n, 0.02, 0.1)
+    assert certify_cascade(np.full(n, 0.9), np.ones(n), large).threshold is None
+    assert certify_cascade(np.full(n, 1.0), np.ones(n), large).threshold == 1.0

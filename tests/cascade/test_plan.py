@@ -380,3 +380,49 @@ def test_settings_out_of_range_or_at_odds_are_refused(options: dict[str, Any], m
     """Before anything is planned."""
     with pytest.raises(ConfigurationError, match=message):
         plan_cascade(*recorded(60), **{**COSTS, **options})
+
+
+def test_of_equally_accurate_policies_the_cheapest_is_taken() -> None:
+    """However large the budget."""
+    run = RecordedRun(confidence=np.full(60, 0.8), correct=np.ones(60))
+    plan = plan_cascade(run, run, **COSTS, verifier_cost=1.0, budget=1000.0)
+    assert plan.policy.members == (0,)
+
+
+def test_a_policy_for_a_budget_is_certified_only_if_it_passes_on_the_other_half() -> None:
+    """The small model alone loses 0.25 here."""
+    rng = np.random.default_rng(0)
+    small = RecordedRun(confidence=np.full(1000, 0.7), correct=rng.random(1000) < 0.7)
+    large = RecordedRun(confidence=np.full(1000, 0.7), correct=rng.random(1000) < 0.95)
+    plan = plan_cascade(small, large, **COSTS, budget=1.0)
+    assert (plan.certified, plan.certificate.holds) == (False, False)
+    assert plan.certificate.p_value > 0.9
+    assert plan.certificate.loss == pytest.approx(-plan.report.difference.estimate)
+
+
+def test_two_sequences_share_the_allowed_error() -> None:
+    """130 rows without a difference are enough for one sequence, and too few for two."""
+    run = RecordedRun(confidence=np.full(130, 0.9), correct=np.ones(130))
+    assert plan_cascade(run, run, **COSTS).certified
+    chained = plan_cascade(run, run, between=[run], between_costs=[5.0], **COSTS)
+    assert not chained.certified
+    assert chained.certificate.fewest_rows > 130
+
+
+def test_rules_on_calibrated_confidence_come_with_their_calibrators() -> None:
+    """Those on confidence as reported do without."""
+    rng = np.random.default_rng(0)
+    confidence = rng.random(2000)
+    small = RecordedRun(confidence=confidence, correct=rng.random(2000) < confidence**3)
+    large = RecordedRun(confidence=np.ones(2000), correct=rng.random(2000) < 0.95)
+    plan = plan_cascade(small, large, **COSTS, epsilon=0.05)
+    calibrator = plan.models[0].calibrator
+    assert calibrator is not None
+    raw = np.array([[0.2, np.nan, 0.9], [1.0, 1.0, 1.0]])
+    assert plan.confidence(raw) is not raw
+    np.testing.assert_array_equal(plan.confidence(raw), raw)
+    on_calibrated = replace(plan, policy=replace(plan.policy, calibrated=True))
+    expected = calibrator.predict([0.2, 0.9])
+    np.testing.assert_allclose(on_calibrated.confidence(raw)[0, [0, 2]], expected)
+    assert np.isnan(on_calibrated.confidence(raw)[0, 1])
+    assert expected[1] < 0.8

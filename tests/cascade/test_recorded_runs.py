@@ -34,11 +34,11 @@ def lines(count: int = 4, **changes: Any) -> list[dict[str, Any]]:
 
 
 def test_files_directories_lines_and_objects_are_read_alike(tmp_path: Path) -> None:
-    """The same four rows in four ways."""
+    """The same four rows in six ways."""
     path = tmp_path / "predictions.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines()))
     plain = SimpleNamespace(confidence=[0.5, 0.6, 0.7, 0.8], correct=[1, 1, 1, 1], ids=[0, 1, 2, 3])
-    for source in (path, str(tmp_path), lines(), iter(lines()), plain):
+    for source in (path, str(tmp_path), lines(), iter(lines()), plain, vars(plain)):
         found = recorded_run(source)
         assert np.asarray(found.confidence).tolist() == pytest.approx([0.5, 0.6, 0.7, 0.8])
         assert np.asarray(found.correct).tolist() == [1, 1, 1, 1]
@@ -46,7 +46,7 @@ def test_files_directories_lines_and_objects_are_read_alike(tmp_path: Path) -> N
         assert recorded_run(found) is found
 
 
-@pytest.mark.parametrize("source", [3, {"confidence": [1]}, [1, 2], None])
+@pytest.mark.parametrize("source", [3, {"confidence": [1]}, [1, 2], None, {}])
 def test_anything_else_is_refused(source: Any) -> None:
     """And what would do is said."""
     with pytest.raises(ConfigurationError, match="Expected a recorded run"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias, cast, runtime_checkable
@@ -109,8 +109,10 @@ class RecordedRun:
         return self._n
 
 
-RunSource: TypeAlias = RecordedRun | SavedPredictions | HasRows | Iterable[Mapping[str, Any]] | str | Path
-"""A run, an object with ``confidence`` and ``correct``, lines of predictions.jsonl, a file or a run directory."""
+RunSource: TypeAlias = (
+    RecordedRun | SavedPredictions | HasRows | Mapping[str, Any] | Iterable[Mapping[str, Any]] | str | Path
+)
+"""A run, columns ``confidence`` and ``correct``, lines of predictions.jsonl, a file or a run directory."""
 
 
 def recorded_run(source: RunSource, *, name: str = "") -> RecordedRun:
@@ -119,9 +121,9 @@ def recorded_run(source: RunSource, *, name: str = "") -> RecordedRun:
     Parameters
     ----------
     source : RunSource
-        A `RecordedRun`, saved predictions, any object with ``confidence`` and ``correct`` (and, if it has them,
-        the other attributes of a `RecordedRun`), mappings like the lines of ``predictions.jsonl``, the path of
-        such a file, or that of a run directory.
+        A `RecordedRun`, saved predictions, any object or mapping with ``confidence`` and ``correct`` (and, if it
+        has them, the other columns of a `RecordedRun`), mappings like the lines of ``predictions.jsonl``, the path
+        of such a file, or that of a run directory.
     name : str, optional
         What to call it where it does not say itself.
 
@@ -139,9 +141,9 @@ def recorded_run(source: RunSource, *, name: str = "") -> RecordedRun:
     if isinstance(source, SavedPredictions):
         return _of_saved(source)
     if isinstance(source, HasRows):
-        known = ("name", "ids", "inputs", "labels", "cost", "failed", "fingerprint")
-        own = {one: value for one in known if (value := getattr(source, one, None)) is not None}
-        return RecordedRun(confidence=source.confidence, correct=source.correct, **{"name": name, **own})
+        return _of_columns(lambda one: getattr(source, one, None), name)
+    if isinstance(source, Mapping) and {"confidence", "correct"} <= set(source):
+        return _of_columns(source.get, name)
     if isinstance(source, Iterable) and not isinstance(source, Mapping):
         rows = list(source)
         if all(isinstance(row, Mapping) for row in rows):
@@ -335,6 +337,16 @@ def _labels(run: RecordedRun, order: NDArray[np.intp]) -> tuple[str, ...] | None
     if any(label is None for label, needed in zip(found, sure.tolist(), strict=True) if needed):
         return None
     return tuple(label or "" for label in found)
+
+
+def _of_columns(column: Callable[[str], Any], name: str) -> RecordedRun:
+    known = ("name", "ids", "inputs", "labels", "cost", "failed", "fingerprint")
+    own = {one: value for one in known if (value := column(one)) is not None}
+    return RecordedRun(
+        confidence=column("confidence"),
+        correct=column("correct"),
+        **cast("dict[str, Any]", {"name": name, **own}),
+    )
 
 
 def _of_saved(saved: SavedPredictions) -> RecordedRun:
