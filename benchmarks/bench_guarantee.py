@@ -8,7 +8,7 @@ certified on each. `violated` is the share of samples whose cascade loses more t
 large model in the population, `small` the mean share of the population's rows that stay with the small
 model, `hindsight` that of the best threshold if the population were known, `alone` what the small model
 loses on all rows. `betting` is `small` with a betting bound (Waudby-Smith and Ramdas 2024) instead of the
-exact test, in the same sequence, on the first 50 samples.
+exact test, in the same sequence, on the first 300 samples.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from calibrant.cascade import certify_cascade
 
 BARS = {"ag_news": 0.3, "emotion": 0.3, "rotten_tomatoes": 0.0}
-_BETTING_DRAWS = 50
+_BETTING_DRAWS = 300
 
 Array = NDArray[np.float64]
 
