@@ -10,7 +10,7 @@ DATA ?= ../shared/data/tasks
 # Folder with recorded answers: ag_news.csv, emotion.csv, rotten_tomatoes.csv (probability, correct, prompt).
 RECORDED ?= ../shared/data/recorded
 
-.PHONY: demo test test-slow test-store test-browser check format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine bench-certify bench-guarantee bench-calibration bench-metrics test-notebooks
+.PHONY: demo test test-slow test-store test-browser check format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine bench-certify bench-guarantee bench-calibration bench-automix bench-cascade bench-metrics test-notebooks
 
 $(PYTHON):
 	python3 -m venv $(VENV)
@@ -84,6 +84,12 @@ bench-prior: $(INSTALLED_DEV)
 
 bench-calibration: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_calibration.py --data $(RECORDED)
+
+bench-automix: $(INSTALLED_DEV)
+	$(PYTHON) benchmarks/bench_automix.py --data $(RECORDED)
+
+bench-cascade: $(INSTALLED_DEV)
+	$(PYTHON) benchmarks/bench_cascade.py
 
 bench-metrics: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_metrics.py

@@ -10,6 +10,7 @@ import pytest
 
 HEAVY = {
     "aiohttp",
+    "fastapi",
     "gepa",
     "jinja2",
     "litellm",
@@ -19,13 +20,16 @@ HEAVY = {
     "scipy",
     "sklearn",
     "sqlalchemy",
+    "uvicorn",
     "xllamacpp",
+    "yaml",
 }
 HELP = """
 from calibrant.cli import app
 for command in ([], ["optimize"], ["classify"], ["evaluate"], ["doctor"], ["models"], ["batch"], ["batch", "submit"],
                 ["compare"], ["calibrate"],
-                ["history"], ["history", "record"], ["history", "interval"], ["history", "list"], ["report"]):
+                ["history"], ["history", "record"], ["history", "interval"], ["history", "list"], ["report"],
+                ["verifier"], ["verifier", "serve"]):
     try:
         app([*command, "--help"])
     except SystemExit as done:
@@ -54,6 +58,9 @@ def heavy_after(code: str) -> set[str]:
             id="pure-packages",
         ),
         pytest.param("import calibrant.evaluation", id="evaluation"),
+        pytest.param("import calibrant.assembly", id="assembly"),
+        pytest.param("import calibrant.cascade", id="cascade"),
+        pytest.param("import calibrant.serving", id="serving"),
         pytest.param(HELP, id="help"),
     ],
 )

@@ -30,6 +30,21 @@ PINNED = {
         "certify_threshold",
         "suggest_thresholds",
     ],
+    "calibrant.cascade": [
+        "AutoMixEntailment",
+        "AvgLogprob",
+        "Cascade",
+        "Hybrid",
+        "Margin",
+        "POMDPMetaVerifier",
+        "SelfConsistencyMetaVerifier",
+        "SelfVerify",
+        "ThresholdMetaVerifier",
+        "ibc",
+        "ibc_lift",
+        "plan_cascade",
+        "routing_frontier",
+    ],
     "calibrant.evaluation": ["BatchEvaluator", "EvaluationHistory"],
     "calibrant.logprobs": ["extract_distribution"],
     "calibrant.metrics": [
@@ -60,6 +75,15 @@ PACKAGES = [
 
 # Parameters in order; those behind "*" are keyword-only.
 SIGNATURES = {
+    "calibrant.cascade.Cascade": "classifiers * method threshold native_threshold escalation_order on_error",
+    "calibrant.cascade.Hybrid": "* logprob_weight margin_weight",
+    "calibrant.cascade.ThresholdMetaVerifier.fit": "self verifier_score small_score large_score * "
+    "small_cost large_cost verifier_cost",
+    "calibrant.cascade.ThresholdMetaVerifier.route": "self verifier_score",
+    "calibrant.cascade.ibc": "* performance cost small_performance small_cost",
+    "calibrant.cascade.ibc_lift": "* performance cost small_performance small_cost large_performance large_cost",
+    "calibrant.cascade.plan_cascade": "small large * small_cost large_cost epsilon delta target_accuracy budget",
+    "calibrant.cascade.routing_frontier": "signal small_score large_score * small_cost large_cost verifier_cost",
     "calibrant.evaluation.BatchEvaluator": "classifier * concurrency cache",
     "calibrant.evaluation.BatchEvaluator.evaluate": "self examples",
     "calibrant.evaluation.EvaluationHistory": "url",
@@ -75,6 +99,20 @@ SIGNATURES = {
     "calibrant.scoring.SigmoidScoring": "midpoint steepness",
 }
 DEFAULTS = {
+    "calibrant.cascade.Cascade": {
+        "threshold": None,
+        "native_threshold": None,
+        "escalation_order": "small_to_large",
+        "on_error": "skip",
+    },
+    "calibrant.cascade.Hybrid": {"logprob_weight": 0.5, "margin_weight": 0.5},
+    "calibrant.cascade.plan_cascade": {
+        "epsilon": 0.02,
+        "delta": 0.1,
+        "target_accuracy": None,
+        "budget": None,
+    },
+    "calibrant.cascade.routing_frontier": {"verifier_cost": 0.0},
     "calibrant.evaluation.BatchEvaluator": {"concurrency": 64, "cache": None},
     "calibrant.evaluation.EvaluationHistory.record": {"passed": None, "family": None, "capture": "always"},
     "calibrant.evaluation.EvaluationHistory.interval": {

@@ -8,13 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibrant.cascade import CascadePlan, CascadePolicy, KeepRule, plan_cascade, replay
+from calibrant.cascade import CascadePlan, KeepPolicy, KeepRule, plan_cascade, replay
 from calibrant.core import ConfigurationError, Example, StateError
 from calibrant.evaluation import BatchEvaluator
 from calibrant.inference import Classifier
 from calibrant.testing import FakeClient
-
-pytest.importorskip("calibrant.cascade._cascade")
 
 LABELS = ["cat", "dog"]
 N = 200
@@ -67,7 +65,7 @@ def test_live_answers_are_those_of_the_replay(
     """The certified threshold, zero, and rules that are no thresholds; calibrated or not."""
     models, rows, plan, runs = recorded
     if rule is not None:
-        policy = CascadePolicy(name="any", members=(0, 1), rules=(rule,), calibrated=calibrated)
+        policy = KeepPolicy(name="any", members=(0, 1), rules=(rule,), calibrated=calibrated)
         plan = replace(plan, policy=policy)
     expected = replay(plan, *runs)
     answers = plan.cascade(models).classify_many([row.input for row in rows])
@@ -83,7 +81,7 @@ def test_a_model_alone_is_its_classifier(
     """There is nothing to escalate to."""
     models, _, plan, _ = recorded
     for place, model in enumerate(models):
-        assert replace(plan, policy=CascadePolicy.alone(place)).cascade(models) is model
+        assert replace(plan, policy=KeepPolicy.alone(place)).cascade(models) is model
 
 
 def test_other_classifiers_and_options_that_are_planned_are_refused(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.cascade import CascadePolicy, KeepRule, RecordedRun, replay
+from calibrant.cascade import KeepPolicy, KeepRule, RecordedRun, replay
 from calibrant.cascade._rules import threshold_policy
 from calibrant.core import ConfigurationError
 
@@ -25,7 +25,7 @@ def runs(m: int, n: int, seed: int) -> list[RecordedRun]:
 
 
 def by_hand(
-    policy: CascadePolicy, recorded: list[RecordedRun], costs: list[float], checks: list[float]
+    policy: KeepPolicy, recorded: list[RecordedRun], costs: list[float], checks: list[float]
 ) -> tuple[list[int], list[float], list[float]]:
     """Return who answers each row, whether that is right, and what it costs, one row at a time."""
     answered, right, spent = [], [], []
@@ -51,7 +51,7 @@ def by_hand(
 
 
 @st.composite
-def policies(draw: st.DrawFn) -> CascadePolicy:
+def policies(draw: st.DrawFn) -> KeepPolicy:
     """Return any policy over three models."""
     members = draw(st.permutations(range(3)))[: draw(st.integers(1, 3))]
     rules = []
@@ -59,11 +59,11 @@ def policies(draw: st.DrawFn) -> CascadePolicy:
         edges = tuple(sorted(draw(st.sets(st.sampled_from([0.1, 0.25, 0.5, 0.7, 1.0]), max_size=3))))
         keeps = draw(st.lists(st.booleans(), min_size=len(edges) + 1, max_size=len(edges) + 1))
         rules.append(KeepRule(edges=edges, keeps=tuple(keeps)))
-    return CascadePolicy(name="any", members=tuple(members), rules=tuple(rules))
+    return KeepPolicy(name="any", members=tuple(members), rules=tuple(rules))
 
 
 @given(policy=policies(), seed=st.integers(0, 1000), n=st.integers(1, 30))
-def test_a_replay_equals_a_loop_over_the_rows(policy: CascadePolicy, seed: int, n: int) -> None:
+def test_a_replay_equals_a_loop_over_the_rows(policy: KeepPolicy, seed: int, n: int) -> None:
     """Accuracy, cost and shares, whoever is asked and whatever is kept."""
     recorded, costs, checks = runs(3, n, seed), [1.0, 10.0, 50.0], [0.5, 2.0, 4.0]
     found = replay(policy, *recorded, costs=costs, verifier_cost=checks)
@@ -74,7 +74,7 @@ def test_a_replay_equals_a_loop_over_the_rows(policy: CascadePolicy, seed: int, 
     last = np.mean(np.asarray(recorded[-1].correct))
     assert found.difference.estimate == pytest.approx(np.mean(right) - last)
     assert found.cost.lower <= found.cost.estimate + 1e-9
-    assert CascadePolicy.from_record(policy.to_record()) == policy
+    assert KeepPolicy.from_record(policy.to_record()) == policy
 
 
 def test_thresholds_stand_for_a_policy() -> None:
@@ -117,8 +117,8 @@ def test_a_rule_is_a_meta_verifier() -> None:
         (0.5, {"costs": [-1.0, 1.0]}),
         (0.5, {"verifier_cost": -1.0}),
         (0.5, {"verifier_cost": [1.0, 2.0, 3.0]}),
-        (CascadePolicy(name="three", members=(0, 2), rules=(KeepRule.from_threshold(0.5),)), {}),
-        (CascadePolicy(name="alone", members=(1,), calibrated=True), {}),
+        (KeepPolicy(name="three", members=(0, 2), rules=(KeepRule.from_threshold(0.5),)), {}),
+        (KeepPolicy(name="alone", members=(1,), calibrated=True), {}),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(policy: Any, options: dict[str, Any]) -> None:
@@ -139,9 +139,9 @@ def test_no_runs_are_refused() -> None:
         lambda: KeepRule(edges=(0.5, 0.4), keeps=(True, False, True)),
         lambda: KeepRule(edges=(0.5,), keeps=(True,)),
         lambda: KeepRule(edges=(float("inf"),), keeps=(True, False)),
-        lambda: CascadePolicy(name="", members=()),
-        lambda: CascadePolicy(name="", members=(0, 0), rules=(KeepRule.from_threshold(0.5),)),
-        lambda: CascadePolicy(name="", members=(0, 1)),
+        lambda: KeepPolicy(name="", members=()),
+        lambda: KeepPolicy(name="", members=(0, 0), rules=(KeepRule.from_threshold(0.5),)),
+        lambda: KeepPolicy(name="", members=(0, 1)),
         lambda: threshold_policy([0.5], 3),
     ],
 )

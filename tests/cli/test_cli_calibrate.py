@@ -245,3 +245,25 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     result = run(write(tmp_path / "p.jsonl", rows(100)), "--out", tmp_path / "out")
     assert result.exit_code == 2
     assert f"{tmp_path / 'out'}: cannot be written" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("metrics", "said"),
+    [
+        ({"complete": True}, ""),
+        ({"complete": False, "stopped": "Ctrl-C"}, "holds a run that ended early (Ctrl-C)"),
+        (None, "has no metrics.json"),
+    ],
+)
+def test_an_unfinished_run_is_noticed(tmp_path: Path, metrics: dict[str, Any] | None, said: str) -> None:
+    """What is there is used, and it is said that this is not all."""
+    run_directory = tmp_path / "run"
+    run_directory.mkdir()
+    write(run_directory / "predictions.jsonl", rows(200))
+    (run_directory / "run.json").write_text('{"prompt": "p", "user_template": null, "model": "m"}')
+    if metrics is not None:
+        (run_directory / "metrics.json").write_text(json.dumps(metrics))
+    found = run(run_directory, "--out", tmp_path / "out")
+    assert found.exit_code == 0
+    assert said in found.stderr
+    assert ("warning" in found.stderr) == bool(said)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from calibrant.cascade import CascadePlan, CascadePolicy, KeepRule, plan_cascade
+from calibrant.cascade import CascadePlan, KeepPolicy, KeepRule, plan_cascade
 from calibrant.cli import app
 from calibrant.inference import _classifier
 from calibrant.testing import FakeClient
@@ -224,7 +224,6 @@ def planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_task: Callable[..., Path]
 ) -> tuple[Path, Path]:
     """Return a plan that keeps what the small model says of cats, and the task of both models."""
-    pytest.importorskip("calibrant.cascade._cascade")
     labels = ["cat", "dog"]
     fakes = {
         "small": FakeClient(labels, {"meow": ("cat", 0.9), "woof": ("cat", 0.6)}, name="small"),
@@ -246,7 +245,7 @@ def planned(
         runs.append(out)
     plan = plan_cascade(*runs, small_cost=1, large_cost=50)
     rule = KeepRule.from_threshold(0.8)
-    policy = CascadePolicy(name="threshold 0.8", members=(0, 1), rules=(rule,))
+    policy = KeepPolicy(name="threshold 0.8", members=(0, 1), rules=(rule,))
     replace(plan, policy=policy).save(tmp_path / "plan.json")
     return tmp_path / "plan.json", path
 

@@ -166,3 +166,11 @@ def test_numbers_that_are_not_known_are_dashes(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.stderr
     table = [re.split(r" {2,}", line) for line in result.stdout.splitlines()]
     assert [str(tmp_path / "a.jsonl"), "0.500 (0.377 to 0.623)", "60", "-", "-", "-", "0"] in table
+
+
+def test_a_run_is_not_compared_with_itself(tmp_path: Path) -> None:
+    """The same file under two spellings is a slip, not a result of zero."""
+    one = write(tmp_path / "one.jsonl", better(20))
+    found = run(one, tmp_path / "." / "one.jsonl")
+    assert found.exit_code == 2
+    assert "got one of them twice" in found.stderr

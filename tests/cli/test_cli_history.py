@@ -322,3 +322,11 @@ def test_a_history_that_fails_later_costs_no_results(
     assert "no such table" in result.stderr
     database.unlink()
     assert json.loads(run(*arguments).stdout)["history"]["recorded"] == 8
+
+
+def test_a_misspelt_profile_is_noticed(database: Path) -> None:
+    """An interval over nothing is no error, but it is seldom meant."""
+    run("history", "record", "--evaluator", "e", "--profile", "p", "--score", "1", "--history", database)
+    found = run("history", "interval", "--evaluator", "e", "--profile", "q", "--history", database)
+    assert found.exit_code == 0
+    assert "nothing is recorded for account 'default', evaluator 'e' and profile 'q'" in found.stderr

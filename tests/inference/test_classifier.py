@@ -12,14 +12,16 @@ import pytest
 from calibrant import Classifier, Task
 from calibrant.core import (
     Client,
+    CompletionRequest,
     ConfigurationError,
     LabelSet,
     LogprobSpace,
     ModelSettings,
     Outcome,
     Prediction,
+    ProviderError,
 )
-from calibrant.inference import Decoding
+from calibrant.inference import Decoding, RetryPolicy
 from calibrant.inference import _classifier as classifier_module
 from calibrant.testing import FakeClient, fake_response
 
@@ -375,3 +377,35 @@ def test_a_model_given_by_hand_takes_nothing_of_the_tasks_model(
     assert dict(classifier.runner.options) == {}
     (warning,) = caplog.messages
     assert warning.startswith("other is asked instead of openai/x: the task's api_base")
+
+
+# --- other questions ------------------------------------------------------------------------------
+
+
+def test_the_model_can_be_asked_something_else() -> None:
+    """Under the classifier's options and retries; the answer is read, and paid from its budget."""
+    wait: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        wait.append(seconds)
+
+    response = {
+        "choices": [{"message": {"content": "Yes."}}],
+        "usage": {"prompt_tokens": 3, "completion_tokens": 2},
+    }
+    client = FakeClient(LABELS, lambda _: [{"choices": []}, response])
+    classifier = make(client, options={"seed": 1, "max_tokens": 5}, retry=RetryPolicy(sleep=sleep))
+    request = CompletionRequest(messages=({"role": "user", "content": "Sure?"},), options={"max_tokens": 9})
+    completion, attempts = asyncio.run(classifier.acomplete(request))
+    assert (completion.text, attempts, len(wait)) == ("Yes.", 2, 1)
+    assert dict(client.requests[-1].options) == {"seed": 1, "max_tokens": 9}
+    gate = classifier.runner.gate
+    assert (gate.rows, gate.tokens, gate.requests) == (0, 5, 2)
+
+
+def test_another_question_that_fails_says_how_often_it_was_asked() -> None:
+    """As a provider's error."""
+    classifier = make(FakeClient(LABELS, {"Sure?": ProviderError("no", provider="fake", status=400)}))
+    with pytest.raises(ProviderError) as caught:
+        asyncio.run(classifier.acomplete(CompletionRequest(messages=({"role": "user", "content": "Sure?"},))))
+    assert caught.value.attempts == 1

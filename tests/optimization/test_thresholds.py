@@ -49,8 +49,11 @@ def test_the_seed_prompt_is_scored_with_thresholds_of_the_training_rows(client: 
     """0.96 earns the full score from 0.95 on, and not with the default of 0.99."""
     found = optimize(make_task(), model=client, max_metric_calls=130, thresholds="auto")
     assert found.seed_prompt.validation_score == 1.0
+    assert found.thresholds is not None
+    assert found.to_record()["thresholds"]["scoring"] == found.thresholds.scoring <= 0.96
     plain = optimize(make_task(), model=client, max_metric_calls=70)
     assert plain.seed_prompt.validation_score == pytest.approx(0.3 + 0.7 * 0.96 / 0.99)
+    assert plain.thresholds is None
 
 
 def test_the_task_can_ask_for_it(client: FakeClient) -> None:

@@ -18,6 +18,7 @@ from calibrant import (
     Prediction,
     Task,
 )
+from calibrant.assembly import open_classifier, read_looper
 from calibrant.calibration import (
     CertifiedThreshold,
     PlattCalibrator,
@@ -26,7 +27,9 @@ from calibrant.calibration import (
     select_calibrator,
     suggest_thresholds,
 )
+from calibrant.cascade import Cascade, CascadeModel
 from calibrant.core import (
+    CascadeSettings,
     Client,
     CompletionRequest,
     ConfigurationError,
@@ -35,6 +38,7 @@ from calibrant.core import (
     LogprobSpace,
     Outcome,
     ProviderError,
+    Step,
 )
 from calibrant.evaluation import (
     BatchEvaluator,
@@ -125,6 +129,8 @@ assert_type(prediction.distribution, LabelDistribution | None)
 assert_type(classifier.classify_many(["meow"]), list[Prediction])
 assert_type(classifier.with_prompt("Other."), Classifier)
 assert_type(Classifier.from_task(task, model=my_model), Classifier)
+assert_type(open_classifier(task), Classifier)
+assert_type(read_looper("looper.yaml"), CascadeSettings)
 classifier.classify_many(["meow"], on_prediction=lambda index, found: print(index + 1, found.label))  # noqa: T201
 
 
@@ -176,7 +182,26 @@ except ConfigurationError as error:
 except ProviderError as error:
     assert_type(error.status, int | None)
 
+# Several models as one.
+cascade = Cascade(
+    [classifier, CascadeModel(classifier=classifier, cost=50, size="8b")],
+    method="margin",
+    threshold=[0.8, 0.5],
+    escalation_order="cost",
+    limits=Limits(max_cost=1.0),
+)
+assert_type(cascade.classify("t"), Prediction)
+assert_type(cascade.classify("t").steps, tuple[Step, ...])
+assert_type(cascade.with_prompt("Which?"), Cascade)
+assert_type(cascade.with_limits(Limits()), Cascade)
+assert_type(classifier.with_prompt("Which?"), Classifier)
+BatchEvaluator(cascade)
+ConfidenceAdapter.from_classifier(cascade)
+
 # What must not pass.
+Cascade([classifier])  # type: ignore[call-arg]
+Cascade([classifier], "margin")  # type: ignore[call-arg]
+Cascade([classifier], method="margin", escalation_order="largest")  # type: ignore[arg-type]
 Classifier(model=5, labels=["cat", "dog"])  # type: ignore[arg-type]
 Classifier("openai/x", ["cat", "dog"])  # type: ignore[call-arg]
 Classifier(model=fake, labels=labels, scoring="guess")  # type: ignore[arg-type]

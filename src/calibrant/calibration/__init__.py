@@ -28,7 +28,13 @@ from calibrant.calibration._distribution import correct_distribution, correct_pr
 from calibrant.calibration._fingerprint import Fingerprint
 from calibrant.calibration._prior import CONTENT_FREE_INPUTS, LabelPriorCorrection, PriorMethod
 from calibrant.calibration._rows import FittedRows
-from calibrant.calibration._saved import UNKNOWN, SavedPredictions, load_predictions, read_predictions
+from calibrant.calibration._saved import (
+    UNKNOWN,
+    SavedPredictions,
+    load_predictions,
+    read_predictions,
+    unfinished,
+)
 from calibrant.calibration._scaling import (
     DistributionScaling,
     ScalingSelection,
@@ -37,6 +43,7 @@ from calibrant.calibration._scaling import (
     select_scaling,
 )
 from calibrant.calibration._selection import PriorSelection, select_prior_correction
+from calibrant.calibration._state import read_state, write_state
 from calibrant.calibration._thresholds import ThresholdFamily, ThresholdSuggestion, suggest_thresholds
 
 __all__ = [
@@ -76,8 +83,11 @@ __all__ = [
     "load_calibrator",
     "load_predictions",
     "read_predictions",
+    "read_state",
     "select_calibrator",
     "select_prior_correction",
     "select_scaling",
     "suggest_thresholds",
+    "unfinished",
+    "write_state",
 ]

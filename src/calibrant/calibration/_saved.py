@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from calibrant.calibration._fingerprint import Fingerprint
 from calibrant.core import DataError, LogprobSpace, Outcome, Row, StateError, read_rows
 
-__all__ = ["UNKNOWN", "SavedPredictions", "load_predictions", "read_predictions"]
+__all__ = ["UNKNOWN", "SavedPredictions", "load_predictions", "read_predictions", "unfinished"]
 
 UNKNOWN: Final = -1  # whether the row is right
 _FILE: Final = "predictions.jsonl"
@@ -133,6 +133,30 @@ def _read(found: Iterable[Row], source: Path) -> _Rows:
     if not rows.index:
         raise DataError(f"expected rows of the {_CHOSEN} prompt, got none: choose another file.", path=source)
     return rows
+
+
+def unfinished(path: str | Path) -> str | None:
+    """Return why an evaluation's directory does not hold all of its rows, or None.
+
+    Parameters
+    ----------
+    path : path
+        As for `load_predictions`; nothing is known of what is no directory of `calibrant evaluate`.
+    """
+    place = Path(path)
+    if not (place / "run.json").exists():
+        return None
+    try:
+        metrics = json.loads((place / "metrics.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return "has no metrics.json, so the run is not finished"
+    except (OSError, ValueError) as error:
+        raise StateError(
+            f"{place / 'metrics.json'}: cannot be read ({error}): run the evaluation again."
+        ) from error
+    if metrics.get("complete", True):
+        return None
+    return f"holds a run that ended early ({metrics.get('stopped') or 'rows are missing'})"
 
 
 class _Rows:

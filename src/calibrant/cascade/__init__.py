@@ -1,10 +1,28 @@
 """The cheapest model that is sure enough: confidence methods, cascades, AutoMix, and their planning."""
 
 from calibrant.cascade._answers import normalised_answer, token_f1
+from calibrant.cascade._cascade import Cascade
+from calibrant.cascade._curves import (
+    CostRatioLift,
+    ReferenceLine,
+    RegionLifts,
+    cost_ratio_sweep,
+    reference_line,
+    region_lifts,
+)
+from calibrant.cascade._entailment import AutoMixEntailment
+from calibrant.cascade._escalation import Calibrator, EscalationRule
+from calibrant.cascade._filters import TokenFilter
 from calibrant.cascade._frontier import RoutingFrontier, routing_frontier
 from calibrant.cascade._guarantee import CertifiedCascade, certify_cascade
 from calibrant.cascade._ibc import ibc, ibc_lift
+from calibrant.cascade._label_probability import LabelProbability
+from calibrant.cascade._learned import LearnedScorer
+from calibrant.cascade._limits import RowLimits
 from calibrant.cascade._meta import MetaVerifier, SelfConsistencyMetaVerifier, ThresholdMetaVerifier
+from calibrant.cascade._models import CascadeModel
+from calibrant.cascade._named import METHOD_NAMES, method_named
+from calibrant.cascade._order import EscalationOrder
 from calibrant.cascade._plan import CascadePlan, FrontierPoint, PlanCertificate, PlannedModel, PlanningRows
 from calibrant.cascade._planner import plan_cascade
 from calibrant.cascade._policy import RoutingDecisions, RoutingPolicy, SignalBins
@@ -20,17 +38,48 @@ from calibrant.cascade._priced import PricedPolicy
 from calibrant.cascade._protocol import Answered, Assessment, ConfidenceMethod, NoEvidence
 from calibrant.cascade._recorded import RecordedRun, recorded_run
 from calibrant.cascade._replay import replay
-from calibrant.cascade._rules import CascadePolicy, KeepRule
+from calibrant.cascade._rules import KeepPolicy, KeepRule
+from calibrant.cascade._self_verify import SELF_VERIFY_PROMPT, SelfVerify
+from calibrant.cascade._several import (
+    CascadeDecisions,
+    CascadeFrontier,
+    CascadePolicy,
+    cascade_frontier,
+    plan_models,
+)
+from calibrant.cascade._token_methods import AvgLogprob, Hybrid, Margin
+from calibrant.cascade._tree import CascadeAction
+from calibrant.cascade._verification import Verification, Verifier
+from calibrant.cascade._verifier_prompt import VERIFIER_PROMPT, VerifierPrompt
 
 __all__ = [
+    "METHOD_NAMES",
+    "SELF_VERIFY_PROMPT",
+    "VERIFIER_PROMPT",
     "Answered",
     "Assessment",
+    "AutoMixEntailment",
+    "AvgLogprob",
+    "Calibrator",
+    "Cascade",
+    "CascadeAction",
+    "CascadeDecisions",
+    "CascadeFrontier",
+    "CascadeModel",
     "CascadePlan",
     "CascadePolicy",
     "CertifiedCascade",
     "ConfidenceMethod",
+    "CostRatioLift",
+    "EscalationOrder",
+    "EscalationRule",
     "FrontierPoint",
+    "Hybrid",
+    "KeepPolicy",
     "KeepRule",
+    "LabelProbability",
+    "LearnedScorer",
+    "Margin",
     "MetaVerifier",
     "NoEvidence",
     "POMDPMetaVerifier",
@@ -41,22 +90,36 @@ __all__ = [
     "PomdpSpecification",
     "PricedPolicy",
     "RecordedRun",
+    "ReferenceLine",
+    "RegionLifts",
     "Rewards",
     "RoutingDecisions",
     "RoutingFrontier",
     "RoutingPolicy",
+    "RowLimits",
     "SelfConsistencyMetaVerifier",
+    "SelfVerify",
     "SignalBins",
     "ThresholdMetaVerifier",
+    "TokenFilter",
+    "Verification",
+    "Verifier",
+    "VerifierPrompt",
+    "cascade_frontier",
     "certify_cascade",
+    "cost_ratio_sweep",
     "format_pomdp",
     "ibc",
     "ibc_lift",
+    "method_named",
     "normalised_answer",
     "parse_pomdp",
     "plan_cascade",
+    "plan_models",
     "read_pomdp",
     "recorded_run",
+    "reference_line",
+    "region_lifts",
     "replay",
     "routing_frontier",
     "token_f1",

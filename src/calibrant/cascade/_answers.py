@@ -51,7 +51,7 @@ def token_f1(prediction: str, reference: str) -> float:
     Rajpurkar et al. (2016). SQuAD: 100,000+ Questions for Machine Comprehension of Text. EMNLP.
     """
     predicted, right = (normalised_answer(text).split() for text in (prediction, reference))
-    if not predicted or not right:
-        return float(predicted == right)
+    if not predicted and not right:
+        return 1.0
     shared = (Counter(predicted) & Counter(right)).total()
     return 2.0 * shared / (len(predicted) + len(right))

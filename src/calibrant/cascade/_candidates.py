@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from calibrant.cascade._frontier import routing_frontier
 from calibrant.cascade._pomdp import POMDPMetaVerifier
 from calibrant.cascade._priced import Prices
-from calibrant.cascade._rules import CascadePolicy, KeepRule
+from calibrant.cascade._rules import KeepPolicy, KeepRule
 
 __all__ = ["Candidates", "Signals", "candidate_policies"]
 
@@ -40,7 +40,7 @@ class Signals:
     calibrated: _Floats
     correct: _Floats
 
-    def of(self, policy: CascadePolicy) -> _Floats:
+    def of(self, policy: KeepPolicy) -> _Floats:
         """Return the confidences a policy is about."""
         return self.calibrated if policy.calibrated else self.raw
 
@@ -58,7 +58,7 @@ class Candidates(Protocol):
         """Return cost and accuracy per row of each of them."""
         ...
 
-    def policy(self, place: int) -> CascadePolicy:
+    def policy(self, place: int) -> KeepPolicy:
         """Return one of them."""
         ...
 
@@ -67,7 +67,7 @@ class Candidates(Protocol):
 class _Fixed:
     """A single policy."""
 
-    only: CascadePolicy
+    only: KeepPolicy
 
     def curve(self, rows: Signals, prices: Prices) -> tuple[_Floats, _Floats]:
         route = self.only.follow(rows.of(self.only))
@@ -75,7 +75,7 @@ class _Fixed:
         cost = route.asked.mean(axis=1) @ prices.models + route.judged.mean(axis=1) @ prices.verifier
         return np.array([cost]), np.array([right.mean()])
 
-    def policy(self, place: int) -> CascadePolicy:  # noqa: ARG002  (there is one)
+    def policy(self, place: int) -> KeepPolicy:  # noqa: ARG002  (there is one)
         return self.only
 
 
@@ -104,14 +104,14 @@ class _Prefixes:
         cost = prices.models[first] + prices.verifier[first] + prices.models[last] * share
         return cost, base + np.concatenate(([0.0], gained))
 
-    def policy(self, place: int) -> CascadePolicy:
+    def policy(self, place: int) -> KeepPolicy:
         keeps = np.ones(len(self.lower), dtype=np.bool_)
         keeps[self.order[:place]] = False
         rule = KeepRule.from_bins(self.lower.tolist(), keeps.tolist())
         limit = rule.threshold
         detail = f"threshold {limit:.6g}" if limit is not None and self.name == "threshold" else self.name
         kind = f"{detail} on calibrated confidence" if self.calibrated else detail
-        return CascadePolicy(name=kind, members=self.members, rules=(rule,), calibrated=self.calibrated)
+        return KeepPolicy(name=kind, members=self.members, rules=(rule,), calibrated=self.calibrated)
 
 
 def candidate_policies(rows: Signals, prices: Prices) -> list[Candidates]:
@@ -130,7 +130,7 @@ def candidate_policies(rows: Signals, prices: Prices) -> list[Candidates]:
         Of the models.
     """
     m = len(rows.correct)
-    found: list[Candidates] = [_Fixed(only=CascadePolicy.alone(model)) for model in range(m)]
+    found: list[Candidates] = [_Fixed(only=KeepPolicy.alone(model)) for model in range(m)]
     differs = not np.array_equal(rows.raw, rows.calibrated, equal_nan=True)
     for members in combinations(range(m), 2):
         for calibrated in (False, True) if differs else (False,):
@@ -197,7 +197,7 @@ def _pomdp(
     )
 
 
-def _chains(rows: Signals, prices: Prices) -> list[CascadePolicy]:
+def _chains(rows: Signals, prices: Prices) -> list[KeepPolicy]:
     """Return thresholds for three and more models, from the most accurate policy to the cheapest.
 
     At every price of accuracy in cost the thresholds are chosen backwards: what comes after a model is to
@@ -206,14 +206,14 @@ def _chains(rows: Signals, prices: Prices) -> list[CascadePolicy]:
     m = len(rows.correct)
     scale = prices.models[-1] + sum(prices.models)
     worth = np.concatenate(([0.0], np.geomspace(1e-4, 1.0, _PRICES) / scale))
-    found: dict[tuple[object, ...], CascadePolicy] = {}
+    found: dict[tuple[object, ...], KeepPolicy] = {}
     for price in worth.tolist():
         for size in range(m, 2, -1):
             for members in combinations(range(m), size):
                 rules = _backwards(rows, prices, members, price)
                 if rules is not None:
                     shown = ", ".join(f"{rule.threshold:.6g}" for rule in rules)
-                    policy = CascadePolicy(
+                    policy = KeepPolicy(
                         name=f"thresholds {shown} on calibrated confidence",
                         members=members,
                         rules=tuple(rules),

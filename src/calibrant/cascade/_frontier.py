@@ -26,6 +26,9 @@ __all__ = ["RoutingFrontier", "routing_frontier"]
 
 Action = Literal["small", "large", "verify"]
 
+# Means are off by some units in the last place: what is asked for may miss an end by as little.
+_ALMOST = 1.0 - 1e-9
+
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RoutingFrontier:
@@ -137,7 +140,7 @@ class RoutingFrontier:
         if cost is not None:
             return self._reach(self.cost, self._check_cost(cost))
         target = check_real("performance", performance)
-        if target > self.performance[-1]:
+        if target * _ALMOST > self.performance[-1]:
             msg = (
                 f"No policy reaches a performance of {target!r}: the best one has {self.performance[-1]:.6g} at a cost "
                 f"of {self.cost[-1]:.6g}. Lower the target, or use a better large model."
@@ -172,7 +175,7 @@ class RoutingFrontier:
 
     def _check_cost(self, cost: float) -> float:
         budget = check_real("cost", cost)
-        if budget < self.cost[0]:
+        if budget < self.cost[0] * _ALMOST:
             msg = (
                 f"Nothing can be had for {budget!r} per row: the cheapest policy, "
                 f"{self.action[0]!r}, costs {self.cost[0]:.6g}."

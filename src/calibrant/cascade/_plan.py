@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from calibrant.calibration import ConfidenceCalibrator, Fingerprint, calibrator_from_record
 from calibrant.cascade._plan_file import read_plan, write_plan
 from calibrant.cascade._priced import PricedPolicy, Prices
-from calibrant.cascade._rules import CascadePolicy
+from calibrant.cascade._rules import KeepPolicy
 from calibrant.core import ConfigurationError, StateError
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class FrontierPoint:
 
     Attributes
     ----------
-    policy : CascadePolicy
+    policy : KeepPolicy
         What it takes.
     planned_cost, planned_accuracy : float
         Per row, on the half it was found on: too good by chance.
@@ -128,7 +128,7 @@ class FrontierPoint:
         On the other half.
     """
 
-    policy: CascadePolicy
+    policy: KeepPolicy
     planned_cost: float
     planned_accuracy: float
     cost: float
@@ -145,7 +145,7 @@ class CascadePlan:
         What the policy was chosen for.
     value : float or None
         The target or the budget.
-    policy : CascadePolicy
+    policy : KeepPolicy
         What was chosen.
     certificate : PlanCertificate
         What is known about its loss.
@@ -165,7 +165,7 @@ class CascadePlan:
 
     goal: Goal
     value: float | None
-    policy: CascadePolicy
+    policy: KeepPolicy
     certificate: PlanCertificate
     report: PricedPolicy
     alone: tuple[PricedPolicy, ...]
@@ -311,12 +311,12 @@ class CascadePlan:
         return cls(
             goal=record["goal"],
             value=record["value"],
-            policy=CascadePolicy.from_record(record["policy"]),
+            policy=KeepPolicy.from_record(record["policy"]),
             certificate=PlanCertificate(**record["certificate"]),
             report=PricedPolicy.from_record(record["report"]),
             alone=tuple(PricedPolicy.from_record(one) for one in record["alone"]),
             frontier=tuple(
-                FrontierPoint(**{**point, "policy": CascadePolicy.from_record(point["policy"])})
+                FrontierPoint(**{**point, "policy": KeepPolicy.from_record(point["policy"])})
                 for point in record["frontier"]
             ),
             models=tuple(

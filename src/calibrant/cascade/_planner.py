@@ -14,7 +14,7 @@ from calibrant.cascade._plan import CascadePlan, PlanCertificate, PlanningRows
 from calibrant.cascade._planning import Planning
 from calibrant.cascade._priced import Prices
 from calibrant.cascade._recorded import RunSource, pair_runs, recorded_costs, recorded_run
-from calibrant.cascade._rules import CascadePolicy, threshold_policy
+from calibrant.cascade._rules import KeepPolicy, threshold_policy
 from calibrant.core import ConfigurationError, DataError
 
 __all__ = ["CertifyOn", "plan_cascade"]
@@ -132,7 +132,7 @@ def plan_cascade(  # noqa: PLR0913  (keyword-only options)
     else:
         chosen = desk.choose(target=target_accuracy, budget=budget)
         certificate, held_out = _single_test(desk, chosen, eps, allowed), True
-    alone = [CascadePolicy.alone(model) for model in range(len(runs.names))]
+    alone = [KeepPolicy.alone(model) for model in range(len(runs.names))]
     return CascadePlan(
         goal="budget"
         if budget is not None
@@ -160,11 +160,11 @@ def plan_cascade(  # noqa: PLR0913  (keyword-only options)
 
 def _certified(
     desk: Planning, epsilon: float, delta: float, certify_on: CertifyOn
-) -> tuple[CascadePolicy, PlanCertificate, bool]:
+) -> tuple[KeepPolicy, PlanCertificate, bool]:
     """Return the cheapest certified policy, and whether its report is on rows it was not found on."""
     last = len(desk.runs.names) - 1
     every = desk.planning if certify_on == "half" else np.arange(len(desk.runs))
-    found = [(CascadePolicy.alone(last), every)]
+    found = [(KeepPolicy.alone(last), every)]
     if last == 1:
         found += [(policy, every) for policy in _certified_thresholds(desk, every, epsilon, delta)]
     else:
@@ -188,7 +188,7 @@ def _certified(
     return chosen, certificate, rows is desk.planning or chosen.members == (last,)
 
 
-def _certified_thresholds(desk: Planning, rows: _Rows, epsilon: float, delta: float) -> list[CascadePolicy]:
+def _certified_thresholds(desk: Planning, rows: _Rows, epsilon: float, delta: float) -> list[KeepPolicy]:
     """Return the lowest certified threshold of two models; and the small one alone, where that is certified."""
     part = desk.signals.take(rows)
     found = certify_cascade(part.raw[0], part.correct[0], part.correct[1], epsilon=epsilon, delta=delta)
@@ -198,7 +198,7 @@ def _certified_thresholds(desk: Planning, rows: _Rows, epsilon: float, delta: fl
     sure = ~np.isnan(part.raw[0])
     if found.threshold <= float(part.raw[0][sure].min()):
         # All thresholds passed, so that the sequence goes on to keeping everything.
-        small = CascadePolicy.alone(0)
+        small = KeepPolicy.alone(0)
         worse, better = desk.losses(small, rows)
         passed = kept_in_order(
             [worse], [better], len(rows), epsilon=epsilon, delta=delta, first_is_strict=False
@@ -207,9 +207,9 @@ def _certified_thresholds(desk: Planning, rows: _Rows, epsilon: float, delta: fl
     return policies
 
 
-def _certified_common(desk: Planning, rows: _Rows, epsilon: float, delta: float) -> list[CascadePolicy]:
+def _certified_common(desk: Planning, rows: _Rows, epsilon: float, delta: float) -> list[KeepPolicy]:
     """Return the chain of all models with the lowest certified threshold that is the same for each."""
-    found: list[CascadePolicy] = []
+    found: list[KeepPolicy] = []
     for threshold in _COMMON:
         policy = threshold_policy(threshold, len(desk.runs.names))
         worse, better = desk.losses(policy, rows)
@@ -221,7 +221,7 @@ def _certified_common(desk: Planning, rows: _Rows, epsilon: float, delta: float)
     return found
 
 
-def _certified_chains(desk: Planning, rows: _Rows, epsilon: float, delta: float) -> list[CascadePolicy]:
+def _certified_chains(desk: Planning, rows: _Rows, epsilon: float, delta: float) -> list[KeepPolicy]:
     """Return those corners of the planning half's frontier that pass on other rows, the dearest first."""
     ceiling = desk.prices.models[-1]
     found = [point.policy for point in desk.frontier() if point.planned_cost < ceiling][::-1]
@@ -232,7 +232,7 @@ def _certified_chains(desk: Planning, rows: _Rows, epsilon: float, delta: float)
     return found[:passed]
 
 
-def _single_test(desk: Planning, policy: CascadePolicy, epsilon: float, delta: float) -> PlanCertificate:
+def _single_test(desk: Planning, policy: KeepPolicy, epsilon: float, delta: float) -> PlanCertificate:
     """Return what the reporting half says about a policy that was chosen without it."""
     rows = len(desk.reporting)
     worse, better = desk.losses(policy, desk.reporting)

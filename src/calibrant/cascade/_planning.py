@@ -14,7 +14,7 @@ from calibrant.cascade._hull import rising_hull
 from calibrant.cascade._plan import FrontierPoint, PlannedModel, calibrated
 from calibrant.cascade._priced import PricedPolicy, Prices, price_policy
 from calibrant.cascade._recorded import PairedRuns
-from calibrant.cascade._rules import CascadePolicy
+from calibrant.cascade._rules import KeepPolicy
 from calibrant.core import ConfigurationError
 
 __all__ = ["Planning"]
@@ -78,7 +78,7 @@ class Planning:
             np.concatenate([np.arange(size) for size in sizes]),
         )
 
-    def choose(self, *, target: float | None, budget: float | None) -> CascadePolicy:
+    def choose(self, *, target: float | None, budget: float | None) -> KeepPolicy:
         """Return the policy for a goal, by the planning half."""
         cost, accuracy, kind, place = self.curve(self.planning)
         if budget is not None:
@@ -100,7 +100,7 @@ class Planning:
         best = int(order[0])
         return self._policy(int(kind[best]), int(place[best]))
 
-    def _policy(self, kind: int, place: int) -> CascadePolicy:
+    def _policy(self, kind: int, place: int) -> KeepPolicy:
         return self.candidates[kind].policy(place)
 
     def frontier(self) -> tuple[FrontierPoint, ...]:
@@ -118,7 +118,7 @@ class Planning:
             for one in rising_hull(cost, accuracy).tolist()
         )
 
-    def price(self, policy: CascadePolicy, rows: _Rows, *, held_out: bool) -> PricedPolicy:
+    def price(self, policy: KeepPolicy, rows: _Rows, *, held_out: bool) -> PricedPolicy:
         """Return what a policy is worth on rows, with intervals."""
         part = self.signals.take(rows)
         return price_policy(
@@ -131,13 +131,13 @@ class Planning:
             rng=self.generator,
         )
 
-    def mean_cost(self, policy: CascadePolicy, rows: _Rows) -> float:
+    def mean_cost(self, policy: KeepPolicy, rows: _Rows) -> float:
         """Return what a policy costs per row."""
         route = policy.follow(self.signals.take(rows).of(policy))
         models, checks = route.asked.mean(axis=1), route.judged.mean(axis=1)
         return float(models @ self.prices.models + checks @ self.prices.verifier)
 
-    def losses(self, policy: CascadePolicy, rows: _Rows) -> tuple[int, int]:
+    def losses(self, policy: KeepPolicy, rows: _Rows) -> tuple[int, int]:
         """Return on how many rows only the last model is right, and on how many only the policy."""
         part = self.signals.take(rows)
         answered = policy.follow(part.of(policy)).answered

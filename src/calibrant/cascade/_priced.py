@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.cascade._rules import CascadePolicy
+from calibrant.cascade._rules import KeepPolicy
 from calibrant.core import ConfigurationError, Interval
 from calibrant.metrics import bootstrap_interval, paired_comparison, wilson_interval
 
@@ -71,7 +71,7 @@ class PricedPolicy:
 
     Attributes
     ----------
-    policy : CascadePolicy
+    policy : KeepPolicy
         What was priced.
     n : int
         Rows.
@@ -87,7 +87,7 @@ class PricedPolicy:
         Whether nothing about the policy was chosen on these rows.
     """
 
-    policy: CascadePolicy
+    policy: KeepPolicy
     n: int
     accuracy: Interval
     difference: Interval
@@ -115,7 +115,7 @@ class PricedPolicy:
     def from_record(cls, record: Mapping[str, Any]) -> Self:
         """Return what `to_record` wrote; KeyError, TypeError or ValueError if it is something else."""
         return cls(
-            policy=CascadePolicy.from_record(record["policy"]),
+            policy=KeepPolicy.from_record(record["policy"]),
             n=int(record["n"]),
             accuracy=Interval(**record["accuracy"]),
             difference=Interval(**record["difference"]),
@@ -126,7 +126,7 @@ class PricedPolicy:
 
 
 def price_policy(  # noqa: PLR0913  (keyword-only options)
-    policy: CascadePolicy,
+    policy: KeepPolicy,
     confidence: _Floats,
     correct: _Floats,
     prices: Prices,
@@ -139,7 +139,7 @@ def price_policy(  # noqa: PLR0913  (keyword-only options)
 
     Parameters
     ----------
-    policy : CascadePolicy
+    policy : KeepPolicy
         What to price.
     confidence, correct : ndarray of shape (m, n)
         Of every model, the last one being the large one; confidence calibrated if the policy is.

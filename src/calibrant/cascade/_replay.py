@@ -9,14 +9,14 @@ import numpy as np
 from calibrant.cascade._plan import CascadePlan
 from calibrant.cascade._priced import PricedPolicy, Prices, price_policy
 from calibrant.cascade._recorded import RunSource, pair_runs, recorded_costs, recorded_run
-from calibrant.cascade._rules import CascadePolicy, threshold_policy
+from calibrant.cascade._rules import KeepPolicy, threshold_policy
 from calibrant.core import ConfigurationError
 
 __all__ = ["replay"]
 
 
 def replay(
-    policy: CascadePlan | CascadePolicy | float | Sequence[float],
+    policy: CascadePlan | KeepPolicy | float | Sequence[float],
     *sources: RunSource,
     costs: Sequence[float] | None = None,
     verifier_cost: float | Sequence[float] | None = None,
@@ -27,7 +27,7 @@ def replay(
 
     Parameters
     ----------
-    policy : CascadePlan, CascadePolicy, float or sequence of float
+    policy : CascadePlan, KeepPolicy, float or sequence of float
         A plan (its calibrators are applied, its prices are the default), a policy, or thresholds on confidence
         as reported: one for each model but the last, or one for all.
     *sources : RunSource
@@ -60,7 +60,7 @@ def replay(
         confidence, taken = policy.confidence(runs.confidence, runs.labels), policy.policy
         given = policy.prices.models if costs is None else costs
         checks = policy.prices.verifier if verifier_cost is None else verifier_cost
-    elif isinstance(policy, CascadePolicy):
+    elif isinstance(policy, KeepPolicy):
         if policy.calibrated:
             raise ConfigurationError(
                 f"The policy {policy.name!r} is about calibrated confidence: hand in its plan, which has the "

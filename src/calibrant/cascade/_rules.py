@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core import ConfigurationError
 
-__all__ = ["CascadePolicy", "KeepRule", "Route", "threshold_policy"]
+__all__ = ["KeepPolicy", "KeepRule", "Route", "threshold_policy"]
 
 _Floats = NDArray[np.float64]
 _Bools = NDArray[np.bool_]
@@ -97,7 +97,7 @@ class Route:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CascadePolicy:
+class KeepPolicy:
     """Which models are asked, in which order, and when an answer is kept.
 
     Attributes
@@ -198,7 +198,7 @@ class CascadePolicy:
         )
 
 
-def threshold_policy(thresholds: float | Sequence[float], n_models: int) -> CascadePolicy:
+def threshold_policy(thresholds: float | Sequence[float], n_models: int) -> KeepPolicy:
     """Return the policy of asking all models in order, each keeping what reaches its threshold.
 
     Raises
@@ -215,7 +215,7 @@ def threshold_policy(thresholds: float | Sequence[float], n_models: int) -> Casc
         if isinstance(one, bool) or not isinstance(one, int | float) or not 0.0 <= one <= 1.0:
             raise ConfigurationError(f"Expected a threshold in [0, 1], got {one!r}.")
     shown = ", ".join(f"{one:.6g}" for one in given)
-    return CascadePolicy(
+    return KeepPolicy(
         name=f"threshold {shown}" if given else "the only model",
         members=tuple(range(n_models)),
         rules=tuple(KeepRule.from_threshold(one) for one in given),

@@ -58,7 +58,8 @@ def submit(
         raise ConfigurationError("Expected --split or --file, got both: leave one out.")
     loaded = Task.from_file(task)
     rows = _rows(loaded, split, file)
-    _check_model(loaded.model.name if model is None else model)
+    if model is not None or loaded.cascade is None:  # a cascade is refused by name below
+        _check_model(loaded.model.name if model is None else model)
     classifier = Classifier.from_task(loaded, model=model)
     try:
         chosen = classifier if prompt is None else classifier.with_prompt(read_prompt(prompt))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calibrant.cli._tables import aligned, with_interval
-from calibrant.evaluation import calibrate_predictions, load_predictions
+from calibrant.evaluation import calibrate_predictions, load_predictions, unfinished
 
 if TYPE_CHECKING:
     from calibrant.calibration import CertifiedThreshold
@@ -25,13 +25,19 @@ def run_calibrate(
         load_predictions(path), target_accuracy=target_accuracy, delta=delta, seed=seed
     )
     files = found.write(out)
+    _warn(path, saved=found.fingerprint is not None)
     if as_json:
         sys.stdout.write(json.dumps(found.to_record(), ensure_ascii=False) + "\n")
         return
     names = ", ".join(file.name for file in files)
     lines = [*_lines(found), f"Files in {out}: {names}"]
     sys.stdout.write("\n".join(lines) + "\n")
-    if found.fingerprint is None:
+
+
+def _warn(path: Path, *, saved: bool) -> None:
+    if (why := unfinished(path)) is not None:
+        sys.stderr.write(f"warning: {path} {why}: only the rows that are there were used.\n")
+    if not saved:
         sys.stderr.write(
             "the calibrator was not saved: nothing says which prompt and model these predictions are from. Give "
             "the directory of the run instead of the file alone.\n"

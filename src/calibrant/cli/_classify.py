@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from calibrant.assembly import open_classifier
 from calibrant.calibration import LabelPriorCorrection
 from calibrant.core import ConfigurationError, DataError, Example, Outcome, Task, read_texts
 from calibrant.evaluation import row_record
-from calibrant.inference import Classifier
 
 if TYPE_CHECKING:
     from calibrant.core import Prediction
@@ -36,7 +36,7 @@ def run_classify(  # noqa: PLR0913  (keyword-only options)
     task = Task.from_file(task_file)
     _check_arguments(texts)
     texts = [*texts, *([] if file is None else read_texts(file, columns=task.columns))]
-    classifier = Classifier.from_task(task, model=model)
+    classifier = open_classifier(task, model=model)
     if prompt is not None:
         classifier = classifier.with_prompt(read_prompt(prompt))
     if label_prior is not None:
@@ -126,7 +126,8 @@ def _line(text: str, prediction: Prediction, *, as_json: bool) -> str:
     if prediction.outcome is not Outcome.OK:
         return f"{prediction.outcome.value}\t-\t{_shorten(text)}\t({prediction.reason})"
     confidence = "-" if prediction.confidence is None else f"{prediction.confidence:.3f}"
-    return f"{prediction.label}\t{confidence}\t{_shorten(text)}"
+    unsure = "\t(not accepted: no model was sure enough)" if prediction.accepted is False else ""
+    return f"{prediction.label}\t{confidence}\t{_shorten(text)}{unsure}"
 
 
 def _record(text: str, prediction: Prediction) -> dict[str, Any]:

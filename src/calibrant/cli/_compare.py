@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from calibrant.cli._errors import GATE_FAILED
 from calibrant.cli._tables import aligned, number, with_interval
+from calibrant.core import ConfigurationError
 from calibrant.evaluation import compare_predictions, load_predictions
 
 if TYPE_CHECKING:
@@ -20,6 +21,10 @@ __all__ = ["run_compare"]
 
 def run_compare(paths: Sequence[Path], *, require_better: bool, as_json: bool) -> None:
     """Print the comparison; exit with 3 where every run had to be better and one is not."""
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise ConfigurationError(
+            f"Expected different runs, got one of them twice: {', '.join(map(str, paths))}. Name each once."
+        )
     found = compare_predictions([load_predictions(path) for path in paths])
     text = json.dumps(found.to_record(), ensure_ascii=False) if as_json else "\n".join(_lines(found))
     sys.stdout.write(text + "\n")

@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from calibrant.core import ConfigurationError, LogprobSpace, StateError
+from calibrant.cli._options import parse_option
+from calibrant.core import LogprobSpace, StateError
 from calibrant.inference import Verdict, examine, save_examination
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def run_doctor(
     save: bool,
 ) -> None:
     """Examine a model, print and store what was found; exit code 1 where confidence would mislead."""
-    given = dict(map(_option, options))
+    given = dict(map(parse_option, options))
     with _progress(model) as on_call:
         found = examine(
             model, api_base=api_base, options=given, space=space, now=datetime.now(UTC), on_call=on_call
@@ -54,19 +55,6 @@ def run_doctor(
         _print(found, stored)
     if found.problems:
         raise SystemExit(1)
-
-
-def _option(text: str) -> tuple[str, Any]:
-    """Return name and value of ``KEY=VALUE``; what is no JSON is text."""
-    name, equals, value = text.partition("=")
-    if not name.strip() or not equals:
-        raise ConfigurationError(
-            f"Expected --option KEY=VALUE, got {text!r}: write --option temperature=0.5."
-        )
-    try:
-        return name.strip(), json.loads(value)
-    except ValueError:
-        return name.strip(), value
 
 
 @contextlib.contextmanager

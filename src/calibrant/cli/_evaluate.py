@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from calibrant.assembly import open_classifier
 from calibrant.calibration import LabelPriorCorrection
+from calibrant.cli._cascade import cascade_lines
 from calibrant.cli._classify import read_prompt
 from calibrant.cli._errors import FAILED, GATE_FAILED, INTERRUPTED
 from calibrant.cli._history import history_lines
@@ -35,12 +37,13 @@ from calibrant.evaluation import (
     default_cache,
     open_cache,
 )
-from calibrant.inference import Classifier, Limits, Stop
+from calibrant.inference import Limits, Stop
 
 if TYPE_CHECKING:
     from types import FrameType
 
     from calibrant.evaluation import EvaluationMetrics, EvaluationResult, HistoryEntry
+    from calibrant.inference import Classifier
     from calibrant.store import PredictionCache
 
     _Record = Callable[[EvaluationResult], tuple[HistoryEntry | None, StateError | None]]
@@ -173,7 +176,7 @@ def _limits(task: Task, options: EvaluateOptions) -> Limits:
 def _classifier(task: Task, options: EvaluateOptions, limits: Limits) -> Classifier:
     """Return the task's classifier under the prompt the command names."""
     prompt, template, label_prior = _prompt(options)
-    classifier = Classifier.from_task(task, model=options.model, limits=limits)
+    classifier = open_classifier(task, model=options.model, limits=limits)
     try:
         if prompt is not None:
             classifier = classifier.with_prompt(prompt, user_template=template)
@@ -279,6 +282,7 @@ def _print(result: EvaluationResult, task: Task, entry: HistoryEntry | None, *, 
     table = _table(result.metrics)
     widths = [max(len(row[column]) for row in table) for column in range(2)]
     lines = [f"{name:<{widths[0]}}  {value:<{widths[1]}}  {note}".rstrip() for name, value, note in table]
+    lines += [] if result.metrics.cascade is None else cascade_lines(result.metrics.cascade)
     lines += [] if entry is None else history_lines(entry)
     files = "/predictions.jsonl, metrics.json, run.json"
     sys.stdout.write("\n".join([title, *lines, _paid(result.metrics), f"Files: {directory}{files}"]) + "\n")

@@ -94,6 +94,11 @@ def interval(  # noqa: PLR0913
         _print_json(asdict(found))
     else:
         sys.stdout.write(_interval_line(found) + "\n")
+        if found.scores == 0 and found.strategy != "none":
+            sys.stderr.write(
+                f"nothing is recorded for account {account!r}, evaluator {evaluator!r} and profile {profile!r}: "
+                "`calibrant history list` shows what is.\n"
+            )
 
 
 @history.command(name="list")

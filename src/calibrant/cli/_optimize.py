@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,20 +13,38 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from calibrant.assembly import open_classifier
 from calibrant.cli._progress import ProgressDisplay
+from calibrant.core import ConfigurationError, Task
 from calibrant.optimization import optimize
 from calibrant.reports import write_report
 
 if TYPE_CHECKING:
+    from calibrant.inference import Classifier
     from calibrant.optimization import OptimizationResult, PromptScore
+
+_LOG = logging.getLogger("calibrant")
 
 __all__ = ["run_optimize"]
 
 
-def run_optimize(task: Path, *, out: Path | None, as_json: bool, **options: Any) -> None:  # noqa: ANN401
+def run_optimize(
+    task_file: Path,
+    *,
+    model: str | None,
+    out: Path | None,
+    as_json: bool,
+    **options: Any,  # noqa: ANN401
+) -> None:
     """Run the search and print what it found."""
-    with ProgressDisplay() as display:
-        result = optimize(task, out=out, progress=display, **options)
+    task = Task.from_file(task_file)
+    if task.cascade is not None and model is None and options.get("prior_correction") == "batch":
+        raise ConfigurationError(
+            "Expected no --prior-correction batch for a cascade: a label that it changes is one that no model was sure "
+            "of. Leave it out, or name one model with --model."
+        )
+    with _asked(task, model) as asked, ProgressDisplay() as display:
+        result = optimize(task, model=asked, out=out, progress=display, **options)
     if out is not None:
         write_report(out)
     if as_json:
@@ -33,6 +54,26 @@ def run_optimize(task: Path, *, out: Path | None, as_json: bool, **options: Any)
     console.print(_table(result))
     for line in _remarks(result, out):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def _asked(task: Task, model: str | None) -> Iterator[str | Classifier | None]:
+    """Return what the search asks: the model that is named, the task's cascade, or None for its own model."""
+    if task.cascade is None:
+        yield model
+        return
+    classifier = open_classifier(task, model=model)
+    try:
+        own = [entry.prompt for entry in task.cascade.models if entry.prompt is not None]
+        if model is None and own:
+            _LOG.warning(
+                "The search asks every model of the cascade under the same prompt: %d prompt(s) of [[cascade.models]] "
+                "are not used.",
+                len(own),
+            )
+        yield classifier
+    finally:
+        classifier.close()
 
 
 def _table(result: OptimizationResult) -> Table:

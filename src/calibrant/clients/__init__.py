@@ -11,12 +11,14 @@ from calibrant.clients._providers import needs_litellm
 from calibrant.clients._rates import RateState, rate_state
 from calibrant.clients._redact import redact
 from calibrant.clients._retry import RetryPolicy, with_retries
+from calibrant.clients._service import JsonService
 from calibrant.clients._weights import LocalModel, local_models
 
 __all__ = [
     "BatchApi",
     "CallableClient",
     "Constraint",
+    "JsonService",
     "LiteLLMClient",
     "LlamaCppClient",
     "LocalModel",

@@ -116,6 +116,8 @@ class JsonHttp:
         Seconds one call may take.
     calls : int, optional
         Calls under way at most, per event loop; by default 256.
+    most_bytes : int, default 16 MiB
+        The longest answer that is read.
     """
 
     def __init__(
@@ -125,12 +127,14 @@ class JsonHttp:
         endpoint: Endpoint,
         timeout: float,
         calls: int | None = None,
+        most_bytes: int = _MOST_BYTES,
     ) -> None:
         self.endpoint = endpoint
         self._provider = provider
         self._secrets = set(endpoint.secrets)
         self._timeout = timeout
         self._calls = calls or _CALLS
+        self._most_bytes = most_bytes
         self._lines: dict[asyncio.AbstractEventLoop, _Line] = {}
         self._lock = threading.Lock()
         self._ending: set[asyncio.Task[None]] = set()
@@ -201,10 +205,28 @@ class JsonHttp:
         line = self._lines.get(asyncio.get_running_loop()) or await self._line()
         async with line.gate:
             try:
-                return await _exchange(line.session, url, data, headers, timeout)
+                return await self._exchange(line.session, url, data, headers, timeout)
             except Exception as error:  # noqa: BLE001 (the seam: anything may come)
                 failure = self._failure(error, self._timeout if timeout is None else timeout)
         raise failure from None  # the cause may hold a key
+
+    async def _exchange(
+        self,
+        session: aiohttp.ClientSession,
+        url: str,
+        data: bytes | None,
+        headers: Mapping[str, str] | None,
+        timeout: float | None,  # noqa: ASYNC109
+    ) -> Reply:
+        method = "GET" if data is None else "POST"
+        options: dict[str, Any] = {"headers": headers} if headers else {}
+        if timeout is not None:
+            options["timeout"] = type(session.timeout)(total=timeout)
+        async with session.request(method, url, data=data, allow_redirects=False, **options) as response:
+            content = await _content(response, self._most_bytes)
+            return Reply(
+                status=response.status, headers=response.headers, data=_object(content), content=content
+            )
 
     async def through(self, work: Callable[[aiohttp.ClientSession, str], Awaitable[_T]]) -> _T:
         """Do with the session, and the server's address, what is no call with JSON: files sent and fetched.
@@ -384,39 +406,23 @@ class _TooLongError(Exception):
     """An answer is longer than what is read."""
 
 
-async def _exchange(
-    session: aiohttp.ClientSession,
-    url: str,
-    data: bytes | None,
-    headers: Mapping[str, str] | None,
-    timeout: float | None,  # noqa: ASYNC109
-) -> Reply:
-    method = "GET" if data is None else "POST"
-    options: dict[str, Any] = {"headers": headers} if headers else {}
-    if timeout is not None:
-        options["timeout"] = type(session.timeout)(total=timeout)
-    async with session.request(method, url, data=data, allow_redirects=False, **options) as response:
-        content = await _content(response)
-        return Reply(status=response.status, headers=response.headers, data=_object(content), content=content)
-
-
-async def _content(response: aiohttp.ClientResponse) -> bytes:
+async def _content(response: aiohttp.ClientResponse, most: int) -> bytes:
     """Return the body, as long as it is not too long; a compressed one may grow."""
     length = response.content_length
-    if length is not None and length <= _MOST_BYTES and "Content-Encoding" not in response.headers:
+    if length is not None and length <= most and "Content-Encoding" not in response.headers:
         return await response.read()
     pieces, size = [], length or 0
-    if size <= _MOST_BYTES:
+    if size <= most:
         size = 0
         async for piece in response.content.iter_any():
             pieces.append(piece)
             size += len(piece)
-            if size > _MOST_BYTES:
+            if size > most:
                 break
-    if size > _MOST_BYTES:
+    if size > most:
         response.close()
         raise _TooLongError(
-            f"Expected an answer of at most {_MOST_BYTES >> 20} MB, got more: it was not read. Ask for fewer "
+            f"Expected an answer of at most {most >> 20} MB, got more: it was not read. Ask for fewer "
             "tokens or log-probabilities, or look at what answers at this address."
         )
     return b"".join(pieces)

@@ -1,5 +1,6 @@
 """Data and Protocols shared by every other package; imports none of them."""
 
+from calibrant.core.cascade_settings import LOOPER_KEYS, CascadeModelSettings, CascadeSettings, HybridWeights
 from calibrant.core.completion import (
     Client,
     Completion,
@@ -39,11 +40,16 @@ from calibrant.core.rows import (
     read_rows,
     read_texts,
 )
-from calibrant.core.task import CalibrationSettings, ModelSettings, ScoringSettings, Split, Task, check_answer
+from calibrant.core.sections import describe_problem
+from calibrant.core.settings import CalibrationSettings, ModelSettings, ScoringSettings
+from calibrant.core.task import Split, Task, check_answer
 
 __all__ = [
+    "LOOPER_KEYS",
     "CalibrantError",
     "CalibrationSettings",
+    "CascadeModelSettings",
+    "CascadeSettings",
     "Client",
     "Columns",
     "Completion",
@@ -55,6 +61,7 @@ __all__ = [
     "DataError",
     "DataSource",
     "Example",
+    "HybridWeights",
     "Interval",
     "Journal",
     "LabelDistribution",
@@ -81,6 +88,7 @@ __all__ = [
     "Usage",
     "Verdict",
     "check_answer",
+    "describe_problem",
     "iter_examples",
     "normalise_label",
     "prediction_from_record",

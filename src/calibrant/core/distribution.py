@@ -84,9 +84,11 @@ class LabelDistribution:
 
     def __post_init__(self) -> None:
         for name in ("logprobs", "measured"):
-            array = np.array(getattr(self, name))  # a copy: the caller's array stays the caller's
-            array.setflags(write=False)
-            object.__setattr__(self, name, array)
+            array = getattr(self, name)
+            if not isinstance(array, np.ndarray) or array.flags.writeable or array.base is not None:
+                array = np.array(array)  # a copy: the caller's array stays the caller's
+                array.setflags(write=False)
+                object.__setattr__(self, name, array)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, LabelDistribution):

@@ -10,132 +10,31 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import pydantic
-from pydantic_core import PydanticCustomError
 
+from calibrant.core.cascade_settings import LOOPER_KEYS, CascadeSettings
 from calibrant.core.errors import ConfigurationError, DataError
 from calibrant.core.labels import LabelSet, normalise_label
 from calibrant.core.rows import Columns, DataSource, Example
+from calibrant.core.sections import Section, describe_problem, line_of, wrong
+from calibrant.core.settings import SCORING_PARAMETERS, CalibrationSettings, ModelSettings, ScoringSettings
 
-__all__ = ["CalibrationSettings", "ModelSettings", "ScoringSettings", "Split", "Task", "check_answer"]
+__all__ = ["Split", "Task", "check_answer"]
 
 Split = Literal["train", "validation", "test"]
 
 _LOG = logging.getLogger("calibrant")
 _SPLITS: tuple[Split, ...] = ("train", "validation", "test")
-DEFAULT_MODEL = "local/smollm2-135m"
 INPUT_SLOT = "{input}"
-# The fields of calibrant.scoring's strategies, which core must not import; a test compares them.
-SCORING_PARAMETERS = {
-    "linear": ("low_confidence_threshold", "min_score_on_correct"),
-    "threshold": ("threshold",),
-    "sigmoid": ("midpoint", "steepness"),
-    "brier": (),
-    "log": ("min_probability",),
-}
-_HEADER = re.compile(r"^\s*\[+([^\]=,]+)\]")
 _FIELD = re.compile(r"(?:\[\d*\]|[^.\[\]]+)(?:\[\d*\])*(?:\.[^.\[\]]+(?:\[\d*\])*)*")
 _FIELD_REMEDY = (
     "name the keys, separated by dots, as in 'category', 'result.category' or 'results[].category'"
 )
-_KEY = re.compile(r"""^\s*([\w."' \t-]+?)\s*=""")
 
 
-def _wrong(message: str, remedy: str, **values: object) -> PydanticCustomError:
-    """Return what a validator raises; `message` is a template over `values`."""
-    return PydanticCustomError("calibrant", message, {"remedy": remedy, **values})
-
-
-class _Section(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
-
-
-class ModelSettings(_Section):
-    """The ``[model]`` section: which model answers, and how it is called.
-
-    Attributes
-    ----------
-    name : str
-        ``local/smollm2-135m``, ``llamacpp:PATH.gguf`` or any litellm model name.
-    api_base : str or None
-        Endpoint of an OpenAI-compatible server.
-    space : str or None
-        ``masked`` or ``raw``, where the model's own default is wrong.
-    scoring : str or None
-        ``exact``, ``decode`` or ``sampled``; None takes what model and schema allow.
-    tolerance : float, "exact" or None
-        How far ``exact`` goes; None takes its default.
-    samples : int or None
-        How often ``sampled`` asks, at least 2; None takes its default.
-    concurrency : int or None
-        Calls in flight; None takes the model's own default.
-    options : mapping
-        Handed to the provider as they are (``temperature``, ``max_tokens``, ...).
-    """
-
-    name: str = DEFAULT_MODEL
-    api_base: str | None = None
-    space: Literal["masked", "raw"] | None = None
-    scoring: Literal["exact", "decode", "sampled"] | None = None
-    tolerance: Annotated[float, pydantic.Field(ge=0, le=1)] | Literal["exact"] | None = None
-    samples: int | None = pydantic.Field(default=None, ge=2)
-    concurrency: int | None = pydantic.Field(default=None, ge=1)
-    options: dict[str, Any] = pydantic.Field(default_factory=dict)
-
-    @pydantic.field_validator("samples")
-    @classmethod
-    def _check_samples(cls, samples: int | None, info: pydantic.ValidationInfo) -> int | None:
-        if samples is not None and info.data.get("scoring") != "sampled":
-            raise _wrong("Input should come with scoring = 'sampled'", "add it, or leave samples out")
-        return samples
-
-
-class ScoringSettings(_Section):
-    """The ``[scoring]`` section: how a prediction becomes GEPA's score and feedback.
-
-    Attributes
-    ----------
-    strategy : str
-        ``linear``, ``threshold``, ``sigmoid``, ``brier`` or ``log``.
-    high, low : float
-        Confidence thresholds of feedback, in (0, 1], `low` not above `high`.
-    parameters : mapping
-        The strategy's own parameters; ``linear`` takes `high` as its threshold by default.
-    thresholds : str or None
-        ``auto`` makes the search take `high` and `low`, and the threshold of ``linear`` unless
-        `parameters` are given, from a sample of the training rows.
-    """
-
-    strategy: Literal["linear", "threshold", "sigmoid", "brier", "log"] = "linear"
-    high: float = pydantic.Field(default=0.99, gt=0, le=1)
-    low: float = pydantic.Field(default=0.90, gt=0, le=1, validate_default=True)
-    parameters: dict[str, float] = pydantic.Field(default_factory=dict)
-    thresholds: Literal["auto"] | None = None
-
-    @pydantic.field_validator("low")
-    @classmethod
-    def _check_low(cls, low: float, info: pydantic.ValidationInfo) -> float:
-        high = info.data.get("high")
-        if high is not None and low > high:
-            raise _wrong("Input should be at most high = {high}", "lower low or raise high", high=high)
-        return low
-
-
-class CalibrationSettings(_Section):
-    """The ``[calibration]`` section: what is done to distributions before they are used.
-
-    Attributes
-    ----------
-    prior_correction : str or None
-        ``batch`` makes the search divide out every prompt's label prior.
-    """
-
-    prior_correction: Literal["batch"] | None = None
-
-
-class _DataSection(_Section):
+class _DataSection(Section):
     file: str | None = None
     train: str | None = None
     validation: str | None = None
@@ -159,7 +58,7 @@ class _DataSection(_Section):
         return found
 
 
-class _TaskFile(_Section):
+class _TaskFile(Section):
     name: str
     labels: list[Any]
     prompt: str
@@ -169,19 +68,20 @@ class _TaskFile(_Section):
     model: ModelSettings = ModelSettings()
     scoring: ScoringSettings = ScoringSettings()
     calibration: CalibrationSettings = CalibrationSettings()
+    cascade: CascadeSettings | None = None
 
     @pydantic.field_validator("field")
     @classmethod
     def _check_field(cls, field: str) -> str:
         if not _FIELD.fullmatch(field):
-            raise _wrong("Input should be a JSON path", _FIELD_REMEDY)
+            raise wrong("Input should be a JSON path", _FIELD_REMEDY)
         return field
 
     @pydantic.field_validator("user_template")
     @classmethod
     def _check_user_template(cls, template: str | None) -> str | None:
         if template is not None and INPUT_SLOT not in template:
-            raise _wrong(f"Input should hold {INPUT_SLOT}", "say where the text goes")
+            raise wrong(f"Input should hold {INPUT_SLOT}", "say where the text goes")
         return template
 
 
@@ -209,6 +109,8 @@ class Task:
         How predictions are scored during the search.
     calibration : CalibrationSettings
         What is done to distributions before they are used.
+    cascade : CascadeSettings or None
+        The models that are asked in turn instead of `model`; see `calibrant.assembly.open_classifier`.
     columns : Columns
         Which columns of its data files hold what.
     sources : mapping of str to DataSource
@@ -226,6 +128,7 @@ class Task:
     model: ModelSettings = ModelSettings()
     scoring: ScoringSettings = ScoringSettings()
     calibration: CalibrationSettings = CalibrationSettings()
+    cascade: CascadeSettings | None = None
     columns: Columns = Columns()
     sources: Mapping[Split, DataSource] = dataclasses.field(default_factory=dict)
 
@@ -283,10 +186,11 @@ class Task:
         text = _read_text(path)
         settings = _parse(text, path)
         _check_parameters(settings.scoring, text, path)
+        cascade = _check_cascade(settings, text, path)
         try:
             labels = LabelSet(settings.labels)
         except ConfigurationError as error:
-            msg = f"{path}:{_line_of(text, ('labels',))}: {error}"
+            msg = f"{path}:{line_of(text, ('labels',))}: {error}"
             raise ConfigurationError(msg) from error
         sources = settings.data.sources(path.parent)
         rows = {
@@ -305,6 +209,7 @@ class Task:
             model=settings.model,
             scoring=settings.scoring,
             calibration=settings.calibration,
+            cascade=cascade,
             columns=settings.data.columns,
             sources=sources,
         )
@@ -334,7 +239,8 @@ def _parse(text: str, path: Path) -> _TaskFile:
         raise ConfigurationError(msg) from error
     except pydantic.ValidationError as error:
         problems = [
-            f"{path}:{_line_of(text, item['loc'])}: {_describe(dict(item))}" for item in error.errors()
+            f"{path}:{line_of(text, item['loc'])}: {describe_problem(dict(item), _TaskFile)}"
+            for item in error.errors()
         ]
         raise ConfigurationError("\n".join(problems)) from error
 
@@ -343,7 +249,7 @@ def _check_parameters(scoring: ScoringSettings, text: str, path: Path) -> None:
     known = SCORING_PARAMETERS[scoring.strategy]
     takes = f"expected one of {', '.join(known)}" if known else "it takes none"
     problems = [
-        f"{path}:{_line_of(text, ('scoring', 'parameters', name))}: strategy {scoring.strategy!r} has no "
+        f"{path}:{line_of(text, ('scoring', 'parameters', name))}: strategy {scoring.strategy!r} has no "
         f"parameter {name!r}: {takes}."
         for name in scoring.parameters
         if name not in known
@@ -352,41 +258,39 @@ def _check_parameters(scoring: ScoringSettings, text: str, path: Path) -> None:
         raise ConfigurationError("\n".join(problems))
 
 
-def _describe(problem: Mapping[str, Any]) -> str:
-    location = tuple(map(str, problem["loc"]))
-    where = ".".join(location)
-    if problem["type"] == "extra_forbidden":
-        section: Any = _TaskFile
-        for name in location[:-1]:
-            section = section.model_fields[name].annotation
-        return f"unknown key {where!r}: expected one of {', '.join(section.model_fields)}."
-    if problem["type"] == "missing":
-        return f"missing key {where!r}: add it."
-    if problem["type"] == "model_type":
-        return f"{where}: expected a table, got {problem['input']!r:.80}: write [{where}] and its keys below."
-    remedy = f": {problem['ctx']['remedy']}" if problem["type"] == "calibrant" else ""
-    return f"{where}: {problem['msg']}, got {problem['input']!r:.80}{remedy}."
-
-
-def _line_of(text: str, location: Sequence[Any]) -> int:
-    """Return the line that sets the key at `location`, or the table it belongs to: tomllib keeps no positions."""
-    wanted = tuple(map(str, location))
-    table: tuple[str, ...] = ()
-    best, best_line = 0, 1
-    for number, line in enumerate(text.split("\n"), 1):
-        if header := _HEADER.match(line):
-            path = table = _path(header[1])
-        elif key := _KEY.match(line):
-            path = table + _path(key[1])
-        else:
-            continue
-        if len(path) > best and wanted[: len(path)] == path:
-            best, best_line = len(path), number
-    return best_line
-
-
-def _path(dotted: str) -> tuple[str, ...]:
-    return tuple(part.strip(" \t\"'") for part in dotted.split("."))
+def _check_cascade(settings: _TaskFile, text: str, path: Path) -> CascadeSettings | None:
+    """Refuse what is said twice or not at all; returns the section with its file relative to the task's."""
+    cascade = settings.cascade
+    if cascade is None:
+        return None
+    given = cascade.model_fields_set
+    doubled = (
+        () if cascade.file is None else sorted(given & {*LOOPER_KEYS, "native_threshold", "learned_file"})
+    )
+    problems = [
+        f"{path}:{line_of(text, ('cascade', name))}: expected no 'cascade.{name}' beside 'cascade.file': set it in "
+        "that file, or leave the file out."
+        for name in doubled
+    ]
+    if "model" in settings.model_fields_set:
+        problems.append(
+            f"{path}:{line_of(text, ('model',))}: expected no [model] beside [cascade]: it would not be asked; name it "
+            "under [[cascade.models]], or remove it."
+        )
+    if settings.calibration.prior_correction is not None:
+        problems.append(
+            f"{path}:{line_of(text, ('calibration', 'prior_correction'))}: expected no prior_correction beside "
+            "[cascade]: a label that it changes is one that no model was sure of; leave it out."
+        )
+    if not cascade.models and cascade.file is None:
+        problems.append(
+            f"{path}:{line_of(text, ('cascade',))}: expected at least one [[cascade.models]], got none: name the "
+            "models to be asked in turn."
+        )
+    if problems:
+        raise ConfigurationError("\n".join(problems))
+    files = {name: getattr(cascade, name) for name in ("file", "learned_file")}
+    return cascade.model_copy(update={name: file and path.parent / file for name, file in files.items()})
 
 
 def _load(source: DataSource, labels: LabelSet) -> tuple[Example, ...]:

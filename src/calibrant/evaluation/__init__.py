@@ -1,6 +1,6 @@
 """Batches of any size: what is asked, what came back, how good it is, and nothing paid for twice."""
 
-from calibrant.calibration import SavedPredictions, load_predictions
+from calibrant.calibration import SavedPredictions, load_predictions, unfinished
 from calibrant.evaluation._cache import default_cache, open_cache
 from calibrant.evaluation._calibrate import (
     CalibrationResult,
@@ -72,4 +72,5 @@ __all__ = [
     "retry_batch",
     "row_record",
     "submit_batch",
+    "unfinished",
 ]

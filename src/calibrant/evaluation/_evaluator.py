@@ -149,7 +149,7 @@ class BatchEvaluator:
                     "a calibrant.evaluation.Dataset."
                 )
             inspection = None
-        elif out is not None and self._classifier.client.name == "<lambda>":
+        elif out is not None and "<lambda>" in self._classifier.client.name:
             raise ConfigurationError(
                 "Expected a function with a name of its own when out is given, got a lambda: what a run has paid "
                 "for is kept under the name of its model."

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from calibrant.core import Interval
-from calibrant.metrics import LabelMetrics
+from calibrant.metrics import CascadeMetrics, LabelMetrics
 
 __all__ = ["GATES", "SCHEMA_VERSION", "EvaluationMetrics"]
 
@@ -69,6 +69,8 @@ class EvaluationMetrics:
         Wall time of this session, in seconds.
     session_rows : int
         Rows this session added; an earlier one may have left some.
+    cascade : CascadeMetrics or None
+        What the models of a cascade contributed; None for a single model.
     """
 
     rows: int
@@ -95,6 +97,7 @@ class EvaluationMetrics:
     unpriced_rows: int
     seconds: float
     session_rows: int
+    cascade: CascadeMetrics | None = None
 
     @property
     def rows_per_second(self) -> float:
@@ -103,10 +106,13 @@ class EvaluationMetrics:
 
     def to_record(self) -> dict[str, Any]:
         """Return the metrics as JSON values, as ``metrics.json`` holds them."""
+        numbers = asdict(self)
+        if self.cascade is None:
+            del numbers["cascade"]
         return {
             "schema_version": SCHEMA_VERSION,
             "kind": "evaluation",
-            **asdict(self),
+            **numbers,
             "accuracy": _interval(self.accuracy, self.correct, self.rows, "all rows"),
             "accuracy_answered": _interval(
                 self.accuracy_answered, self.correct, self.answered, "rows whose outcome is not error"

@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from array import array
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from calibrant.core import Example, LabelSet, Outcome, Prediction, normalise_label
+from calibrant.core import Example, LabelSet, Outcome, Prediction, normalise_label, step_to_record
 from calibrant.evaluation._metrics import EvaluationMetrics
 from calibrant.metrics import (
+    CascadeTally,
     ClassificationSummary,
     brier_score,
     expected_calibration_error,
@@ -41,6 +42,8 @@ class _Seen(NamedTuple):
     prompt_tokens: int
     completion_tokens: int
     cost: float | None
+    steps: Sequence[Mapping[str, Any]] = ()
+    accepted: bool | None = None
 
 
 class Tally:
@@ -60,6 +63,7 @@ class Tally:
         self._table = np.zeros((size, size + 1), dtype=np.int64)
         self._confidence = array("d")
         self._right = array("b")
+        self._cascade = CascadeTally()
         self.rows = 0
         self.correct = 0
         self.outcomes: Counter[str] = Counter({outcome.value: 0 for outcome in Outcome})
@@ -88,6 +92,8 @@ class Tally:
                 prompt_tokens=usage.prompt_tokens,
                 completion_tokens=usage.completion_tokens,
                 cost=usage.cost,
+                steps=[step_to_record(step) for step in prediction.steps],
+                accepted=prediction.accepted,
             )
         )
 
@@ -99,7 +105,8 @@ class Tally:
         KeyError, TypeError, ValueError
             It is not such a line.
         """
-        self._add(_Seen(**{name: record[name] for name in _Seen._fields}))
+        optional = _Seen._field_defaults.keys() - record.keys()  # of a single model
+        self._add(_Seen(**{name: record[name] for name in _Seen._fields if name not in optional}))
 
     @property
     def answered(self) -> int:
@@ -113,10 +120,13 @@ class Tally:
         self.outcomes[row.outcome] += 1
         self.calls += row.attempts
         self._count_payment(row)
+        right = row.label == row.answer
+        if row.steps:
+            correct = None if outcome is Outcome.ERROR else right
+            self._cascade.add(row.steps, accepted=row.accepted, correct=correct)
         if outcome is Outcome.ERROR:
             self._count_error(row.reason)
             return
-        right = row.label == row.answer
         self.correct += right
         place = -1 if row.label is None else self._place.get(normalise_label(row.label), -1)
         self._table[truth, place] += 1
@@ -178,6 +188,7 @@ class Tally:
             unpriced_rows=self.unpriced,
             seconds=seconds,
             session_rows=session_rows,
+            cascade=self._cascade.metrics(),
         )
 
 

@@ -1,7 +1,8 @@
 """From a prompt and a model to predictions: clients by name, the concurrent engine, the classifier."""
 
-from calibrant.clients import RetryPolicy
+from calibrant.clients import JsonService, RetryPolicy
 from calibrant.inference._batch_api import BatchApi, RemoteBatch, open_batch_api
+from calibrant.inference._calls import Calls
 from calibrant.inference._choice import Scoring
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._codes import LabelCodes
@@ -10,10 +11,11 @@ from calibrant.inference._feed import OnPrediction, Stop
 from calibrant.inference._limits import Gate, Limits
 from calibrant.inference._loop import run_sync
 from calibrant.inference._methods import Decoding, Method
-from calibrant.inference._models import ModelLike, open_client
+from calibrant.inference._models import ModelLike, call_options, open_client
 from calibrant.inference._reader import AnswerReader
 from calibrant.inference._runner import Query, Runner
 from calibrant.inference._sampling import Sampling
+from calibrant.inference._several import Answers, ask_together
 from calibrant.inference.doctor import (
     Examination,
     Finding,
@@ -27,13 +29,16 @@ from calibrant.inference.doctor import (
 
 __all__ = [
     "AnswerReader",
+    "Answers",
     "BatchApi",
+    "Calls",
     "Classifier",
     "Decoding",
     "ExactScoring",
     "Examination",
     "Finding",
     "Gate",
+    "JsonService",
     "LabelCodes",
     "Limits",
     "Method",
@@ -50,6 +55,8 @@ __all__ = [
     "Tolerance",
     "Verdict",
     "aexamine",
+    "ask_together",
+    "call_options",
     "examine",
     "load_examination",
     "open_batch_api",

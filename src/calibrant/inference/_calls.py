@@ -7,9 +7,18 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from calibrant.clients import RetryPolicy, with_retries
-from calibrant.core import ProviderError, ProviderTimeoutError
+from calibrant.clients import RetryPolicy, rate_state, with_retries
+from calibrant.core import (
+    CalibrantError,
+    Client,
+    Completion,
+    CompletionRequest,
+    DataError,
+    ProviderError,
+    ProviderTimeoutError,
+)
 from calibrant.inference._limits import Gate
+from calibrant.logprobs import read_completion
 
 __all__ = ["Calls"]
 
@@ -54,6 +63,36 @@ class Calls:
             The last failure; its attribute ``attempts`` holds the number of calls made.
         """
         return await with_retries(lambda: self._once(call, provider), policy=self.policy)
+
+    async def complete(self, client: Client, request: CompletionRequest) -> tuple[Completion, int]:
+        """Return a client's answer to a request that is no classification, and the calls made.
+
+        It counts towards the budgets. A broken response is retried like a failed call.
+
+        Raises
+        ------
+        ProviderError
+            As `make`.
+        CalibrantError
+            The model tried to end the program, which would end the event loop for all others.
+        """
+
+        async def ask() -> Completion:
+            try:
+                response = await client.complete(request)
+            except (SystemExit, KeyboardInterrupt) as error:
+                raise CalibrantError(f"{client.name}: the model raised {error!r}.") from error
+            self.gate.heard(rate_state(response))
+            try:
+                return read_completion(response)
+            except DataError as error:
+                raise ProviderError(
+                    f"broken response: {error}", provider=client.name, retryable=True
+                ) from error
+
+        completion, attempts = await self.make(ask, provider=client.name)
+        self.gate.charge(completion.usage, rows=0)
+        return completion, attempts
 
     async def _once(self, call: Callable[[], Awaitable[_T]], provider: str) -> _T:
         gate = self.gate

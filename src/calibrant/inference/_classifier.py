@@ -5,11 +5,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from calibrant.calibration import Fingerprint, LabelPriorCorrection, correct_prediction
 from calibrant.clients import RetryPolicy
-from calibrant.core import Client, Journal, LabelSet, LogprobSpace, Prediction, Task
+from calibrant.core import (
+    Client,
+    Completion,
+    CompletionRequest,
+    ConfigurationError,
+    Journal,
+    LabelSet,
+    LogprobSpace,
+    Prediction,
+    Task,
+)
 from calibrant.inference._calls import Calls
 from calibrant.inference._choice import MethodOptions, Scoring, choose_method
 from calibrant.inference._codes import LabelCodes
@@ -136,13 +146,14 @@ class Classifier:
         client = open_client(
             model, space=space, concurrency=gate.limits.concurrency, options=options, scoring=scoring
         )
+        self._calls = Calls(policy=retry or RetryPolicy(), gate=gate)
         wanted = MethodOptions(
             scoring=scoring if scoring is not None or space is None else "decode",
             tolerance=tolerance,
             samples=samples,
             temperature=temperature,
             label_codes=label_codes,
-            calls=Calls(policy=retry or RetryPolicy(), gate=gate),
+            calls=self._calls,
             options=call_options(options),
         )
         reader = AnswerReader(
@@ -201,7 +212,17 @@ class Classifier:
             Finished predictions.
         limits : Limits, optional
             Rates, budgets and deadlines; the concurrency in it comes before the task's.
+
+        Raises
+        ------
+        ConfigurationError
+            The task describes a cascade: `calibrant.assembly.open_classifier` opens it.
         """
+        if task.cascade is not None and model is None:
+            raise ConfigurationError(
+                f"Expected a task with one model, got the cascade of task {task.name!r}: name one model, or open all "
+                "with calibrant.assembly.open_classifier(task)."
+            )
         own = task.model
         if model is not None and own.api_base is not None:
             _LOG.warning(
@@ -233,7 +254,7 @@ class Classifier:
         """The client the calls go to."""
         return self.runner.client
 
-    def with_prompt(self, prompt: str, *, user_template: str | None = None) -> Classifier:
+    def with_prompt(self, prompt: str, *, user_template: str | None = None) -> Self:
         """Return a copy under another prompt that shares this one's client and journal.
 
         A label-prior correction stays behind: it belongs to the prompt it was fitted under.
@@ -245,7 +266,7 @@ class Classifier:
         user_template : str, optional
             By default this one's.
         """
-        copy = object.__new__(Classifier)
+        copy = object.__new__(type(self))
         copy.__dict__.update(self.__dict__)
         copy.prompt = prompt
         copy.prior_correction = None
@@ -371,6 +392,32 @@ class Classifier:
             on_prediction=on_prediction and (lambda i, found: on_prediction(i, self._corrected(found))),
             stop=stop,
         )
+
+    async def acomplete(self, request: CompletionRequest) -> tuple[Completion, int]:
+        """Ask the model something else, such as what it thinks of its answer.
+
+        Limits, retries and options are those of the classification; options of the request come before
+        the latter.
+
+        Parameters
+        ----------
+        request : CompletionRequest
+            What to ask.
+
+        Returns
+        -------
+        completion : Completion
+            What it answered.
+        attempts : int
+            Calls made.
+
+        Raises
+        ------
+        ProviderError
+            There is no answer, after retries; ``attempts`` counts the calls made.
+        """
+        options = {**self.runner.options, **request.options}
+        return await self._calls.complete(self.client, replace(request, options=options))
 
     def _corrected(self, prediction: Prediction) -> Prediction:
         if self.prior_correction is None:

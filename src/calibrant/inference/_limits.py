@@ -268,11 +268,11 @@ class Gate:
         """Whether no call succeeded although every one that may be in flight was tried three times."""
         return not self.successes and self.failures >= _TRIES * self.limits.concurrency
 
-    def charge(self, usage: Usage) -> None:
-        """Take note of what a row took."""
+    def charge(self, usage: Usage, *, rows: int = 1) -> None:
+        """Take note of what a row took, or (no `rows`) of what one took besides."""
         tokens = usage.prompt_tokens + usage.completion_tokens
         with self._lock:
-            self.rows += 1
+            self.rows += rows
             self.tokens += tokens
             self.cost += usage.cost or 0.0
             self.unpriced += usage.cost is None and tokens > 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from calibrant.clients import rate_state
@@ -113,7 +113,7 @@ class Decoding:
             if silent is None:
                 raise
             prediction, attempts = silent, error.attempts
-        return prediction if attempts == prediction.attempts else replace(prediction, attempts=attempts)
+        return prediction if attempts == prediction.attempts else prediction.with_effort(attempts=attempts)
 
     def _wants_evidence(self, request: CompletionRequest, prediction: Prediction) -> bool:
         asked = request.top_logprobs > 0 and self.reader.space is not LogprobSpace.NONE

@@ -7,7 +7,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
@@ -225,7 +225,7 @@ class Runner:
         if stored is None and row.repeated and self.journal is not None:
             stored = self.journal.get_many([row.key]).get(row.key)
         if stored is not None:
-            return replace(stored, attempts=0)
+            return stored.with_effort(attempts=0)
         template = row.query.user_template
         if template is not None and INPUT_SLOT not in template:
             reason = f"the user template lacks {INPUT_SLOT}, so the model never saw the text"
@@ -234,7 +234,7 @@ class Runner:
         while (other := flying.get(row.key)) is not None:
             await asyncio.wait([other])
             if not other.cancelled() and other.exception() is None:
-                return replace(other.result(), attempts=0)
+                return other.result().with_effort(attempts=0)
         future = flying[row.key] = asyncio.get_running_loop().create_future()
         try:
             prediction = await self._ask_and_store(row)
@@ -245,22 +245,29 @@ class Runner:
             future.cancel()  # nothing came: whoever waits asks for itself
 
     async def _ask_and_store(self, row: _Row) -> Prediction:
+        prediction = await self._ask(row.query)
+        self.gate.charge(prediction.usage)
+        if self.journal is not None and self._is_final(prediction):
+            self.journal.put(row.key, prediction)
+        return prediction
+
+    def _is_final(self, prediction: Prediction) -> bool:
+        """Return whether asking again would bring nothing else, so that a journal may keep it."""
+        return prediction.outcome is not Outcome.ERROR
+
+    async def _predict(self, query: Query) -> Prediction:
         request = CompletionRequest(
-            messages=row.query.messages(),
+            messages=query.messages(),
             response_format=self.response_format,
             top_logprobs=self.top_logprobs,
             options=self.options,
         )
-        prediction = await self._ask(request)
-        self.gate.charge(prediction.usage)
-        if self.journal is not None and prediction.outcome is not Outcome.ERROR:
-            self.journal.put(row.key, prediction)
-        return prediction
+        return await self.method.predict(request)
 
-    async def _ask(self, request: CompletionRequest) -> Prediction:
+    async def _ask(self, query: Query) -> Prediction:
         start = time.perf_counter()
         try:
-            prediction = await self.method.predict(request)
+            prediction = await self._predict(query)
         except (SystemExit, KeyboardInterrupt) as error:
             # Either would end the event loop, and every later call would wait for ever.
             raise CalibrantError(f"{self.client.name}: the model raised {error!r}.") from error
@@ -275,8 +282,8 @@ class Runner:
                 label=None, outcome=Outcome.ERROR, reason=str(error), attempts=error.attempts
             )
         else:
-            self._answered = True
-        return replace(prediction, latency_seconds=time.perf_counter() - start)
+            self._answered = self._answered or prediction.outcome is not Outcome.ERROR
+        return prediction.with_effort(latency_seconds=time.perf_counter() - start)
 
     def _key(self, query: Query) -> str:
         """Return a digest of everything that can change the prediction."""

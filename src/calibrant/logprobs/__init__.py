@@ -1,6 +1,6 @@
 """Token log-probabilities of one answer become a distribution over the labels."""
 
-from calibrant.logprobs._align import joint_logprob
+from calibrant.logprobs._align import AlignedField, align, joint_logprob
 from calibrant.logprobs._completion import read_completion, reported_tokens
 from calibrant.logprobs._distribution import OpeningMasses, extract_distribution, opening_masses
 from calibrant.logprobs._fields import UnparsedError, field_value
@@ -9,10 +9,12 @@ from calibrant.logprobs._trie import LabelTrie
 from calibrant.logprobs._walk import LabelWalk
 
 __all__ = [
+    "AlignedField",
     "LabelTrie",
     "LabelWalk",
     "OpeningMasses",
     "UnparsedError",
+    "align",
     "as_response_format",
     "enum_schema",
     "extract_distribution",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 
 from calibrant.core import Completion, LogprobsUnavailableError, Token
@@ -21,6 +22,8 @@ from calibrant.logprobs._fields import (
 __all__ = ["AlignedField", "align", "checked", "joint_logprob"]
 
 _MAX_ATTEMPTS = 64
+# Longer answers are not remembered.
+_SHORT = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +59,8 @@ class AlignedField:
         """Return the byte offset of the token at `index`."""
         return self.ends[index - 1] if index else 0
 
-    def joint_logprob(self) -> float:
-        """Return the sum of the log-probabilities of the tokens that hold content, <= 0.
+    def content(self) -> tuple[Token, ...]:
+        """Return the tokens that hold content, in order, at least one.
 
         Tokens without bytes between them count: some servers report a cut character as an empty
         token first. An empty string has no content; its closing quote stands in.
@@ -66,7 +69,11 @@ class AlignedField:
         while first and self.ends[first - 1] == self.begin == self.start(first - 1):
             first -= 1
         last = self.holder(max(self.end - 1, self.begin))
-        return sum(checked(token.logprob) for token in self.tokens[first : last + 1])
+        return self.tokens[first : last + 1]
+
+    def joint_logprob(self) -> float:
+        """Return the sum of the log-probabilities of the tokens that hold content, <= 0."""
+        return sum(checked(token.logprob) for token in self.content())
 
 
 def checked(logprob: float) -> float:
@@ -140,20 +147,30 @@ def align(completion: Completion, field_path: str) -> AlignedField:
         msg = f"The tokens of {field_path!r} cannot be found: {error}"
         raise LogprobsUnavailableError(msg) from error
     stream = b"".join([token.data for token in completion.tokens])
-    found = stream.rfind(body.encode("utf-8", "surrogatepass"))
-    try:
-        span = value_span(stream, found, path) if found >= 0 else _search(stream, path, value)
-    except LookupError:
-        span = None
+    quote = isinstance(value, str)
+    locate = _known_span if quote and len(stream) <= _SHORT else _span
+    span = locate(stream, body, path, value)
     if span is None:
         msg = (
             f"The tokens do not spell the answer, so {field_path!r} cannot be aligned: "
             f"tokens {stream[:80]!r}, answer {body[:80]!r}."
         )
         raise LogprobsUnavailableError(msg)
-    quote = isinstance(value, str)
     ends = list(accumulate([len(token.data) for token in completion.tokens]))
     return AlignedField(value, completion.tokens, ends, stream, span[0] + quote, span[1] - quote)
+
+
+def _span(stream: bytes, body: str, path: FieldPath, value: object) -> tuple[int, int] | None:
+    """Return where the value at `path` of the document `body` begins and ends in the stream, quotes included."""
+    found = stream.rfind(body.encode("utf-8", "surrogatepass"))
+    try:
+        return value_span(stream, found, path) if found >= 0 else _search(stream, path, value)
+    except LookupError:
+        return None
+
+
+# A label set has few answers: the same text comes again and again.
+_known_span = lru_cache(maxsize=1024)(_span)
 
 
 def _search(stream: bytes, path: FieldPath, value: object) -> tuple[int, int] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Any, Final
 
 from calibrant.core import Completion, DataError, Token, Usage
@@ -197,8 +197,13 @@ def _usable(content: object, read: Any) -> tuple[Token, ...] | None:  # noqa: AN
 
 
 def _openai_tokens(items: Sequence[object]) -> Iterable[Token]:
-    for item, (data, logprob) in zip(items, _openai_pairs(items), strict=True):
-        yield Token(data, logprob, _openai_pairs(_get(item, "top_logprobs") or ()))
+    tops = [_get(item, "top_logprobs") or () for item in items]
+    pairs = _openai_pairs([*items, *chain.from_iterable(tops)])
+    begin = len(items)
+    for (data, logprob), top in zip(pairs[:begin], tops, strict=True):
+        end = begin + len(top)
+        yield Token(data, logprob, pairs[begin:end])
+        begin = end
 
 
 def _openai_pairs(items: Sequence[Any]) -> tuple[tuple[bytes, float], ...]:

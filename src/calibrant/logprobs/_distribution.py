@@ -61,6 +61,9 @@ __all__ = ["FLOOR", "OpeningMasses", "extract_distribution", "log_normalise", "o
 FLOOR: Final = 1e-12
 """No label's probability is reported below this, so that logarithms stay finite."""
 
+# So few labels are faster without numpy.
+_FEW: Final = 32
+
 _Follow = Callable[[bytes], Branch]
 
 
@@ -258,6 +261,8 @@ def log_normalise(weights: list[float]) -> NDArray[np.float64]:
     total = math.fsum(weights)
     if total <= 0:
         return np.full(len(weights), -math.log(len(weights)))
+    if len(weights) <= _FEW and min(weights) >= FLOOR * total:
+        return np.array([math.log(weight / total) for weight in weights], dtype=np.float64)
     probabilities = np.array(weights, dtype=np.float64) / total
     if min(weights) < FLOOR * total:
         low = probabilities < FLOOR

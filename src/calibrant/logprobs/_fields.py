@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from calibrant.core import CalibrantError, Completion, ConfigurationError
 
@@ -30,6 +30,8 @@ _STRING = re.compile(_STRING_PATTERN, re.DOTALL)
 _STRUCTURE = re.compile(_STRING_PATTERN + rb"|[\[\]{}]", re.DOTALL)
 _SCALAR = re.compile(rb"[^\s,\]}]+")
 _COLON = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*")
+# Longer answers are not remembered.
+_SHORT: Final = 512
 _COMMA = re.compile(rb"[ \t\r\n]*,?[ \t\r\n]*")
 
 
@@ -116,6 +118,22 @@ def field_value(answer: Completion | str, field_path: str) -> Any:  # noqa: ANN4
 
 def answer_value(body: str, path: FieldPath, name: str, *, cut_off: bool = False) -> Any:  # noqa: ANN401
     """Parse `body` and return the value at `path`; errors as `field_value`."""
+    # A label set has few answers: the same text comes again and again.
+    known = _text_at(body, path) if len(body) <= _SHORT else None
+    return _parsed(body, path, name, cut_off=cut_off) if known is None else known
+
+
+@lru_cache(maxsize=1024)
+def _text_at(body: str, path: FieldPath) -> str | None:
+    """Return the text at `path`; None where there is none (and no parsed value is shared that could be changed)."""
+    try:
+        value = _parsed(body, path, "")
+    except UnparsedError:
+        return None
+    return value if isinstance(value, str) else None
+
+
+def _parsed(body: str, path: FieldPath, name: str, *, cut_off: bool = False) -> Any:  # noqa: ANN401
     try:
         node = json.loads(body)
     except (ValueError, RecursionError) as error:

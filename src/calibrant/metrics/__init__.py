@@ -2,6 +2,7 @@
 
 from calibrant.metrics._bootstrap import bootstrap_interval
 from calibrant.metrics._calibration_error import brier_score, expected_calibration_error, log_loss
+from calibrant.metrics._cascade import CascadeMetrics, CascadeModelMetrics, CascadeTally
 from calibrant.metrics._classification import ClassificationSummary, LabelMetrics, classification_summary
 from calibrant.metrics._distributions import multiclass_brier_score, multiclass_log_loss
 from calibrant.metrics._intervals import paired_mean_interval, wilson_interval
@@ -10,6 +11,9 @@ from calibrant.metrics._selective import aurc, auroc, excess_aurc, selective_acc
 from calibrant.metrics._validation import check_confidence, check_confidence_correct
 
 __all__ = [
+    "CascadeMetrics",
+    "CascadeModelMetrics",
+    "CascadeTally",
     "ClassificationSummary",
     "LabelMetrics",
     "PairedComparison",

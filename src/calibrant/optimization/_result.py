@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from calibrant.calibration import ThresholdSuggestion
 from calibrant.core import Example, Interval, Outcome, Prediction, prediction_to_record, write_atomically
 from calibrant.metrics import PairedComparison, paired_comparison, wilson_interval
 
@@ -77,6 +78,8 @@ class OptimizationResult:
         US dollars of the whole run, earlier sessions and reflection included; None where no price is known.
     seconds : float
         Wall time of this session, in seconds.
+    thresholds : ThresholdSuggestion or None
+        The confidence thresholds the search found for itself; None where it was given them.
     """
 
     task: str
@@ -95,6 +98,7 @@ class OptimizationResult:
     completions_without_logprobs: int
     cost: float | None
     seconds: float
+    thresholds: ThresholdSuggestion | None = None
 
     def to_record(self) -> dict[str, Any]:
         """Return the result as JSON values, as ``result.json`` holds them."""

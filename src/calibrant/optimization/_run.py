@@ -66,7 +66,7 @@ Proposer = Callable[..., dict[str, str]]
 def optimize(  # noqa: PLR0913  (keyword-only options)
     task: Task | str | Path,
     *,
-    model: ModelLike | None = None,
+    model: ModelLike | Classifier | None = None,
     reflection_model: str | Callable[[str], str] | None = None,
     proposer: Literal["exemplar", "reflection"] | Proposer | None = None,
     max_metric_calls: int = 600,
@@ -83,8 +83,9 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     ----------
     task : Task or path
         The task, or its TOML file; needs train, validation and test rows.
-    model : str, Client or callable, optional
-        Answers instead of the task's own model.
+    model : str, Client, callable or Classifier, optional
+        Answers instead of the task's own model. A classifier, such as the cascade of a task
+        (`calibrant.assembly.open_classifier`), is neither changed nor closed.
     reflection_model : str or callable, optional
         Writes new prompts from feedback: a litellm model name or ``prompt -> text``.
     proposer : {"exemplar", "reflection"} or callable, optional
@@ -125,16 +126,15 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     """
     started = time.perf_counter()
     if out is not None:
-        _check_names(model, reflection_model, proposer)
+        _check_names(_asked(model), reflection_model, proposer)
     task = task if isinstance(task, Task) else Task.from_file(task)
     plan = _plan(task, reflection_model, proposer, minibatch_size, seed, prior_correction, thresholds)
     _check_budget(task, plan, max_metric_calls)
     scoring = _scoring(task.scoring)
     with ExitStack() as stack:
-        classifier = Classifier.from_task(task, model=model)
-        stack.callback(classifier.close)
+        classifier = _open(task, model, stack)
         directory = None if out is None else open_directory(Path(out), _fingerprint(task, model, plan))
-        classifier.runner.journal = stack.enter_context(PredictionJournal(_file(directory, JOURNAL)))
+        classifier.use_journal(stack.enter_context(PredictionJournal(_file(directory, JOURNAL))))
         store = stack.enter_context(JsonlStore(_file(directory, "reflections.jsonl")))
         tracker = ProgressTracker(progress, total=max_metric_calls)
         reflection = plan.reflection_model
@@ -157,13 +157,32 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     return result
 
 
+def _open(task: Task, model: ModelLike | Classifier | None, stack: ExitStack) -> Classifier:
+    """Return what is asked, as a copy of what was handed in: the journal is this run's."""
+    if isinstance(model, Classifier):
+        if model.labels != task.labels:
+            raise ConfigurationError(
+                f"Expected a classifier over the labels of task {task.name!r}, got one over others: open it from the "
+                "task."
+            )
+        return model.with_limits(model.runner.gate.limits)
+    classifier = Classifier.from_task(task, model=model)
+    stack.callback(classifier.close)
+    return classifier
+
+
 def _check_names(*functions: object) -> None:
     for function in functions:
-        if name_of(function).endswith("<lambda>"):
+        if "<lambda>" in name_of(function):
             raise ConfigurationError(
                 f"Expected a function with a name of its own when out is given, got {name_of(function)}: what a run "
                 "has paid for is kept under the names of its models and proposer."
             )
+
+
+def _asked(model: ModelLike | Classifier | None) -> ModelLike | None:
+    """Return what is in a classifier's place of a model."""
+    return model.client if isinstance(model, Classifier) else model
 
 
 def _file(directory: Path | None, name: str) -> Path | None:
@@ -265,7 +284,7 @@ def _check_budget(task: Task, plan: _Plan, max_metric_calls: int) -> None:
         )
 
 
-def _fingerprint(task: Task, model: ModelLike | None, plan: _Plan) -> dict[str, Any]:
+def _fingerprint(task: Task, model: ModelLike | Classifier | None, plan: _Plan) -> dict[str, Any]:
     content = {
         "labels": task.labels.labels,
         "prompt": task.prompt,
@@ -280,10 +299,12 @@ def _fingerprint(task: Task, model: ModelLike | None, plan: _Plan) -> dict[str, 
             for split in ("train", "validation", "test")
         ],
     }
+    if isinstance(model, Classifier):
+        content["classifier"] = model.describe()
     return {
         "schema_version": 1,
         "task": hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest(),
-        "model": name_of(task.model.name if model is None else model),
+        "model": name_of(task.model.name if model is None else _asked(model)),
         "proposer": plan.name,
         "reflection_model": None if plan.reflection_model is None else name_of(plan.reflection_model),
         "minibatch_size": plan.minibatch_size,
@@ -462,4 +483,5 @@ class _Run:
             completions_without_logprobs=self.adapter.completions_without_logprobs,
             cost=sum(known) if known else None,
             seconds=seconds,
+            thresholds=self.adapter.suggested_thresholds,
         )

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core import DataError, Outcome, StateError
+from calibrant.metrics import CascadeMetrics, CascadeTally
 
 __all__ = ["RowTexts", "Rows", "read_rows", "read_texts"]
 
@@ -52,6 +53,8 @@ class Rows:
         Rows by outcome.
     torn : bool
         Whether the last line was cut off, and left out.
+    cascade : CascadeMetrics or None
+        What the models of a cascade contributed; None for a single model.
     """
 
     path: Path
@@ -67,6 +70,7 @@ class Rows:
     offset: NDArray[np.int64]
     outcomes: Mapping[str, int]
     torn: bool
+    cascade: CascadeMetrics | None = None
 
     def __len__(self) -> int:
         return len(self.answer)
@@ -111,6 +115,7 @@ class _Columns:
         self.confidence, self.own, self.latency, self.cost = (array("d") for _ in range(4))
         self.key, self.offset = array("Q"), array("q")
         self.outcomes: Counter[str] = Counter()
+        self.cascade = CascadeTally()
         self.places = {label: place for place, label in enumerate(labels)}
 
     def add(self, record: Mapping[str, Any], offset: int) -> None:
@@ -129,6 +134,9 @@ class _Columns:
         )
         digest = hashlib.blake2b(f"{text}\0{answer}".encode("utf-8", "surrogatepass"), digest_size=8)
         places = self._place(answer), self._place(label)
+        if steps := record.get("steps"):
+            correct = answer == label if known else None
+            self.cascade.add(steps, accepted=record.get("accepted"), correct=correct)
         # Nothing is taken over before all of the row is known to fit.
         self.answer.append(places[0])
         self.label.append(places[1])
@@ -165,6 +173,7 @@ class _Columns:
             offset=np.array(self.offset, dtype=np.int64),
             outcomes=dict(self.outcomes),
             torn=torn,
+            cascade=self.cascade.metrics(),
         )
 
 

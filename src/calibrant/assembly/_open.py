@@ -1,0 +1,170 @@
+"""From a task to what answers it: one classifier, or a cascade."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from typing import Any, Final
+
+from calibrant.assembly._looper import read_looper
+from calibrant.cascade import Cascade, CascadeModel, ConfidenceMethod, LearnedScorer, method_named
+from calibrant.core import (
+    CascadeModelSettings,
+    CascadeSettings,
+    ConfigurationError,
+    Journal,
+    StateError,
+    Task,
+)
+from calibrant.inference import Classifier, Limits, ModelLike
+
+__all__ = ["open_classifier"]
+
+_LOG = logging.getLogger("calibrant")
+
+# What only a task file says of a cascade, whether or not the rest stands in the looper's own.
+_ROW_LIMITS: Final = ("max_escalations", "max_tokens", "max_cost", "deadline_seconds")
+_TOKEN_METHODS: Final = frozenset({"avg_logprob", "margin", "hybrid"})
+
+
+def open_classifier(
+    task: Task,
+    *,
+    model: ModelLike | None = None,
+    journal: Journal | None = None,
+    limits: Limits | None = None,
+) -> Classifier:
+    """Return what a task describes: a `Cascade` where it has a ``[cascade]`` section, else a `Classifier`.
+
+    Parameters
+    ----------
+    task : Task
+        The task.
+    model : str, Client or callable, optional
+        Asked instead of the task's own model, or instead of its whole cascade.
+    journal : Journal, optional
+        Finished predictions.
+    limits : Limits, optional
+        Rates, budgets and deadlines of whole runs.
+
+    Returns
+    -------
+    Classifier
+        Closing it frees all that was opened for it.
+
+    Raises
+    ------
+    ConfigurationError
+        A setting is wrong, or does not fit the others; see `Cascade` and `read_looper`.
+    StateError
+        The learned scorer's file cannot be used, or it was fitted on another model or prompt.
+    """
+    settings = task.cascade
+    if settings is None:
+        return Classifier.from_task(task, model=model, journal=journal, limits=limits)
+    task = replace(task, cascade=None)
+    if model is not None:
+        _LOG.warning(
+            "%s alone is asked: the task's cascade and its settings are not used.",
+            model if isinstance(model, str) else "Another model",
+        )
+        return Classifier.from_task(task, model=model, journal=journal, limits=limits)
+    return _open_cascade(task, _resolved(settings), journal=journal, limits=limits)
+
+
+def _resolved(settings: CascadeSettings) -> CascadeSettings:
+    """Return the settings with what the looper's file says, if there is one."""
+    if settings.file is None:
+        return settings
+    looper = read_looper(settings.file)
+    own: dict[str, Any] = {name: getattr(settings, name) for name in _ROW_LIMITS}
+    return looper.model_copy(update={**own, "models": _chosen(settings, looper.models)})
+
+
+def _chosen(
+    settings: CascadeSettings, named: tuple[CascadeModelSettings, ...]
+) -> tuple[CascadeModelSettings, ...]:
+    """Return the task's models in the order in which the looper's file names them, where it names any."""
+    if not settings.models or not named:
+        models = settings.models or named
+        if not models:
+            raise ConfigurationError(
+                f"{settings.file}: expected modelRefs, or [[cascade.models]] in the task file, got neither: name the "
+                "models to be asked in turn."
+            )
+        return models
+    known = [model.name for model in settings.models]
+    for model in named:
+        if model.name not in known:
+            raise ConfigurationError(
+                f"{settings.file}: modelRefs names {model.name!r}, but [[cascade.models]] has {', '.join(known)}: add "
+                "it there, or remove it."
+            )
+    return tuple(model for ref in named for model in settings.models if model.name == ref.name)
+
+
+def _open_cascade(
+    task: Task, settings: CascadeSettings, *, journal: Journal | None, limits: Limits | None
+) -> Cascade:
+    rowless = replace(task, train=(), validation=(), test=())
+    with ExitStack() as opened:
+        models = []
+        for own in settings.models:
+            described = replace(rowless, model=own, prompt=task.prompt if own.prompt is None else own.prompt)
+            classifier = Classifier.from_task(described)
+            opened.callback(classifier.close)
+            models.append(
+                CascadeModel(
+                    classifier=classifier,
+                    cost=own.cost,
+                    size=own.size,
+                    quality=own.quality,
+                    name=own.alias,
+                    concurrency=own.concurrency,
+                )
+            )
+        method = _method(settings, [model.classifier for model in models])
+        opened.callback(method.close)
+        cascade = Cascade(
+            models,
+            method=method,
+            threshold=settings.threshold,
+            native_threshold=settings.native_threshold,
+            escalation_order=settings.escalation_order,
+            cost_quality_tradeoff=settings.cost_quality_tradeoff,
+            on_error=settings.on_error,
+            **{name: getattr(settings, name) for name in _ROW_LIMITS},
+            limits=limits,
+            journal=journal,
+            owns_models=True,
+        )
+        opened.pop_all()
+    return cascade
+
+
+def _method(settings: CascadeSettings, classifiers: Sequence[Classifier]) -> ConfidenceMethod:
+    """Return the confidence method; a learned one was fitted on the answers of one of the models."""
+    if settings.learned_file is None:
+        return method_named(settings.confidence_method, **_method_options(settings))
+    for classifier in classifiers[:-1]:
+        with suppress(StateError):
+            return LearnedScorer.load(settings.learned_file, fingerprint=classifier.fingerprint())
+    return LearnedScorer.load(settings.learned_file, fingerprint=classifiers[-1].fingerprint())
+
+
+def _method_options(settings: CascadeSettings) -> dict[str, Any]:
+    """Return what the confidence method is made from."""
+    method = settings.confidence_method
+    options: dict[str, Any] = {"token_filter": settings.token_filter} if method in _TOKEN_METHODS else {}
+    if settings.hybrid_weights is not None:
+        options |= settings.hybrid_weights.model_dump()
+    if method == "automix_entailment":
+        options |= {
+            "url": settings.verifier_server_url,
+            "timeout_seconds": settings.verifier_timeout_seconds,
+        }
+        if settings.threshold is not None:
+            options["threshold"] = settings.threshold
+    return options

@@ -1,0 +1,422 @@
+"""Several models as one classifier: the cheapest that is sure enough answers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final, Self, TypeVar, get_args
+
+from calibrant.calibration import Fingerprint, LabelPriorCorrection
+from calibrant.cascade._escalation import Calibrator, EscalationRule, Thresholds, in_order, open_policy
+from calibrant.cascade._judge import ContextOf, Judge
+from calibrant.cascade._limits import RowLimits
+from calibrant.cascade._models import CascadeModel, with_names
+from calibrant.cascade._named import method_named
+from calibrant.cascade._order import EscalationOrder, escalated
+from calibrant.cascade._protocol import ConfidenceMethod
+from calibrant.cascade._purse import Purse
+from calibrant.cascade._walk import CascadeRunner, Member, OnError, Walk
+from calibrant.core import Completion, CompletionRequest, ConfigurationError, Journal, LogprobSpace
+from calibrant.inference import Classifier, Decoding, Limits
+
+__all__ = ["Cascade"]
+
+_V = TypeVar("_V")
+
+_NO_MODEL: Final = (
+    "A cascade has no model of its own to be asked: ask the cascade, or one of its classifiers."
+)
+
+
+class _CascadeClient:
+    """Stands where a classifier has its client.
+
+    Parameters
+    ----------
+    name : str
+        The cascade's.
+    space : LogprobSpace
+        What its members' log-probabilities are.
+    """
+
+    def __init__(self, name: str, space: LogprobSpace) -> None:
+        self.name = name
+        self.space = space
+
+    async def complete(self, request: CompletionRequest) -> object:  # noqa: ARG002  (the Protocol's)
+        """Refuse: only the members have models."""
+        raise ConfigurationError(_NO_MODEL)
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+
+class Cascade(Classifier):
+    """Asks models in order until one is sure enough; to everyone else it is one classifier.
+
+    An answer whose confidence reaches the threshold is accepted. When all fall short the most confident
+    answer is returned (of equals the later model's) with `Prediction.accepted` False, and an answer without
+    evidence only where there is no other: its confidence is None. `Prediction.steps` says what every
+    model contributed, `Prediction.confidence` is the method's, and usage and attempts count every call.
+
+    Every member is asked under its own prompt and user template. Where a query has another prompt than the
+    cascade's (a candidate of an optimiser, `with_prompt`), this takes the place of every member's; so does
+    another template.
+
+    Parameters
+    ----------
+    classifiers : sequence of Classifier or CascadeModel
+        The models, over the same labels. The cascade works with copies and changes none of them.
+    method : ConfidenceMethod or str
+        Says how sure an answer is; its name stands for it with its defaults (see `method_named`).
+    threshold : float or sequence of float, optional
+        Confidence in [0, 1] from which an answer is accepted; by default the method's. A sequence has one
+        per model in the order in which they are asked; one less takes the last model's answer however
+        sure it is.
+    native_threshold : float or sequence of float, optional
+        The same in the method's own unit, such as a mean natural log-probability.
+    escalation_order : {"small_to_large", "size", "declared", "cost", "automix"}
+        ``small_to_large`` and ``size`` go by the number of parameters, where need be as the model's name
+        tells it; where no model has one, the order is as declared. ``cost`` goes by cost. ``automix`` sorts
+        by ``(1 - t) * quality + t * expense``, both growing: with t = 1 the cheapest comes first, with
+        t = 0 the weakest. Expense is the cost between the least and the greatest, in [0, 1]; quality, where
+        it is not given, ``0.3 + 0.7 * min(billions / 70, 1)``, or 0.5 without a size. Equals stay as declared.
+    cost_quality_tradeoff : float, default 0.3
+        The t of ``automix``, in [0, 1].
+    on_error : {"skip", "fail"}
+        Whether a model that fails, refuses, answers with no label, or without evidence, is passed over for
+        the next one, or ends the row with what is known so far.
+    max_escalations, max_tokens, max_cost, deadline_seconds : number, optional
+        What one row may take, at least 0: answers passed over, tokens and US dollars of all its calls,
+        seconds. They are looked at before a further model is asked; see `RowLimits`.
+    meta_verifier : object with ``route``, or sequence of them, optional
+        Decides instead of a threshold, as `EscalationRule` says; one per model but the last, whose
+        answer is then taken.
+    calibrators : sequence of (Calibrator or None), optional
+        One per model as listed; applied to the method's confidence before anything is decided.
+    verify_last : bool, optional
+        Whether the method is asked about the last model's answer; by default, unless a meta-verifier
+        decides. An answer nobody verified has no confidence and is not accepted.
+    context_of : callable, optional
+        Returns what the answer to a text should be grounded in, or None, for methods that use it; in keys
+        of a journal it counts by its name.
+    name : str, optional
+        By default ``cascade(first -> second)``.
+    limits : Limits, optional
+        Budgets and deadline of whole runs. Rates, calls in flight and deadlines of calls are the
+        members' own, where `with_limits` or this says nothing else. By default there is the members'
+        greatest concurrency and their least deadline.
+    journal : Journal, optional
+        Finished predictions, of the members as well: another threshold asks no model again.
+    owns_models : bool, default False
+        Whether `close` closes the classifiers and the method that were given, too.
+
+    Attributes
+    ----------
+    method : ConfidenceMethod
+        Says how sure an answer is.
+
+    Raises
+    ------
+    ConfigurationError
+        Models and method do not fit together, or a setting is out of range or contradicts another.
+    StateError
+        A calibrator was fitted on another classifier.
+
+    Examples
+    --------
+    >>> from calibrant.testing import FakeClient
+    >>> small = FakeClient(["cat", "dog"], {"purrs": ("cat", 0.9)}, default=("dog", 0.6), name="small-1b")
+    >>> large = FakeClient(["cat", "dog"], {}, default=("cat", 0.95), name="large-8b")
+    >>> models = [
+    ...     Classifier(model=one, labels=["cat", "dog"], field="category") for one in (small, large)
+    ... ]
+    >>> cascade = Cascade(models, method="label_probability", threshold=0.8)
+    >>> [step.model for step in cascade.classify("sits there").steps]
+    ['small-1b', 'large-8b']
+    """
+
+    def __init__(  # noqa: PLR0913  (keyword-only options)
+        self,
+        classifiers: Sequence[Classifier | CascadeModel],
+        *,
+        method: ConfidenceMethod | str,
+        threshold: Thresholds | None = None,
+        native_threshold: Thresholds | None = None,
+        escalation_order: EscalationOrder = "small_to_large",
+        cost_quality_tradeoff: float = 0.3,
+        on_error: OnError = "skip",
+        max_escalations: int | None = None,
+        max_tokens: int | None = None,
+        max_cost: float | None = None,
+        deadline_seconds: float | None = None,
+        meta_verifier: EscalationRule | Sequence[EscalationRule] | None = None,
+        calibrators: Sequence[Calibrator | None] | None = None,
+        verify_last: bool | None = None,
+        context_of: ContextOf | None = None,
+        name: str | None = None,
+        limits: Limits | None = None,
+        journal: Journal | None = None,
+        owns_models: bool = False,
+    ) -> None:
+        if on_error not in get_args(OnError):
+            raise ConfigurationError(f"Expected on_error 'skip' or 'fail', got {on_error!r}.")
+        row_limits = RowLimits(
+            max_escalations=max_escalations,
+            max_tokens=max_tokens,
+            max_cost=max_cost,
+            deadline_seconds=deadline_seconds,
+        )
+        models = with_names(classifiers)
+        places, order = escalated(models, escalation_order, tradeoff=cost_quality_tradeoff)
+        asked = [models[place] for place in places]
+        self.method = method_named(method) if isinstance(method, str) else method
+        _check(asked, self.method)
+        policy = open_policy(
+            [model.classifier for model in asked],
+            self.method,
+            threshold=threshold,
+            native_threshold=native_threshold,
+            meta_verifier=meta_verifier,
+            calibrators=in_order(calibrators, places),
+            verify_last=verify_last,
+        )
+        self.name = name or f"cascade({' -> '.join(model.label for model in asked)})"
+        self.labels, self.field = asked[0].classifier.labels, asked[0].classifier.field
+        # What all have in common: an optimiser starts from it.
+        self.prompt = _common([model.classifier.prompt for model in asked], "")
+        self.user_template = _common([model.classifier.user_template for model in asked], None)
+        self._owns_client = False
+        self._closes = [model.classifier for model in models] if owns_models else []
+        self._closes_method = owns_models or isinstance(method, str)
+        walk = Walk(
+            name=self.name,
+            members=tuple(_member(model, self.method, limits) for model in asked),
+            judge=Judge(self.method, context_of),
+            policy=policy,
+            limits=row_limits,
+            on_error=on_error,
+            prompt=self.prompt,
+            user_template=self.user_template,
+            order=order,
+        )
+        self._open(walk, limits or _combined(asked), journal)
+        if journal is not None:
+            self.use_journal(journal)
+
+    def _open(self, walk: Walk, limits: Limits, journal: Journal | None) -> None:
+        purse = Purse(limits, [member.classifier.runner.gate for member in walk.members])
+        walk.purse = purse
+        self._walk = walk
+        self.runner = CascadeRunner(
+            client=_CascadeClient(self.name, walk.space),
+            method=walk,
+            walk=walk,
+            gate=purse,
+            journal=journal,
+        )
+
+    def _rebuilt_with(
+        self, limits: Limits, rebuild: Callable[[Member], Classifier], *, keep_tokens: bool
+    ) -> Self:
+        copy = object.__new__(type(self))
+        copy.__dict__.update(self.__dict__)
+        copy._closes, copy._closes_method = [], False
+        walk = self._walk
+        members = tuple(_under(member, rebuild(member)) for member in walk.members)
+        walk = replace(walk, members=members, judge=walk.judge.copy(), keep_tokens=keep_tokens)
+        copy._open(walk, limits, self.runner.journal)
+        return copy
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The names of the models in the order in which they are asked."""
+        return tuple(member.name for member in self._walk.members)
+
+    @property
+    def thresholds(self) -> tuple[float, ...] | None:
+        """The confidence in [0, 1] from which each model's answer is accepted; None under meta-verifiers."""
+        policy = self._walk.policy
+        return None if policy.meta_verifiers else policy.thresholds
+
+    @property
+    def prior_correction(self) -> LabelPriorCorrection | None:
+        """None: a label prior belongs to one model, so the classifiers of a cascade hold their own."""
+        return None
+
+    @prior_correction.setter
+    def prior_correction(self, correction: LabelPriorCorrection | None) -> None:
+        if correction is not None:
+            raise ConfigurationError(
+                "Expected no label prior for a whole cascade: its answers come from several models, and a "
+                "corrected label would be one that nobody judged. Set prior_correction of its classifiers."
+            )
+
+    def with_limits(self, limits: Limits) -> Self:
+        """Return a copy under other limits that shares clients and journals; it has paid nothing yet.
+
+        Parameters
+        ----------
+        limits : Limits
+            Budgets and the deadline of a run hold for the whole; calls in flight, rates and the deadline of
+            a call for each model, whose own rates and deadline of a call stay where these name none, and
+            whose `CascadeModel.concurrency` stays.
+        """
+        return self._rebuilt_with(
+            limits,
+            lambda one: one.classifier.with_limits(
+                _limits(one.classifier.runner.gate.limits, limits, one.concurrency)
+            ),
+            keep_tokens=self._walk.keep_tokens,
+        )
+
+    def with_tokens(self, *, top_logprobs: int = 0) -> Self:
+        """Return a copy whose predictions hold the tokens of the answer, where its model decodes.
+
+        Parameters
+        ----------
+        top_logprobs : int, default 0
+            Alternatives asked for per token at least.
+        """
+        return self._rebuilt_with(
+            self.runner.gate.limits,
+            lambda one: one.classifier.with_tokens(top_logprobs=top_logprobs),
+            keep_tokens=True,
+        )
+
+    def use_journal(self, journal: Journal | None) -> None:
+        """Look predictions up in `journal` from now on, and store them there; the models' and the verifier's, too.
+
+        Models that came with a journal of their own keep it.
+        """
+        self.runner.journal = self._walk.judge.journal = journal
+        for member in self._walk.members:
+            if not member.keeps_journal:
+                member.classifier.use_journal(journal)
+
+    async def acomplete(self, request: CompletionRequest) -> tuple[Completion, int]:  # noqa: ARG002
+        """Refuse: only the classifiers of a cascade have a model that can be asked something else.
+
+        Raises
+        ------
+        ConfigurationError
+            Always.
+        """
+        raise ConfigurationError(_NO_MODEL)
+
+    def fingerprint(self) -> Fingerprint:
+        """Return what a calibration of this cascade's predictions belongs to: any other setting is another."""
+        told = json.dumps(self.describe(), sort_keys=True, default=repr)
+        digest = hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
+        return Fingerprint(
+            prompt=self.prompt if self.user_template is None else f"{self.prompt}\n\n{self.user_template}",
+            model=f"{self.name} {digest[:16]}",
+            space=self._walk.space,
+            labels=self.labels.labels,
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """Return what can change a prediction as JSON values, free of credentials."""
+        return {
+            "model": self.name,
+            "endpoint": None,
+            "options": {},
+            "method": dict(self._walk.describe_under(self.prompt, self.user_template)),
+            "response_format": None,
+            "top_logprobs": 0,
+            "prompt": self.prompt,
+            "user_template": self.user_template,
+            "label_prior": None,
+        }
+
+    def close(self) -> None:
+        """Free what was opened for the cascade: a method given by name, and what it owns."""
+        if self._closes_method:
+            self.method.close()
+        for classifier in self._closes:
+            classifier.close()
+
+
+def _check(models: Sequence[CascadeModel], method: ConfidenceMethod) -> None:
+    """Refuse models that cannot stand for one another, or that the method cannot judge.
+
+    Raises
+    ------
+    ConfigurationError
+        As said.
+    """
+    if isinstance(method, type) or not isinstance(method, ConfidenceMethod):
+        raise ConfigurationError(f"Expected a ConfidenceMethod or the name of one, got {method!r}.")
+    labels = models[0].classifier.labels.labels
+    for model in models:
+        classifier = model.classifier
+        if isinstance(classifier, Cascade):
+            raise ConfigurationError(
+                f"Expected models in a cascade, got another cascade, {model.label!r}: name its models instead."
+            )
+        if classifier.labels.labels != labels:
+            raise ConfigurationError(
+                f"Expected all models of a cascade to have the labels of {models[0].label!r}, in their order, got "
+                f"{list(classifier.labels.labels)} for {model.label!r}."
+            )
+        if not method.needs_tokens:
+            continue
+        if not isinstance(classifier.runner.method, Decoding):
+            raise ConfigurationError(
+                f"Expected models whose answers come with token log-probabilities, which {method.name} reads, but "
+                f"{model.label!r} scores its labels without writing one: give it scoring='decode' (without label "
+                "codes), or take the method label_probability."
+            )
+        if classifier.prior_correction is not None:
+            raise ConfigurationError(
+                f"Expected no prior_correction of {model.label!r} with {method.name}, which reads the tokens of the "
+                "uncorrected answer: leave it out, or take the method label_probability."
+            )
+
+
+def _member(model: CascadeModel, method: ConfidenceMethod, limits: Limits | None) -> Member:
+    """Return the cascade's own copy of a model."""
+    given = model.classifier
+    own = given.runner.gate.limits
+    copy = given.with_limits(_limits(own, limits or own, model.concurrency))
+    if method.needs_tokens:
+        copy = copy.with_tokens(top_logprobs=method.top_logprobs)
+    return Member(
+        name=model.label,
+        classifier=copy,
+        free=model.cost == 0,
+        keeps_journal=given.runner.journal is not None,
+        described=copy.describe(),
+        concurrency=model.concurrency,
+    )
+
+
+def _under(member: Member, classifier: Classifier) -> Member:
+    return replace(member, classifier=classifier, described=classifier.describe())
+
+
+def _limits(own: Limits, given: Limits, most: int | None) -> Limits:
+    """Return the limits of one model, with so many calls in flight at most, under those given to the whole."""
+    return replace(
+        own,
+        concurrency=given.concurrency if most is None else min(most, given.concurrency),
+        requests_per_minute=given.requests_per_minute or own.requests_per_minute,
+        tokens_per_minute=given.tokens_per_minute or own.tokens_per_minute,
+        call_seconds=given.call_seconds or own.call_seconds,
+    )
+
+
+def _combined(models: Sequence[CascadeModel]) -> Limits:
+    """Return what the models' own limits mean for the whole."""
+    own = [model.classifier.runner.gate.limits for model in models]
+    deadlines = [limits.run_seconds for limits in own if limits.run_seconds is not None]
+    return Limits(
+        concurrency=max(limits.concurrency for limits in own),
+        run_seconds=min(deadlines, default=None),
+    )
+
+
+def _common(values: Sequence[_V], otherwise: _V) -> _V:
+    return values[0] if all(value == values[0] for value in values) else otherwise

@@ -1,0 +1,231 @@
+"""AutoMix's entailment check by a verifier that is a service of its own."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeGuard
+
+from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
+from calibrant.core import ConfigurationError, ProviderError, Usage
+from calibrant.inference import JsonService, Query, RetryPolicy
+
+__all__ = ["AutoMixEntailment"]
+
+_LOG = logging.getLogger("calibrant")
+_ROUTE: Final = "/verify"
+_DEFAULT_SECONDS: Final = 60.0
+_MOST_BYTES: Final = 2**20
+# Confidences rounded to two places may differ from the counts by this much.
+_ROUNDING: Final = 0.005 + 1e-9
+_CALLED: Final = "verifier"
+
+
+class AutoMixEntailment:
+    """Asks a verifier service how many of its samples find an answer right.
+
+    ``POST /verify`` with question, answer, the context where there is one, and the threshold. What comes back is
+    believed only if it is consistent: a confidence in [0, 1] that agrees with the counts, where there
+    are counts, up to rounding to two places. Everything else is `NoEvidence`, never a guess. The
+    service's ``should_escalate`` decides nothing, as the cascade has the threshold; where it contradicts the
+    service's own confidence, the reason says so. ``calibrant verifier serve`` is such a service.
+
+    Parameters
+    ----------
+    url : str
+        Address of the service, such as ``http://127.0.0.1:8889``; http or https, without credentials,
+        query, fragment and white space. ``/verify`` is appended unless it ends so.
+    threshold : float, default 0.7
+        The method's default threshold, in [0, 1]; sent along.
+    timeout_seconds : float, default 60
+        Seconds one call may take; 0 stands for 60.
+    include_task : bool, default True
+        Whether the classifier's prompt is part of the question: a label can hardly be verified without the
+        task. Without a prompt the question is the text alone.
+    retry : RetryPolicy, optional
+        How passing faults are retried; by default up to 3 calls in all.
+
+    Raises
+    ------
+    ConfigurationError
+        A parameter is out of range.
+    """
+
+    name: Final = "automix_entailment"
+    top_logprobs: Final = 0
+    needs_tokens: Final = False
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        threshold: float = 0.7,
+        timeout_seconds: float = 60,
+        include_task: bool = True,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        if not _is_share(threshold):
+            raise ConfigurationError(f"Expected threshold to be a number in [0, 1], got {threshold!r}.")
+        if not _is_number(timeout_seconds) or not 0 <= timeout_seconds < math.inf:
+            raise ConfigurationError(
+                f"Expected timeout_seconds to be a number of seconds, 0 (for 60) or more, got {timeout_seconds!r}."
+            )
+        if not isinstance(url, str) or not url:
+            raise ConfigurationError(
+                f"Expected the address of a verifier for automix_entailment, got {url!r}: start one with `calibrant "
+                "verifier serve` and set verifier_server_url to the address it prints."
+            )
+        self.default_threshold = float(threshold)
+        self.include_task = include_task
+        self._service = JsonService(
+            _with_route(url),
+            name=_CALLED,
+            timeout_seconds=float(timeout_seconds) or _DEFAULT_SECONDS,
+            most_bytes=_MOST_BYTES,
+            retry=retry or RetryPolicy(attempts=3),
+        )
+
+    @property
+    def url(self) -> str:
+        """Where questions are sent."""
+        return self._service.url
+
+    async def assess(self, answered: Answered) -> Assessment | NoEvidence:
+        """Return the verifier's confidence; whatever goes wrong on the way is `NoEvidence`."""
+        heard = _Heard()
+        try:
+            answer, attempts = await self._service.post(self._body(answered), on_object=heard.add)
+        except ProviderError as error:
+            return NoEvidence(reason=str(error), usage=heard.usage, attempts=error.attempts)
+        try:
+            confidence, reason = _read(answer)
+        except _Disbelieved as error:
+            reason = f"{_CALLED}: {error} Look at what answers at {self.url}."
+            return NoEvidence(reason=reason, usage=heard.usage, attempts=attempts)
+        return Assessment(
+            confidence=confidence,
+            native=confidence,
+            reason=reason,
+            usage=heard.usage,
+            attempts=attempts,
+        )
+
+    def to_confidence(self, native: float) -> float:
+        """Return `native`, which is a share of samples on [0, 1] already.
+
+        Raises
+        ------
+        ConfigurationError
+            It is not in [0, 1].
+        """
+        if not _is_share(native):
+            raise ConfigurationError(f"Expected a share of samples in [0, 1], got {native!r}.")
+        return float(native)
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return where the verifier is, and what it is told."""
+        return {"method": self.name, "url": self.url, "include_task": self.include_task}
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._service.close()
+
+    def _body(self, answered: Answered) -> dict[str, Any]:
+        body = {
+            "question": self._question(answered),
+            "answer": answered.prediction.label,
+            "threshold": self.default_threshold,
+        }
+        return {**body, "context": answered.context} if answered.context else body
+
+    def _question(self, answered: Answered) -> str:
+        classifier = answered.classifier
+        if not (self.include_task and classifier.prompt.strip()):
+            return answered.question
+        query = Query(
+            prompt=classifier.prompt, text=answered.question, user_template=classifier.user_template
+        )
+        return "\n\n".join(message["content"] for message in query.messages())
+
+
+@dataclass
+class _Heard:
+    """Adds up what the service's model took, as far as it says so.
+
+    Attributes
+    ----------
+    usage : Usage
+        The sum over all calls, refused ones included.
+    """
+
+    usage: Usage = Usage()
+
+    def add(self, answer: Mapping[str, Any]) -> None:
+        """Take note of one answer."""
+        used = answer.get("usage")
+        if isinstance(used, Mapping):
+            cost = used.get("cost")
+            self.usage += Usage(
+                prompt_tokens=_count(used.get("prompt_tokens")) or 0,
+                completion_tokens=_count(used.get("completion_tokens")) or 0,
+                cost=float(cost) if _is_number(cost) and 0 <= cost < math.inf else None,
+            )
+
+
+class _Disbelieved(Exception):  # noqa: N818 (a name for what it means)
+    """The service's answer contradicts itself, or is none."""
+
+
+def _read(answer: Mapping[str, Any]) -> tuple[float, str]:
+    """Return confidence and what is to be said about it."""
+    confidence = answer.get("confidence")
+    if not _is_share(confidence):
+        raise _Disbelieved(f"expected a confidence in [0, 1], got {confidence!r:.60}.")
+    reason = _counts(answer, confidence)
+    advice, threshold = answer.get("should_escalate"), answer.get("threshold")
+    if isinstance(advice, bool) and _is_share(threshold) and advice is not (confidence < threshold):
+        verb = "escalate" if advice else "accept"
+        reason += (
+            f"; it says {verb}, which contradicts its confidence {confidence:g} at threshold {threshold:g}: that was "
+            "ignored"
+        )
+        _LOG.warning("The verifier's should_escalate contradicts its own confidence and is ignored.")
+    return float(confidence), reason
+
+
+def _counts(answer: Mapping[str, Any], confidence: float) -> str:
+    """Check the counts against the confidence, and return them in words."""
+    given = (answer.get("verified_count"), answer.get("total_samples"))
+    if given == (None, None):
+        return "the verifier gave no counts"
+    verified, total = map(_count, given)
+    if verified is None or not total or verified > total:
+        raise _Disbelieved(
+            f"expected verified_count and total_samples to be whole numbers, the second above 0 and not below the "
+            f"first, got {given[0]!r:.40} and {given[1]!r:.40}."
+        )
+    if abs(confidence - verified / total) > _ROUNDING:
+        raise _Disbelieved(
+            f"expected confidence {verified / total:.3g} of {verified} verified samples out of {total}, got "
+            f"{confidence:.3g}: its numbers contradict each other."
+        )
+    return f"{verified} of {total} samples found the answer correct"
+
+
+def _with_route(url: str) -> str:
+    bare = url.rstrip("/")
+    return bare if bare.endswith(_ROUTE) else bare + _ROUTE
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_share(value: object) -> TypeGuard[float]:
+    return _is_number(value) and 0.0 <= value <= 1.0
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

@@ -1,0 +1,266 @@
+"""When an answer of a cascade is sure enough."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.calibration import Fingerprint
+from calibrant.cascade._protocol import Assessment, ConfidenceMethod, NoEvidence
+from calibrant.core import ConfigurationError, StateError
+from calibrant.inference import Classifier
+
+__all__ = ["Calibrator", "EscalationRule", "Policy", "Thresholds", "in_order", "open_policy"]
+
+Thresholds: TypeAlias = float | Sequence[float]
+
+
+class Calibrator(Protocol):
+    """Says how often answers of a confidence are right, as `calibrant.calibration` fits them.
+
+    One with an attribute ``fingerprint`` is used only with the classifier that this belongs to.
+    """
+
+    def predict(self, confidence: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return calibrated confidence, in [0, 1], shape (n,), of `confidence`, alike."""
+        ...
+
+
+class EscalationRule(Protocol):
+    """Decides from the verifier's confidence whether the next model is asked, as AutoMix learns it.
+
+    One whose ``route`` has a parameter ``answers`` is told the labels as well.
+    """
+
+    def route(self, verifier_score: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return whether to ask the next model, bool, shape (n,), of confidences in [0, 1], shape (n,)."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """Decides whether an answer is accepted; everything is in the order in which the models are asked.
+
+    Attributes
+    ----------
+    thresholds : tuple of float
+        On [0, 1]; one per model.
+    meta_verifiers : tuple of callable
+        Used instead: whether to ask the next model, of confidence and label; one per model but the last,
+        or empty.
+    calibrators : tuple of (Calibrator or None)
+        What makes of a method's confidence the one that counts; one per model.
+    description : mapping
+        All of it as JSON values.
+    final_last : bool
+        Whether the last model's answer is taken however sure it is.
+    verify_last : bool
+        Whether the method is asked about the last model's answer.
+    """
+
+    thresholds: tuple[float, ...]
+    meta_verifiers: tuple[Callable[[float, str | None], bool], ...]
+    calibrators: tuple[Callable[[float, str | None], float] | None, ...]
+    description: Mapping[str, Any]
+    final_last: bool
+    verify_last: bool
+
+    def calibrated(self, position: int, assessed: Assessment, label: str | None) -> Assessment | NoEvidence:
+        """Return the assessment with the confidence that counts."""
+        calibrate = self.calibrators[position]
+        if calibrate is None:
+            return assessed
+        confidence = calibrate(assessed.confidence, label)
+        if 0.0 <= confidence <= 1.0:
+            return replace(assessed, confidence=confidence)
+        return NoEvidence(
+            reason=f"expected a confidence in [0, 1] of the calibrator, got {confidence!r}",
+            usage=assessed.usage,
+            attempts=assessed.attempts,
+        )
+
+    def accepts(self, position: int, confidence: float, label: str | None) -> bool:
+        """Return whether the answer of the model at this place is sure enough."""
+        if position < len(self.meta_verifiers):
+            return not self.meta_verifiers[position](confidence, label)
+        return confidence >= self.thresholds[position]
+
+
+def in_order(
+    calibrators: Sequence[Calibrator | None] | None, places: Sequence[int]
+) -> list[Calibrator | None]:
+    """Return the calibrators of the models at these places.
+
+    Raises
+    ------
+    ConfigurationError
+        There is not one per model.
+    """
+    if calibrators is None:
+        return [None] * len(places)
+    if len(calibrators) != len(places):
+        raise ConfigurationError(
+            f"Expected one calibrator (or None) per model, {len(places)}, got {len(calibrators)}."
+        )
+    return [calibrators[place] for place in places]
+
+
+def open_policy(  # noqa: PLR0913  (keyword-only options)
+    classifiers: Sequence[Classifier],
+    method: ConfidenceMethod,
+    *,
+    threshold: Thresholds | None,
+    native_threshold: Thresholds | None,
+    meta_verifier: EscalationRule | Sequence[EscalationRule] | None,
+    calibrators: Sequence[Calibrator | None],
+    verify_last: bool | None,
+) -> Policy:
+    """Return the policy that the settings of a cascade describe; see `Cascade`.
+
+    Raises
+    ------
+    ConfigurationError
+        Settings contradict each other, or a number or a count is out of range.
+    StateError
+        A calibrator belongs to another classifier.
+    """
+    count = len(classifiers)
+    given = {
+        "threshold": threshold,
+        "native_threshold": native_threshold,
+        "meta_verifier": meta_verifier,
+    }
+    named = [name for name, value in given.items() if value is not None]
+    if len(named) > 1:
+        raise ConfigurationError(
+            f"Expected one of {', '.join(given)}, got {' and '.join(named)}: leave one out."
+        )
+    for classifier, calibrator in zip(classifiers, calibrators, strict=True):
+        _check_fingerprint(classifier, calibrator)
+    routers = _routers(meta_verifier, count)
+    # Without a threshold of its own the last model's answer is taken.
+    thresholds = () if routers else _thresholds(threshold, native_threshold, method, count)
+    return Policy(
+        thresholds=(*thresholds, *[0.0] * (count - len(thresholds))),
+        meta_verifiers=tuple(_routed(router) for router in routers),
+        calibrators=tuple(_applied(calibrator) for calibrator in calibrators),
+        final_last=len(thresholds) < count,
+        verify_last=not routers if verify_last is None else verify_last,
+        description={
+            "thresholds": None if routers else list(thresholds),
+            "meta_verifiers": [_routes(router, classifiers[0].labels.labels) for router in routers],
+            "calibrators": [None if one is None else _behaviour(one) for one in calibrators],
+            "verify_last": not routers if verify_last is None else verify_last,
+        },
+    )
+
+
+def _thresholds(
+    threshold: Thresholds | None, native: Thresholds | None, method: ConfidenceMethod, count: int
+) -> tuple[float, ...]:
+    """Return one threshold on [0, 1] per model, or one less."""
+    given = method.default_threshold if threshold is None and native is None else threshold
+    if native is not None:
+        wanted = [method.to_confidence(_number(one)) for one in _each(native, count, "native_threshold")]
+    else:
+        wanted = [_number(one) for one in _each(given, count, "threshold")]
+    for value in wanted:
+        if not 0.0 <= value <= 1.0:
+            raise ConfigurationError(
+                f"Expected a threshold in [0, 1], got {value!r}: a value in the method's own unit is a "
+                "native_threshold."
+            )
+    return tuple(wanted)
+
+
+def _each(given: object, count: int, name: str) -> list[object]:
+    if not isinstance(given, Sequence | np.ndarray) or isinstance(given, str):
+        return [given] * count
+    if len(given) not in {count, count - 1}:
+        raise ConfigurationError(
+            f"Expected one {name}, or one per model in the order in which they are asked ({count}; {count - 1} take "
+            f"the last model's answer however sure it is), got {len(given)}."
+        )
+    return list(given)
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or math.isnan(value):
+        raise ConfigurationError(f"Expected a threshold as a number, got {value!r}.")
+    return float(value)
+
+
+def _routers(
+    given: EscalationRule | Sequence[EscalationRule] | None, count: int
+) -> tuple[EscalationRule, ...]:
+    if given is None:
+        return ()
+    routers = tuple(given) if isinstance(given, Sequence) else (given,) * (count - 1)
+    if len(routers) != count - 1 or not routers:
+        raise ConfigurationError(
+            f"Expected one meta_verifier per model but the last, {count - 1}, got {len(routers)}."
+        )
+    for router in routers:
+        if not callable(getattr(router, "route", None)):
+            raise ConfigurationError(f"Expected a meta_verifier with a method route, got {router!r}.")
+    return routers
+
+
+def _check_fingerprint(classifier: Classifier, calibrator: Calibrator | None) -> None:
+    fitted = getattr(calibrator, "fingerprint", None)
+    if fitted is None:
+        return
+    record = fitted.to_record() if isinstance(fitted, Fingerprint) else fitted
+    differences = classifier.fingerprint().differences(record)
+    if differences:
+        raise StateError(
+            f"Expected a calibrator fitted on the predictions of {classifier.client.name}, got one with another "
+            f"{', '.join(differences)}: fit it again on these."
+        )
+
+
+def _applied(calibrator: Calibrator | None) -> Callable[[float, str | None], float] | None:
+    if calibrator is None:
+        return None
+    predict: Callable[..., NDArray[np.float64]] = calibrator.predict
+    if "predicted" in inspect.signature(predict).parameters:
+        return lambda confidence, label: float(predict(np.array([confidence]), predicted=[label])[0])
+    return lambda confidence, _label: float(predict(np.array([confidence]))[0])
+
+
+def _routed(rule: EscalationRule) -> Callable[[float, str | None], bool]:
+    route: Callable[..., NDArray[np.bool_]] = rule.route
+    if "answers" in inspect.signature(route).parameters:
+        return lambda confidence, label: bool(route(np.array([confidence]), answers=[label])[0])
+    return lambda confidence, _label: bool(route(np.array([confidence]))[0])
+
+
+def _routes(rule: EscalationRule, labels: Sequence[str]) -> dict[str, Any]:
+    """Return what tells a rule from others: its class, and a digest of what it does."""
+    route: Callable[..., NDArray[np.bool_]] = rule.route
+    scores = np.linspace(0.0, 1.0, 1001)
+    if "answers" in inspect.signature(route).parameters:
+        found = [route(scores, answers=[label] * len(scores)) for label in labels]
+    else:
+        found = [route(scores)]
+    digest = hashlib.sha256(np.packbits(np.asarray(found, dtype=np.bool_)).tobytes()).hexdigest()
+    return {"class": type(rule).__qualname__, "sha256": digest}
+
+
+def _behaviour(calibrator: Calibrator) -> dict[str, Any]:
+    """Return what tells a calibrator from others: its class, and a digest of what it learned or does."""
+    record = getattr(calibrator, "to_record", None)
+    if callable(record):
+        learned = json.dumps(record(), sort_keys=True, default=repr)
+    else:
+        learned = json.dumps(np.asarray(calibrator.predict(np.linspace(0.0, 1.0, 1001))).tolist())
+    digest = hashlib.sha256(learned.encode("utf-8", "surrogatepass")).hexdigest()
+    return {"class": type(calibrator).__qualname__, "sha256": digest}

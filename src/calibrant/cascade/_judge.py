@@ -1,0 +1,128 @@
+"""How sure each answer is: the method is asked, and what it asked others is remembered."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from calibrant.cascade._protocol import Answered, Assessment, ConfidenceMethod, NoEvidence
+from calibrant.core import Journal, Prediction, ProviderError
+from calibrant.inference import Query
+
+__all__ = ["ContextOf", "Judge"]
+
+ContextOf = Callable[[str], str | None]
+
+
+class Judge:
+    """Asks a confidence method about answers.
+
+    Parameters
+    ----------
+    method : ConfidenceMethod
+        What says how sure an answer is.
+    context_of : callable, optional
+        Returns what the answer to a text should be grounded in.
+
+    Attributes
+    ----------
+    journal : Journal or None
+        Keeps assessments that took calls, so that another threshold does not pay for them again.
+    """
+
+    def __init__(self, method: ConfidenceMethod, context_of: ContextOf | None) -> None:
+        self.method = method
+        self.journal: Journal | None = None
+        self._context_of = context_of
+        self._digests: dict[tuple[int, str, str | None], Any] = {}
+
+    def describe(self) -> dict[str, Any]:
+        """Return what can change an assessment as JSON values."""
+        context = self._context_of
+        return {
+            "confidence": {"method": self.method.name, **self.method.describe()},
+            "context": context and getattr(context, "__qualname__", repr(context)),
+        }
+
+    def copy(self) -> Judge:
+        """Return another with the same journal, which is its own to change."""
+        other = Judge(self.method, self._context_of)
+        other.journal = self.journal
+        return other
+
+    async def assess(
+        self, query: Query, answered: Answered, described: Mapping[str, Any]
+    ) -> Assessment | NoEvidence:
+        """Return how sure an answer is; a method that fails or says what no confidence can be has no evidence.
+
+        Parameters
+        ----------
+        query : Query
+            What was asked.
+        answered : Answered
+            What was answered.
+        described : mapping
+            What can change an answer of the model.
+        """
+        if self._context_of is not None:
+            answered = replace(answered, context=self._context_of(query.text))
+        # What is read from tokens alone takes no call.
+        journal = None if self.method.needs_tokens else self.journal
+        if journal is None:
+            return await self._ask(answered)
+        key = self._key(query, answered, described)
+        stored = journal.get_many([key]).get(key)
+        if stored is not None and stored.confidence is not None:
+            return _to_assessment(stored, stored.confidence)
+        found = await self._ask(answered)
+        if isinstance(found, Assessment) and found.attempts:
+            journal.put(key, _to_prediction(found, answered.prediction.label))
+        return found
+
+    async def _ask(self, answered: Answered) -> Assessment | NoEvidence:
+        try:
+            found = await self.method.assess(answered)
+        except ProviderError as error:
+            return NoEvidence(reason=str(error), attempts=error.attempts)
+        if isinstance(found, Assessment) and not 0.0 <= found.confidence <= 1.0:
+            return NoEvidence(
+                reason=f"expected a confidence in [0, 1] of {self.method.name}, got {found.confidence!r}",
+                usage=found.usage,
+                attempts=found.attempts,
+            )
+        return found
+
+    def _key(self, query: Query, answered: Answered, described: Mapping[str, Any]) -> str:
+        """Return a digest of everything that can change the assessment."""
+        about = (id(described), query.prompt, query.user_template)
+        digest = self._digests.get(about)
+        if digest is None:
+            parts = ["assessment", dict(described), query.prompt, query.user_template]
+            settings = json.dumps([*parts, dict(self.method.describe())], sort_keys=True, default=repr)
+            digest = self._digests[about] = hashlib.sha256(settings.encode("utf-8", "surrogatepass"))
+        digest = digest.copy()
+        texts = [query.text, answered.prediction.text, answered.prediction.label, answered.context]
+        digest.update(json.dumps(texts).encode("utf-8", "surrogatepass"))
+        return str(digest.hexdigest())
+
+
+def _to_prediction(assessment: Assessment, label: str | None) -> Prediction:
+    """Return the assessment as what a journal can hold; its text is the native value."""
+    return Prediction(
+        label=label,
+        confidence=assessment.confidence,
+        text=repr(float(assessment.native)),
+        reason=assessment.reason,
+        usage=assessment.usage,
+        attempts=assessment.attempts,
+    )
+
+
+def _to_assessment(stored: Prediction, confidence: float) -> Assessment:
+    """Return the assessment that a journal held; it takes no calls now."""
+    return Assessment(
+        confidence=confidence, native=float(stored.text), reason=stored.reason, usage=stored.usage
+    )

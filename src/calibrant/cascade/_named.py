@@ -1,0 +1,55 @@
+"""Confidence methods by the names the configuration knows them by."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from inspect import signature
+from typing import Any, Final
+
+from calibrant.cascade._protocol import ConfidenceMethod
+from calibrant.core import ConfigurationError
+
+__all__ = ["METHOD_NAMES", "method_named"]
+
+_CLASSES: Final = {
+    "avg_logprob": "AvgLogprob",
+    "margin": "Margin",
+    "hybrid": "Hybrid",
+    "self_verify": "SelfVerify",
+    "automix_entailment": "AutoMixEntailment",
+    "label_probability": "LabelProbability",
+}
+
+METHOD_NAMES: Final = tuple(_CLASSES)
+"""Names that `method_named` knows."""
+
+
+def method_named(name: str, **options: Any) -> ConfidenceMethod:  # noqa: ANN401
+    """Return the method of that name.
+
+    Parameters
+    ----------
+    name : str
+        One of `METHOD_NAMES`.
+    **options
+        What the method's class takes.
+
+    Raises
+    ------
+    ConfigurationError
+        The name is unknown, or the method does not take these options or needs others.
+    """
+    if name not in _CLASSES:
+        fitted = "; a learned method is fitted first and given itself" if name == "learned" else ""
+        raise ConfigurationError(
+            f"Expected a confidence method among {', '.join(METHOD_NAMES)}, got {name!r}{fitted}."
+        )
+    found = getattr(import_module("calibrant.cascade"), _CLASSES[name])
+    try:
+        signature(found).bind(**options)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"The options of the confidence method {name!r} do not fit: {error}. {_CLASSES[name]} says what it takes."
+        ) from error
+    method: ConfidenceMethod = found(**options)
+    return method

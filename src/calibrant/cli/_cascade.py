@@ -1,0 +1,62 @@
+"""What the models of a cascade contributed, as a table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from calibrant.cli._tables import aligned, with_interval
+
+if TYPE_CHECKING:
+    from calibrant.metrics import CascadeMetrics
+
+__all__ = ["cascade_lines"]
+
+_HEAD = ("cascade", "asked", "accepted", "accuracy of accepted", "calls", "cost")
+
+
+def cascade_lines(found: CascadeMetrics) -> list[str]:
+    """Return one line per model and one for all, then what became of rows that no model was sure about."""
+    rows = found.rows
+    table = [
+        _HEAD,
+        *(
+            (
+                model.model,
+                _share(model.asked, rows),
+                _share(model.accepted, rows),
+                with_interval(model.accuracy),
+                f"{model.calls:,}",
+                _dollars(model.cost),
+            )
+            for model in found.models
+        ),
+        (
+            "all models",
+            _share(rows, rows),
+            _share(found.accepted, rows),
+            with_interval(found.accuracy),
+            f"{found.calls:,}",
+            _dollars(found.cost),
+        ),
+    ]
+    lines = [*aligned(table), f"escalated: {_share(found.escalated, rows)} of the rows"]
+    troubles = [
+        f"{model.model}: {count:,} {what}"
+        for model in found.models
+        for count, what in ((model.no_evidence, "without evidence"), (model.failed, "failed"))
+        if count
+    ]
+    if found.unaccepted_accuracy is not None:
+        lines.append(
+            f"not accepted, yet answered: {_share(found.unaccepted_answered, rows)} of the rows, accuracy "
+            f"{with_interval(found.unaccepted_accuracy)}"
+        )
+    return lines + ([f"no answer to judge: {'; '.join(troubles)}"] if troubles else [])
+
+
+def _share(part: int, rows: int) -> str:
+    return f"{part:,} ({100 * part / rows:.1f} %)"
+
+
+def _dollars(cost: float | None) -> str:
+    return "-" if cost is None else f"${cost:.4f}"

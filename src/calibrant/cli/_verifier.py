@@ -1,0 +1,81 @@
+"""``calibrant verifier``: whether answers are right, asked over HTTP."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from calibrant.cli._errors import reports_errors
+
+__all__ = ["verifier"]
+
+verifier = typer.Typer(
+    name="verifier",
+    help="AutoMix's verifier: a model is asked several times whether an answer is right.",
+    no_args_is_help=True,
+)
+
+
+@verifier.callback()
+def _group() -> None:
+    """Keep ``serve`` a command of its own while it is the only one."""
+
+
+@verifier.command()
+@reports_errors
+def serve(  # noqa: PLR0913
+    *,
+    model: Annotated[str, typer.Option(help="Who verifies; see `calibrant models`.")] = "local/smollm2-135m",
+    host: Annotated[str, typer.Option(help="Where to listen; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8889,
+    samples: Annotated[int, typer.Option(help="How often the model is asked about an answer.")] = 8,
+    temperature: Annotated[float, typer.Option(help="What it samples at.")] = 1.0,
+    threshold: Annotated[
+        float, typer.Option(help="Confidence below which to escalate, where a request names none.")
+    ] = 0.7,
+    prompt: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Another prompt, with {question}, {answer} and {context} in it."),
+    ] = None,
+    max_concurrency: Annotated[int, typer.Option(help="Calls of the model in flight at most.")] = 10,
+    api_base: Annotated[str | None, typer.Option(help="Endpoint of an OpenAI-compatible server.")] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="An option of the model; may be given several times."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object, with the address, when ready.")
+    ] = False,
+) -> None:
+    """Answer POST /verify and GET /health until Ctrl-C."""
+    from calibrant.cascade import Verifier
+    from calibrant.cli._classify import read_prompt
+    from calibrant.cli._options import parse_option
+    from calibrant.serving import create_verifier_app, serve_app
+
+    options = dict(map(parse_option, option or []))
+    if api_base is not None:
+        options["api_base"] = api_base
+    asked = Verifier(
+        model,
+        k=samples,
+        temperature=temperature,
+        prompt=None if prompt is None else read_prompt(prompt),
+        concurrency=max_concurrency,
+        options=options,
+    )
+
+    def ready(address: str) -> None:
+        record = {"url": address, "model": asked.model, "num_samples": samples, "threshold": threshold}
+        line = json.dumps(record) if as_json else f"{asked.model} verifies at {address}; Ctrl-C ends it."
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+    try:
+        serve_app(create_verifier_app(asked, threshold=threshold), host=host, port=port, on_ready=ready)
+    finally:
+        asked.close()

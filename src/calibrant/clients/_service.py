@@ -1,0 +1,155 @@
+"""Somebody else's service that answers JSON with JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from calibrant.clients._endpoint import Endpoint
+from calibrant.clients._http import HTTPStatusError, JsonHttp, Reply
+from calibrant.clients._retry import RetryPolicy, with_retries
+from calibrant.clients._translate import retry_after_seconds
+from calibrant.core import ConfigurationError, ProviderError
+
+__all__ = ["JsonService"]
+
+_MOST_BYTES: Final = 2**20
+
+
+class JsonService:
+    """A service that is sent JSON objects by POST and answers with JSON objects.
+
+    What it sends is bounded, and what it sends with a status that is not 2xx is never shown, only its
+    size: an error page may hold anything. Passing faults (no connection, no answer in time, 408, 425, 429,
+    5xx, a body that is no JSON object) are tried again. Redirects are not followed. There is one session
+    per event loop.
+
+    Parameters
+    ----------
+    url : str
+        Where to POST: http or https, with a host, without credentials, query, fragment and white space.
+    name : str
+        What it is called in messages.
+    timeout_seconds : float
+        Seconds one call may take, above 0.
+    most_bytes : int, default 1 MiB
+        The longest answer that is read.
+    retry : RetryPolicy, optional
+        How passing faults are retried.
+
+    Raises
+    ------
+    ConfigurationError
+        `url` is not of that form.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str,
+        timeout_seconds: float,
+        most_bytes: int = _MOST_BYTES,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        self.url = _checked(url, name)
+        self._name = name
+        self._retry = retry or RetryPolicy()
+        self._http = JsonHttp(
+            provider=name, endpoint=_endpoint(self.url), timeout=timeout_seconds, most_bytes=most_bytes
+        )
+
+    async def post(
+        self,
+        body: Mapping[str, Any],
+        *,
+        on_object: Callable[[Mapping[str, Any]], None] | None = None,
+    ) -> tuple[dict[str, Any], int]:
+        """Send `body` and return the JSON object that comes back.
+
+        Parameters
+        ----------
+        body : mapping
+            JSON values.
+        on_object : callable, optional
+            Called with every JSON object that comes back, those of refused calls included.
+
+        Returns
+        -------
+        answer : dict
+            The object.
+        attempts : int
+            Calls made.
+
+        Raises
+        ------
+        ProviderError
+            No such object came back, after retries; its ``attempts`` counts the calls made.
+        """
+        data = json.dumps(body).encode()
+
+        async def once() -> dict[str, Any]:
+            reply = await self._http.send(self.url, data)
+            if reply.data is not None and on_object is not None:
+                on_object(reply.data)
+            if reply.fine and reply.data is not None:
+                return reply.data
+            raise self._failure(reply)
+
+        return await with_retries(once, policy=self._retry)
+
+    def close(self) -> None:
+        """Close every session; calls under way fail."""
+        self._http.close()
+
+    def _failure(self, reply: Reply) -> ProviderError:
+        size = len(reply.content)
+        if reply.fine:
+            return ProviderError(
+                f"expected a JSON object, got {size:,} bytes of something else: look at what answers at {self.url}.",
+                provider=self._name,
+                retryable=True,
+            )
+        return ProviderError(
+            f"answered with status {reply.status} and {size:,} bytes that are not shown; its own log may say more.",
+            provider=self._name,
+            status=reply.status,
+            retryable=reply.passing,
+            retry_after=retry_after_seconds(HTTPStatusError(reply)),
+        )
+
+
+def _checked(url: object, name: str) -> str:
+    wanted = f"Expected the address of the {name}, such as http://127.0.0.1:8889"
+    if not isinstance(url, str) or not url:
+        raise ConfigurationError(f"{wanted}, got {url!r}.")
+    if any(character.isspace() or not character.isprintable() for character in url):
+        raise ConfigurationError(f"{wanted}, got one with white space or control characters: leave them out.")
+    if "@" in url:  # not shown: it may hold a password
+        raise ConfigurationError(f"{wanted}, got one with credentials: leave them out.")
+    if "?" in url or "#" in url:  # not shown either: queries hold keys
+        raise ConfigurationError(f"{wanted}, got one with a query or a fragment: leave it out.")
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ConfigurationError(f"{wanted} (http or https, a host, a port from 1 to 65535), got {url!r}.")
+    return url
+
+
+def _endpoint(url: str) -> Endpoint:
+    return Endpoint(
+        model="",
+        root=url,
+        query="",
+        chat=(),
+        shown=url,
+        key=None,
+        authorization=None,
+        secrets=(),
+        own=False,
+    )

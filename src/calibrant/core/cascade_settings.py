@@ -1,0 +1,237 @@
+"""The ``[cascade]`` section: several models instead of one, the cheapest that is sure enough."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated, Final, Literal
+from urllib.parse import urlsplit
+
+import pydantic
+
+from calibrant.core.sections import Section, wrong
+from calibrant.core.settings import ModelSettings
+
+__all__ = ["LOOPER_KEYS", "CascadeModelSettings", "CascadeSettings", "HybridWeights"]
+
+# Strict: neither true nor "0.5" is a number.
+_Number = Annotated[float, pydantic.Field(strict=True, allow_inf_nan=False)]
+_Share = Annotated[_Number, pydantic.Field(ge=0, le=1)]
+_Amount = Annotated[_Number, pydantic.Field(ge=0)]
+_Count = Annotated[int, pydantic.Field(strict=True, ge=0)]
+
+ENTAILMENT: Final = "automix_entailment"
+HYBRID: Final = "hybrid"
+LEARNED: Final = "learned"
+_SUM_TOLERANCE: Final = 1e-9
+
+
+class HybridWeights(Section):
+    """How much each half of the hybrid confidence counts.
+
+    Attributes
+    ----------
+    logprob_weight, margin_weight : float, default 0.5
+        In [0, 1]; together 1. Zero is zero.
+    """
+
+    logprob_weight: _Share = 0.5
+    margin_weight: _Share = pydantic.Field(default=0.5, validate_default=True)
+
+    @pydantic.field_validator("margin_weight")
+    @classmethod
+    def _check_sum(cls, margin: float, info: pydantic.ValidationInfo) -> float:
+        logprob = info.data.get("logprob_weight")
+        if logprob is not None and not math.isclose(
+            logprob + margin, 1.0, rel_tol=0.0, abs_tol=_SUM_TOLERANCE
+        ):
+            raise wrong(
+                "Input should add up to 1 with logprob_weight = {logprob}",
+                "give both weights",
+                logprob=logprob,
+            )
+        return margin
+
+
+class CascadeModelSettings(ModelSettings):
+    """One of the ``[[cascade.models]]``: the keys of ``[model]``, and what it costs and is worth.
+
+    Attributes
+    ----------
+    name : str
+        As under ``[model]``; has no default here.
+    prompt : str or None
+        Its own system prompt; None takes the task's.
+    alias : str or None
+        What tables and steps call it; None takes the name, with a number where it is there twice.
+    cost : float or None
+        What a call costs, in any unit that all models of the cascade share; 0 also says that it is free.
+    size : str, float or None
+        Its parameters, such as ``7b`` or ``135m``; a bare number is billions. None takes what the name says.
+    quality : float or None
+        How good it is, in (0, 1].
+    """
+
+    name: str
+    prompt: str | None = None
+    alias: str | None = pydantic.Field(default=None, min_length=1)
+    cost: _Amount | None = None
+    size: str | float | None = None
+    quality: Annotated[_Number, pydantic.Field(gt=0, le=1)] | None = None
+
+    @pydantic.field_validator("size", mode="before")
+    @classmethod
+    def _check_size(cls, size: object) -> object:
+        number = isinstance(size, int | float) and not isinstance(size, bool) and 0 < size < math.inf
+        if size is None or number or (isinstance(size, str) and size.strip()):
+            return size
+        raise wrong("Input should be a size such as '7b' or 0.5", "write it with its unit, or leave it out")
+
+
+class CascadeSettings(Section):
+    """The ``[cascade]`` section: which models are asked in turn, and when an answer is sure enough.
+
+    What the confidence looper of vLLM Semantic Router calls by the same name means the same, save that
+    zero is zero (`verifier_timeout_seconds` aside).
+
+    Attributes
+    ----------
+    file : Path or None
+        A YAML file that the looper's keys are read from instead; see `calibrant.assembly.read_looper`.
+    confidence_method : str, default "avg_logprob"
+        ``avg_logprob``, ``margin``, ``hybrid``, ``self_verify``, ``automix_entailment``,
+        ``label_probability`` or ``learned``.
+    threshold : float or None
+        Confidence in [0, 1] from which an answer is accepted; None takes the method's own.
+    native_threshold : float or None
+        The same in the method's own unit, such as a mean natural log-probability.
+    escalation_order : str, default "small_to_large"
+        ``small_to_large`` (or ``size``), ``declared``, ``cost`` or ``automix``.
+    cost_quality_tradeoff : float, default 0.3
+        How much cheapness counts against quality for ``automix``, in [0, 1].
+    token_filter : str, default "label"
+        Which tokens count: ``all``, ``stop``, ``label`` or ``tool_call_args``.
+    on_error : str, default "skip"
+        ``skip`` asks the next model, ``fail`` gives the row up.
+    hybrid_weights : HybridWeights or None
+        Only with ``hybrid``.
+    verifier_server_url : str or None
+        Address of the verifier; only with ``automix_entailment``, which needs one.
+    verifier_timeout_seconds : float, default 0
+        Seconds it may take; 0 is 60. Only with ``automix_entailment``.
+    learned_file : Path or None
+        What a `calibrant.cascade.LearnedScorer` was saved to; only with ``learned``, which needs one.
+    max_escalations, max_tokens : int or None
+        Further models a row may ask at most, and tokens it may take.
+    max_cost, deadline_seconds : float or None
+        US dollars and seconds a row may take.
+    models : tuple of CascadeModelSettings
+        The models, in the order ``declared`` takes.
+    """
+
+    file: Path | None = None
+    confidence_method: Literal[
+        "avg_logprob",
+        "margin",
+        "hybrid",
+        "self_verify",
+        "automix_entailment",
+        "label_probability",
+        "learned",
+    ] = "avg_logprob"
+    threshold: _Share | None = None
+    native_threshold: _Number | None = None
+    escalation_order: Literal["size", "small_to_large", "declared", "cost", "automix"] = "small_to_large"
+    cost_quality_tradeoff: _Share = 0.3
+    token_filter: Literal["all", "stop", "label", "tool_call_args"] = "label"  # noqa: S105 (no password)
+    on_error: Literal["skip", "fail"] = "skip"
+    hybrid_weights: HybridWeights | None = None
+    verifier_server_url: str | None = pydantic.Field(default=None, validate_default=True)
+    verifier_timeout_seconds: _Amount = 0.0
+    learned_file: Path | None = pydantic.Field(default=None, validate_default=True)
+    max_escalations: _Count | None = None
+    max_tokens: _Count | None = None
+    max_cost: _Amount | None = None
+    deadline_seconds: _Amount | None = None
+    models: tuple[CascadeModelSettings, ...] = ()
+
+    @pydantic.field_validator("native_threshold")
+    @classmethod
+    def _check_one_threshold(cls, native: float | None, info: pydantic.ValidationInfo) -> float | None:
+        if native is not None and info.data.get("threshold") is not None:
+            raise wrong("Input should not come beside threshold", "keep one of the two")
+        return native
+
+    @pydantic.field_validator("hybrid_weights")
+    @classmethod
+    def _check_weights(
+        cls, weights: HybridWeights | None, info: pydantic.ValidationInfo
+    ) -> HybridWeights | None:
+        if weights is not None and not _may_be(HYBRID, info):
+            raise wrong("Input should come with confidence_method = 'hybrid'", "set it, or leave it out")
+        return weights
+
+    @pydantic.field_validator("verifier_server_url")
+    @classmethod
+    def _check_url(cls, url: str | None, info: pydantic.ValidationInfo) -> str | None:
+        needed = info.data.get("confidence_method") == ENTAILMENT and info.data.get("file") is None
+        if url and not _may_be(ENTAILMENT, info):
+            raise wrong(
+                "Input should come with confidence_method = 'automix_entailment'", "set it, or leave it out"
+            )
+        if (url or needed) and not _is_service(url or ""):
+            raise wrong(
+                "Input should be an address such as 'http://127.0.0.1:8889', without credentials, query or fragment",
+                "say where the verifier answers",
+            )
+        return url
+
+    @pydantic.field_validator("learned_file")
+    @classmethod
+    def _check_learned(cls, file: Path | None, info: pydantic.ValidationInfo) -> Path | None:
+        if file is not None and not _may_be(LEARNED, info):
+            raise wrong("Input should come with confidence_method = 'learned'", "set it, or leave it out")
+        if file is None and info.data.get("confidence_method") == LEARNED:
+            raise wrong("Input should be a file", "name the one that LearnedScorer.save wrote")
+        return file
+
+    @pydantic.field_validator("verifier_timeout_seconds")
+    @classmethod
+    def _check_timeout(cls, seconds: float, info: pydantic.ValidationInfo) -> float:
+        if seconds and not _may_be(ENTAILMENT, info):
+            raise wrong(
+                "Input should come with confidence_method = 'automix_entailment'", "set it, or leave it out"
+            )
+        return seconds
+
+
+# What a looper's own file may say.
+LOOPER_KEYS: Final = (
+    "confidence_method",
+    "threshold",
+    "escalation_order",
+    "cost_quality_tradeoff",
+    "token_filter",
+    "on_error",
+    "hybrid_weights",
+    "verifier_server_url",
+    "verifier_timeout_seconds",
+)
+
+
+def _may_be(method: str, info: pydantic.ValidationInfo) -> bool:
+    """Return whether a key belongs to the method that is set; a wrong method is a mistake of its own."""
+    return bool(info.data.get("confidence_method", method) == method)
+
+
+def _is_service(url: str) -> bool:
+    """Return whether `url` is the plain address of a service."""
+    if any(character.isspace() or not character.isprintable() for character in url):
+        return False
+    try:
+        parts = urlsplit(url)
+        port_fits = parts.port is None or parts.port > 0
+    except ValueError:
+        return False
+    plain = not (parts.username or parts.password or "@" in parts.netloc or "?" in url or "#" in url)
+    return parts.scheme in {"http", "https"} and bool(parts.hostname) and plain and port_fits

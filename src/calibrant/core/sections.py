@@ -1,0 +1,97 @@
+"""Sections of a configuration file: what they may hold, and where a mistake is."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
+
+import pydantic
+from pydantic_core import PydanticCustomError
+
+__all__ = ["Section", "describe_problem", "line_of", "wrong"]
+
+_HEADER = re.compile(r"^\s*(\[+)([^\]=,]+)\]")
+_KEY = re.compile(r"""^\s*([\w."' \t-]+?)\s*=""")
+
+
+class Section(pydantic.BaseModel):
+    """A table of a configuration file; unknown keys are refused."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+
+def wrong(message: str, remedy: str, **values: object) -> PydanticCustomError:
+    """Return what a validator raises; `message` is a template over `values`."""
+    return PydanticCustomError("calibrant", message, {"remedy": remedy, **values})
+
+
+def describe_problem(problem: Mapping[str, Any], root: type[pydantic.BaseModel], *, prefix: str = "") -> str:
+    """Return what is wrong with a key, and what to do.
+
+    Parameters
+    ----------
+    problem : mapping
+        One of the errors of a `pydantic.ValidationError`.
+    root : type
+        What was validated.
+    prefix : str, optional
+        Where the root itself stands, such as ``cascade.``.
+    """
+    location = [name for name in problem["loc"] if isinstance(name, str)]
+    where = prefix + ".".join(location)
+    if problem["type"] == "extra_forbidden":
+        section: Any = root
+        for name in location[:-1]:
+            section = _section_in(section.model_fields[name].annotation)
+        return f"unknown key {where!r}: expected one of {', '.join(section.model_fields)}."
+    if problem["type"] == "missing":
+        return f"missing key {where!r}: add it."
+    if problem["type"] == "model_type":
+        return f"{where}: expected a table, got {problem['input']!r:.80}: write [{where}] and its keys below."
+    remedy = f": {problem['ctx']['remedy']}" if problem["type"] == "calibrant" else ""
+    return f"{where}: {problem['msg']}, got {problem['input']!r:.80}{remedy}."
+
+
+def _section_in(annotation: object) -> Any:  # noqa: ANN401 (a type, or None)
+    """Return the section in a field's type, which may be optional or one of several."""
+    if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
+        return annotation
+    return next(filter(None, map(_section_in, get_args(annotation))), None)
+
+
+def line_of(text: str, location: Sequence[Any]) -> int:
+    """Return the line that sets the key at `location`, or the table it belongs to: tomllib keeps no positions."""
+    wanted = tuple(map(str, location))
+    table: tuple[str, ...] = ()
+    entries: Counter[tuple[str, ...]] = Counter()  # of arrays of tables
+    best, best_line = 0, 1
+    for number, line in enumerate(text.split("\n"), 1):
+        if header := _HEADER.match(line):
+            table = _numbered(_path(header[2]), entries)
+            if header[1] == "[[":
+                table += (str(entries[table]),)
+                entries[table[:-1]] += 1
+            path = table
+        elif key := _KEY.match(line):
+            path = table + _path(key[1])
+        else:
+            continue
+        if len(path) > best and wanted[: len(path)] == path:
+            best, best_line = len(path), number
+    return best_line
+
+
+def _numbered(path: tuple[str, ...], entries: Mapping[tuple[str, ...], int]) -> tuple[str, ...]:
+    """Return a table's path through the latest entries of the arrays it lies in."""
+    found: tuple[str, ...] = ()
+    for part in path[:-1]:
+        found += (part,)
+        if found in entries:
+            found += (str(entries[found] - 1),)
+    return found + path[-1:]
+
+
+def _path(dotted: str) -> tuple[str, ...]:
+    return tuple(part.strip(" \t\"'") for part in dotted.split("."))

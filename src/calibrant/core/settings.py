@@ -1,0 +1,104 @@
+"""Sections of a task file: the model, how predictions are scored, and what is done to distributions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import pydantic
+
+from calibrant.core.sections import Section, wrong
+
+__all__ = ["SCORING_PARAMETERS", "CalibrationSettings", "ModelSettings", "ScoringSettings"]
+
+DEFAULT_MODEL = "local/smollm2-135m"
+# The fields of calibrant.scoring's strategies, which core must not import; a test compares them.
+SCORING_PARAMETERS = {
+    "linear": ("low_confidence_threshold", "min_score_on_correct"),
+    "threshold": ("threshold",),
+    "sigmoid": ("midpoint", "steepness"),
+    "brier": (),
+    "log": ("min_probability",),
+}
+
+
+class ModelSettings(Section):
+    """The ``[model]`` section: which model answers, and how it is called.
+
+    Attributes
+    ----------
+    name : str
+        ``local/smollm2-135m``, ``llamacpp:PATH.gguf`` or any litellm model name.
+    api_base : str or None
+        Endpoint of an OpenAI-compatible server.
+    space : str or None
+        ``masked`` or ``raw``, where the model's own default is wrong.
+    scoring : str or None
+        ``exact``, ``decode`` or ``sampled``; None takes what model and schema allow.
+    tolerance : float, "exact" or None
+        How far ``exact`` goes; None takes its default.
+    samples : int or None
+        How often ``sampled`` asks, at least 2; None takes its default.
+    concurrency : int or None
+        Calls in flight; None takes the model's own default.
+    options : mapping
+        Handed to the provider as they are (``temperature``, ``max_tokens``, ...).
+    """
+
+    name: str = DEFAULT_MODEL
+    api_base: str | None = None
+    space: Literal["masked", "raw"] | None = None
+    scoring: Literal["exact", "decode", "sampled"] | None = None
+    tolerance: Annotated[float, pydantic.Field(ge=0, le=1)] | Literal["exact"] | None = None
+    samples: int | None = pydantic.Field(default=None, ge=2)
+    concurrency: int | None = pydantic.Field(default=None, ge=1)
+    options: dict[str, Any] = pydantic.Field(default_factory=dict)
+
+    @pydantic.field_validator("samples")
+    @classmethod
+    def _check_samples(cls, samples: int | None, info: pydantic.ValidationInfo) -> int | None:
+        if samples is not None and info.data.get("scoring") != "sampled":
+            raise wrong("Input should come with scoring = 'sampled'", "add it, or leave samples out")
+        return samples
+
+
+class ScoringSettings(Section):
+    """The ``[scoring]`` section: how a prediction becomes GEPA's score and feedback.
+
+    Attributes
+    ----------
+    strategy : str
+        ``linear``, ``threshold``, ``sigmoid``, ``brier`` or ``log``.
+    high, low : float
+        Confidence thresholds of feedback, in (0, 1], `low` not above `high`.
+    parameters : mapping
+        The strategy's own parameters; ``linear`` takes `high` as its threshold by default.
+    thresholds : str or None
+        ``auto`` makes the search take `high` and `low`, and the threshold of ``linear`` unless
+        `parameters` are given, from a sample of the training rows.
+    """
+
+    strategy: Literal["linear", "threshold", "sigmoid", "brier", "log"] = "linear"
+    high: float = pydantic.Field(default=0.99, gt=0, le=1)
+    low: float = pydantic.Field(default=0.90, gt=0, le=1, validate_default=True)
+    parameters: dict[str, float] = pydantic.Field(default_factory=dict)
+    thresholds: Literal["auto"] | None = None
+
+    @pydantic.field_validator("low")
+    @classmethod
+    def _check_low(cls, low: float, info: pydantic.ValidationInfo) -> float:
+        high = info.data.get("high")
+        if high is not None and low > high:
+            raise wrong("Input should be at most high = {high}", "lower low or raise high", high=high)
+        return low
+
+
+class CalibrationSettings(Section):
+    """The ``[calibration]`` section: what is done to distributions before they are used.
+
+    Attributes
+    ----------
+    prior_correction : str or None
+        ``batch`` makes the search divide out every prompt's label prior.
+    """
+
+    prior_correction: Literal["batch"] | None = None

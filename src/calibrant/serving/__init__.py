@@ -1,0 +1,34 @@
+"""What calibrant offers over HTTP; needs the extra ``serve``."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from calibrant.core import ConfigurationError
+
+if TYPE_CHECKING:
+    from calibrant.serving._server import serve_app
+    from calibrant.serving._verifier_app import create_verifier_app
+
+__all__ = ["create_verifier_app", "serve_app"]
+
+_HOMES = {"create_verifier_app": "_verifier_app", "serve_app": "_server"}
+
+
+def __getattr__(name: str) -> object:
+    """Import a name when it is first used: the extra may be missing, and takes its time."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    except ModuleNotFoundError as error:
+        if error.name not in {"fastapi", "uvicorn", "starlette"}:
+            raise
+        raise ConfigurationError(
+            f'Serving needs {error.name}, which is not installed: run pip install "calibrant[serve]".'
+        ) from error
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,87 @@
+"""Request bodies of bounded size, and work that ends when the one who asked for it has gone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Final, TypeVar
+
+from fastapi import HTTPException, Request
+
+__all__ = ["bounded_body", "while_connected"]
+
+_SECONDS_TO_SEND: Final = 30.0
+_T = TypeVar("_T")
+
+
+async def bounded_body(request: Request, most_bytes: int) -> bytes:
+    """Return the body.
+
+    Parameters
+    ----------
+    request : Request
+        The request.
+    most_bytes : int
+        The longest body that is read.
+
+    Raises
+    ------
+    HTTPException
+        413 where it is longer, 408 where it does not come within 30 seconds.
+    """
+    too_long = HTTPException(
+        413, f"Expected a body of at most {most_bytes:,} bytes, got more: shorten the texts."
+    )
+    stated = request.headers.get("content-length", "")
+    if stated.isdecimal() and int(stated) > most_bytes:
+        raise too_long
+    body = bytearray()
+    try:
+        async with asyncio.timeout(_SECONDS_TO_SEND):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > most_bytes:
+                    raise too_long
+    except TimeoutError:
+        message = f"Expected the whole body within {_SECONDS_TO_SEND:g} seconds, got {len(body):,} bytes."
+        raise HTTPException(408, message) from None
+    return bytes(body)
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, _T], *, stopping: asyncio.Event) -> _T:
+    """Return what `work` returns; give it up when the client closes the connection, or the service ends.
+
+    Clients that have waited too long ask again: what they no longer wait for must not be computed.
+
+    Parameters
+    ----------
+    request : Request
+        The request; its body has been read.
+    work : coroutine
+        What to wait for.
+    stopping : asyncio.Event
+        Set when the service ends.
+
+    Raises
+    ------
+    HTTPException
+        499 where the client has gone, which nobody reads; 503 where the service ends.
+    """
+    working = asyncio.create_task(work)
+    others = (asyncio.create_task(_gone(request)), asyncio.create_task(stopping.wait()))
+    try:
+        await asyncio.wait({working, *others}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        if stopping.is_set():
+            raise HTTPException(503, "The service is being stopped: ask again later.")
+        raise HTTPException(499, "The client has closed the connection.")
+    finally:
+        for task in (working, *others):
+            task.cancel()
+        await asyncio.gather(working, *others, return_exceptions=True)
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

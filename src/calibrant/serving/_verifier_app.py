@@ -1,0 +1,179 @@
+"""AutoMix's verifier over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Annotated, Any, Final
+
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from starlette.exceptions import HTTPException as AnyHTTPException
+
+from calibrant.cascade import Verification, Verifier
+from calibrant.core import CalibrantError, ConfigurationError, ContextLengthError
+from calibrant.serving._bodies import bounded_body, while_connected
+
+__all__ = ["create_verifier_app"]
+
+_LOG = logging.getLogger("calibrant")
+_MOST_BYTES: Final = 2**20
+# Question and answer are never cut, so they are bounded; a context has the rest of the body.
+_MOST_CHARACTERS: Final = 50_000
+
+_Text = Annotated[str, StringConstraints(min_length=1, max_length=_MOST_CHARACTERS, pattern=r"\S")]
+
+
+class _Question(BaseModel):
+    """The body of ``POST /verify``."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    question: _Text
+    answer: _Text
+    context: str | None = None
+    threshold: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
+
+
+def create_verifier_app(
+    verifier: Verifier | None, *, threshold: float = 0.7, most_bytes: int = _MOST_BYTES
+) -> FastAPI:
+    """Return the application that answers ``POST /verify`` and ``GET /health``.
+
+    ``POST /verify`` takes ``{question, answer, context?, threshold?}`` and returns ``{confidence,
+    should_escalate, verified_count, total_samples, samples, threshold}``, and with it ``unreadable``,
+    ``context_cut``, ``usage`` and ``attempts``, as in `calibrant.cascade.Verification`. ``should_escalate``
+    is ``confidence < threshold``. ``GET /health`` returns ``{status, model, num_samples, threshold}``.
+
+    Everything else is ``{error}`` with what was expected, what came and what to do: status 400 for a body
+    that is not as above, 404, 405, 408 for one that does not come, 413 for one that is too long, for us or for the
+    model, 503
+    where there is no verifier or it came to no verdict (never a made-up confidence), 500 for what nobody
+    expected. Answers never show what went wrong inside; the log does.
+
+    Parameters
+    ----------
+    verifier : Verifier or None
+        Who is asked; with None, every question is answered with 503. It is left open.
+    threshold : float, default 0.7
+        For questions that bring none, in [0, 1].
+    most_bytes : int, default 1 MiB
+        The longest body that is read, above 0.
+
+    Raises
+    ------
+    ConfigurationError
+        A parameter is out of range.
+    """
+    if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 <= threshold <= 1:
+        raise ConfigurationError(f"Expected threshold to be a number in [0, 1], got {threshold!r}.")
+    if most_bytes < 1:
+        raise ConfigurationError(f"Expected most_bytes of at least 1, got {most_bytes}.")
+    app = FastAPI(title="calibrant verifier", docs_url=None, redoc_url=None, openapi_url=None)
+    stopping = app.state.stopping = asyncio.Event()  # set by `serve_app`
+    app.add_exception_handler(AnyHTTPException, _refuse)
+    app.add_exception_handler(Exception, _fail)
+
+    @app.post("/verify")
+    async def verify(request: Request) -> JSONResponse:
+        asked = _parsed(await bounded_body(request, most_bytes))
+        if verifier is None:
+            raise HTTPException(503, "The verifier has no model: start it with one.")
+        found = await while_connected(request, _verified(verifier, asked), stopping=stopping)
+        if found.confidence is None:
+            return _without_verdict(found)
+        limit = threshold if asked.threshold is None else asked.threshold
+        return JSONResponse(
+            {
+                "confidence": found.confidence,
+                "should_escalate": found.confidence < limit,
+                "verified_count": found.verified_count,
+                "total_samples": found.total_samples,
+                "samples": found.samples,
+                "threshold": limit,
+                "unreadable": found.unreadable,
+                "context_cut": found.context_cut,
+                **_spent(found),
+            }
+        )
+
+    @app.get("/health")
+    async def health() -> JSONResponse:
+        body = {
+            "status": "no model" if verifier is None else "ok",
+            "model": None if verifier is None else verifier.model,
+            "num_samples": None if verifier is None else verifier.k,
+            "threshold": threshold,
+        }
+        return JSONResponse(body, status_code=503 if verifier is None else 200)
+
+    return app
+
+
+def _parsed(body: bytes) -> _Question:
+    try:
+        return _Question.model_validate_json(body)
+    except ValidationError as error:
+        raise HTTPException(400, "; ".join(map(_said, error.errors()[:3]))) from None
+
+
+def _said(problem: Any) -> str:  # noqa: ANN401 (pydantic's)
+    """Return in words what is wrong with a body; what it holds is not repeated."""
+    if not problem["loc"]:
+        return f"Expected a JSON object with question and answer: {problem['msg']}."
+    field = ".".join(map(str, problem["loc"]))
+    if problem["type"] == "missing":
+        return f"Expected the field {field!r}, which is missing: add it."
+    if problem["type"] == "extra_forbidden":
+        return f"Expected question, answer, context and threshold only, got {field[:40]!r}: leave it out."
+    if problem["type"] in {"string_too_short", "string_pattern_mismatch"}:
+        return f"Expected the field {field!r} to be a text that is not empty."
+    if problem["type"] == "string_too_long":
+        return f"Expected the field {field!r} to have at most {_MOST_CHARACTERS:,} characters: shorten it."
+    return f"The field {field!r} is wrong: {problem['msg']}."
+
+
+async def _verified(verifier: Verifier, asked: _Question) -> Verification:
+    try:
+        return await verifier.averify(asked.question, asked.answer, asked.context)
+    except ContextLengthError as error:
+        _LOG.warning("A question was refused: %s", error)
+        message = "Expected question and answer to fit the verifier's model, which has no room for them: shorten them."
+        raise HTTPException(413, message) from None
+    except CalibrantError as error:
+        _LOG.error("The verifier's model cannot be asked: %s", error)
+        raise HTTPException(
+            503, "The verifier's model cannot be asked; the service's log says why."
+        ) from None
+
+
+def _without_verdict(found: Verification) -> JSONResponse:
+    _LOG.warning("No verdict: %s", found.reason)
+    if found.total_samples and found.unreadable == found.total_samples:
+        why = f"none of {found.total_samples} samples of its model can be read"
+    else:
+        why = "its model could not be asked"
+    error = f"The verifier came to no verdict: {why}. Try again later; the service's log says more."
+    return JSONResponse({"error": error, **_spent(found)}, status_code=503)
+
+
+def _spent(found: Verification) -> dict[str, Any]:
+    usage = found.usage
+    counted = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
+    return {"usage": {**counted, "cost": usage.cost}, "attempts": found.attempts}
+
+
+async def _refuse(_: Request, error: Exception) -> JSONResponse:
+    status = getattr(error, "status_code", 500)
+    known = {
+        404: "There is only POST /verify and GET /health.",
+        405: "There is only POST /verify and GET /health.",
+    }
+    headers = getattr(error, "headers", None)
+    return JSONResponse({"error": known.get(status, getattr(error, "detail", ""))}, status, headers)
+
+
+async def _fail(_: Request, error: Exception) -> JSONResponse:
+    del error  # the server logs it
+    return JSONResponse({"error": "The service failed; its log says why."}, status_code=500)

@@ -1,0 +1,48 @@
+"""Models behind names, without models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from calibrant.core import Client, ConfigurationError
+from calibrant.inference import _classifier
+from calibrant.testing import FakeClient
+
+LABELS = ["cat", "dog"]
+Opened = dict[str, list[FakeClient]]
+
+
+def unsure(text: str) -> tuple[str, float]:
+    """Know what meows; be wrong, and know it, about everything else."""
+    return ("cat", 0.95) if "meow" in text else ("cat", 0.55)
+
+
+def sure(text: str) -> tuple[str, float]:
+    """Know everything."""
+    return ("cat", 0.99) if "meow" in text else ("dog", 0.97)
+
+
+RULES: dict[str, Callable[[str], tuple[str, float]]] = {"small": unsure, "large": sure}
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
+    """Put fakes in the place of models called small and large; returns them by name as they are opened."""
+    found: Opened = {}
+
+    def open_fake(model: Any, **settings: Any) -> Client:
+        if not isinstance(model, str):
+            client: Client = model
+            return client
+        if model not in RULES:
+            raise ConfigurationError(f"Expected a model that is there, got {model!r}.")
+        fake = FakeClient(LABELS, RULES[model], name=model)
+        fake.settings = settings  # type: ignore[attr-defined]
+        found.setdefault(model, []).append(fake)
+        return fake
+
+    monkeypatch.setattr(_classifier, "open_client", open_fake)
+    return found

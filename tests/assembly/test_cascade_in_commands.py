@@ -1,0 +1,479 @@
+"""classify, evaluate, optimize and report on a task with a cascade: as on one model, and what each model did."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from calibrant import Classifier, Task
+from calibrant.assembly import open_classifier
+from calibrant.cascade import Cascade
+from calibrant.cli import app
+from calibrant.core import ConfigurationError, Example, ProviderError
+from calibrant.evaluation import BatchEvaluator
+from calibrant.metrics import wilson_interval
+from calibrant.optimization import optimize
+from calibrant.testing import FakeClient, fake_response
+
+WriteTask = Callable[..., Path]
+Opened = dict[str, list[FakeClient]]
+
+SECTION = """
+[cascade]
+confidence_method = "label_probability"
+threshold = {threshold}
+
+[[cascade.models]]
+name = "small"
+cost = 0
+
+[[cascade.models]]
+name = "large"
+"""
+PASSING = {"attempts", "latency_seconds"}
+# The small model is sure of what meows, the large one of everything; the last row is mislabelled.
+ROWS = [
+    {"input": "1 meow", "answer": "cat"},
+    {"input": "2 meow", "answer": "cat"},
+    {"input": "3 woof", "answer": "dog"},
+    {"input": "4 woof", "answer": "dog"},
+    {"input": "5 meow", "answer": "dog"},
+]
+
+
+def run(*arguments: object) -> Result:
+    """Run the command line in this process."""
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+@pytest.fixture
+def task(write_task: WriteTask, opened: Opened) -> Path:
+    """Return a task with a cascade of two models."""
+    assert opened == {}
+    return write_task(extra=SECTION.format(threshold=0.9), test=ROWS)
+
+
+def asked(opened: Opened) -> list[int]:
+    """Return how many calls each model got, in all."""
+    return [sum(len(fake.requests) for fake in opened.get(name, [])) for name in ("small", "large")]
+
+
+def lasting(directory: Path) -> list[dict[str, Any]]:
+    """Return the rows without what depends on the moment."""
+    rows = [json.loads(line) for line in (directory / "predictions.jsonl").read_text().splitlines()]
+    for row in rows:
+        row["steps"] = [{k: v for k, v in step.items() if k not in PASSING} for step in row["steps"]]
+    return [{name: row[name] for name in row if name not in PASSING} for row in rows]
+
+
+# --- classify -----------------------------------------------------------------------------------
+
+
+def test_classify_prints_the_answer_of_the_model_that_was_sure(task: Path, opened: Opened) -> None:
+    """One line a text, as ever."""
+    result = run("classify", task, "--text", "meow", "--text", "woof")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == "cat\t0.950\tmeow\ndog\t0.970\twoof\n"
+    assert asked(opened) == [2, 1]
+    assert all(fake.closed for fakes in opened.values() for fake in fakes)
+
+
+def test_classify_says_when_nobody_was_sure(write_task: WriteTask, opened: Opened) -> None:
+    """An answer nobody vouches for is not passed off as one."""
+    task = write_task(extra=SECTION.format(threshold=0.98))
+    result = run("classify", task, "--text", "woof")
+    assert result.stdout == "dog\t0.970\twoof\t(not accepted: no model was sure enough)\n"
+    record = json.loads(run("classify", task, "--text", "woof", "--json").stdout)
+    assert record["accepted"] is False
+    assert [step["verdict"] for step in record["steps"]] == ["escalated", "escalated"]
+    assert opened
+
+
+def test_a_model_on_the_command_line_is_asked_alone(task: Path, opened: Opened) -> None:
+    """Instead of the cascade."""
+    result = run("classify", task, "--text", "woof", "--model", "small")
+    assert result.stdout == "cat\t0.550\twoof\n"
+    assert list(opened) == ["small"]
+
+
+def test_a_mistake_in_the_section_is_bad_input(write_task: WriteTask, opened: Opened) -> None:
+    """With its line, and before any model is opened."""
+    result = run("classify", write_task(extra=SECTION.format(threshold=2)), "--text", "woof")
+    assert result.exit_code == 2
+    assert re.search(
+        r"task.toml:13: cascade.threshold: Input should be less than or equal to 1", result.stderr
+    )
+    assert opened == {}
+
+
+def test_a_batch_is_not_made_of_a_cascade(task: Path, tmp_path: Path, opened: Opened) -> None:
+    """A provider's batch interface asks one model."""
+    result = run("batch", "submit", task, "--out", tmp_path / "batch")
+    assert result.exit_code == 2
+    assert "Expected a task with one model, got the cascade of task 'animals'" in result.stderr
+    assert opened == {}
+
+
+# --- evaluate -----------------------------------------------------------------------------------
+
+
+def test_evaluate_says_what_each_model_contributed(task: Path, tmp_path: Path, opened: Opened) -> None:
+    """On the terminal, in the file and on the page; intervals are Wilson's."""
+    out = tmp_path / "out"
+    result = run("evaluate", task, "--out", out, "--no-cache")
+    assert result.exit_code == 0, result.stderr
+    table = [re.split(r" {2,}", line) for line in result.stdout.splitlines()]
+    assert table[0] == ["animals: cascade(small -> large), 5 rows"]
+    start = table.index(["cascade", "asked", "accepted", "accuracy of accepted", "calls", "cost"])
+    assert table[start + 1 : start + 5] == [
+        ["small", "5 (100.0 %)", "3 (60.0 %)", "0.667 (0.208 to 0.939)", "5", "$0.0000"],
+        ["large", "2 (40.0 %)", "2 (40.0 %)", "1.000 (0.342 to 1.000)", "2", "-"],
+        ["all models", "5 (100.0 %)", "5 (100.0 %)", "0.800 (0.376 to 0.964)", "7", "$0.0000"],
+        ["escalated: 2 (40.0 %) of the rows"],
+    ]
+    assert "not accepted, yet answered" not in result.stdout
+    assert asked(opened) == [5, 2]
+
+    found = json.loads((out / "metrics.json").read_text())["cascade"]
+    wilson = wilson_interval(4, 5)
+    assert found["accuracy"]["lower"] == pytest.approx(wilson.lower)
+    assert {
+        key: found[key] for key in ("rows", "accepted", "correct", "escalated", "escalations", "calls")
+    } == {
+        "rows": 5,
+        "accepted": 5,
+        "correct": 4,
+        "escalated": 2,
+        "escalations": 2,
+        "calls": 7,
+    }
+    assert [model["model"] for model in found["models"]] == ["small", "large"]
+
+    assert run("report", out).exit_code == 0
+    page = (out / "report.html").read_text()
+    row = re.search(r'<tr><th scope="row" dir="auto">small</th>(.*?)</tr>', page)
+    assert row is not None
+    assert re.findall(r'<td class="number">(.*?)\s*</td>', row[1]) == [
+        "5", "3", "0.600", "0.667", "0.208 to 0.939", "0", "0", "5", "$0.0000",
+    ]  # fmt: skip
+    assert "5 of 5 rows (100.0 %) have an answer that was sure enough" in page
+
+
+@pytest.mark.parametrize(
+    ("healthy", "broken"),
+    [
+        ('"verdict": "accepted"', '"verdict": "maybe"'),
+        ('"attempts": 1}]', '"attempts": null}]'),
+        ('"steps": [', '"steps": [null, '),
+        ('"steps": [{', '"steps": "one", "others": [{'),
+    ],
+)
+def test_a_broken_step_is_named_with_its_line(
+    task: Path, tmp_path: Path, opened: Opened, healthy: str, broken: str
+) -> None:
+    """By a report, and by an evaluation that would go on."""
+    out = tmp_path / "out"
+    assert run("evaluate", task, "--out", out, "--no-cache").exit_code == 0
+    path = out / "predictions.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    assert healthy in lines[1]
+    path.write_text("".join([lines[0], lines[1].replace(healthy, broken), *lines[2:]]))
+    for command in (("report", out), ("evaluate", task, "--out", out, "--no-cache")):
+        result = run(*command)
+        assert result.exit_code == 2
+        assert "predictions.jsonl:2: expected the line of a row, got one that does not fit" in result.stderr
+    assert opened
+
+
+def test_evaluate_counts_rows_nobody_was_sure_of(
+    write_task: WriteTask, tmp_path: Path, opened: Opened
+) -> None:
+    """Apart from the accepted ones, with an accuracy of their own."""
+    task = write_task(extra=SECTION.format(threshold=0.98), test=ROWS)
+    out = tmp_path / "out"
+    result = run("evaluate", task, "--out", out, "--no-cache")
+    interval = wilson_interval(2, 2)
+    assert (
+        f"not accepted, yet answered: 2 (40.0 %) of the rows, accuracy 1.000 ({interval.lower:.3f} to 1.000)"
+        in result.stdout.splitlines()
+    )
+    assert run("report", out).exit_code == 0
+    assert (
+        "Of the 2 answered although no model was sure enough, 100.0 % are right (0.342 to 1.000)."
+        in (out / "report.html").read_text()
+    )
+    assert opened
+
+
+def test_evaluate_names_models_without_an_answer(
+    task: Path, tmp_path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Failures are counted where they happened."""
+
+    async def babble(_self: FakeClient, request: Any) -> object:
+        label, probability = ("dog", 0.97) if _self.name == "large" else ("horse", 0.99)
+        opened[_self.name][0].requests.append(request)
+        return fake_response(label, ["cat", "dog", "horse"], {label: probability}, top_logprobs=2)
+
+    monkeypatch.setattr(FakeClient, "complete", babble)
+    result = run("evaluate", task, "--out", tmp_path / "out", "--no-cache")
+    assert result.exit_code == 0, result.stderr
+    assert "no answer to judge: small: 5 failed" in result.stdout.splitlines()
+
+
+def test_a_row_that_failed_is_neither_right_nor_wrong(
+    task: Path, tmp_path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was answered by nobody, on the terminal and on the page."""
+    healthy = FakeClient.complete
+
+    async def sometimes(self: FakeClient, request: Any) -> object:
+        if request.messages[1]["content"] == "3 woof":
+            raise ProviderError("it is down.", provider=self.name, status=400)
+        return await healthy(self, request)
+
+    monkeypatch.setattr(FakeClient, "complete", sometimes)
+    out = tmp_path / "out"
+    result = run("evaluate", task, "--out", out, "--no-cache")
+    assert "not accepted" not in result.stdout
+    assert "no answer to judge: small: 1 failed; large: 1 failed" in result.stdout.splitlines()
+    found = json.loads((out / "metrics.json").read_text())["cascade"]
+    assert (found["rows"], found["accepted"], found["unaccepted_answered"]) == (5, 4, 0)
+    assert run("report", out).exit_code == 0
+    page = (out / "report.html").read_text()
+    assert "4 of 5 rows (80.0 %) have an answer that was sure enough" in page
+    assert "answered although no model was sure enough" not in page
+    assert opened
+
+
+def test_one_model_has_no_such_table(write_task: WriteTask, tmp_path: Path, opened: Opened) -> None:
+    """Neither on the terminal nor in the file nor on the page."""
+    out = tmp_path / "out"
+    result = run("evaluate", write_task(extra='\n[model]\nname = "small"\n'), "--out", out, "--no-cache")
+    assert result.exit_code == 0, result.stderr
+    assert "cascade" not in result.stdout
+    assert "cascade" not in json.loads((out / "metrics.json").read_text())
+    assert run("report", out).exit_code == 0
+    assert "cascade" not in (out / "report.html").read_text().lower()
+    assert opened
+
+
+def test_an_interrupted_evaluation_goes_on(task: Path, tmp_path: Path, opened: Opened) -> None:
+    """What is there is read back, steps and all; only the rest is asked."""
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    assert run("evaluate", task, "--out", whole, "--no-cache").exit_code == 0
+    opened.clear()
+    assert run("evaluate", task, "--out", part, "--no-cache").exit_code == 0
+    lines = (part / "predictions.jsonl").read_bytes().splitlines(keepends=True)
+    (part / "predictions.jsonl").write_bytes(b"".join(lines[:3]) + lines[3][:40])
+    (part / "metrics.json").unlink()
+    opened.clear()
+    again = run("evaluate", task, "--out", part, "--no-cache")
+    assert again.exit_code == 0, again.stderr
+    assert asked(opened) == [2, 1]
+    assert lasting(part) == lasting(whole)
+    numbers = [json.loads((path / "metrics.json").read_text())["cascade"] for path in (whole, part)]
+    assert numbers[0] == numbers[1]
+
+
+def test_a_finished_evaluation_asks_nothing(task: Path, tmp_path: Path, opened: Opened) -> None:
+    """And prints the same table."""
+    out = tmp_path / "out"
+    first = run("evaluate", task, "--out", out, "--no-cache")
+    opened.clear()
+    second = run("evaluate", task, "--out", out, "--no-cache")
+    table = [
+        text[text.index("cascade  ") : text.index("escalated:")] for text in (first.stdout, second.stdout)
+    ]
+    assert table[0] == table[1]
+    assert asked(opened) == [0, 0]
+
+
+def test_another_threshold_is_another_run(write_task: WriteTask, tmp_path: Path, opened: Opened) -> None:
+    """Its rows do not mix; with a cache it pays for nothing it knows."""
+    out, cache = tmp_path / "out", tmp_path / "cache.db"
+    task = write_task(extra=SECTION.format(threshold=0.9), test=ROWS)
+    assert run("evaluate", task, "--out", out, "--cache", cache).exit_code == 0
+    task = write_task(extra=SECTION.format(threshold=0.96), test=ROWS)
+    refused = run("evaluate", task, "--out", out, "--cache", cache)
+    assert refused.exit_code == 2
+    opened.clear()
+    assert run("evaluate", task, "--out", tmp_path / "other", "--cache", cache).exit_code == 0
+    assert asked(opened) == [0, 3]
+
+
+# --- optimize -----------------------------------------------------------------------------------
+
+BUDGET = ("--max-metric-calls", 30, "--minibatch-size", 4)
+
+
+def test_optimize_searches_for_the_prompt_of_a_cascade(task: Path, tmp_path: Path, opened: Opened) -> None:
+    """Every model is asked under the candidate's prompt; a second start asks nothing."""
+    out = tmp_path / "out"
+    result = run("optimize", task, *BUDGET, "--out", out, "--json")
+    assert result.exit_code == 0, result.stderr
+    record = json.loads(result.stdout)
+    assert record["model"] == "cascade(small -> large)"
+    assert record["seed_prompt"]["rows"] == 5
+    calls = asked(opened)
+    assert all(calls)
+    assert all(fake.closed for fakes in opened.values() for fake in fakes)
+    rows = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+    assert [len(row["steps"]) for row in rows[:5]] == [1, 1, 2, 2, 1]
+    prompts = {
+        name: {request.messages[0]["content"] for request in opened[name][0].requests}
+        for name in ("small", "large")
+    }
+    assert len(prompts["small"]) > 1
+    assert prompts["large"] <= prompts["small"]
+    assert "Models of the cascade" in (out / "report.html").read_text()
+
+    opened.clear()
+    again = run("optimize", task, *BUDGET, "--out", out, "--json")
+    assert again.exit_code == 0, again.stderr
+    assert asked(opened) == [0, 0]
+    assert json.loads(again.stdout)["best_prompt"] == record["best_prompt"]
+
+
+def test_a_search_with_another_threshold_is_another_run(
+    write_task: WriteTask, tmp_path: Path, opened: Opened
+) -> None:
+    """Its journal is not continued."""
+    out = tmp_path / "out"
+    first = write_task(extra=SECTION.format(threshold=0.9), directory=tmp_path / "a")
+    assert run("optimize", first, *BUDGET, "--out", out).exit_code == 0
+    second = write_task(extra=SECTION.format(threshold=0.5), directory=tmp_path / "b")
+    refused = run("optimize", second, *BUDGET, "--out", out)
+    assert refused.exit_code == 2
+    assert opened
+
+
+def test_optimize_corrects_no_prior_of_a_cascade(task: Path, tmp_path: Path, opened: Opened) -> None:
+    """Of one model it does."""
+    refused = run("optimize", task, *BUDGET, "--prior-correction", "batch", "--out", tmp_path / "out")
+    assert refused.exit_code == 2
+    assert "Expected no --prior-correction batch for a cascade" in refused.stderr
+    assert opened == {}
+    options = (*BUDGET, "--prior-correction", "batch", "--model", "large")
+    assert run("optimize", task, *options, "--out", tmp_path / "out").exit_code == 0
+
+
+def test_the_best_prompt_of_a_search_serves_the_cascade(task: Path, tmp_path: Path, opened: Opened) -> None:
+    """`--run` asks every model under it."""
+    search, out = tmp_path / "search", tmp_path / "out"
+    assert run("optimize", task, *BUDGET, "--out", search).exit_code == 0
+    (search / "best_prompt.txt").write_text("Best.")
+    opened.clear()
+    result = run("evaluate", task, "--run", search, "--out", out, "--no-cache")
+    assert result.exit_code == 0, result.stderr
+    for fakes in opened.values():
+        assert {request.messages[0]["content"] for request in fakes[0].requests} == {"Best."}
+
+
+def test_optimize_takes_a_model_instead(task: Path, tmp_path: Path, opened: Opened) -> None:
+    """One model instead of the cascade."""
+    result = run("optimize", task, *BUDGET, "--model", "large", "--out", tmp_path / "out", "--json")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["model"] == "large"
+    assert list(opened) == ["large"]
+
+
+def test_optimize_says_that_own_prompts_are_not_used(
+    write_task: WriteTask, opened: Opened, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The search has one prompt for all."""
+    task = write_task(extra=SECTION.format(threshold=0.9) + 'prompt = "Look closely."\n')
+    with caplog.at_level(logging.WARNING, logger="calibrant"):
+        assert run("optimize", task, *BUDGET).exit_code == 0
+    assert any("1 prompt(s) of [[cascade.models]] are not used" in message for message in caplog.messages)
+    assert all("Look closely." not in r.messages[0]["content"] for r in opened["large"][0].requests)
+
+
+def test_a_search_neither_changes_nor_closes_the_classifier_it_is_given(task: Path, opened: Opened) -> None:
+    """It works on a copy."""
+    loaded = Task.from_file(task)
+    cascade = open_classifier(loaded)
+    result = optimize(loaded, model=cascade, max_metric_calls=30, minibatch_size=4)
+    assert result.model == "cascade(small -> large)"
+    assert cascade.runner.journal is None
+    assert not any(fake.closed for fakes in opened.values() for fake in fakes)
+    assert cascade.classify("woof").label == "dog"
+
+
+def test_a_search_on_a_plain_classifier_equals_one_on_its_model(write_task: WriteTask) -> None:
+    """A classifier that is handed in is asked as a model would be."""
+    task = Task.from_file(write_task())
+
+    def fake() -> FakeClient:
+        return FakeClient(["cat", "dog"], lambda text, _: ("cat" if "meow" in text else "dog", 0.8))
+
+    one = optimize(task, model=fake(), max_metric_calls=30, minibatch_size=4)
+    other = optimize(
+        task, model=Classifier.from_task(task, model=fake()), max_metric_calls=30, minibatch_size=4
+    )
+    assert (one.seed_prompt, one.best_prompt) == (other.seed_prompt, other.best_prompt)
+
+
+def test_a_search_refuses_what_cannot_be_meant(task: Path, opened: Opened) -> None:
+    """A cascade that is not opened, and a classifier over other labels."""
+    loaded = Task.from_file(task)
+    with pytest.raises(ConfigurationError, match=r"open all with calibrant\.assembly\.open_classifier"):
+        optimize(loaded, max_metric_calls=30, minibatch_size=4)
+    other = Classifier(model=FakeClient(["a", "b"], {}), labels=["a", "b"])
+    with pytest.raises(ConfigurationError, match="over the labels of task 'animals'"):
+        optimize(loaded, model=other, max_metric_calls=30, minibatch_size=4)
+    assert opened == {}
+
+
+def test_a_cascade_of_a_nameless_function_leaves_no_directory(write_task: WriteTask, tmp_path: Path) -> None:
+    """What was paid for is kept under the names of its models."""
+    loaded = Task.from_file(write_task())
+    models = [
+        Classifier(model=model, labels=["cat", "dog"], field="category") for model in (lambda _: "cat", named)
+    ]
+    cascade = Cascade(models, method="label_probability")
+    with pytest.raises(ConfigurationError, match="a function with a name of its own"):
+        optimize(loaded, model=cascade, out=tmp_path / "out", max_metric_calls=30, minibatch_size=4)
+    with pytest.raises(ConfigurationError, match="a function with a name of its own"):
+        BatchEvaluator(cascade).evaluate(list(loaded.test), out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def named(_messages: object) -> str:
+    """Answer for a model."""
+    return '{"category": "cat"}'
+
+
+def test_the_example_is_a_cascade_of_two_prompts(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On fakes: the rows of the other example, two prompts, legal settings."""
+    path = Path(__file__).parents[2] / "examples" / "cascade" / "task.toml"
+    task = Task.from_file(path)
+    assert len(task.test) == 144
+    shown = {row.input for row in (*task.validation, *task.test)}
+    assert task.cascade is not None
+    labels = list(task.labels.labels)
+
+    def rule(_text: str, prompt: str) -> tuple[str, float]:
+        return (labels[0], 0.2) if "DOORDASH" not in prompt else (labels[1], 0.7)
+
+    def open_fake(*_: object, **__: object) -> FakeClient:
+        return FakeClient(labels, rule)
+
+    monkeypatch.setattr("calibrant.inference._classifier.open_client", open_fake)
+    cascade = open_classifier(task)
+    found = cascade.classify(task.test[0].input)
+    assert [step.model for step in found.steps] == ["four examples", "eight examples"]
+    assert (found.label, found.accepted) == (labels[1], True)
+    prompts = [task.prompt, *(model.prompt or "" for model in task.cascade.models)]
+    assert not any(text in prompt for text in shown for prompt in prompts)
+    examples = [Example(input=row.input, answer=row.answer) for row in task.train]
+    lines = {f'Text: {row.input}\nAnswer: {{"category": "{row.answer}"}}' for row in examples}
+    assert sum(line in prompts[-1] for line in lines) == 8
+    assert opened == {}

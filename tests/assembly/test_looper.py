@@ -1,0 +1,330 @@
+"""The looper's YAML: accepted as it is documented; what is wrong in it has its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from calibrant.assembly import read_looper
+from calibrant.core import CascadeSettings, ConfigurationError
+
+# Keys and values as the looper's page documents them.
+DOCUMENTED = """\
+algorithm:
+  type: confidence
+  confidence:
+    confidence_method: hybrid        # one of five
+    threshold: 0.72
+    escalation_order: small_to_large
+    cost_quality_tradeoff: 0.3
+    token_filter: stop
+    on_error: skip
+    hybrid_weights:
+      logprob_weight: 0.5
+      margin_weight: 0.5
+    # of another method
+    verifier_server_url: ""
+    verifier_timeout_seconds: 0
+"""
+KNOWN = (
+    "confidence_method, threshold, escalation_order, cost_quality_tradeoff, token_filter, on_error, hybrid_weights, "
+    "verifier_server_url, verifier_timeout_seconds"
+)
+
+
+def read(directory: Path, yaml: str) -> CascadeSettings:
+    """Return the settings of a file with this content."""
+    path = directory / "looper.yaml"
+    path.write_text(yaml)
+    return read_looper(path)
+
+
+def mistakes(directory: Path, yaml: str | bytes) -> list[str]:
+    """Return the lines of the error a file raises, with the path made short."""
+    path = directory / "looper.yaml"
+    path.write_bytes(yaml.encode() if isinstance(yaml, str) else yaml)
+    with pytest.raises(ConfigurationError) as caught:
+        read_looper(str(path))
+    return str(caught.value).replace(f"{directory}/", "").split("\n")
+
+
+def inner(yaml: str) -> str:
+    """Return the innermost mapping of a nested configuration alone."""
+    return "".join(f"{line[4:]}\n" for line in yaml.splitlines()[3:])
+
+
+def test_the_documented_configuration_is_taken_as_it_is(tmp_path: Path) -> None:
+    """Every key of the page, in its nesting, with its values for unused keys."""
+    found = read(tmp_path, DOCUMENTED)
+    assert found.model_dump(exclude_unset=True) == {
+        "confidence_method": "hybrid",
+        "threshold": 0.72,
+        "escalation_order": "small_to_large",
+        "cost_quality_tradeoff": 0.3,
+        "token_filter": "stop",
+        "on_error": "skip",
+        "hybrid_weights": {"logprob_weight": 0.5, "margin_weight": 0.5},
+        "verifier_server_url": "",
+        "verifier_timeout_seconds": 0.0,
+    }
+
+
+def test_any_level_of_the_nesting_will_do(tmp_path: Path) -> None:
+    """The inner keys alone, the algorithm alone, and a decision with its models."""
+    whole = read(tmp_path, DOCUMENTED)
+    algorithm = "".join(f"{line[2:]}\n" for line in DOCUMENTED.splitlines()[1:])
+    for yaml in (inner(DOCUMENTED), algorithm, DOCUMENTED.replace("  type: confidence\n", "")):
+        assert read(tmp_path, yaml) == whole
+    decision = f"modelRefs:\n  - model: qwen2.5:3b\n  - modelName: qwen3:14b\n{DOCUMENTED}"
+    found = read(tmp_path, decision)
+    assert [model.name for model in found.models] == ["qwen2.5:3b", "qwen3:14b"]
+    assert found.model_copy(update={"models": ()}) == whole
+
+
+def test_on_error_may_stand_beside_the_confidence_section(tmp_path: Path) -> None:
+    """Where the looper has one of its own; twice is once too often."""
+    yaml = "algorithm:\n  type: confidence\n  on_error: fail\n  confidence:\n    threshold: 0.5\n"
+    assert read(tmp_path, yaml).on_error == "fail"
+    assert mistakes(tmp_path, yaml + "    on_error: skip\n") == [
+        "looper.yaml:6: on_error: expected it once, got it twice: keep one."
+    ]
+
+
+@pytest.mark.parametrize("yaml", ["threshold: 0.5", "algorithm:\n  type: confidence", "{}", "confidence: {}"])
+def test_what_is_left_out_has_the_defaults_of_the_section(tmp_path: Path, yaml: str) -> None:
+    """Those of [cascade]."""
+    found, plain = read(tmp_path, yaml), CascadeSettings()
+    assert found.model_copy(update={"threshold": None}) == plain
+
+
+def test_a_key_without_a_value_is_left_out(tmp_path: Path) -> None:
+    """As YAML files have them."""
+    assert read(tmp_path, "threshold:\non_error: null\nhybrid_weights: ~\n") == CascadeSettings()
+
+
+@pytest.mark.parametrize("zero", ["0", "0.0", "0e0", "-0.0"])
+def test_zero_is_zero(tmp_path: Path, zero: str) -> None:
+    """It is not the same as left out, except for the verifier's timeout, which has nothing to wait for."""
+    found = read(tmp_path, f"threshold: {zero}\ncost_quality_tradeoff: {zero}\n")
+    assert (found.threshold, found.cost_quality_tradeoff, found.native_threshold) == (0.0, 0.0, None)
+    yaml = f"confidence_method: hybrid\nhybrid_weights: {{logprob_weight: {zero}, margin_weight: 1}}\n"
+    weights = read(tmp_path, yaml).hybrid_weights
+    assert weights is not None
+    assert (weights.logprob_weight, weights.margin_weight) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("method", ["", "confidence_method: avg_logprob\n"])
+@pytest.mark.parametrize("value", [-1, -0.25, -3.5])
+def test_a_negative_threshold_of_avg_logprob_is_native(tmp_path: Path, method: str, value: float) -> None:
+    """A mean natural log-probability, as the page has it; also where the method is the default."""
+    found = read(tmp_path, f"{method}threshold: {value}\n")
+    assert (found.threshold, found.native_threshold) == (None, value)
+
+
+def test_numbers_without_a_point_are_numbers(tmp_path: Path) -> None:
+    """YAML 1.2 and the looper take 1e-1 for a number; a quoted one is text."""
+    assert read(tmp_path, "threshold: 1e-1").threshold == 0.1
+    assert mistakes(tmp_path, 'threshold: "0.1"') == [
+        "looper.yaml:1: threshold: Input should be a valid number, got '0.1'."
+    ]
+
+
+def test_models_keep_their_order(tmp_path: Path) -> None:
+    """The one that is declared first may be asked first."""
+    assert [m.name for m in read(tmp_path, "modelRefs: [{model: b}, {model: a}]").models] == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("yaml", "messages"),
+    [
+        pytest.param(
+            DOCUMENTED.replace("escalation_order", "escalation"),
+            [f"6: unknown key 'algorithm.confidence.escalation': expected one of {KNOWN}."],
+            id="unknown-key",
+        ),
+        pytest.param(
+            "# a comment\n\nmax_response_bytes: 0\n",
+            [
+                ("3: unknown key 'max_response_bytes': expected one of modelRefs, algorithm, type, confidence, "
+                f"{KNOWN}.")
+            ],
+            id="unknown-bare-key",
+        ),
+        pytest.param(
+            "algorithm:\n  type: confidence\n  threshold: 0.5\n",
+            ["3: unknown key 'algorithm.threshold': expected one of type, confidence, on_error."],
+            id="key-of-another-level",
+        ),
+        pytest.param(
+            DOCUMENTED.replace("logprob_weight", "logprob"),
+            ["11: unknown key 'hybrid_weights.logprob': expected one of logprob_weight, margin_weight."],
+            id="unknown-weight",
+        ),
+        pytest.param(
+            DOCUMENTED.replace("logprob_weight: 0.5", "logprob_weight: 0.6"),
+            [
+                ("12: hybrid_weights.margin_weight: Input should add up to 1 with logprob_weight = 0.6, got 0.5: "
+                "give both weights.")
+            ],
+            id="weights",
+        ),
+        pytest.param(
+            DOCUMENTED.replace("hybrid  ", "margin  "),
+            [
+                ("10: hybrid_weights: Input should come with confidence_method = 'hybrid', got {'logprob_weight': 0.5, "
+                "'margin_weight': 0.5}: set it, or leave it out.")
+            ],
+            id="weights-of-another-method",
+        ),
+        pytest.param(
+            DOCUMENTED.replace('""', "http://127.0.0.1:1"),
+            [
+                ("14: verifier_server_url: Input should come with confidence_method = 'automix_entailment', got "
+                "'http://127.0.0.1:1': set it, or leave it out.")
+            ],
+            id="verifier-of-another-method",
+        ),
+        pytest.param(
+            "threshold: 0.5\nconfidence_method: automix_entailment\n",
+            [
+                ("1: verifier_server_url: Input should be an address such as 'http://127.0.0.1:8889', without "
+                "credentials, query or fragment, got None: say where the verifier answers.")
+            ],
+            id="no-verifier",
+        ),
+        pytest.param(
+            "\nconfidence_method: margin\nthreshold: -1\n",
+            ["3: threshold: Input should be greater than or equal to 0, got -1."],
+            id="negative-threshold-of-another-method",
+        ),
+        pytest.param(
+            "threshold: -.inf\n", ["1: threshold: Input should be a finite number, got -inf."], id="infinite"
+        ),
+        pytest.param(
+            "threshold: .nan\n", ["1: threshold: Input should be a finite number, got nan."], id="not-a-number"
+        ),
+        pytest.param(
+            "threshold: 1.5\non_error: maybe\n",
+            [
+                "1: threshold: Input should be less than or equal to 1, got 1.5.",
+                "2: on_error: Input should be 'skip' or 'fail', got 'maybe'.",
+            ],
+            id="all-mistakes-at-once",
+        ),
+        pytest.param(
+            "threshold: yes\n", ["1: threshold: Input should be a valid number, got True."], id="truth-value"
+        ),
+        pytest.param(
+            "on_error: 2024-01-01\n",
+            ["1: expected text or a number, got '2024-01-01': see the documentation of the confidence looper."],
+            id="date",
+        ),
+        pytest.param(
+            "on_error: 2024-13-41\n",
+            ["1: expected text or a number, got '2024-13-41': see the documentation of the confidence looper."],
+            id="no-date",
+        ),
+        pytest.param(
+            "algorithm:\n  type: ratings\n  confidence: {}\n",
+            ["2: type: expected 'confidence', got 'ratings': read another file."],
+            id="another-algorithm",
+        ),
+        pytest.param(
+            "algorithm: confidence\n",
+            [
+                "1: algorithm: expected a mapping, got 'confidence': see the documentation of the confidence looper."
+            ],
+            id="no-mapping",
+        ),
+        pytest.param(
+            "- threshold\n",
+            [
+                ("1: the looper's configuration: expected a mapping, got ['threshold']: see the documentation of the "
+                "confidence looper.")
+            ],
+            id="a-list",
+        ),
+        pytest.param(
+            "",
+            [
+                ("1: the looper's configuration: expected a mapping, got None: see the documentation of the confidence "
+                "looper.")
+            ],
+            id="empty",
+        ),
+        pytest.param(
+            "threshold: 0.5\n\nthreshold: 0.6\n",
+            ["3: threshold: expected it once, got it twice: see the documentation of the confidence looper."],
+            id="twice",
+        ),
+        pytest.param(
+            "modelRefs:\n  - model: a\n  - model: b\n    weight: 1\n  - c\n",
+            [
+                "3: modelRefs: expected a list of {model: NAME}, got {'model': 'b', 'weight': 1}.",
+                "5: modelRefs: expected a list of {model: NAME}, got 'c'.",
+            ],
+            id="models",
+        ),
+        pytest.param(
+            "modelRefs: a\n", ["1: modelRefs: expected a list of {model: NAME}, got 'a'."], id="one-model"
+        ),
+        pytest.param(
+            "confidence: &a {threshold: 0.5}\nalgorithm:\n  confidence: *a\n",
+            [
+                ("3: expected every value to be written out, got an alias: see the documentation of the confidence "
+                "looper.")
+            ],
+            id="alias",
+        ),
+        pytest.param(
+            "confidence: &a\n  confidence: *a\n",
+            [
+                ("2: expected every value to be written out, got an alias: see the documentation of the confidence "
+                "looper.")
+            ],
+            id="endless",
+        ),
+        pytest.param(
+            "a: 1\n b: 2\n", ["2: not valid YAML: mapping values are not allowed here."], id="indentation"
+        ),
+        pytest.param(
+            "a: 1\n---\nb: 2\n",
+            ["2: not valid YAML: but found another document."],
+            id="two-documents",
+        ),
+        pytest.param(
+            "a: !!python/object:os.system x\n",
+            [
+                ("1: not valid YAML: could not determine a constructor for the tag "
+                "'tag:yaml.org,2002:python/object:os.system'.")
+            ],
+            id="code",
+        ),
+        pytest.param(
+            "a: \x07\n", ["1: not valid YAML: special characters are not allowed."], id="control-characters"
+        ),
+        pytest.param(
+            "[" * 5000, ["1: expected a few levels of mappings, got very many."], id="very-deep"
+        ),
+    ],
+)  # fmt: skip
+def test_a_mistake_names_file_line_and_remedy(tmp_path: Path, yaml: str, messages: list[str]) -> None:
+    """As in a task file."""
+    assert mistakes(tmp_path, yaml) == [f"looper.yaml:{message}" for message in messages]
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    """A directory is none either."""
+    for path in (tmp_path / "none.yaml", tmp_path):
+        with pytest.raises(ConfigurationError, match="no such file: expected a confidence looper's YAML"):
+            read_looper(path)
+
+
+def test_a_file_that_is_not_utf8_names_the_line(tmp_path: Path) -> None:
+    """With the byte and the remedy; a byte order mark is fine."""
+    assert mistakes(tmp_path, b"# ok\n# caf\xe9\n") == [
+        "looper.yaml:2: expected UTF-8 text, got the byte 0xe9: save the file as UTF-8."
+    ]
+    (tmp_path / "looper.yaml").write_bytes(b"\xef\xbb\xbfthreshold: 0.5\r\n")
+    assert read_looper(tmp_path / "looper.yaml").threshold == 0.5

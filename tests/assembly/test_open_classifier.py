@@ -1,0 +1,433 @@
+"""A task becomes what it describes: every setting arrives, and what was opened is closed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calibrant import Classifier, Task
+from calibrant.assembly import open_classifier
+from calibrant.cascade import (
+    METHOD_NAMES,
+    AutoMixEntailment,
+    AvgLogprob,
+    Cascade,
+    CascadeModel,
+    Hybrid,
+    LabelProbability,
+    LearnedScorer,
+    Margin,
+    SelfVerify,
+)
+from calibrant.core import CascadeSettings, ConfigurationError, StateError, Verdict
+from calibrant.inference import Limits
+from calibrant.testing import FakeClient, MemoryJournal
+
+WriteTask = Callable[..., Path]
+Opened = dict[str, list[FakeClient]]
+
+MODELS = '[[cascade.models]]\nname = "small"\n[[cascade.models]]\nname = "large"\n'
+SECTION = f'[cascade]\nconfidence_method = "label_probability"\nthreshold = 0.9\n{MODELS}'
+
+
+@pytest.fixture
+def open_task(write_task: WriteTask) -> Callable[..., Classifier]:
+    """Return a function that opens the task of two labels with these further sections."""
+
+    def open_it(extra: str, **options: Any) -> Classifier:
+        return open_classifier(Task.from_file(write_task(extra="\n" + extra), splits=()), **options)
+
+    return open_it
+
+
+@pytest.fixture
+def open_cascade(open_task: Callable[..., Classifier]) -> Callable[..., Cascade]:
+    """Return a function that does so where there is a cascade."""
+
+    def open_it(extra: str, **options: Any) -> Cascade:
+        found = open_task(extra, **options)
+        assert isinstance(found, Cascade)
+        return found
+
+    return open_it
+
+
+OpenTask = Callable[..., Classifier]
+OpenCascade = Callable[..., Cascade]
+
+
+def asked(cascade: Classifier, text: str) -> list[tuple[str, Verdict]]:
+    """Return which models are asked about a text, and what becomes of their answers."""
+    return [(step.model, step.verdict) for step in cascade.classify(text).steps]
+
+
+# --- what is opened -----------------------------------------------------------------------------
+
+
+def test_a_task_with_one_model_is_a_classifier(open_task: OpenTask, opened: Opened) -> None:
+    """As ever."""
+    found = open_task('[model]\nname = "small"\n')
+    assert type(found) is Classifier
+    assert found.classify("woof").label == "cat"
+    assert list(opened) == ["small"]
+
+
+def test_a_task_with_a_cascade_is_one(open_cascade: OpenCascade, opened: Opened) -> None:
+    """The cheap model answers what it is sure of."""
+    cascade = open_cascade(SECTION)
+    sure, unsure = cascade.classify("meow"), cascade.classify("woof")
+    assert (sure.label, sure.accepted, len(sure.steps)) == ("cat", True, 1)
+    assert (unsure.label, unsure.accepted, len(unsure.steps)) == ("dog", True, 2)
+    assert [len(opened[name][0].requests) for name in ("small", "large")] == [2, 1]
+
+
+def test_every_model_has_its_own_settings(open_cascade: OpenCascade, opened: Opened) -> None:
+    """Those of [model], and the task's prompt where it has none."""
+    cascade = open_cascade(
+        '[cascade]\nconfidence_method = "label_probability"\nthreshold = 0.99\nescalation_order = "declared"\n'
+        '[[cascade.models]]\nname = "large"\nprompt = "Look closely."\nalias = "first"\nconcurrency = 3\n'
+        'api_base = "http://h/v1"\nspace = "masked"\n[cascade.models.options]\nmax_tokens = 7\n'
+        '[[cascade.models]]\nname = "small"\n'
+    )
+    assert [step.model for step in cascade.classify("woof").steps] == ["first", "small"]
+    (large,), (small,) = opened["large"], opened["small"]
+    assert [fake.requests[0].messages[0]["content"] for fake in (large, small)] == [
+        "Look closely.",
+        "Which animal?",
+    ]
+    assert large.settings == {  # type: ignore[attr-defined]
+        "space": "masked",
+        "concurrency": 3,
+        "options": {"max_tokens": 7, "api_base": "http://h/v1"},
+        "scoring": None,
+    }
+    assert small.settings["options"] == {}  # type: ignore[attr-defined]
+    assert dict(large.requests[0].options) == {"max_tokens": 7, "api_base": "http://h/v1"}
+
+
+def test_two_prompts_of_one_model_are_two_models(open_cascade: OpenCascade, opened: Opened) -> None:
+    """Told apart by number where they have no alias."""
+    cascade = open_cascade(
+        '[cascade]\nconfidence_method = "label_probability"\nthreshold = 0.9\n'
+        '[[cascade.models]]\nname = "small"\n[[cascade.models]]\nname = "small"\nprompt = "Again."\n'
+    )
+    assert [name for name, _ in asked(cascade, "woof")] == ["small #1", "small #2"]
+    prompts = [fake.requests[0].messages[0]["content"] for fake in opened["small"]]
+    assert sorted(prompts) == ["Again.", "Which animal?"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "order"),
+    [
+        ('escalation_order = "cost"', ["small", "large"]),
+        ('escalation_order = "size"', ["large", "small"]),
+        ('escalation_order = "declared"', ["large", "small"]),
+        ('escalation_order = "automix"\ncost_quality_tradeoff = 0', ["large", "small"]),
+        ('escalation_order = "automix"\ncost_quality_tradeoff = 1', ["small", "large"]),
+    ],
+)
+def test_cost_size_and_quality_arrive(
+    open_cascade: OpenCascade, opened: Opened, settings: str, order: list[str]
+) -> None:
+    """As each order shows."""
+    cascade = open_cascade(
+        f'[cascade]\nconfidence_method = "label_probability"\nthreshold = 1\n{settings}\n'
+        '[[cascade.models]]\nname = "large"\ncost = 5\nsize = "1b"\nquality = 0.2\n'
+        '[[cascade.models]]\nname = "small"\ncost = 1\nsize = "2b"\nquality = 0.7\n'
+    )
+    assert [name for name, _ in asked(cascade, "woof")] == order
+    assert opened
+
+
+@pytest.mark.parametrize(
+    ("keys", "kind", "described"),
+    [
+        ("", AvgLogprob, {"token_filter": "label"}),
+        ('confidence_method = "margin"\ntoken_filter = "all"', Margin, {"token_filter": "all"}),
+        (
+            'confidence_method = "hybrid"\ntoken_filter = "stop"',
+            Hybrid,
+            {"token_filter": "stop", "logprob_weight": 0.5, "margin_weight": 0.5},
+        ),
+        (
+            'confidence_method = "hybrid"\nhybrid_weights = { logprob_weight = 0, margin_weight = 1 }',
+            Hybrid,
+            {"logprob_weight": 0.0, "margin_weight": 1.0},
+        ),
+        ('confidence_method = "self_verify"', SelfVerify, {}),
+        (
+            'confidence_method = "automix_entailment"\nverifier_server_url = "http://127.0.0.1:9"',
+            AutoMixEntailment,
+            {"url": "http://127.0.0.1:9/verify"},
+        ),
+        ('confidence_method = "label_probability"', LabelProbability, {}),
+    ],
+)
+def test_every_method_opens_with_its_settings(
+    open_cascade: OpenCascade, opened: Opened, keys: str, kind: type, described: dict[str, object]
+) -> None:
+    """And only with those it knows."""
+    method = open_cascade(f"[cascade]\n{keys}\n{MODELS}").method
+    assert type(method) is kind
+    assert described.items() <= dict(method.describe()).items()
+    assert opened
+
+
+def test_the_section_opens_every_method_it_names() -> None:
+    """A name more there would be an error that only its user meets."""
+    names = CascadeSettings.model_fields["confidence_method"].annotation
+    assert set(getattr(names, "__args__", ())) == {*METHOD_NAMES, "learned"}
+
+
+@pytest.mark.parametrize("seconds", ["0", "7", "0.5"])
+def test_the_verifier_is_told_threshold_and_timeout(
+    open_cascade: OpenCascade, opened: Opened, monkeypatch: pytest.MonkeyPatch, seconds: str
+) -> None:
+    """A threshold of zero is zero; what zero seconds stand for is the method's business."""
+    told: dict[str, Any] = {}
+
+    def remember(url: str, **options: Any) -> AutoMixEntailment:
+        told.update(options)
+        return AutoMixEntailment(url, **options)
+
+    monkeypatch.setattr("calibrant.cascade.AutoMixEntailment", remember)
+    open_cascade(
+        '[cascade]\nconfidence_method = "automix_entailment"\nverifier_server_url = "http://127.0.0.1:9"\n'
+        f"verifier_timeout_seconds = {seconds}\nthreshold = 0\n{MODELS}"
+    )
+    assert told == {"timeout_seconds": float(seconds), "threshold": 0.0}
+    assert opened
+
+
+@pytest.mark.parametrize("fitted_on", ["small", "large"])
+def test_a_learned_scorer_is_read_where_it_belongs(
+    tmp_path: Path, open_task: OpenTask, open_cascade: OpenCascade, opened: Opened, fitted_on: str
+) -> None:
+    """It was fitted on the answers of one of the models, under its prompt."""
+    model = open_task(f'[model]\nname = "{fitted_on}"\n')
+    texts = [f"{number} {'meow' if number % 2 else 'woof'}" for number in range(40)]
+    right = [number % 2 for number in range(40)]
+    scorer = LearnedScorer(n_buckets=64).fit(texts, model.classify_many(texts), right)
+    scorer.save(tmp_path / "scorer.json", fingerprint=model.fingerprint())
+    section = (
+        f'[cascade]\nconfidence_method = "learned"\nlearned_file = "scorer.json"\nthreshold = 0.5\n{MODELS}'
+    )
+    cascade = open_cascade(section)
+    assert isinstance(cascade.method, LearnedScorer)
+    assert cascade.method.describe() == scorer.describe()
+    assert asked(cascade, "1 meow")[0][1] in {Verdict.ACCEPTED, Verdict.ESCALATED}
+    opened.clear()
+    other = section.replace("[[", '[[cascade.models]]\nname = "large"\nprompt = "Other."\n[[', 1).split("[[")
+    with pytest.raises(StateError, match=r"scorer\.json"):
+        open_cascade("[[".join(other[:2]))
+    assert all(fake.closed for fakes in opened.values() for fake in fakes)
+
+
+def test_a_model_keeps_to_its_own_concurrency(
+    open_task: OpenTask, open_cascade: OpenCascade, opened: Opened
+) -> None:
+    """Whatever a command allows to the whole."""
+    section = SECTION.replace('name = "small"', 'name = "small"\nconcurrency = 2')
+    cascade = open_cascade(section, limits=Limits(concurrency=64)).with_limits(Limits(concurrency=32))
+    for name in ("small", "large"):
+        opened[name][0]._latency = 0.005
+    cascade.classify_many([f"{number} woof" for number in range(40)])
+    assert opened["small"][0].max_in_flight == 2
+    alone = Cascade(
+        [CascadeModel(classifier=open_task('[model]\nname = "small"\n'), concurrency=2)],
+        method="label_probability",
+    )
+    opened["small"][1]._latency = 0.005
+    alone.classify_many([f"{number} woof" for number in range(40)])
+    assert opened["small"][1].max_in_flight == 2
+    fast = open_cascade(SECTION, limits=Limits(concurrency=32))
+    opened["small"][2]._latency = 0.005
+    fast.classify_many([f"{number} woof" for number in range(40)])
+    assert opened["small"][2].max_in_flight > 2
+
+
+# --- zero is zero -------------------------------------------------------------------------------
+
+
+def test_a_threshold_of_zero_accepts_everything(open_cascade: OpenCascade, opened: Opened) -> None:
+    """Which is not the method's own threshold."""
+    section = SECTION.replace("threshold = 0.9", "threshold = 0")
+    assert asked(open_cascade(section), "woof") == [("small", Verdict.ACCEPTED)]
+    assert asked(open_cascade(SECTION.replace("threshold = 0.9\n", "")), "woof")[0] == (
+        "small",
+        Verdict.ESCALATED,
+    )
+    assert opened
+
+
+def test_a_native_threshold_of_zero_accepts_nothing_but_certainty(
+    open_cascade: OpenCascade, opened: Opened
+) -> None:
+    """A mean log-probability of 0."""
+    cascade = open_cascade(f"[cascade]\nnative_threshold = 0\n{MODELS}")
+    assert [verdict for _, verdict in asked(cascade, "meow")] == [Verdict.ESCALATED, Verdict.ESCALATED]
+    assert opened
+
+
+@pytest.mark.parametrize("limit", ["max_escalations", "max_tokens", "deadline_seconds"])
+def test_a_limit_of_zero_asks_the_first_model_alone(
+    open_cascade: OpenCascade, opened: Opened, limit: str
+) -> None:
+    """It is a limit like any other."""
+    cascade = open_cascade(SECTION.replace("[[", f"{limit} = 0\n[[", 1))
+    prediction = cascade.classify("woof")
+    assert [step.model for step in prediction.steps] == ["small"]
+    assert prediction.accepted is False
+    assert "large" in opened
+
+
+def test_on_error_arrives(open_cascade: OpenCascade, opened: Opened) -> None:
+    """A model that is down ends the row, or does not."""
+    for on_error, models in (("skip", ["small", "large"]), ("fail", ["small"])):
+        opened.clear()
+        cascade = open_cascade(SECTION.replace("[[", f'on_error = "{on_error}"\n[[', 1))
+        opened["small"][0].answers = {}  # type: ignore[attr-defined]
+        opened["small"][0].requests.clear()
+        cascade.classify("meow")  # the large model has answered, so that a fault is one row's
+        with pytest.MonkeyPatch.context() as patch:
+
+            async def refuse(_request: object) -> object:
+                return {"choices": [{"message": {"content": "no", "refusal": "no"}, "finish_reason": "stop"}]}
+
+            patch.setattr(opened["small"][0], "complete", refuse)
+            assert [step.model for step in cascade.classify("woof").steps] == models
+
+
+# --- the looper's file --------------------------------------------------------------------------
+
+
+def looper(directory: Path, refs: str = "") -> None:
+    """Write a looper's file that reads all tokens."""
+    (directory / "looper.yaml").write_text(
+        f"{refs}algorithm:\n  type: confidence\n  confidence:\n    confidence_method: avg_logprob\n"
+        "    threshold: 0.98\n"
+        "    escalation_order: declared\n    token_filter: all\n"
+    )
+
+
+def test_the_looper_s_file_configures_the_cascade(
+    tmp_path: Path, open_cascade: OpenCascade, opened: Opened
+) -> None:
+    """With the models and limits of the task file."""
+    looper(tmp_path)
+    cascade = open_cascade(f'[cascade]\nfile = "looper.yaml"\nmax_escalations = 0\n{MODELS}')
+    assert cascade.method.describe() == {"method": "avg_logprob", "token_filter": "all"}
+    assert asked(cascade, "woof") == [("small", Verdict.ESCALATED)]
+    assert opened
+
+
+def test_models_may_be_named_in_the_looper_s_file_alone(
+    tmp_path: Path, open_cascade: OpenCascade, opened: Opened
+) -> None:
+    """Then they have nothing but their names."""
+    looper(tmp_path, "modelRefs:\n  - model: large\n  - model: small\n")
+    cascade = open_cascade('[cascade]\nfile = "looper.yaml"\n')
+    assert cascade.name == "cascade(large -> small)"
+    assert opened
+
+
+def test_the_looper_s_file_chooses_among_the_task_s_models(
+    tmp_path: Path, open_cascade: OpenCascade, opened: Opened
+) -> None:
+    """In its own order; the task file says how each is called."""
+    looper(tmp_path, "modelRefs: [{model: large}]\n")
+    cascade = open_cascade(f'[cascade]\nfile = "looper.yaml"\n{MODELS}alias = "the large one"\n')
+    assert cascade.name == "cascade(the large one)"
+    assert list(opened) == ["large"]
+
+
+def test_a_model_the_task_does_not_have_is_refused(tmp_path: Path, open_task: OpenTask) -> None:
+    """Nobody knows how to call it."""
+    looper(tmp_path, "modelRefs: [{model: huge}]\n")
+    with pytest.raises(
+        ConfigurationError, match=r"looper.yaml: modelRefs names 'huge', but .* has small, large"
+    ):
+        open_task(f'[cascade]\nfile = "looper.yaml"\n{MODELS}')
+
+
+def test_a_cascade_without_models_is_refused(tmp_path: Path, open_task: OpenTask) -> None:
+    """Neither file names one."""
+    looper(tmp_path)
+    with pytest.raises(
+        ConfigurationError, match=r"looper.yaml: expected modelRefs, or \[\[cascade.models\]\]"
+    ):
+        open_task('[cascade]\nfile = "looper.yaml"\n')
+
+
+def test_a_mistake_in_the_looper_s_file_has_its_line(tmp_path: Path, open_task: OpenTask) -> None:
+    """The path is the file's, beside the task."""
+    (tmp_path / "looper.yaml").write_text("threshold: 0.5\ntreshold: 0.5\n")
+    with pytest.raises(ConfigurationError, match=rf"{tmp_path}/looper.yaml:2: unknown key 'treshold'"):
+        open_task(f'[cascade]\nfile = "looper.yaml"\n{MODELS}')
+
+
+# --- instead, and afterwards --------------------------------------------------------------------
+
+
+def test_another_model_takes_the_place_of_the_cascade(
+    open_task: OpenTask, opened: Opened, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Which is said."""
+    with caplog.at_level(logging.WARNING):
+        found = open_task(SECTION, model="large")
+    assert type(found) is Classifier
+    assert list(opened) == ["large"]
+    assert caplog.messages == ["large alone is asked: the task's cascade and its settings are not used."]
+
+
+def test_a_cascade_is_not_mistaken_for_the_default_model(write_task: WriteTask, opened: Opened) -> None:
+    """Whoever knows one model only must say so."""
+    task = Task.from_file(write_task(extra=f"\n{SECTION}"), splits=())
+    with pytest.raises(
+        ConfigurationError, match="Expected a task with one model, got the cascade of task 'animals'"
+    ):
+        Classifier.from_task(task)
+    assert type(Classifier.from_task(task, model="large")) is Classifier
+    assert list(opened) == ["large"]
+
+
+def test_closing_frees_every_model(open_task: OpenTask, opened: Opened) -> None:
+    """Nobody else can."""
+    open_task(SECTION).close()
+    assert [fake.closed for fakes in opened.values() for fake in fakes] == [True, True]
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        pytest.param(SECTION.replace("large", "missing"), id="no-such-model"),
+        pytest.param(SECTION + 'size = "huge"\n', id="no-such-size"),
+        pytest.param(
+            SECTION.replace("threshold = 0.9", 'escalation_order = "cost"') + "cost = 1\n", id="cost-of-one"
+        ),
+        pytest.param(f"[cascade]\nnative_threshold = 1\n{MODELS}", id="native-threshold"),
+    ],
+)
+def test_what_was_opened_before_a_mistake_is_closed(open_task: OpenTask, opened: Opened, extra: str) -> None:
+    """An engine would stay in memory."""
+    with pytest.raises(ConfigurationError):
+        open_task(extra)
+    assert opened["small"]
+    assert all(fake.closed for fakes in opened.values() for fake in fakes)
+
+
+def test_journal_and_limits_arrive(open_cascade: OpenCascade, opened: Opened) -> None:
+    """What is known is not asked again; budgets are those of the run."""
+    journal = MemoryJournal()
+    limits = Limits(concurrency=2, max_tokens=100)
+    first = open_cascade(SECTION, journal=journal, limits=limits)
+    assert first.runner.gate.limits == limits
+    label = first.classify("woof").label
+    opened.clear()
+    again = open_cascade(SECTION, journal=journal).classify("woof")
+    assert (again.label, again.attempts) == (label, 0)
+    assert [fake.requests for fakes in opened.values() for fake in fakes] == [[], []]

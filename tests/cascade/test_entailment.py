@@ -1,0 +1,501 @@
+"""AutoMixEntailment against verifiers that are down, slow, broken and lying."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import threading
+import zlib
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from calibrant.cascade import Answered, Assessment, AutoMixEntailment, ConfidenceMethod, NoEvidence
+from calibrant.core import ConfigurationError, Prediction
+from calibrant.inference import Classifier, RetryPolicy
+from calibrant.testing import FakeClient
+
+HONEST = {
+    "confidence": 0.75,
+    "should_escalate": False,
+    "verified_count": 6,
+    "total_samples": 8,
+    "samples": ["correct"] * 6 + ["incorrect"] * 2,
+    "threshold": 0.7,
+}
+Fault = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class VerifierServer:
+    """Answers with `reply`: a JSON value, a text, or what a handler makes of the request."""
+
+    def __init__(self) -> None:
+        self.reply: Any = HONEST
+        self.status = 200
+        self.first: list[tuple[int, Any]] = []
+        self.asked: list[dict[str, Any]] = []
+        self.paths: list[str] = []
+        self.connections: set[Any] = set()
+        self._loop = asyncio.new_event_loop()
+        ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(ready,), daemon=True)
+        self._thread.start()
+        assert ready.wait(30)
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(30)
+
+    def _run(self, ready: threading.Event) -> None:
+        asyncio.set_event_loop(self._loop)
+        runner = self._loop.run_until_complete(self._start())
+        ready.set()
+        self._loop.run_forever()
+        self._loop.run_until_complete(runner.cleanup())
+        self._loop.close()
+
+    async def _start(self) -> web.AppRunner:
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self._answer)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        return runner
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        self.asked.append(await request.json())
+        self.paths.append(f"{request.method} {request.path}")
+        self.connections.add(request.transport)
+        status, reply = self.first.pop(0) if self.first else (self.status, self.reply)
+        if callable(reply):
+            found: web.StreamResponse = await reply(request)
+            return found
+        text = reply if isinstance(reply, str) else json.dumps(reply)
+        kind = "text/html" if isinstance(reply, str) else "application/json"
+        return web.Response(text=text, status=status, content_type=kind)
+
+
+@pytest.fixture
+def server() -> Iterator[VerifierServer]:
+    """Return a verifier that says 6 of 8."""
+    running = VerifierServer()
+    yield running
+    running.stop()
+
+
+async def no_sleep(_: float) -> None:
+    """Wait not at all."""
+
+
+QUICK = RetryPolicy(attempts=3, sleep=no_sleep)
+
+
+def answered(*, prompt: str = "", context: str | None = None, template: str | None = None) -> Answered:
+    """Return an answer to judge."""
+    model = FakeClient(["cat", "dog"], {"purrs": "cat"})
+    classifier = Classifier(
+        model=model, labels=["cat", "dog"], field="category", prompt=prompt, user_template=template
+    )
+    return Answered(
+        question="It purrs.",
+        prediction=Prediction(label="cat", confidence=0.9),
+        classifier=classifier,
+        context=context,
+    )
+
+
+def assess(
+    server: VerifierServer | str, what: Answered | None = None, **options: Any
+) -> Assessment | NoEvidence:
+    """Return what one assessment comes to."""
+    url = server if isinstance(server, str) else server.url
+    method = AutoMixEntailment(url, **{"retry": QUICK, **options})
+
+    async def once() -> Assessment | NoEvidence:
+        try:
+            return await method.assess(what or answered())
+        finally:
+            method.close()
+
+    return asyncio.run(once())
+
+
+def refused(server: VerifierServer | str, **options: Any) -> NoEvidence:
+    """Return the reason why there is no evidence."""
+    found = assess(server, **options)
+    assert isinstance(found, NoEvidence)
+    return found
+
+
+def test_it_is_a_confidence_method() -> None:
+    """With the reference's name and default threshold."""
+    method: ConfidenceMethod = AutoMixEntailment("http://127.0.0.1:8889")
+    assert isinstance(method, ConfidenceMethod)
+    assert (method.name, method.default_threshold) == ("automix_entailment", 0.7)
+    assert (method.top_logprobs, method.needs_tokens) == (0, False)
+    assert AutoMixEntailment("http://h", threshold=0).default_threshold == 0.0
+    assert json.loads(json.dumps(method.describe()))["url"] == "http://127.0.0.1:8889/verify"
+    method.close()
+
+
+def test_the_verifiers_share_is_the_confidence(server: VerifierServer) -> None:
+    """One call, to /verify."""
+    found = assess(server)
+    assert isinstance(found, Assessment)
+    assert (found.confidence, found.native, found.attempts) == (0.75, 0.75, 1)
+    assert found.reason == "6 of 8 samples found the answer correct"
+    assert server.paths == ["POST /verify"]
+    assert server.asked == [{"question": "It purrs.", "answer": "cat", "threshold": 0.7}]
+
+
+def test_context_and_task_are_sent_where_there_are_some(server: VerifierServer) -> None:
+    """A label can hardly be verified without the task."""
+    what = answered(prompt="Which animal?", context="Cats purr.", template="Text: {input}")
+    assess(server, what)
+    assess(server, what, include_task=False, threshold=0.25)
+    first, second = server.asked
+    assert first["question"] == "Which animal?\n\nText: It purrs."
+    assert second["question"] == "It purrs."
+    assert first["context"] == second["context"] == "Cats purr."
+    assert (first["threshold"], second["threshold"]) == (0.7, 0.25)
+
+
+def test_an_address_that_ends_with_the_route_is_taken_as_it_is(server: VerifierServer) -> None:
+    """Behind a path, too."""
+    assess(f"{server.url}/verify")
+    assess(f"{server.url}/")
+    assess(f"{server.url}/behind/proxy")
+    assert server.paths == ["POST /verify", "POST /verify", "POST /behind/proxy/verify"]
+
+
+def test_usage_the_verifier_reports_is_counted(server: VerifierServer) -> None:
+    """That of refused calls included."""
+    used = {"prompt_tokens": 100, "completion_tokens": 8, "cost": 0.25}
+    server.first = [(503, {"error": "no verdict", "usage": used})]
+    server.reply = {**HONEST, "usage": used}
+    found = assess(server)
+    assert isinstance(found, Assessment)
+    assert (found.usage.prompt_tokens, found.usage.completion_tokens, found.usage.cost) == (200, 16, 0.5)
+    assert found.attempts == 2
+
+
+@pytest.mark.parametrize(
+    "used", [None, 7, {"prompt_tokens": -1, "completion_tokens": "8", "cost": float("nan")}, {"cost": -1}]
+)
+def test_usage_that_makes_no_sense_is_left_aside(server: VerifierServer, used: object) -> None:
+    """The confidence stands."""
+    server.reply = {**HONEST, "usage": used}
+    found = assess(server)
+    assert isinstance(found, Assessment)
+    assert (found.usage.prompt_tokens, found.usage.completion_tokens, found.usage.cost) == (0, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"confidence": 7}, "in [0, 1], got 7"),
+        ({"confidence": -0.1}, "in [0, 1], got -0.1"),
+        ({"confidence": float("nan")}, "in [0, 1], got nan"),
+        ({"confidence": float("inf")}, "in [0, 1], got inf"),
+        ({"confidence": "0.75"}, "in [0, 1], got '0.75'"),
+        ({"confidence": True}, "in [0, 1], got True"),
+        ({"confidence": None}, "in [0, 1], got None"),
+        ({"verified_count": 5}, "contradict each other"),
+        ({"confidence": 0.9}, "contradict each other"),
+        ({"confidence": 0.76}, "contradict each other"),
+        ({"verified_count": 9}, "not below the first"),
+        ({"verified_count": -6}, "whole numbers"),
+        ({"verified_count": 6.0}, "whole numbers"),
+        ({"verified_count": None}, "whole numbers"),
+        ({"total_samples": 0}, "whole numbers"),
+        ({"total_samples": None}, "whole numbers"),
+        ({"total_samples": "8"}, "whole numbers"),
+    ],
+)
+def test_a_lying_verifier_is_no_evidence(server: VerifierServer, change: dict[str, Any], reason: str) -> None:
+    """The reason says what was expected and what came; a lie is not asked for twice."""
+    server.reply = {**HONEST, **change}
+    found = refused(server)
+    assert reason in found.reason
+    assert found.attempts == 1
+
+
+def test_an_enormous_value_is_shown_in_part(server: VerifierServer) -> None:
+    """A reason is a line."""
+    server.reply = {**HONEST, "confidence": "x" * 100_000}
+    assert len(refused(server).reason) < 300
+
+
+@pytest.mark.parametrize(
+    ("reply", "confidence"),
+    [
+        ({"confidence": 0.667, "verified_count": 2, "total_samples": 3}, 0.667),
+        ({"confidence": 0.67, "verified_count": 2, "total_samples": 3}, 0.67),
+        ({"confidence": 0, "verified_count": 0, "total_samples": 8}, 0.0),
+        ({"confidence": 1, "verified_count": 8, "total_samples": 8}, 1.0),
+        ({"confidence": 0.4}, 0.4),
+    ],
+)
+def test_rounded_numbers_are_believed(server: VerifierServer, reply: Any, confidence: float) -> None:
+    """And a confidence without counts."""
+    server.reply = reply
+    found = assess(server)
+    assert isinstance(found, Assessment)
+    assert found.confidence == confidence
+
+
+@pytest.mark.parametrize(("advice", "threshold", "told"), [(True, 0.7, "escalate"), (False, 0.8, "accept")])
+def test_advice_that_contradicts_the_confidence_is_ignored_and_reported(
+    server: VerifierServer, advice: bool, threshold: float, told: str
+) -> None:
+    """The cascade has the threshold."""
+    server.reply = {**HONEST, "should_escalate": advice, "threshold": threshold}
+    found = assess(server)
+    assert isinstance(found, Assessment)
+    assert found.confidence == 0.75
+    assert f"it says {told}, which contradicts" in found.reason
+
+
+def test_advice_at_the_threshold_itself_is_to_accept(server: VerifierServer) -> None:
+    """As everywhere."""
+    server.reply = {**HONEST, "threshold": 0.75}
+    found = assess(server)
+    assert isinstance(found, Assessment)
+    assert "contradicts" not in found.reason
+
+
+@pytest.mark.parametrize("reply", ["<html>secret-page</html>", "[1, 2]", "", '{"confidence": 0.7', "7"])
+def test_what_is_no_object_is_no_evidence_after_retries(server: VerifierServer, reply: str) -> None:
+    """And is not shown."""
+    server.reply = reply
+    found = refused(server)
+    assert "expected a JSON object" in found.reason
+    assert f"{len(reply)} bytes" in found.reason
+    assert "secret-page" not in found.reason
+    assert found.attempts == 3
+
+
+@pytest.mark.parametrize(
+    ("status", "attempts"), [(500, 3), (503, 3), (429, 3), (400, 1), (404, 1), (413, 1), (302, 1)]
+)
+def test_a_status_is_reported_with_the_size_of_its_body(
+    server: VerifierServer, status: int, attempts: int
+) -> None:
+    """An error page may hold anything."""
+    server.status, server.reply = status, "sk-secret-key " * 10
+    found = refused(server)
+    assert f"status {status} and 140 bytes" in found.reason
+    assert "secret" not in found.reason
+    assert found.attempts == attempts == len(server.asked)
+
+
+def test_a_passing_fault_passes(server: VerifierServer) -> None:
+    """The third call is answered."""
+    server.first = [(500, "oops"), (200, "<html>")]
+    found = assess(server)
+    assert isinstance(found, Assessment)
+    assert (found.confidence, found.attempts) == (0.75, 3)
+
+
+def test_a_server_that_is_down_is_no_evidence() -> None:
+    """With its address and after retries."""
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as line:
+        port = line.getsockname()[1]
+    found = refused(f"http://127.0.0.1:{port}")
+    assert f"127.0.0.1:{port}" in found.reason.replace(", ", ":")
+    assert found.attempts == 3
+
+
+def test_a_slow_server_is_given_up() -> None:
+    """Time runs for every call."""
+    running = VerifierServer()
+
+    async def hang(_: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(60)
+        raise AssertionError
+
+    try:
+        running.reply = hang
+        found = refused(running, timeout_seconds=0.05, retry=RetryPolicy(attempts=2, sleep=no_sleep))
+    finally:
+        running.stop()
+    assert "no complete answer within 0.05 seconds" in found.reason
+    assert found.attempts == 2
+
+
+def test_three_calls_are_made_by_default_and_the_servers_wish_to_wait_is_kept(server: VerifierServer) -> None:
+    """A row must not wait for minutes for a verifier that is down."""
+    waited: list[float] = []
+
+    async def note(seconds: float) -> None:
+        waited.append(seconds)
+
+    async def busy(_: web.Request) -> web.StreamResponse:
+        return web.Response(status=503, headers={"Retry-After": "7"})
+
+    assert AutoMixEntailment(server.url)._service._retry.attempts == 3
+    server.first = [(0, busy)]
+    assert isinstance(assess(server, retry=RetryPolicy(sleep=note)), Assessment)
+    assert waited == [7.0]
+
+
+def test_zero_seconds_stand_for_sixty() -> None:
+    """As documented for the looper; nothing else takes zero for unset."""
+    for given in (0, 60):
+        method = AutoMixEntailment("http://h", timeout_seconds=given)
+        assert method._service._http._timeout == 60.0
+
+
+async def _endless(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "application/json"})
+    await response.prepare(request)
+    with contextlib.suppress(ConnectionError):
+        await response.write(b'{"confidence": 1, "samples": "')
+        for _ in range(800):
+            await response.write(b"x" * 2**16)
+    return response
+
+
+async def _announced(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Length": str(50 * 2**20)})
+    await response.prepare(request)
+    return response
+
+
+async def _packed(_: web.Request) -> web.StreamResponse:
+    body = zlib.compress(b'{"confidence": 1, "samples": "' + b"x" * (50 * 2**20) + b'"}')
+    return web.Response(
+        body=body, headers={"Content-Encoding": "deflate", "Content-Type": "application/json"}
+    )
+
+
+@pytest.mark.parametrize("fault", [_endless, _announced, _packed])
+def test_fifty_megabytes_are_not_read(server: VerifierServer, fault: Fault) -> None:
+    """Whether announced, streamed or unpacked."""
+    server.reply = fault
+    assert "at most 1 MB" in refused(server, retry=RetryPolicy(attempts=1)).reason
+
+
+async def _cut(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Length": "100"})
+    await response.prepare(request)
+    await response.write(b'{"confidence": 1')
+    assert request.transport is not None
+    request.transport.close()
+    return response
+
+
+def test_half_an_answer_is_no_evidence(server: VerifierServer) -> None:
+    """It is tried again like every broken one."""
+    server.reply = _cut
+    found = refused(server)
+    assert "broke off" in found.reason
+    assert found.attempts == 3
+
+
+@pytest.mark.parametrize("url", ["", None])
+def test_an_empty_address_is_refused_with_a_remedy(url: Any) -> None:
+    """Before any row is classified."""
+    with pytest.raises(ConfigurationError, match="calibrant verifier serve"):
+        AutoMixEntailment(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "127.0.0.1:8889",
+        "ftp://host",
+        "http://",
+        "http:///verify",
+        "http://host:99999",
+        "http://host:x",
+        "http://[::1",
+        "http://ho st",
+        " http://host",
+        "http://host\n",
+        "http://host/a\tb",
+        "http://host/\u200b",
+        "http://user:hunter2@host",
+        "http://hunter2@host",
+        "http://host/?key=hunter2",
+        "http://host?",
+        "http://host/#hunter2",
+        "http://user:hunter2@[::1",
+    ],
+)
+def test_addresses_of_another_form_are_refused(url: str) -> None:
+    """And no credentials are shown."""
+    with pytest.raises(ConfigurationError, match="Expected the address of the verifier") as caught:
+        AutoMixEntailment(url)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["http://h", "https://verify.example:443/x", "http://[::1]:8889"])
+def test_addresses_of_the_right_form_are_taken(url: str) -> None:
+    """IPv6 as well."""
+    assert AutoMixEntailment(url).url == f"{url}/verify"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"threshold": 1.5},
+        {"threshold": -0.1},
+        {"threshold": float("nan")},
+        {"threshold": True},
+        {"threshold": "0.5"},
+        {"timeout_seconds": -1},
+        {"timeout_seconds": float("inf")},
+        {"timeout_seconds": float("nan")},
+        {"timeout_seconds": "60"},
+        {"timeout_seconds": False},
+    ],
+)
+def test_settings_out_of_range_are_refused(options: dict[str, Any]) -> None:
+    """Each by name."""
+    with pytest.raises(ConfigurationError, match=next(iter(options))):
+        AutoMixEntailment("http://h", **options)
+
+
+def test_the_native_unit_is_the_share_itself() -> None:
+    """So a native threshold is one on [0, 1]."""
+    method = AutoMixEntailment("http://h")
+    assert [method.to_confidence(value) for value in (0, 0.3, 1)] == [0.0, 0.3, 1.0]
+    for wrong in (-1, 1.01, float("nan")):
+        with pytest.raises(ConfigurationError, match="share of samples"):
+            method.to_confidence(wrong)
+
+
+def test_calls_of_one_loop_share_a_session_and_several_loops_get_their_own(server: VerifierServer) -> None:
+    """Connections are kept open, and closed with the method."""
+    method = AutoMixEntailment(server.url, retry=QUICK)
+
+    async def twice() -> None:
+        for _ in range(2):
+            assert isinstance(await method.assess(answered()), Assessment)
+
+    asyncio.run(twice())
+    assert len(server.connections) == 1
+    asyncio.run(twice())
+    assert len(server.connections) == 2
+    method.close()
+
+
+def test_many_questions_at_once_are_all_answered(server: VerifierServer) -> None:
+    """Concurrently, each by itself."""
+    method = AutoMixEntailment(server.url, retry=QUICK)
+
+    async def all_of_them() -> list[Assessment | NoEvidence]:
+        try:
+            return await asyncio.gather(*(method.assess(answered()) for _ in range(50)))
+        finally:
+            method.close()
+
+    assert all(isinstance(found, Assessment) for found in asyncio.run(all_of_them()))
+    assert len(server.asked) == 50

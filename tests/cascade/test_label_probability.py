@@ -1,0 +1,161 @@
+"""The probability of the label as confidence, calibrated or not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calibrant import Classifier
+from calibrant.calibration import IsotonicCalibrator, PerLabelCalibrator, PlattCalibrator
+from calibrant.cascade import Answered, Assessment, ConfidenceMethod, LabelProbability, NoEvidence
+from calibrant.core import ConfigurationError, NotFittedError, Prediction
+from calibrant.testing import FakeClient, FakeContinuingClient
+
+LABELS = ["cat", "dog"]
+CLASSIFIER = Classifier(model=FakeClient(LABELS, {"meow": ("cat", 0.9)}), labels=LABELS, field="category")
+
+
+def assess(method: LabelProbability, confidence: float | None, label: str = "cat") -> Assessment | NoEvidence:
+    """Return what the method says to an answer of some confidence."""
+    prediction = Prediction(label=label, confidence=confidence)
+    return asyncio.run(method.assess(Answered(question="meow", prediction=prediction, classifier=CLASSIFIER)))
+
+
+def platt(flip: int = 0) -> PlattCalibrator:
+    """Return a calibrator that trusts 0.9 less than it says."""
+    rng = np.random.default_rng(flip)
+    confidence = rng.uniform(0.5, 1.0, 400)
+    return PlattCalibrator().fit(confidence, rng.uniform(size=400) < confidence**3)
+
+
+def test_the_probability_of_the_label_is_its_confidence() -> None:
+    """Its native unit is the natural logarithm."""
+    found = assess(LabelProbability(), 0.9)
+    assert found == Assessment(confidence=0.9, native=math.log(0.9))
+    nothing = assess(LabelProbability(), 0.0)
+    assert isinstance(nothing, Assessment)
+    assert (nothing.confidence, nothing.native) == (0.0, math.log(1e-300))
+
+
+@pytest.mark.parametrize("client", [FakeClient, FakeContinuingClient])
+def test_it_needs_no_tokens(client: Any) -> None:
+    """Labels that were scored, and answers that were read, both have one."""
+    asked = Classifier(model=client(LABELS, {"meow": ("cat", 0.9)}), labels=LABELS, field="category")
+    prediction = asked.classify("meow")
+    assert prediction.tokens is None
+    found = asyncio.run(
+        LabelProbability().assess(Answered(question="meow", prediction=prediction, classifier=asked))
+    )
+    assert isinstance(found, Assessment)
+    assert found.confidence == pytest.approx(0.9, abs=0.01)
+    assert (LabelProbability().needs_tokens, LabelProbability().top_logprobs) == (False, 0)
+
+
+def test_an_answer_without_confidence_is_no_evidence() -> None:
+    """The reason says what to do."""
+    found = assess(LabelProbability(), None)
+    assert isinstance(found, NoEvidence)
+    assert "reports log-probabilities" in found.reason
+
+
+def test_a_calibrator_is_applied() -> None:
+    """The native unit is that of the calibrated confidence, so that both thresholds mean the same."""
+    calibrator = platt()
+    method = LabelProbability(calibrator=calibrator)
+    found = assess(method, 0.9)
+    assert isinstance(found, Assessment)
+    assert found.confidence == pytest.approx(float(calibrator.predict([0.9])[0]))
+    assert found.confidence < 0.85
+    assert method.to_confidence(found.native) == pytest.approx(found.confidence)
+
+
+def test_a_calibrator_per_label_is_told_the_label() -> None:
+    """The same confidence means less for a label the model is too sure of."""
+    rng = np.random.default_rng(0)
+    confidence = rng.uniform(0.5, 1.0, 1000)
+    predicted = ["cat", "dog"] * 500
+    right = rng.uniform(size=1000) < np.where(np.arange(1000) % 2, confidence**6, confidence)
+    method = LabelProbability(calibrator=PerLabelCalibrator().fit(confidence, right, predicted=predicted))
+    cat, dog = (assess(method, 0.9, label) for label in LABELS)
+    assert isinstance(cat, Assessment)
+    assert isinstance(dog, Assessment)
+    assert cat.confidence - dog.confidence > 0.2
+
+
+class Foreign:
+    """A calibrator that is not ours."""
+
+    def __init__(self, *returned: float) -> None:
+        self.returned = returned
+
+    def predict(self, confidence: Any, /) -> Any:
+        """Return what it was told to, or the square."""
+        return np.array(self.returned) if self.returned else np.asarray(confidence) ** 2
+
+
+def test_anything_that_predicts_is_a_calibrator() -> None:
+    """But what it returns is checked."""
+    found = assess(LabelProbability(calibrator=Foreign()), 0.9)
+    assert isinstance(found, Assessment)
+    assert found.confidence == pytest.approx(0.81)
+    for bad in (1.5, -0.1, math.nan):
+        lied = assess(LabelProbability(calibrator=Foreign(bad)), 0.9)
+        assert isinstance(lied, NoEvidence)
+        assert "check the calibrator" in lied.reason
+
+
+def test_calibrators_that_cannot_be_used_are_refused_at_once() -> None:
+    """Not at the first row."""
+    with pytest.raises(NotFittedError, match="fitted PlattCalibrator"):
+        LabelProbability(calibrator=PlattCalibrator())
+    with pytest.raises(ConfigurationError, match="predict"):
+        LabelProbability(calibrator=0.9)  # type: ignore[arg-type]
+
+
+def test_a_confidence_out_of_range_is_no_evidence() -> None:
+    """With a calibrator of ours, which refuses it, and without."""
+    for calibrator in (None, platt()):
+        found = assess(LabelProbability(calibrator=calibrator), 1.5)
+        assert isinstance(found, NoEvidence)
+        assert "1.5" in found.reason
+
+
+def test_it_describes_what_the_calibrator_learned() -> None:
+    """As JSON values; other calibrators, other descriptions."""
+    assert isinstance(LabelProbability(), ConfidenceMethod)
+    calibrators: list[Any] = [None, platt(), platt(1), Foreign(), Foreign(*[0.5] * 1001)]
+    calibrators.append(IsotonicCalibrator().fit([0.2, 0.4, 0.6, 0.8], [0, 1, 0, 1]))
+    described = [json.dumps(LabelProbability(calibrator=one).describe()) for one in calibrators]
+    assert len(set(described)) == len(calibrators)
+    assert described[1] == json.dumps(LabelProbability(calibrator=platt()).describe())
+    LabelProbability().close()
+
+
+def test_the_default_threshold_can_escalate_with_two_labels() -> None:
+    """The more probable of two never falls below 0.5."""
+    assert LabelProbability().name == "label_probability"
+    assert 0.5 < LabelProbability().default_threshold < 1.0
+
+
+@pytest.mark.parametrize("native", [0.1, math.nan, -math.inf, "x"])
+def test_native_values_out_of_range_are_refused(native: Any) -> None:
+    """A logarithm of a probability is at most 0."""
+    with pytest.raises(ConfigurationError, match="logarithm"):
+        LabelProbability().to_confidence(native)
+
+
+@given(st.floats(0.0, 1.0), st.floats(0.0, 1.0))
+def test_both_units_order_answers_alike(one: float, other: float) -> None:
+    """And the native one leads back."""
+    first, second = (assess(LabelProbability(), value) for value in (one, other))
+    assert isinstance(first, Assessment)
+    assert isinstance(second, Assessment)
+    assert first.native <= second.native or first.confidence > second.confidence
+    assert LabelProbability().to_confidence(first.native) == pytest.approx(first.confidence, abs=1e-12)

@@ -1,0 +1,320 @@
+"""Confidence from token log-probabilities: the reference's figures, and evidence that is none."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calibrant import Classifier
+from calibrant.calibration import LabelPriorCorrection
+from calibrant.cascade import Answered, Assessment, AvgLogprob, ConfidenceMethod, Hybrid, Margin, NoEvidence
+from calibrant.core import ConfigurationError, Prediction, Token
+from calibrant.testing import FakeClient, FakeContinuingClient
+
+LABELS = ["cat", "dog"]
+METHODS = [AvgLogprob, Margin, Hybrid]
+LOGPROBS = st.floats(-30.0, 0.0)
+
+
+def classifier(**changes: Any) -> Classifier:
+    """Return a classifier of cats and dogs that keeps its tokens."""
+    client = FakeClient(LABELS, {"meow": ("cat", 0.9), "hm": ("cat", 0.5)})
+    settings = {"labels": LABELS, "field": "category", "keep_tokens": True, **changes}
+    return Classifier(model=settings.pop("model", client), **settings)
+
+
+CLASSIFIER = classifier()
+
+
+def answered(*tokens: Token, text: str | None = None, **changes: Any) -> Answered:
+    """Return an answer that consists of these tokens."""
+    spelled = b"".join(token.data for token in tokens).decode() if text is None else text
+    prediction = Prediction(label="cat", text=spelled, tokens=tokens or None, **changes)
+    return Answered(question="meow", prediction=prediction, classifier=CLASSIFIER)
+
+
+def assess(method: ConfidenceMethod, given_: Answered) -> Assessment:
+    """Return an assessment, and complain about anything else."""
+    found = asyncio.run(method.assess(given_))
+    assert isinstance(found, Assessment), found
+    return found
+
+
+def refused(method: ConfidenceMethod, given_: Answered) -> str:
+    """Return why there is no evidence."""
+    found = asyncio.run(method.assess(given_))
+    assert isinstance(found, NoEvidence), found
+    assert (found.attempts, found.usage.prompt_tokens) == (0, 0)
+    return found.reason
+
+
+def token(logprob: float, *others: float, data: bytes = b"x") -> Token:
+    """Return a token with alternatives, itself listed first."""
+    listed = [(data, logprob), *((b"other%d" % n, value) for n, value in enumerate(others))]
+    return Token(data, logprob, tuple(listed))
+
+
+# --- figures -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("native", "confidence"),
+    [(0.0, 1.0), (-0.3, 0.9), (-1.0, 2 / 3), (-1.5, 0.5), (-3.0, 0.0), (-3.1, 0.0), (-9999.0, 0.0)],
+)
+def test_a_mean_logprob_becomes_a_confidence(native: float, confidence: float) -> None:
+    """A line from -3 to 0; a genuine log-probability of 0 is certainty."""
+    assert AvgLogprob().to_confidence(native) == pytest.approx(confidence, abs=1e-12)
+    found = assess(AvgLogprob(token_filter="all"), answered(token(native), token(native)))
+    assert (found.confidence, found.native) == (pytest.approx(confidence, abs=1e-12), native)
+
+
+@pytest.mark.parametrize(
+    ("native", "confidence"), [(0.0, 0.0), (2.0, 0.48658), (3.0, 0.63212), (20.0, 0.99873)]
+)
+def test_a_mean_gap_becomes_a_confidence(native: float, confidence: float) -> None:
+    """A gap of 3 nats is 1 - 1/e; a tie is nothing."""
+    assert Margin().to_confidence(native) == pytest.approx(confidence, abs=1e-5)
+    found = assess(Margin(token_filter="all"), answered(token(-0.1, -0.1 - native)))
+    assert (found.confidence, found.native) == (pytest.approx(confidence, abs=1e-5), pytest.approx(native))
+
+
+def test_means_go_over_the_tokens_that_count() -> None:
+    """Not over the frame of the answer."""
+    tokens = (
+        token(-3.0, data=b'{"category": "'),
+        token(-0.2, -2.2, data=b"c"),
+        token(-0.4, -4.4, data=b"at"),
+        token(-2.0, data=b'"}'),
+    )
+    assert assess(AvgLogprob(), answered(*tokens)).native == pytest.approx(-0.3)
+    assert assess(Margin(), answered(*tokens)).native == pytest.approx(3.0)
+    hybrid = assess(Hybrid(logprob_weight=0.25, margin_weight=0.75), answered(*tokens))
+    assert hybrid.confidence == hybrid.native == pytest.approx(0.25 * 0.9 + 0.75 * (1 - math.exp(-1)))
+
+
+def test_the_most_probable_alternatives_are_compared_wherever_they_are_listed() -> None:
+    """Lists that are not sorted, or lack the emitted token, give the same gap."""
+    listed = ((b"a", -5.0), (b"b", -0.5), (b"c", -3.5))
+    for top in (listed, listed[::-1], (listed[1], listed[0], listed[2])):
+        found = assess(Margin(token_filter="all"), answered(Token(b"a", -5.0, top)))
+        assert found.native == pytest.approx(3.0)
+    unlisted = Token(b"a", -2.5, ((b"b", -0.5),))
+    assert assess(Margin(token_filter="all"), answered(unlisted)).native == pytest.approx(2.0)
+
+
+def test_what_was_ruled_out_does_not_outweigh_a_tie() -> None:
+    """OpenAI's -9999 is a gap of 27.6 nats, the distance to 1e-12."""
+    found = assess(Margin(token_filter="all"), answered(token(0.0, -9999.0), *[token(-0.7, -0.7)] * 9))
+    assert found.native == pytest.approx(-math.log(1e-12) / 10)
+    assert found.confidence < 0.61
+    both = assess(Margin(token_filter="all"), answered(token(-9999.0, -9999.0)))
+    assert both.confidence == 0.0
+
+
+def test_weights_of_zero_mean_zero() -> None:
+    """Their evidence is not looked at, nor needed, nor asked for."""
+    alone = answered(token(-0.3))
+    assert assess(
+        Hybrid(logprob_weight=1.0, margin_weight=0.0, token_filter="all"), alone
+    ).confidence == pytest.approx(0.9)
+    pair = answered(token(-2.9, -4.9))
+    only_margin = assess(Hybrid(logprob_weight=0, margin_weight=1, token_filter="all"), pair)
+    assert only_margin.confidence == pytest.approx(Margin().to_confidence(2.0))
+    assert [Hybrid(logprob_weight=w, margin_weight=1 - w).top_logprobs for w in (0.0, 0.5, 1.0)] == [2, 2, 1]
+    assert (AvgLogprob().top_logprobs, Margin().top_logprobs) == (1, 2)
+
+
+# --- settings ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ((0.5, 0.6), "add up to 1"),
+        ((0.5, 0.4999), "add up to 1"),
+        ((0.0, 0.0), "add up to 1"),
+        ((1.5, -0.5), r"logprob_weight to be a number in \[0, 1\], got 1.5"),
+        ((-0.5, 1.5), r"logprob_weight"),
+        ((math.nan, 1.0), "nan"),
+        ((0.5, math.inf), "inf"),
+        ((True, 0.0), "True"),
+        (("0.5", 0.5), "'0.5'"),
+    ],
+)
+def test_weights_are_shares_of_one(weights: Any, message: str) -> None:
+    """Anything else is refused with what came."""
+    with pytest.raises(ConfigurationError, match=message):
+        Hybrid(logprob_weight=weights[0], margin_weight=weights[1])
+
+
+def test_weights_may_miss_one_by_rounding() -> None:
+    """0.1 + 0.9 written as sums of tenths."""
+    Hybrid(logprob_weight=0.1 + 0.2, margin_weight=0.7)
+    more = Hybrid(logprob_weight=1.0, margin_weight=9e-10, token_filter="all")
+    assert assess(more, answered(token(0.0, -9999.0))).confidence == 1.0
+    with pytest.raises(ConfigurationError):
+        Hybrid(logprob_weight=0.5, margin_weight=0.5 + 1e-8)
+
+
+@pytest.mark.parametrize(
+    ("method", "native"),
+    [
+        (AvgLogprob(), 0.1), (AvgLogprob(), math.nan), (AvgLogprob(), -math.inf), (AvgLogprob(), "-1"),
+        (Margin(), -0.1), (Margin(), math.nan), (Margin(), math.inf), (Margin(), False),
+        (Hybrid(), 1.1), (Hybrid(), -0.1), (Hybrid(), math.nan),
+    ],
+)  # fmt: skip
+def test_native_values_out_of_range_are_refused(method: Any, native: Any) -> None:
+    """A threshold of the wrong sign would accept all or nothing."""
+    with pytest.raises(ConfigurationError, match=r"Expected a .* got"):
+        method.to_confidence(native)
+
+
+def test_default_thresholds_can_accept_and_escalate() -> None:
+    """That of avg_logprob is a mean of -1, on [0, 1]."""
+    assert [method().default_threshold for method in METHODS] == [pytest.approx(2 / 3), 0.5, 0.5]
+    assert AvgLogprob().to_confidence(-1.0) == pytest.approx(AvgLogprob().default_threshold)
+    for method in METHODS:
+        sure, unsure = answered(token(-0.01, -5.0)), answered(token(-2.0, -2.0))
+        chosen = method(token_filter="all")
+        assert assess(chosen, sure).confidence >= chosen.default_threshold
+        assert assess(chosen, unsure).confidence < chosen.default_threshold
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_methods_describe_themselves(method: Any) -> None:
+    """Name and settings, as JSON values; the label's tokens count by default."""
+    assert isinstance(method(), ConfidenceMethod)
+    assert (method().needs_tokens, method().token_filter) == (True, "label")
+    described = method(token_filter="stop").describe()
+    assert (described["method"], described["token_filter"]) == (method.name, "stop")
+    assert method().describe() != described
+    method().close()
+    with pytest.raises(ConfigurationError, match="token_filter"):
+        method(token_filter="labels")
+    assert Hybrid(logprob_weight=1, margin_weight=0).describe() != Hybrid().describe()
+
+
+# --- no evidence ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_answers_without_tokens_are_no_evidence(method: Any) -> None:
+    """The reason says what to do; a label that was scored has no tokens either."""
+    assert "scoring='decode'" in refused(method(), answered())
+    exact = Classifier(
+        model=FakeContinuingClient(LABELS, {"meow": ("cat", 0.9)}), labels=LABELS, field="category"
+    ).with_tokens()
+    prediction = exact.classify("meow")
+    assert prediction.distribution is not None
+    found = Answered(question="meow", prediction=prediction, classifier=exact)
+    assert "use label_probability" in refused(method(), found)
+
+
+def test_a_single_alternative_is_no_margin_of_anything() -> None:
+    """Neither alone nor beside others; a token that does not count may lack them."""
+    for method in (Margin, Hybrid):
+        assert "at least two alternatives" in refused(method(token_filter="all"), answered(token(-0.1)))
+        mixed = answered(token(-0.1, -2.0), Token(b"y", -0.1))
+        assert "got 1 at b'y'" in refused(method(token_filter="all"), mixed)
+    framed = answered(
+        token(0.0, data=b'{"category": "'), token(-0.1, -2.0, data=b"a"), token(0.0, data=b'"}')
+    )
+    assert assess(Margin(), framed).native == pytest.approx(1.9)
+    assert assess(Margin(token_filter="stop"), answered(token(0.0, data=b'{"'), token(-0.1, -2.0))).native > 1
+    assert "two alternatives" in refused(Margin(token_filter="all"), framed)
+
+
+def test_a_filter_that_keeps_nothing_is_no_evidence() -> None:
+    """The reason comes from the filter."""
+    for method in METHODS:
+        assert "tool call" in refused(method(token_filter="tool_call_args"), answered(token(-0.1, -1.0)))
+        assert "category" in refused(method(), answered(token(-0.1, -1.0)))
+
+
+@pytest.mark.parametrize("bad", [math.nan, 0.5, math.inf])
+def test_numbers_that_are_no_logprobs_are_no_evidence(bad: float) -> None:
+    """Whether of the token itself or of an alternative."""
+    for method in METHODS:
+        for one in (token(bad, -1.0), token(-1.0, bad)):
+            assert "<= 0" in refused(method(token_filter="all"), answered(one))
+
+
+def test_tokens_of_a_label_that_was_corrected_away_are_no_evidence() -> None:
+    """The label-prior correction answers something the model did not write."""
+    correction = LabelPriorCorrection().fit([[math.log(0.99), math.log(0.01)]] * 50)
+    corrected = classifier(prior_correction=correction)
+    prediction = corrected.classify("meow")
+    assert prediction.label == "dog"
+    found = Answered(question="meow", prediction=prediction, classifier=corrected)
+    for method in METHODS:
+        assert "label-prior correction" in refused(method(), found)
+        assert assess(method(), replace(found, prediction=CLASSIFIER.classify("meow"))).confidence > 0
+
+
+# --- from a classifier ---------------------------------------------------------------------------
+
+
+def test_answers_of_a_classifier_are_assessed() -> None:
+    """The copy that a cascade makes keeps tokens and asks for enough alternatives."""
+    client = FakeClient(LABELS, {"meow": ("cat", 0.9)})
+    plain = Classifier(model=client, labels=LABELS, field="category", top_logprobs=1)
+    for method, expected in ((AvgLogprob(), math.log(0.9)), (Margin(), math.log(9.0))):
+        ready = plain.with_tokens(top_logprobs=method.top_logprobs)
+        found = Answered(question="meow", prediction=ready.classify("meow"), classifier=ready)
+        assert assess(method, found).native == pytest.approx(expected)
+
+
+# --- invariants ----------------------------------------------------------------------------------
+
+REPORTED = LOGPROBS | st.just(-9999.0)
+TOKENS = st.lists(st.tuples(REPORTED, st.lists(REPORTED, min_size=1, max_size=5)), min_size=1, max_size=6)
+
+
+@given(TOKENS, st.randoms(use_true_random=False))
+def test_confidence_is_in_range_and_ignores_the_order_of_alternatives(rows: Any, rng: random.Random) -> None:
+    """And is what the native value stands for."""
+    tokens = [token(logprob, *others) for logprob, others in rows]
+    shuffled = [replace(one, top=tuple(rng.sample(one.top, len(one.top)))) for one in tokens]
+    for method in METHODS:
+        chosen = method(token_filter="all")
+        found = assess(chosen, answered(*tokens))
+        assert 0.0 <= found.confidence <= 1.0
+        assert found == assess(chosen, answered(*shuffled))
+        assert chosen.to_confidence(found.native) == found.confidence
+
+
+@given(st.lists(LOGPROBS, min_size=1, max_size=6), st.integers(0, 5), st.floats(0.0, 30.0))
+def test_a_more_probable_token_never_lowers_the_confidence(
+    logprobs: list[float], at: int, more: float
+) -> None:
+    """The others staying as they are."""
+    raised = list(logprobs)
+    raised[at % len(raised)] = min(0.0, raised[at % len(raised)] + more)
+    method = AvgLogprob(token_filter="all")
+    before, after = (assess(method, answered(*map(token, row))) for row in (logprobs, raised))
+    assert after.confidence >= before.confidence - 1e-12
+
+
+@given(st.floats(-9.0, 0.0), st.floats(0.0, 20.0), st.floats(0.0, 5.0))
+def test_a_wider_gap_never_lowers_the_confidence(best: float, gap: float, more: float) -> None:
+    """Wherever the best alternative lies."""
+    method = Margin(token_filter="all")
+    near, far = (assess(method, answered(token(best, best - width))) for width in (gap, gap + more))
+    assert far.confidence >= near.confidence - 1e-12
+
+
+@given(TOKENS, st.floats(0.0, 1.0))
+def test_hybrid_lies_between_its_parts(rows: Any, weight: float) -> None:
+    """It is their weighted mean."""
+    given_ = answered(*[token(logprob, *others) for logprob, others in rows])
+    parts = [assess(method(token_filter="all"), given_).confidence for method in (AvgLogprob, Margin)]
+    found = assess(Hybrid(logprob_weight=weight, margin_weight=1.0 - weight, token_filter="all"), given_)
+    assert found.confidence == pytest.approx(weight * parts[0] + (1.0 - weight) * parts[1], abs=1e-12)

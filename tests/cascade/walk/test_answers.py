@@ -1,0 +1,623 @@
+"""Which answer a cascade gives, and what it says about how it came by it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calibrant.calibration import Fingerprint, LabelPriorCorrection, PerLabelCalibrator, PlattCalibrator
+from calibrant.cascade import Assessment, Cascade, ConfidenceMethod, NoEvidence
+from calibrant.core import (
+    ConfigurationError,
+    Outcome,
+    Prediction,
+    ProviderError,
+    StateError,
+    Usage,
+    Verdict,
+)
+from calibrant.inference import Classifier
+from calibrant.testing import FakeClient, FakeContinuingClient
+
+Build = Callable[..., Any]
+
+DOWN = ProviderError("is down.", provider="x", retryable=True)
+FORBIDDEN = ProviderError("no such key.", provider="x", status=401)
+
+
+def verdicts(prediction: Prediction) -> list[str]:
+    """Return what became of every model's answer."""
+    return [step.verdict.value for step in prediction.steps]
+
+
+def test_a_sure_answer_is_the_cascades(build: Build) -> None:
+    """No other model is asked."""
+    built = build(("cat", 0.9), ("dog", 1.0))
+    found = built.cascade.classify("t")
+    assert (found.label, found.confidence, found.accepted, found.outcome) == ("cat", 0.9, True, Outcome.OK)
+    assert verdicts(found) == ["accepted"]
+    assert built.calls == [1, 0]
+
+
+def test_an_unsure_answer_escalates(build: Build) -> None:
+    """Label, distribution and text are those of the model that was sure."""
+    built = build(("cat", 0.6), ("dog", 0.95), ("cat", 1.0))
+    found = built.cascade.classify("t")
+    assert (found.label, found.accepted, found.text) == ("dog", True, '{"category": "dog"}')
+    assert found.distribution is not None
+    assert found.distribution.confidence("dog") == pytest.approx(0.95)
+    assert built.calls == [1, 1, 0]
+    first, second = found.steps
+    assert (first.model, first.verdict, first.label, first.confidence) == ("a", Verdict.ESCALATED, "cat", 0.6)
+    assert first.native == pytest.approx(math.log(0.6))
+    assert (second.model, second.verdict, second.label, second.confidence) == (
+        "b",
+        Verdict.ACCEPTED,
+        "dog",
+        0.95,
+    )
+
+
+@pytest.mark.parametrize(
+    ("confidence", "verdict"),
+    [(0.7, "accepted"), (math.nextafter(0.7, 0.0), "escalated"), (1.0, "accepted"), (0.0, "escalated")],
+)
+def test_a_confidence_at_the_threshold_is_accepted(
+    build: Build, told: Any, confidence: float, verdict: str
+) -> None:
+    """Below it, the next model is asked."""
+    found = build("cat", "dog", method=told(lambda _: confidence)).cascade.classify("t")
+    assert verdicts(found)[0] == verdict
+
+
+def test_thresholds_may_be_zero_and_one(build: Build, told: Any) -> None:
+    """Zero accepts whatever has evidence; one accepts certainty alone."""
+    unsure = told(lambda _: 0.0)
+    assert build("cat", "dog", method=unsure, threshold=0).cascade.classify("t").accepted is True
+    nearly = told(lambda _: 1.0 - 1e-12)
+    assert build("cat", "dog", method=nearly, threshold=1).cascade.classify("t").accepted is False
+
+
+def test_the_methods_own_threshold_is_the_default(build: Build, told: Any) -> None:
+    """On [0, 1]."""
+    assert build("cat", "dog", method=told(default_threshold=0.25)).cascade.thresholds == (0.25, 0.25)
+
+
+def test_a_native_threshold_is_one_in_the_methods_unit(build: Build) -> None:
+    """Here a logarithm."""
+    cascade = build("cat", "dog", native_threshold=math.log(0.4)).cascade
+    assert cascade.thresholds == (pytest.approx(0.4),) * 2
+    several = build("cat", "dog", native_threshold=[math.log(0.4), 0.0]).cascade
+    assert several.thresholds == (pytest.approx(0.4), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"threshold": 1.5}, r"threshold in \[0, 1\], got 1.5.*native_threshold"),
+        ({"threshold": -0.1}, r"threshold in \[0, 1\]"),
+        ({"threshold": math.nan}, "as a number"),
+        ({"threshold": True}, "as a number"),
+        ({"threshold": "0.5"}, "as a number"),
+        ({"native_threshold": 0.5}, "logarithm"),
+        ({"native_threshold": math.nan}, "as a number"),
+        ({"threshold": 0.5, "native_threshold": -1.0}, "got threshold and native_threshold"),
+        ({"threshold": [0.5, 0.5, 0.5]}, r"\(2; 1 take the last"),
+        ({"threshold": []}, "got 0"),
+        ({"on_error": "ignore"}, "'skip' or 'fail'"),
+        ({"method": "certainty"}, "avg_logprob, margin, hybrid"),
+        ({"method": "learned"}, "fitted first"),
+        ({"method": object()}, "ConfidenceMethod"),
+        ({"method": ConfidenceMethod}, "ConfidenceMethod"),
+        ({"calibrators": [None]}, "one calibrator"),
+        ({"meta_verifier": object()}, "method route"),
+        ({"meta_verifier": []}, "per model but the last, 1, got 0"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(build: Build, options: dict[str, Any], message: str) -> None:
+    """With what was expected and what came."""
+    with pytest.raises(ConfigurationError, match=message):
+        build("cat", "dog", **options)
+
+
+def test_each_model_may_have_its_own_threshold(build: Build, told: Any) -> None:
+    """In the order in which they are asked, not as listed."""
+    built = build(
+        ("cat", 0.8),
+        ("dog", 0.6),
+        models=[{"size": 70}, {"size": 7}],
+        threshold=[0.5, 0.9],
+        method=told(),
+    )
+    assert built.cascade.models == ("b", "a")
+    assert built.cascade.classify("t").label == "dog"
+    assert built.calls == [0, 1]
+
+
+def test_one_threshold_less_takes_the_last_answer_however_sure(build: Build, told: Any) -> None:
+    """Even where an earlier model was surer, or the last one has no evidence; it is not accepted then."""
+    found = build(("cat", 0.8), ("dog", 0.55), threshold=[0.9]).cascade.classify("t")
+    assert (found.label, found.accepted) == ("dog", True)
+    method = told({"a": 0.8, "b": None})
+    silent = build("cat", "dog", threshold=[0.9], method=method).cascade.classify("t")
+    assert (silent.label, silent.confidence, silent.accepted) == ("dog", None, False)
+    failed = build(("cat", 0.8), DOWN, threshold=[0.9]).cascade.classify("t")
+    assert (failed.label, failed.accepted) == ("cat", False)
+    method = told({"a": None, "b": 0.95, "c": 1.0})
+    skipped = build("cat", "dog", "cat", threshold=[0.9, 0.9], method=method).cascade.classify("t")
+    assert (skipped.label, len(skipped.steps)) == ("dog", 2)
+
+
+def test_when_all_fall_short_the_most_confident_answer_is_returned(build: Build) -> None:
+    """Not the last one; and it is not accepted."""
+    found = build(("cat", 0.55), ("dog", 0.65), ("cat", 0.6)).cascade.classify("t")
+    assert (found.label, found.confidence, found.accepted) == ("dog", 0.65, False)
+    assert verdicts(found) == ["escalated"] * 3
+    assert found.outcome is Outcome.OK
+
+
+def test_of_equally_confident_answers_the_later_is_returned(build: Build, told: Any) -> None:
+    """The later model is asked because it is the better one."""
+    assert build("cat", "dog", method=told(lambda _: 0.5)).cascade.classify("t").label == "dog"
+
+
+def test_an_answer_without_evidence_is_a_last_resort(build: Build, told: Any) -> None:
+    """Any answer with a confidence comes before it, and it is never passed off as sure."""
+    worst = build("cat", "dog", method=told({"a": 0.0, "b": None}), threshold=0.5).cascade.classify("t")
+    assert (worst.label, worst.confidence, worst.accepted) == ("cat", 0.0, False)
+    assert verdicts(worst) == ["escalated", "no_evidence"]
+    none = build("cat", "dog", method=told(lambda _: None), threshold=0.0).cascade.classify("t")
+    assert (none.label, none.confidence, none.accepted, none.outcome) == ("dog", None, False, Outcome.OK)
+    assert none.steps[0].reason == "nothing was told"
+    assert none.steps[0].label == "cat"
+    later = build("cat", "dog", method=told({"a": None, "b": 0.1})).cascade.classify("t")
+    assert (later.label, later.confidence) == ("dog", 0.1)
+    failed = build("cat", DOWN, method=told({"a": None})).cascade.classify("t")
+    assert (failed.label, failed.outcome, failed.accepted) == ("cat", Outcome.OK, False)
+
+
+@pytest.mark.parametrize("lie", [7.0, -0.1, math.nan, math.inf])
+def test_a_confidence_that_cannot_be_is_no_evidence(build: Build, told: Any, lie: float) -> None:
+    """A method, or a verifier behind it, that lies."""
+    found = build("cat", ("dog", 0.9), method=told(lambda answered: lie if _is(answered, "a") else 0.9))
+    prediction = found.cascade.classify("t")
+    assert verdicts(prediction) == ["no_evidence", "accepted"]
+    assert "expected a confidence in [0, 1] of told" in prediction.steps[0].reason
+
+
+def _is(answered: Any, name: str) -> bool:
+    return bool(answered.classifier.client.name == name)
+
+
+def test_a_verifier_that_is_down_is_no_evidence(build: Build, told: Any) -> None:
+    """Its calls count."""
+
+    class Down(told):  # type: ignore[misc]
+        async def assess(self, _answered: Any) -> Any:
+            error = ProviderError("is down.", provider="verifier")
+            error.attempts = 3
+            raise error
+
+    found = build("cat", method=Down()).cascade.classify("t")
+    assert verdicts(found) == ["no_evidence"]
+    assert (found.steps[0].reason, found.attempts, found.accepted) == ("verifier: is down.", 4, False)
+
+
+@pytest.mark.parametrize(
+    ("first", "outcome"),
+    [("down", Outcome.ERROR), ("refusal", Outcome.REFUSAL), ("nonsense", Outcome.UNPARSED)],
+)
+def test_a_model_that_gives_no_answer_is_skipped(
+    build: Build, request: pytest.FixtureRequest, first: str, outcome: Outcome
+) -> None:
+    """Its step says how it ended."""
+    said = DOWN if first == "down" else request.getfixturevalue(first)
+    found = build(said, ("dog", 0.9)).cascade.classify("t")
+    assert (found.label, found.accepted, found.outcome, found.reason) == ("dog", True, Outcome.OK, "")
+    step = found.steps[0]
+    assert (step.verdict, step.outcome, step.label, step.confidence) == (Verdict.FAILED, outcome, None, None)
+    assert step.reason
+
+
+@pytest.mark.parametrize(
+    ("first", "outcome"),
+    [("down", Outcome.ERROR), ("refusal", Outcome.REFUSAL), ("nonsense", Outcome.UNPARSED)],
+)
+def test_a_model_that_gives_no_answer_ends_the_row_where_it_is_told_to(
+    build: Build, request: pytest.FixtureRequest, first: str, outcome: Outcome
+) -> None:
+    """What an earlier model said is in its step, and nowhere else."""
+    said = DOWN if first == "down" else request.getfixturevalue(first)
+    built = build(("cat", 0.6), said, ("dog", 1.0), on_error="fail")
+    found = built.cascade.classify("t")
+    assert (found.label, found.confidence, found.accepted, found.outcome) == (None, None, False, outcome)
+    assert verdicts(found) == ["escalated", "failed"]
+    assert found.steps[0].label == "cat"
+    assert found.reason.startswith("b: ")
+    assert built.calls == [1, 1, 0]
+
+
+def test_missing_evidence_ends_the_row_where_it_is_told_to(build: Build, told: Any) -> None:
+    """As an error of the row: nobody knows whether the answer holds."""
+    built = build("cat", "dog", on_error="fail", method=told({"a": None}))
+    found = built.cascade.classify("t")
+    assert (found.label, found.outcome, found.accepted) == (None, Outcome.ERROR, False)
+    assert found.reason == "a: nothing was told"
+    assert (found.steps[0].label, found.text) == ("cat", '{"category": "cat"}')
+    assert built.calls == [1, 0]
+
+
+def test_when_nobody_answers_the_last_outcome_is_the_cascades(
+    build: Build, refusal: Any, nonsense: Any
+) -> None:
+    """The reasons of all are told."""
+    found = build(DOWN, refusal, nonsense).cascade.classify("t")
+    assert (found.label, found.outcome, found.accepted) == (None, Outcome.UNPARSED, False)
+    assert [step.outcome for step in found.steps] == [Outcome.ERROR, Outcome.REFUSAL, Outcome.UNPARSED]
+    assert [part[:2] for part in found.reason.split("; ")] == ["a:", "b:", "c:"]
+    assert build(nonsense, refusal).cascade.classify("t").outcome is Outcome.REFUSAL
+
+
+def test_a_row_that_all_models_fail_is_an_error_with_its_steps(build: Build) -> None:
+    """Other rows are not touched by it."""
+    down = {"bad": DOWN, "good": ("cat", 0.9)}
+    good, bad = build(down, down).cascade.classify_many(["good", "bad"])
+    assert good.outcome is Outcome.OK
+    assert (bad.outcome, bad.attempts, len(bad.steps)) == (Outcome.ERROR, 2, 2)
+
+
+def test_a_fault_that_every_call_would_meet_ends_the_run_only_where_every_model_has_it(build: Build) -> None:
+    """One bad key is worked around; bad keys everywhere are raised at once."""
+    built = build(FORBIDDEN, ("cat", 0.9))
+    assert {found.label for found in built.cascade.classify_many(["s", "t"])} == {"cat"}
+    hopeless = build(FORBIDDEN, FORBIDDEN)
+    with pytest.raises(ProviderError, match=r"no model could be asked.*no such key") as caught:
+        hopeless.cascade.classify_many([str(number) for number in range(100)])
+    assert caught.value.systemic
+    assert caught.value.attempts == 2
+    assert sum(hopeless.calls) < 50
+    mixed = build(FORBIDDEN, DOWN).cascade.classify("t")
+    assert mixed.outcome is Outcome.ERROR
+
+
+def test_a_key_that_is_refused_later_is_an_error_of_the_row(build: Build) -> None:
+    """Models that have answered before are not given up at once; the steps say what happened."""
+    rule = {"good": ("cat", 0.9), "bad": FORBIDDEN}
+    cascade = build(rule, rule).cascade
+    assert cascade.classify("good").accepted
+    found = cascade.classify("bad")
+    assert (found.outcome, verdicts(found)) == (Outcome.ERROR, ["failed", "failed"])
+
+
+def test_a_bad_key_ends_the_run_at_once_where_errors_are_not_skipped(build: Build) -> None:
+    """As it does for one model."""
+    with pytest.raises(ProviderError, match="no such key"):
+        build(FORBIDDEN, "cat", on_error="fail").cascade.classify("t")
+
+
+def test_models_that_are_down_end_a_long_run(build: Build) -> None:
+    """Twenty rows without any answer are enough."""
+    built = build(DOWN, DOWN)
+    with pytest.raises(ProviderError, match="The last 20 rows all failed"):
+        built.cascade.classify_many([str(number) for number in range(200)])
+
+
+def test_usage_counts_every_call(build: Build, told: Any, say: Any, refusal: Any) -> None:
+    """Those of verifiers, and of models that gave no answer, included."""
+    refused = {**refusal, "usage": {"prompt_tokens": 7, "completion_tokens": 2}}
+    built = build(
+        say("cat", 0.6, tokens=10, cost=0.5),
+        refused,
+        say("dog", 0.9, tokens=1000, cost=2.0),
+        method=told(calls=3),
+    )
+    found = built.cascade.classify("t")
+    assert found.usage == Usage(prompt_tokens=10 + 300 + 7 + 1000 + 300, completion_tokens=2, cost=2.5)
+    assert found.attempts == 1 + 3 + 1 + 1 + 3
+    assert [step.attempts for step in found.steps] == [4, 1, 4]
+    assert [step.usage.prompt_tokens for step in found.steps] == [310, 7, 1300]
+    gate = built.cascade.runner.gate
+    assert (gate.requests, gate.tokens, gate.cost, gate.rows) == (9, 1619, 2.5, 1)
+
+
+def test_calls_of_a_free_model_cost_nothing(build: Build, say: Any) -> None:
+    """Where nobody reports a price; one that is reported counts."""
+    answers = say("cat", 0.6, tokens=10), say("dog", 0.9, tokens=10)
+    free = build(*answers, models=[{"cost": 0}, {"cost": 0}]).cascade.classify("t")
+    assert free.usage.cost == 0.0
+    assert build(*answers).cascade.classify("t").usage.cost is None
+
+
+def test_the_method_is_told_what_the_model_read(build: Build) -> None:
+    """The text in its template, the answer, the model, and the context there is."""
+    built = build(
+        "cat",
+        classifiers=[{"user_template": "Text: {input}", "prompt": "P"}],
+        context_of={"t": "It meows."}.get,
+    )
+    built.cascade.classify_many(["t", "u"])
+    first, second = built.method.asked
+    assert (first.question, first.context, second.context) == ("Text: t", "It meows.", None)
+    assert first.prediction.label == "cat"
+    assert first.classifier.prompt == "P"
+
+
+def test_methods_that_read_tokens_get_them(build: Build, told: Any) -> None:
+    """With the alternatives they need; the cascade's predictions hold none unless asked to."""
+    method = told(needs_tokens=True, top_logprobs=7)
+    built = build(("cat", 0.9), method=method)
+    found = built.cascade.classify("t")
+    assert method.asked[0].prediction.tokens
+    assert built.clients[0].requests[0].top_logprobs == 7
+    assert found.tokens is None
+    kept = built.cascade.with_tokens(top_logprobs=9)
+    assert kept.classify("t").tokens
+    assert built.clients[0].requests[1].top_logprobs == 9
+    assert kept.with_limits(kept.runner.gate.limits).classify("t").tokens
+
+
+@pytest.mark.parametrize("settings", [{}, {"scoring": "sampled"}, {"label_codes": True, "scoring": "decode"}])
+def test_models_that_write_no_tokens_are_refused_by_methods_that_read_them(
+    told: Any, settings: dict[str, Any]
+) -> None:
+    """At once, with what to do: every row would have no evidence."""
+    client = FakeContinuingClient(["cat", "dog"], {}, default="cat", name="exact")
+    classifier = Classifier(model=client, labels=["cat", "dog"], field="category", **settings)
+    with pytest.raises(ConfigurationError, match=r"'exact'.*scoring='decode'.*label_probability"):
+        Cascade([classifier], method=told(needs_tokens=True))
+    decoding = Classifier(model=client, labels=["cat", "dog"], field="category", scoring="decode")
+    assert Cascade([decoding], method=told(needs_tokens=True)).classify("t").accepted
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], "at least one model"),
+        ([object()], "Expected a Classifier.*got object"),
+        (7, "list of models"),
+    ],
+)
+def test_a_cascade_needs_models(told: Any, given: Any, message: str) -> None:
+    """Classifiers, to be exact."""
+    with pytest.raises(ConfigurationError, match=message):
+        Cascade(given, method=told())
+
+
+def test_a_cascade_is_no_model_of_a_cascade(build: Build, told: Any) -> None:
+    """Its models can be named directly."""
+    built = build("cat", "dog")
+    with pytest.raises(ConfigurationError, match="name its models instead"):
+        Cascade([built.cascade], method=told())
+
+
+def test_models_over_other_labels_are_refused(told: Any) -> None:
+    """The same labels in another order are other labels: distributions follow the order."""
+    models = [
+        Classifier(model=FakeClient(labels, {}, default="cat"), labels=labels)
+        for labels in (["cat", "dog"], ["dog", "cat"])
+    ]
+    with pytest.raises(ConfigurationError, match="labels of 'fake #1', in their order"):
+        Cascade(models, method=told())
+
+
+def test_one_model_alone_is_judged(build: Build) -> None:
+    """There is nobody to escalate to."""
+    assert build(("cat", 0.6)).cascade.classify("t").accepted is False
+    assert build(("cat", 0.9)).cascade.classify("t").accepted is True
+
+
+class Route:
+    """Asks the next model below a half, and notes what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[float]] = []
+
+    def route(self, verifier_score: Any) -> Any:
+        """Return whether to ask the next model."""
+        self.asked.append(list(verifier_score))
+        return np.asarray(verifier_score) < 0.5
+
+
+def test_a_meta_verifier_decides_instead_of_a_threshold(build: Build, told: Any) -> None:
+    """The last model's answer is then taken, and nobody pays for verifying it: it is not accepted."""
+    rule, method = Route(), told(lambda answered: 0.4 if answered.question == "hard" else 0.5, calls=8)
+    built = build("cat", "dog", method=method, meta_verifier=rule)
+    rule.asked.clear()
+    easy, hard = built.cascade.classify_many(["easy", "hard"])
+    assert (easy.label, easy.confidence, easy.accepted) == ("cat", 0.5, True)
+    assert (hard.label, hard.confidence, hard.accepted) == ("dog", None, False)
+    assert rule.asked == [[0.5], [0.4]]
+    assert (hard.attempts, len(method.asked)) == (1 + 8 + 1, 2)
+    assert built.cascade.thresholds is None
+    checked = build("cat", "dog", method=method, meta_verifier=Route(), verify_last=True).cascade.classify(
+        "hard"
+    )
+    assert (checked.label, checked.confidence, checked.accepted) == ("dog", 0.4, True)
+
+
+def test_each_model_but_the_last_may_have_a_meta_verifier(build: Build, told: Any) -> None:
+    """Asked in their order."""
+    rules = Route(), Route()
+    built = build("cat", "cat", "dog", method=told({"a": 0.1, "b": 0.2}), meta_verifier=rules)
+    for rule in rules:
+        rule.asked.clear()
+    assert built.cascade.classify("t").label == "dog"
+    assert [rule.asked for rule in rules] == [[[0.1]], [[0.2]]]
+
+
+def test_calibrated_confidence_is_what_counts(build: Build) -> None:
+    """Each model has its own calibrator, wherever it is asked; the native value stays."""
+    sure, unsure = (
+        PlattCalibrator().fit([0.2, 0.4, 0.6, 0.8] * 50, [right] * 150 + [1 - right] * 50) for right in (1, 0)
+    )
+    built = build(
+        ("cat", 0.6),
+        ("dog", 0.6),
+        models=[{"size": 7}, {"size": 1}],
+        calibrators=[sure, unsure],
+        threshold=0.5,
+    )
+    found = built.cascade.classify("t")
+    assert built.cascade.models == ("b", "a")
+    assert verdicts(found) == ["escalated", "accepted"]
+    assert [step.confidence for step in found.steps] == [
+        pytest.approx(unsure.predict([0.6])[0]),
+        pytest.approx(sure.predict([0.6])[0]),
+    ]
+    assert found.confidence == found.steps[1].confidence
+    assert found.steps[1].native == pytest.approx(math.log(0.6))
+
+
+def test_calibrators_that_look_at_labels_are_told_them(build: Build) -> None:
+    """Each label has a curve of its own."""
+    confidence = [0.1, 0.9] * 100
+    predicted = ["cat"] * 100 + ["dog"] * 100
+    correct = [0, 1] * 50 + [1, 0] * 50
+    calibrator = PerLabelCalibrator(min_rows=20).fit(confidence, correct, predicted=predicted)
+    built = build({"c": ("cat", 0.9), "d": ("dog", 0.9)}, calibrators=[calibrator], threshold=0.5)
+    cat, dog = built.cascade.classify_many(["c", "d"])
+    assert cat.confidence == pytest.approx(calibrator.predict([0.9], predicted=["cat"])[0])
+    assert dog.confidence == pytest.approx(calibrator.predict([0.9], predicted=["dog"])[0])
+    assert cat.confidence != dog.confidence
+
+
+class Curve:
+    """A calibrator of the user's own."""
+
+    def __init__(self, value: float, fingerprint: Any = None) -> None:
+        self.value, self.fingerprint = value, fingerprint
+
+    def predict(self, confidence: Any) -> Any:
+        """Return the same for all."""
+        return np.full(len(confidence), self.value)
+
+
+def test_a_calibrator_that_makes_no_confidence_is_no_evidence(build: Build) -> None:
+    """Its number is not compared with any threshold."""
+    found = build("cat", calibrators=[Curve(math.nan)], threshold=0.0).cascade.classify("t")
+    assert verdicts(found) == ["no_evidence"]
+    assert "of the calibrator, got nan" in found.steps[0].reason
+
+
+def test_a_calibrator_of_another_classifier_is_refused(build: Build) -> None:
+    """Where it says what it was fitted on, as an object or as a record."""
+    plain = build("cat", "dog")
+    prints = [classifier.fingerprint() for classifier in plain.classifiers]
+    assert build("cat", "dog", calibrators=[Curve(0.9, prints[0]), Curve(0.9, prints[1].to_record())])
+    with pytest.raises(StateError, match=r"predictions of a.*another model"):
+        build("cat", "dog", calibrators=[Curve(0.9, prints[1]), None])
+    other = Fingerprint(prompt="another", model="a", space=prints[0].space, labels=prints[0].labels)
+    with pytest.raises(StateError, match="another prompt"):
+        build("cat", "dog", calibrators=[Curve(0.9, other), None])
+
+
+def test_label_priors_of_the_models_are_divided_out(build: Build, told: Any) -> None:
+    """Before the method is asked; under another prompt they stay behind."""
+    prior = LabelPriorCorrection().fit(np.array([[0.9, 0.1]] * 2000))
+    built = build(("cat", 0.6), classifiers=[{"prior_correction": prior}], threshold=0.5)
+    assert built.classifiers[0].classify("t").label == "dog"
+    assert built.cascade.classify("t").label == "dog"
+    assert built.method.asked[0].prediction.label == "dog"
+    assert built.cascade.with_prompt("new").classify("t").label == "cat"
+    with pytest.raises(ConfigurationError, match="no label prior for a whole cascade"):
+        built.cascade.prior_correction = prior
+    with pytest.raises(ConfigurationError, match="no prior_correction of 'a'"):
+        build("cat", classifiers=[{"prior_correction": prior}], method=told(needs_tokens=True))
+
+
+said = st.one_of(st.none(), st.just(-1.0), st.integers(0, 10).map(lambda tenths: tenths / 10))
+
+
+@hypothesis.settings(max_examples=60, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
+@given(answers=st.lists(said, min_size=1, max_size=4), threshold=st.integers(0, 10).map(lambda t: t / 10))
+def test_the_answer_is_the_first_sure_one_or_the_most_confident(
+    build: Build, told: Any, answers: list[float | None], threshold: float
+) -> None:
+    """Against a rule written down separately: None has no evidence, -1 has no answer."""
+    rules = [DOWN if one == -1.0 else ("cat" if number % 2 else "dog") for number, one in enumerate(answers)]
+    confidences = dict(zip("abcd", answers, strict=False))
+    found = build(*rules, method=told(confidences), threshold=threshold).cascade.classify("t")
+    asked = _expected_asked(answers, threshold)
+    assert [step.model for step in found.steps] == list("abcd"[:asked])
+    known = [(one, number) for number, one in enumerate(answers[:asked]) if one is not None and one >= 0]
+    silent = [number for number, one in enumerate(answers[:asked]) if one is None]
+    if known:
+        confidence, winner = max(known)
+        assert (found.confidence, found.accepted) == (confidence, confidence >= threshold)
+    elif silent:
+        winner = silent[-1]
+        assert (found.confidence, found.accepted) == (None, False)
+    else:
+        assert (found.label, found.outcome, found.accepted) == (None, Outcome.ERROR, False)
+        return
+    assert found.label == rules[winner]
+
+
+def _expected_asked(answers: Sequence[float | None], threshold: float) -> int:
+    for number, one in enumerate(answers):
+        if one is not None and one >= 0 and one >= threshold:
+            return number + 1
+    return len(answers)
+
+
+@hypothesis.settings(max_examples=40, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_the_account_is_the_sum_of_all_calls(build: Build, told: Any, say: Any, data: st.DataObject) -> None:
+    """Of any rows, models and verifiers: what clients were asked is what predictions and gate say."""
+    count = data.draw(st.integers(1, 3))
+    verifier = data.draw(st.integers(0, 3))
+    tokens = [data.draw(st.integers(0, 50)) for _ in range(count)]
+    costs = [data.draw(st.sampled_from([0.0, 0.25, 1.0])) for _ in range(count)]
+    rows = [data.draw(st.lists(st.integers(0, 10), min_size=count, max_size=count)) for _ in range(4)]
+
+    def rule(model: int) -> Callable[[str], Any]:
+        def answer(text: str) -> Any:
+            sure = rows[int(text)][model] / 10
+            return DOWN if sure == 0 else say("cat", sure, tokens=tokens[model], cost=costs[model])
+
+        return answer
+
+    built = build(*[rule(model) for model in range(count)], method=told(calls=verifier))
+    found = built.cascade.classify_many([str(number) for number in range(4)])
+    answered = [
+        sum(rows[int(request.messages[1]["content"])][model] > 0 for request in client.requests)
+        for model, client in enumerate(built.clients)
+    ]
+    verified = len(built.method.asked)
+    assert verified == sum(answered)
+    gate = built.cascade.runner.gate
+    assert sum(row.attempts for row in found) == sum(built.calls) + verifier * verified == gate.requests
+    expected = (
+        sum(number * one for number, one in zip(answered, tokens, strict=True)) + 100 * verifier * verified
+    )
+    assert sum(row.usage.prompt_tokens for row in found) == expected == gate.tokens
+    cost = sum(number * one for number, one in zip(answered, costs, strict=True))
+    assert sum(row.usage.cost or 0.0 for row in found) == cost == gate.cost
+    for row in found:
+        assert sum((step.usage for step in row.steps), Usage()) == row.usage
+        assert sum(step.attempts for step in row.steps) == row.attempts
+
+
+def test_an_assessment_keeps_what_the_verifier_said(build: Build, told: Any) -> None:
+    """In the reason of the step."""
+
+    class Explains(told):  # type: ignore[misc]
+        async def assess(self, _answered: Any) -> Any:
+            return Assessment(confidence=0.9, native=0.9, reason="it meows")
+
+    found = build("cat", method=Explains()).cascade.classify("t")
+    assert (found.steps[0].reason, found.reason) == ("it meows", "")
+
+
+def test_evidence_that_is_missing_says_what_it_took(build: Build, told: Any) -> None:
+    """Calls made in vain are paid as well."""
+    vain = NoEvidence(reason="HTML came", usage=Usage(prompt_tokens=40), attempts=2)
+    found = build("cat", method=told(lambda _: vain)).cascade.classify("t")
+    assert (found.usage.prompt_tokens, found.attempts, found.steps[0].reason) == (40, 3, "HTML came")

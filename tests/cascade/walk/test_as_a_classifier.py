@@ -1,0 +1,492 @@
+"""A cascade is one classifier to whoever takes classifiers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrant.adapters import ConfidenceAdapter
+from calibrant.calibration import PlattCalibrator
+from calibrant.cascade import Cascade
+from calibrant.core import (
+    CompletionRequest,
+    ConfigurationError,
+    Example,
+    Outcome,
+    ProviderError,
+    prediction_from_record,
+    prediction_to_record,
+)
+from calibrant.evaluation import BatchEvaluator
+from calibrant.inference import Classifier, Limits, Query, Stop, run_sync
+from calibrant.store import PredictionCache
+from calibrant.testing import FakeClient, MemoryJournal
+
+Build = Callable[..., Any]
+
+DOWN = ProviderError("is down.", provider="x", retryable=True)
+
+
+def unsure(text: str) -> tuple[str, float]:
+    """Return a small model's answer: sure of every third text."""
+    number = int(text.rsplit(maxsplit=1)[-1])
+    return ("cat" if number % 2 else "dog"), 0.9 if number % 3 == 0 else 0.6
+
+
+def sure(text: str) -> tuple[str, float]:
+    """Return a large model's answer."""
+    return ("cat" if int(text.rsplit(maxsplit=1)[-1]) % 2 else "dog"), 0.95
+
+
+ROWS = [Example(input=f"row {number}", answer="cat" if number % 2 else "dog") for number in range(30)]
+
+
+def test_texts_are_answered_in_order_and_one_by_one(build: Build) -> None:
+    """As by any classifier, with listeners; several at a time give what one by one gives."""
+    built = build(unsure, sure)
+    texts = [row.input for row in ROWS]
+    heard: dict[int, Any] = {}
+    found = built.cascade.classify_many(texts, on_prediction=heard.__setitem__)
+    assert [row.label for row in found] == [row.answer for row in ROWS]
+    assert [heard[index] for index in range(30)] == found
+    alone = build(unsure, sure).cascade
+    for text, row in zip(texts, found, strict=True):
+        one = alone.classify(text)
+        assert (one.label, one.confidence, one.steps) == (row.label, row.confidence, row.steps)
+    assert run_sync(built.cascade.aclassify("row 3")).label == "cat"
+
+
+def test_equal_rows_share_an_answer(build: Build) -> None:
+    """Every model is asked once."""
+    built = build(("cat", 0.6), ("dog", 0.9), client={"latency": 0.002})
+    found = built.cascade.classify_many(["same"] * 8)
+    assert built.calls == [1, 1]
+    assert sum(row.attempts for row in found) == 2
+    assert built.cascade.runner.gate.tokens == found[0].usage.prompt_tokens + found[0].usage.completion_tokens
+
+
+def test_another_threshold_asks_no_model_again(build: Build, told: Any) -> None:
+    """Nor the verifier: what every call said is in the journal."""
+    journal = MemoryJournal()
+    texts = [row.input for row in ROWS]
+    first = build(unsure, sure, method=told(calls=2), journal=journal, threshold=0.95)
+    first.cascade.classify_many(texts)
+    assert first.calls == [30, 30]
+    assert len(first.method.asked) == 60
+    second = build(unsure, sure, method=told(calls=2), threshold=0.8)
+    second.cascade.use_journal(journal)
+    found = second.cascade.classify_many(texts)
+    assert (second.calls, second.method.asked) == ([0, 0], [])
+    fresh = build(unsure, sure, method=told(calls=2), threshold=0.8).cascade.classify_many(texts)
+    assert [(row.label, row.confidence, row.usage, row.accepted) for row in found] == [
+        (row.label, row.confidence, row.usage, row.accepted) for row in fresh
+    ]
+    assert [(step.native, step.verdict, step.reason) for row in found for step in row.steps] == [
+        (step.native, step.verdict, step.reason) for row in fresh for step in row.steps
+    ]
+
+
+@pytest.mark.parametrize("changed", ["nothing", "method", "answer", "context", "prompt"])
+def test_an_assessment_belongs_to_what_was_assessed(build: Build, told: Any, changed: str) -> None:
+    """Another method, answer, context or prompt is assessed anew, under whatever threshold."""
+    journal = MemoryJournal()
+
+    def ask(changed: str, threshold: float) -> int:
+        method = told(calls=1, about="another" if changed == "method" else "")
+        build(
+            ("dog" if changed == "answer" else "cat", 0.9),
+            method=method,
+            threshold=threshold,
+            classifiers=[{"prompt": "another" if changed == "prompt" else ""}],
+            context_of=lambda _: "two" if changed == "context" else "one",
+            journal=journal,
+        ).cascade.classify("t")
+        return len(method.asked)
+
+    assert ask("nothing", 0.5) == 1
+    if changed == "answer":  # as if the model had been asked again
+        for key in [key for key, row in journal.items() if row.text == '{"category": "cat"}']:
+            del journal[key]
+    assert ask(changed, 0.6) == (0 if changed == "nothing" else 1)
+
+
+def test_methods_that_take_no_calls_leave_nothing_in_the_journal(build: Build) -> None:
+    """The cascade's row and the member's are all."""
+    journal = MemoryJournal()
+    build(("cat", 0.9), journal=journal).cascade.classify("t")
+    assert len(journal) == 2
+
+
+def test_the_models_and_the_journal_of_others_are_left_alone(build: Build) -> None:
+    """A model's own journal is kept, and the classifiers that were given know nothing of the cascade."""
+    own, shared = MemoryJournal(), MemoryJournal()
+    built = build(("cat", 0.6), ("dog", 0.9), classifiers=[{"journal": own}, {}])
+    built.cascade.use_journal(shared)
+    built.cascade.classify("t")
+    assert (len(own), len(shared)) == (1, 2)
+    assert built.classifiers[0].runner.journal is own
+    assert built.classifiers[1].runner.journal is None
+    built.classifiers[0].classify("t")
+    assert built.calls == [1, 1]  # the model alone finds what the cascade has asked
+    built.cascade.use_journal(None)
+    built.cascade.classify("t")
+    assert built.calls == [1, 2]
+
+
+def test_a_copy_under_other_limits_has_its_own_journal_and_purse(build: Build) -> None:
+    """Clients are shared, what is paid is not."""
+    built = build(("cat", 0.6), ("dog", 0.9))
+    copy = built.cascade.with_limits(Limits(concurrency=2))
+    journal = MemoryJournal()
+    copy.use_journal(journal)
+    copy.classify("t")
+    assert len(journal) == 3
+    assert (copy.runner.gate.requests, built.cascade.runner.gate.requests) == (2, 0)
+    built.cascade.classify("t")
+    assert built.calls == [2, 2]
+    assert copy.with_limits(Limits()).classify("t").attempts == 0
+
+
+def test_answers_that_an_outage_kept_low_are_not_for_good(build: Build) -> None:
+    """The large model is asked when it is back; the small one's answer is paid once."""
+    journal = MemoryJournal()
+    built = build(("cat", 0.6), [DOWN, ("dog", 0.9)], journal=journal)
+    assert built.cascade.classify("t").label == "cat"
+    found = built.cascade.classify("t")
+    assert (found.label, found.attempts, built.calls) == ("dog", 1, [1, 2])
+    assert built.cascade.classify("t").attempts == 0
+    assert built.calls == [1, 2]
+
+
+def test_a_sure_answer_is_final_whatever_happened_before(build: Build) -> None:
+    """A model that was down is not asked again."""
+    built = build(DOWN, ("dog", 0.9), journal=MemoryJournal())
+    assert [built.cascade.classify("t").label for _ in range(2)] == ["dog", "dog"]
+    assert built.calls == [1, 1]
+
+
+def test_answers_that_a_verifier_left_unjudged_are_not_for_good(build: Build, told: Any) -> None:
+    """It is asked when it is back."""
+    answers = iter([None, 0.9])
+    built = build("cat", method=told(lambda _: next(answers), calls=1), journal=MemoryJournal())
+    assert [built.cascade.classify("t").accepted for _ in range(3)] == [False, True, True]
+    assert (built.calls, len(built.method.asked)) == ([1], 2)
+
+
+def test_copies_share_what_the_journal_holds_and_nothing_else(build: Build, told: Any) -> None:
+    """A copy finds the assessments there are; a journal of its own is not the original's."""
+    method = told({"a": 0.5, "b": None}, calls=1)
+    built = build("cat", "dog", method=method, journal=MemoryJournal())
+    built.cascade.classify("t")
+    built.cascade.with_limits(Limits()).classify("t")
+    assert [answered.classifier.client.name for answered in method.asked] == ["a", "b", "b"]
+    plain, journal = build("cat", method=told(calls=1)).cascade, MemoryJournal()
+    plain.with_limits(Limits()).use_journal(journal)
+    plain.classify("t")
+    assert len(journal) == 0
+
+
+def test_what_is_read_from_tokens_is_not_looked_up(build: Build, told: Any) -> None:
+    """Reading them takes less than asking a journal: it is asked for the row and for the model's answer."""
+    journal = MemoryJournal()
+    build("cat", method=told(needs_tokens=True), journal=journal).cascade.classify("t")
+    assert journal.reads == 2
+
+
+def test_answers_that_are_final_are_kept_even_if_none_was_sure(build: Build) -> None:
+    """Nothing would change them."""
+    journal = MemoryJournal()
+    built = build(("cat", 0.6), ("dog", 0.5), journal=journal)
+    first, second = built.cascade.classify("t"), built.cascade.classify("t")
+    assert (second.steps, second.accepted, second.attempts) == (first.steps, False, 0)
+    assert any(row.steps for row in journal.values())
+
+
+def test_a_deadline_leaves_nothing_final(build: Build) -> None:
+    """There may be more time another day."""
+    journal = MemoryJournal()
+    build(("cat", 0.6), "dog", deadline_seconds=0, journal=journal).cascade.classify("t")
+    assert not any(row.steps for row in journal.values())
+
+
+def test_a_batch_evaluates_a_cascade(build: Build, tmp_path: Path) -> None:
+    """Rows in files, with their steps; a second run has nothing to ask."""
+    built = build(unsure, sure)
+    result = BatchEvaluator(built.cascade, concurrency=4).evaluate(ROWS, out=tmp_path / "run")
+    assert result.metrics.accuracy.estimate == 1.0
+    assert built.calls == [30, 20]
+    assert not (tmp_path / "run" / "journal").exists()
+    lines = [json.loads(line) for line in (tmp_path / "run" / "predictions.jsonl").read_text().splitlines()]
+    assert [line["label"] for line in lines] == [row.answer for row in ROWS]
+    BatchEvaluator(built.cascade, concurrency=4).evaluate(ROWS, out=tmp_path / "run")
+    assert built.calls == [30, 20]
+
+
+def test_a_stopped_batch_goes_on_where_it_was(build: Build, tmp_path: Path) -> None:
+    """And ends with what one run, row by row, gives."""
+    serial = BatchEvaluator(build(unsure, sure).cascade, concurrency=1).evaluate(ROWS).predictions
+    built = build(unsure, sure, client={"latency": 0.001})
+    stop = Stop()
+
+    def enough(progress: Any) -> None:
+        if progress.rows:
+            stop.request("enough")
+
+    first = build(
+        lambda text: (stop.request("enough"), unsure(text))[1] if text.endswith("12") else unsure(text), sure
+    )
+    BatchEvaluator(first.cascade, concurrency=4).evaluate(
+        ROWS, out=tmp_path / "run", stop=stop, on_progress=enough
+    )
+    asked = first.calls[0]
+    assert 12 < asked < 30
+    BatchEvaluator(built.cascade, concurrency=4).evaluate(ROWS, out=tmp_path / "run")
+    assert asked + built.calls[0] == 30
+    lines = [json.loads(line) for line in (tmp_path / "run" / "predictions.jsonl").read_text().splitlines()]
+    assert [(line["label"], line["confidence"]) for line in lines] == [
+        (row.label, row.confidence) for row in serial
+    ]
+
+
+def test_the_store_keeps_predictions_of_cascades(build: Build, tmp_path: Path) -> None:
+    """Steps and all, across processes."""
+    texts = [row.input for row in ROWS]
+    with PredictionCache(tmp_path / "cache.db") as cache:
+        found = build(unsure, sure, journal=cache).cascade.classify_many(texts)
+    with PredictionCache(tmp_path / "cache.db") as cache:
+        built = build(unsure, sure, journal=cache)
+        again = built.cascade.classify_many(texts)
+    assert built.calls == [0, 0]
+    assert [(row.label, row.steps, row.accepted) for row in again] == [
+        (row.label, row.steps, row.accepted) for row in found
+    ]
+    assert prediction_from_record(prediction_to_record(found[1])).steps == found[1].steps
+
+
+def test_a_lambda_among_the_models_is_refused_where_its_name_is_kept(told: Any, tmp_path: Path) -> None:
+    """As it is for one model: another function has the same name."""
+    model = Classifier(model=lambda _messages: "cat", labels=["cat", "dog"])
+    with pytest.raises(ConfigurationError, match="a function with a name of its own"):
+        BatchEvaluator(Cascade([model], method=told())).evaluate(ROWS, out=tmp_path / "run")
+
+
+def test_an_optimiser_takes_a_cascade(build: Build) -> None:
+    """A candidate is every model's prompt; the cascade's own prompt is each model's own."""
+
+    def by_prompt(_text: str, prompt: str) -> tuple[str, float]:
+        return ("dog" if prompt == "all" else "cat"), 0.6
+
+    built = build(by_prompt, by_prompt, classifiers=[{"prompt": "one"}, {"prompt": "two"}])
+    adapter = ConfidenceAdapter.from_classifier(built.cascade)
+    batch: Any = [{"input": "t", "answer": "dog", "additional_context": {}}]
+    own = adapter.evaluate(batch, {"system_prompt": built.cascade.prompt}, capture_traces=True)
+    assert own.scores == [0.0]
+    assert [client.requests[0].messages[0]["content"] for client in built.clients] == ["one", "two"]
+    every = adapter.evaluate(batch, {"system_prompt": "all"}, capture_traces=True)
+    assert every.scores[0] > 0.0
+    assert [client.requests[1].messages[0]["content"] for client in built.clients] == ["all", "all"]
+    reflected = adapter.make_reflective_dataset({"system_prompt": "all"}, every, ["system_prompt"])
+    assert reflected["system_prompt"]
+    assert adapter.completions_without_logprobs == 0
+
+
+def test_the_prompt_all_models_share_is_the_cascades(build: Build) -> None:
+    """So that an optimiser begins with it; of different ones there is none."""
+    shared = {"prompt": "P", "user_template": "<{input}>"}
+    alike = build("cat", "dog", classifiers=[shared, shared]).cascade
+    assert (alike.prompt, alike.user_template) == ("P", "<{input}>")
+    unlike = build("cat", "dog", classifiers=[shared, {"prompt": "Q"}]).cascade
+    assert (unlike.prompt, unlike.user_template) == ("", None)
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_models_are_asked_under_their_own_prompt_and_template(build: Build, share: bool) -> None:
+    """The text goes into each template once."""
+    own = [{"prompt": "P", "user_template": "<{input}>"}, {"prompt": "P", "user_template": "[{input}]"}]
+    if share:
+        own[1] = own[0]
+    built = build(("cat", 0.6), "dog", classifiers=own)
+    built.cascade.classify("t")
+    sent = [[message["content"] for message in client.requests[0].messages] for client in built.clients]
+    assert sent == [["P", "<t>"], ["P", "<t>" if share else "[t]"]]
+
+
+def test_another_prompt_takes_the_place_of_every_models(build: Build) -> None:
+    """Templates stay unless there is another one, too; the original is left as it is."""
+    own = [{"prompt": "one", "user_template": "<{input}>"}, {"prompt": "two", "user_template": "[{input}]"}]
+    built = build(("cat", 0.6), "dog", classifiers=own)
+    other = built.cascade.with_prompt("new")
+    assert isinstance(other, Cascade)
+    other.classify("t")
+    built.cascade.with_prompt("newer", user_template="({input})").classify("t")
+    built.cascade.classify("t")
+    sent = [
+        [tuple(message["content"] for message in request.messages) for request in client.requests]
+        for client in built.clients
+    ]
+    assert sent == [
+        [("new", "<t>"), ("newer", "(t)"), ("one", "<t>")],
+        [("new", "[t]"), ("newer", "(t)"), ("two", "[t]")],
+    ]
+    judged = [
+        (answered.classifier.prompt, answered.classifier.user_template)
+        for answered in built.method.asked[:4:2]
+    ]
+    assert judged == [("new", "<{input}>"), ("newer", "({input})")]
+    told_of = [model["prompt"] for model in other.describe()["method"]["models"]]
+    assert (other.describe()["prompt"], told_of) == ("new", ["new", "new"])
+    assert other.fingerprint() != built.cascade.fingerprint()
+
+
+def test_a_request_is_answered_as_a_method_answers_it(build: Build) -> None:
+    """Its user message is the text."""
+    built = build(("cat", 0.6), ("dog", 0.9), classifiers=[{"prompt": "P"}, {"prompt": "P"}])
+    method = built.cascade.runner.method
+    request = CompletionRequest(
+        messages=({"role": "system", "content": "new"}, {"role": "user", "content": "t"})
+    )
+    assert run_sync(method.predict(request)).label == "dog"
+    assert built.clients[0].requests[0].messages == request.messages
+
+
+def test_a_template_that_lacks_the_text_is_no_question(build: Build) -> None:
+    """As for one model: nobody is asked."""
+    built = build("cat")
+    query = Query(prompt="", text="t", user_template="nothing")
+    assert built.cascade.runner.run([query])[0].outcome is Outcome.UNPARSED
+    assert built.calls == [0]
+
+
+SETTINGS: list[Mapping[str, Any]] = [
+    {},
+    {"threshold": 0.8},
+    {"threshold": [0.8, 0.7]},
+    {"threshold": [0.7]},
+    {"on_error": "fail"},
+    {"max_escalations": 1},
+    {"max_tokens": 1},
+    {"max_cost": 1.0},
+    {"deadline_seconds": 1.0},
+    {"verify_last": False},
+    {"context_of": str.upper},
+    {"name": "mine"},
+    {"models": [{"name": "x"}, {}]},
+    {"models": [{"cost": 0}, {}]},
+    {"models": [{"size": 7}, {"size": 1}]},
+    {"classifiers": [{"prompt": "P"}, {}]},
+    {"classifiers": [{}, {"prompt": "P"}]},
+    {"classifiers": [{"prompt": "P"}, {"prompt": "P"}]},
+    {"classifiers": [{"user_template": "<{input}>"}, {}]},
+    {"classifiers": [{"options": {"temperature": 0.5}}, {}]},
+    {"classifiers": [{"top_logprobs": 3}, {}]},
+]
+
+
+def test_whatever_changes_an_answer_is_told(build: Build, told: Any) -> None:
+    """In the description, in the fingerprint, and in the keys of the journal; twice the same is the same."""
+
+    class Below:
+        def __init__(self, half: float) -> None:
+            self.half = half
+
+        def route(self, verifier_score: Any) -> Any:
+            return np.asarray(verifier_score) < self.half
+
+    rng = np.random.default_rng(1)
+    confidence = rng.random(200)
+    fits = [PlattCalibrator().fit(confidence, rng.random(200) < power) for power in (0.3, 0.6)]
+    settings = [
+        *SETTINGS,
+        {"method": told(about="another")},
+        {"meta_verifier": Below(0.5)},
+        {"meta_verifier": Below(0.6)},
+        {"calibrators": [fits[0], None]},
+        {"calibrators": [None, fits[0]]},
+        {"calibrators": [fits[1], None]},
+    ]
+    told_of, keys = [], []
+    for options in settings:
+        one, same = (build("cat", "dog", **options).cascade for _ in range(2))
+        text = json.dumps(one.describe(), sort_keys=True)
+        assert text == json.dumps(same.describe(), sort_keys=True)
+        assert one.fingerprint() == same.fingerprint()
+        told_of.append(text)
+        query = Query(prompt=one.prompt, text="t", user_template=one.user_template)
+        keys.append(one.runner._key(query))
+        assert one.fingerprint().digest() != build("cat", "cat", name="other").cascade.fingerprint().digest()
+    assert len(set(told_of)) == len(settings)
+    assert len(set(keys)) == len(settings)
+    assert len({build("cat", "dog", **one).cascade.fingerprint().digest() for one in settings}) == len(
+        settings
+    )
+
+
+def test_the_order_that_was_taken_is_told(build: Build) -> None:
+    """Without sizes it is the declared one, whatever was asked for."""
+    described = [
+        build("cat", "dog", **options).cascade.describe()
+        for options in ({}, {"escalation_order": "size"}, {"escalation_order": "declared"})
+    ]
+    assert described[0] == described[1] == described[2]
+    assert described[0]["method"]["escalation_order"] == "declared"
+    sized = build("cat", "dog", models=[{"size": 7}, {"size": 1}]).cascade.describe()
+    assert sized["method"]["escalation_order"] == "small_to_large"
+    assert [model["name"] for model in sized["method"]["models"]] == ["b", "a"]
+
+
+def test_the_kind_of_log_probabilities_is_that_of_the_models(build: Build) -> None:
+    """Where they agree."""
+    alike = build("cat", "dog").cascade
+    assert alike.fingerprint().space == "masked"
+    unlike = build("cat", "dog", classifiers=[{"space": "raw"}, {}]).cascade
+    assert unlike.fingerprint().space == "none"
+
+
+def test_a_cascade_is_named_after_its_models(build: Build) -> None:
+    """In the order in which they are asked, unless it has a name."""
+    assert build("cat", "dog", models=[{"size": 7}, {"size": 1}]).cascade.client.name == "cascade(b -> a)"
+    assert build("cat", "dog", name="mine").cascade.describe()["model"] == "mine"
+
+
+def test_the_client_of_a_cascade_answers_nothing(build: Build) -> None:
+    """Only the models have one."""
+    client = build("cat").cascade.client
+    request = CompletionRequest(messages=({"role": "user", "content": "t"},))
+    with pytest.raises(ConfigurationError, match="no model of its own"):
+        asyncio.run(client.complete(request))
+    with pytest.raises(ConfigurationError, match="no model of its own"):
+        asyncio.run(build("cat").cascade.acomplete(request))
+
+
+def test_closing_closes_what_the_cascade_owns(told: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Classifiers and method are the caller's, unless they were handed over or built from a name."""
+
+    def models() -> tuple[list[FakeClient], list[Classifier]]:
+        clients = [FakeClient(["cat", "dog"], {}, default="cat", name=name) for name in "ab"]
+        owners = [Classifier(model=client, labels=["cat", "dog"]) for client in clients]
+        for owner in owners:
+            owner._owns_client = True
+        return clients, owners
+
+    clients, owners = models()
+    method = told(needs_tokens=True)
+    Cascade(owners, method=method).close()
+    assert (method.closed, [client.closed for client in clients]) == (0, [False, False])
+
+    cascade = Cascade(owners, method=method, owns_models=True)
+    cascade.with_limits(Limits()).close()
+    cascade.with_tokens().close()
+    assert (method.closed, [client.closed for client in clients]) == (0, [False, False])
+    cascade.close()
+    assert (method.closed, [client.closed for client in clients]) == (1, [True, True])
+
+    monkeypatch.setattr("calibrant.cascade.Margin", lambda: method, raising=False)
+    clients, owners = models()
+    Cascade(owners, method="margin").close()
+    assert (method.closed, [client.closed for client in clients]) == (2, [False, False])

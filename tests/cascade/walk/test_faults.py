@@ -1,0 +1,100 @@
+"""A cascade of servers of which one misbehaves in every way there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from calibrant.cascade import Cascade
+from calibrant.core import Outcome, Verdict
+from calibrant.inference import Classifier, Limits, RetryPolicy
+from calibrant.testing import Fault, FaultServer
+
+LABELS = ["cat", "dog"]
+FAULTS: list[tuple[str | Fault, Outcome | None]] = [
+    ("500", Outcome.ERROR),
+    ("401", Outcome.ERROR),
+    ("404", Outcome.ERROR),
+    (Fault("rate_limit", seconds=0.0), Outcome.ERROR),
+    ("context_length", Outcome.UNPARSED),
+    ("reset_before_headers", Outcome.ERROR),
+    ("reset_after_headers", Outcome.ERROR),
+    (Fault("hang", seconds=5.0), Outcome.ERROR),
+    ("truncated", Outcome.ERROR),
+    ("html", Outcome.ERROR),
+    (Fault("html", status=200), Outcome.ERROR),
+    ("empty_choices", Outcome.ERROR),
+    ("refusal", Outcome.REFUSAL),
+    ("length", Outcome.UNPARSED),
+    ("no_logprobs", None),
+    ("nan_logprobs", None),
+    ("positive_logprobs", None),
+]
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., tuple[FaultServer, Classifier]]]:
+    """Return a function that starts a server, and a classifier that asks it; all stop with the test."""
+    with ExitStack() as running:
+
+        def start(
+            name: str, *, limits: Limits | None = None, **options: Any
+        ) -> tuple[FaultServer, Classifier]:
+            server = running.enter_context(FaultServer(LABELS, **options))
+            classifier = Classifier(
+                model=f"hosted_vllm/{name}",
+                labels=LABELS,
+                field="category",
+                options={"api_base": server.api_base, "api_key": "k"},
+                space="masked",
+                retry=RetryPolicy(attempts=1),
+                limits=limits,
+            )
+            running.callback(classifier.close)
+            return server, classifier
+
+        yield start
+
+
+@pytest.mark.parametrize(("fault", "outcome"), FAULTS, ids=lambda value: str(getattr(value, "kind", value)))
+def test_whatever_one_server_does_the_next_one_answers(
+    serve: Any, told: Any, fault: str | Fault, outcome: Outcome | None
+) -> None:
+    """The step says what happened; None is an answer nobody can judge. Every request is counted."""
+    bad, first = serve(
+        "small", answers={"t": ("cat", 0.9)}, faults=lambda _n, _body: fault, limits=Limits(call_seconds=0.3)
+    )
+    good, second = serve("large", answers={"t": ("dog", 0.95)})
+    found = Cascade([first, second], method=told()).classify("t")
+    assert (found.label, found.confidence, found.accepted) == ("dog", pytest.approx(0.95), True)
+    step = found.steps[0]
+    if outcome is None:
+        assert (step.verdict, step.outcome, step.label) == (Verdict.NO_EVIDENCE, Outcome.OK, "cat")
+    else:
+        assert (step.verdict, step.outcome, step.label) == (Verdict.FAILED, outcome, None)
+        assert step.reason
+    assert found.attempts == 2 == sum(bad.counts.values()) + sum(good.counts.values())
+    assert found.usage.prompt_tokens == sum(step.usage.prompt_tokens for step in found.steps) > 0
+    assert Cascade([second, first], method=told(), threshold=0.99).classify("t").label == "dog"
+
+
+def test_retries_of_a_server_are_counted(serve: Any, told: Any) -> None:
+    """Two faults and an answer are three calls."""
+    server, classifier = serve("small", answers={"t": ("cat", 0.9)}, faults=["500", "503"])
+
+    async def at_once(_seconds: float) -> None:
+        pass
+
+    patient = Classifier(
+        model=classifier.client,
+        labels=LABELS,
+        field="category",
+        options=classifier.runner.options,
+        space="masked",
+        retry=RetryPolicy(attempts=4, sleep=at_once),
+    )
+    found = Cascade([patient], method=told()).classify("t")
+    assert (found.label, found.attempts, server.counts["t"]) == ("cat", 3, 3)

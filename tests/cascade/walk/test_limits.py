@@ -1,0 +1,348 @@
+"""What one row of a cascade may take, and what a whole run may."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+
+from calibrant.cascade import NoEvidence, RowLimits
+from calibrant.cascade._purse import Purse
+from calibrant.core import (
+    ConfigurationError,
+    LimitReachedError,
+    Outcome,
+    Prediction,
+    ProviderError,
+    Usage,
+    Verdict,
+)
+from calibrant.inference import Gate, Limits, run_sync
+from calibrant.testing import MemoryJournal
+
+Build = Callable[..., Any]
+
+DOWN = ProviderError("is down.", provider="x", retryable=True)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that sets what the clock of rows shows, time by time; the last one stays."""
+
+    def show(*seconds: float) -> None:
+        times: Iterator[int] = count()
+        monkeypatch.setattr(
+            "calibrant.cascade._walk.perf_counter", lambda: seconds[min(next(times), len(seconds) - 1)]
+        )
+
+    return show
+
+
+def stopped(prediction: Prediction) -> str:
+    """Return why no further model was asked."""
+    *_, last = prediction.steps
+    before, _, reason = last.reason.partition("the next model was not asked: ")
+    assert reason, before
+    return reason
+
+
+@pytest.mark.parametrize(("most", "asked"), [(0, 1), (1, 2), (2, 3), (5, 3), (None, 3)])
+def test_escalations_are_counted(build: Build, most: int | None, asked: int) -> None:
+    """0 is the first model alone; the best answer so far is returned, and is not accepted."""
+    answers = [("cat", 0.55), ("dog", 0.65), ("cat", 0.6)]
+    built = build(*answers, max_escalations=most)
+    found = built.cascade.classify("t")
+    assert built.calls == [1] * asked + [0] * (3 - asked)
+    label, confidence = max(answers[:asked], key=lambda one: one[1])
+    assert (found.label, found.confidence, found.accepted) == (label, confidence, False)
+    if asked < 3:
+        assert stopped(found) == f"max_escalations of {most} is reached"
+    else:
+        assert found.steps[-1].reason == ""
+
+
+def test_models_that_fail_are_no_escalation(build: Build, refusal: Any) -> None:
+    """The limit is about answers that were passed over."""
+    found = build(DOWN, refusal, ("cat", 0.9), max_escalations=0).cascade.classify("t")
+    assert (found.label, found.accepted) == ("cat", True)
+
+
+def test_an_answer_without_evidence_is_passed_over_like_others(build: Build, told: Any) -> None:
+    """And returned as the last resort; what was said of the evidence is kept."""
+    found = build("cat", "dog", max_escalations=0, method=told(lambda _: None)).cascade.classify("t")
+    assert (found.label, found.confidence, found.accepted) == ("cat", None, False)
+    assert found.steps[0].reason.startswith("nothing was told; the next model was not asked")
+
+
+@pytest.mark.parametrize(("most", "asked"), [(0, 1), (309, 1), (310, 1), (311, 2)])
+def test_tokens_of_answers_and_verifiers_are_counted(
+    build: Build, told: Any, say: Any, most: int, asked: int
+) -> None:
+    """10 of the answer and 300 of its verification: at 310 the limit is reached."""
+    built = build(say("cat", 0.6, tokens=10), ("dog", 0.9), max_tokens=most, method=told(calls=3))
+    found = built.cascade.classify("t")
+    assert len(found.steps) == asked
+    if asked == 1:
+        assert stopped(found) == f"max_tokens of {most} is reached (310 tokens)"
+
+
+@pytest.mark.parametrize(("most", "asked"), [(0.0, 1), (0.5, 1), (0.51, 2)])
+def test_money_is_counted(build: Build, say: Any, most: float, asked: int) -> None:
+    """In US dollars, as the provider reports them."""
+    built = build(say("cat", 0.6, cost=0.5), ("dog", 0.9), max_cost=most)
+    found = built.cascade.classify("t")
+    assert len(found.steps) == asked
+    if asked == 1:
+        assert stopped(found).startswith(f"max_cost of {most:g} US dollars is reached (0.5")
+
+
+def test_money_cannot_be_counted_without_a_price(build: Build, say: Any) -> None:
+    """No further model is asked then; one that is free has a price."""
+    answers = say("cat", 0.6, tokens=5), say("dog", 0.9, cost=1.0)
+    found = build(*answers, max_cost=3.0).cascade.classify("t")
+    assert stopped(found).startswith("no price is known for a, so max_cost cannot be kept")
+    assert build(*answers, max_cost=3.0, models=[{"cost": 0}, {"cost": 1}]).cascade.classify("t").accepted
+
+
+def test_no_model_is_asked_after_the_deadline(build: Build, clock: Callable[..., None]) -> None:
+    """What took the time is not looked at."""
+    clock(100.0, 100.0, 105.0)
+    found = build(("cat", 0.6), "dog", deadline_seconds=5.0).cascade.classify("t")
+    assert (found.label, found.accepted) == ("cat", False)
+    assert stopped(found) == "deadline_seconds of 5 has passed"
+
+
+def test_a_deadline_of_zero_is_the_first_model_alone(build: Build) -> None:
+    """Its answer is waited for in any case."""
+    built = build(("cat", 0.6), "dog", deadline_seconds=0, client={"latency": 0.001})
+    assert built.cascade.classify("t").label == "cat"
+    assert built.calls == [1, 0]
+
+
+def test_a_model_that_answers_too_late_is_given_up(build: Build, clock: Callable[..., None]) -> None:
+    """The best answer so far is returned, and the step says why there is no better one."""
+    clock(0.0, 0.0, 0.0, 4.999, 5.0)
+    built = build(("cat", 0.6), "dog", ("dog", 0.9), deadline_seconds=5.0)
+    forever(built.clients[1])
+    found = built.cascade.classify("t")
+    assert (found.label, found.accepted) == ("cat", False)
+    failed = found.steps[1]
+    assert (failed.verdict, failed.outcome) == (Verdict.FAILED, Outcome.ERROR)
+    assert "deadline_seconds of 5 has passed" in failed.reason
+
+
+def test_a_fault_for_good_and_one_for_lack_of_time_are_an_error_of_the_row(
+    build: Build, clock: Callable[..., None]
+) -> None:
+    """Only what every call would meet ends the run."""
+    clock(0.0, 0.0, 4.999, 5.0)
+    built = build(ProviderError("no such key.", provider="x", status=401), "dog", deadline_seconds=5.0)
+    forever(built.clients[1])
+    found = built.cascade.classify("t")
+    assert (found.outcome, len(found.steps)) == (Outcome.ERROR, 2)
+
+
+def test_a_verifier_that_answers_too_late_has_no_evidence(
+    build: Build, told: Any, clock: Callable[..., None]
+) -> None:
+    """The answer is there, but nobody knows how good it is."""
+
+    class Slow(told):  # type: ignore[misc]
+        async def assess(self, _answered: Any) -> Any:
+            await asyncio.Event().wait()
+
+    clock(0.0, 4.999)
+    found = build("cat", deadline_seconds=5.0, method=Slow()).cascade.classify("t")
+    assert (found.label, found.confidence, found.accepted) == ("cat", None, False)
+    assert found.steps[0].verdict is Verdict.NO_EVIDENCE
+    assert "deadline_seconds" in found.steps[0].reason
+
+
+def test_a_timeout_of_a_models_own_is_not_the_deadline(build: Build, told: Any) -> None:
+    """It is a bug of the method, and is raised as it is."""
+
+    class Broken(told):  # type: ignore[misc]
+        async def assess(self, _answered: Any) -> Any:
+            raise TimeoutError("mine")
+
+    with pytest.raises(TimeoutError, match="mine"):
+        build("cat", deadline_seconds=60.0, method=Broken()).cascade.classify("t")
+
+
+def forever(client: Any) -> None:
+    """Make the client answer nothing."""
+
+    async def complete(_request: Any) -> object:
+        return await asyncio.Event().wait()
+
+    client.complete = complete
+
+
+@pytest.mark.parametrize("name", ["max_escalations", "max_tokens", "max_cost", "deadline_seconds"])
+@pytest.mark.parametrize("value", [-1, math.nan, math.inf, "5", True])
+def test_limits_that_mean_nothing_are_refused(build: Build, name: str, value: Any) -> None:
+    """Each by its name."""
+    with pytest.raises(ConfigurationError, match=f"Expected {name} to be"):
+        build("cat", **{name: value})
+    with pytest.raises(ConfigurationError, match=f"Expected {name} to be"):
+        RowLimits(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["max_escalations", "max_tokens"])
+def test_counts_are_whole(name: str) -> None:
+    """Half an escalation means nothing."""
+    with pytest.raises(ConfigurationError, match="a whole number"):
+        RowLimits(**{name: 1.5})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("budget", "message"),
+    [
+        ({"max_requests": 25}, "max_requests of 25 calls"),
+        ({"max_tokens": 2_500}, "max_tokens of 2,500 tokens"),
+        ({"max_cost": 2.5}, "max_cost of 2.5 US dollars"),
+    ],
+)
+def test_budgets_of_a_run_count_the_calls_of_all_models(
+    build: Build, say: Any, budget: dict[str, Any], message: str
+) -> None:
+    """Two calls a row: a budget of 25 ends after a dozen rows, not after two dozen."""
+    answers = say("cat", 0.6, tokens=100, cost=0.1), say("dog", 0.9, tokens=100, cost=0.1)
+    built = build(*answers, limits=Limits(concurrency=1, **budget))
+    with pytest.raises(LimitReachedError, match=message):
+        built.cascade.classify_many([str(number) for number in range(100)])
+    assert 20 <= sum(built.calls) <= 26
+
+
+def test_a_budget_of_one_model_ends_the_run(build: Build, say: Any) -> None:
+    """It was set on the model, so it holds in a cascade as well; the rows before are answered."""
+    built = build(
+        say("cat", 0.6, cost=0.0),
+        say("dog", 0.9, cost=1.0),
+        classifiers=[{"concurrency": 1}, {"limits": Limits(concurrency=1, max_cost=3.0)}],
+    )
+    with pytest.raises(LimitReachedError, match="max_cost of 3"):
+        built.cascade.classify_many([str(number) for number in range(50)])
+    assert 2 <= built.calls[1] <= 3
+
+
+def test_prices_that_nobody_knows_end_a_run_with_a_budget(build: Build, say: Any) -> None:
+    """With what to do about it."""
+    answers = say("cat", 0.6, tokens=5), say("dog", 0.9, cost=1.0)
+    built = build(*answers, limits=Limits(concurrency=1, max_cost=100.0))
+    with pytest.raises(LimitReachedError, match="give cost=0 where it is free"):
+        built.cascade.classify_many(["a", "b", "c"])
+    free = build(*answers, limits=Limits(concurrency=1, max_cost=100.0), models=[{"cost": 0}, {"cost": 1}])
+    assert len(free.cascade.classify_many(["a", "b", "c"])) == 3
+
+
+def test_what_a_journal_holds_is_not_paid_again(build: Build, say: Any) -> None:
+    """Rows say what their answers once took; budgets count what is paid now."""
+    journal = MemoryJournal()
+    answers = say("cat", 0.6, tokens=100, cost=1.0), say("dog", 0.9, tokens=100, cost=1.0)
+    texts = [str(number) for number in range(5)]
+    build(*answers, journal=journal).cascade.classify_many(texts)
+    again = build(*answers, journal=journal, threshold=0.8, limits=Limits(max_cost=0.5, max_requests=1))
+    found = again.cascade.classify_many(texts)
+    assert again.calls == [0, 0]
+    assert [row.usage.cost for row in found] == [2.0] * 5
+    assert {row.attempts for row in found} == {0}
+    gate = again.cascade.runner.gate
+    assert (gate.requests, gate.tokens, gate.cost, gate.rows) == (0, 0, 0.0, 5)
+
+
+def test_the_deadline_of_a_run_is_kept(build: Build) -> None:
+    """Rows under way are given up."""
+    built = build("cat", limits=Limits(run_seconds=0.01))
+    forever(built.clients[0])
+    with pytest.raises(LimitReachedError, match=r"deadline of 0\.01 seconds"):
+        built.cascade.classify("t")
+
+
+def test_without_limits_those_of_the_models_hold(build: Build) -> None:
+    """The greatest concurrency and the least deadline of a run; the rest stays with each model."""
+    own = [
+        {"limits": Limits(concurrency=3, run_seconds=20.0, call_seconds=2.0)},
+        {"limits": Limits(concurrency=8, run_seconds=30.0, requests_per_minute=1000.0)},
+    ]
+    cascade = build("cat", "dog", classifiers=own).cascade
+    assert cascade.runner.gate.limits == Limits(concurrency=8, run_seconds=20.0)
+    held = [member.classifier.runner.gate.limits for member in cascade._walk.members]
+    assert held == [one["limits"] for one in own]
+
+
+RATES = {"requests_per_minute": 50.0, "tokens_per_minute": 60.0, "call_seconds": 9.0}
+
+
+@pytest.mark.parametrize("given", [{}, *({name: 7.0} for name in RATES)])
+def test_limits_reach_every_model(build: Build, given: dict[str, float]) -> None:
+    """Calls in flight, rates and the deadline of a call; what these leave out stays a model's own."""
+    own = [{"limits": Limits(concurrency=1, max_requests=7, **RATES)}, {}]  # type: ignore[arg-type]
+    built = build("cat", "dog", classifiers=own)
+    limits = Limits(concurrency=5, max_tokens=1000, **given)  # type: ignore[arg-type]
+    for cascade in (
+        built.cascade.with_limits(limits),
+        build("cat", "dog", classifiers=own, limits=limits).cascade,
+    ):
+        assert cascade.runner.gate.limits == limits
+        first, second = (member.classifier.runner.gate.limits for member in cascade._walk.members)
+        assert first == Limits(concurrency=5, max_requests=7, **{**RATES, **given})  # type: ignore[arg-type]
+        assert second == Limits(concurrency=5, **given)  # type: ignore[arg-type]
+    assert built.classifiers[0].runner.gate.limits == own[0]["limits"]
+
+
+def test_a_models_budget_foresees_its_share_of_the_rows_under_way() -> None:
+    """One of two rows came to it for a dollar: of four under way, two will."""
+    gate = Gate(Limits(max_cost=3.0))
+    purse = Purse(Limits(), [gate])
+    gate.charge(Usage(cost=1.0))
+    for _ in range(2):
+        purse.charge(Usage())
+    assert purse.used_up(2) == ""
+    assert "max_cost of 3" in purse.used_up(4)
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_no_model_gets_more_calls_at_once_than_allowed(build: Build, concurrency: int) -> None:
+    """And as many as allowed."""
+    built = build(("cat", 0.6), ("dog", 0.9), client={"latency": 0.002})
+    limited = built.cascade.with_limits(Limits(concurrency=concurrency))
+    limited.classify_many([str(number) for number in range(20)])
+    assert max(client.max_in_flight for client in built.clients) == concurrency
+
+
+def test_a_cancelled_row_leaves_nothing_behind(build: Build) -> None:
+    """The next one is answered."""
+    built = build(("cat", 0.6), ("dog", 0.9), limits=Limits(concurrency=1))
+    large = built.clients[1]
+    working, asked = large.complete, asyncio.Event()
+
+    async def hanging(_request: Any) -> object:
+        asked.set()
+        return await asyncio.Event().wait()
+
+    async def give_up() -> list[Prediction]:
+        large.complete = hanging
+        row = asyncio.create_task(built.cascade.aclassify("t"))
+        await asked.wait()
+        row.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await row
+        large.complete = working
+        return await built.cascade.aclassify_many(["t", "u"])
+
+    found = run_sync(give_up())
+    assert [row.label for row in found] == ["dog", "dog"]
+
+
+def test_reasons_of_limits_follow_those_of_the_evidence(build: Build, told: Any) -> None:
+    """Both are told."""
+    method = told(lambda _: NoEvidence(reason="HTML came"))
+    found = build("cat", "dog", max_tokens=0, method=method).cascade.classify("t")
+    assert found.steps[0].reason == (
+        "HTML came; the next model was not asked: max_tokens of 0 is reached (3 tokens)"
+    )

@@ -1,0 +1,97 @@
+"""The methods a configuration names, and the meta-verifiers there are, in a running cascade."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from calibrant.cascade import (
+    METHOD_NAMES,
+    POMDPMetaVerifier,
+    SelfConsistencyMetaVerifier,
+    ThresholdMetaVerifier,
+    method_named,
+)
+from calibrant.core import ConfigurationError
+
+Build = Callable[..., Any]
+
+
+def grading(label: str, probability: float, grade: float) -> Callable[[str], Any]:
+    """Return a model that answers texts, and grades its answers where it is asked to."""
+
+    def rule(text: str) -> Any:
+        if text == "t":
+            return label, probability
+        content = json.dumps({"confidence": grade, "reason": "I know."})
+        return {"choices": [{"message": {"content": content}, "finish_reason": "stop"}]}
+
+    return rule
+
+
+@pytest.mark.parametrize("name", [name for name in METHOD_NAMES if name != "automix_entailment"])
+def test_a_method_is_known_by_its_name(build: Build, name: str) -> None:
+    """Each passes an unsure small model over for a sure large one."""
+    built = build(grading("cat", 0.501, 0.1), grading("dog", 0.99, 0.9), method=name, threshold=0.775)
+    found = built.cascade.classify("t")
+    assert built.cascade.method.name == name
+    assert (found.label, found.accepted) == ("dog", True)
+    assert [step.verdict.value for step in found.steps] == ["escalated", "accepted"]
+    calls = 2 if name == "self_verify" else 1
+    assert built.calls == [calls, calls]
+    assert found.attempts == 2 * calls
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("margin", {"colour": "red"}), ("automix_entailment", {}), ("sure", {})]
+)
+def test_names_and_options_that_do_not_fit_are_refused(name: str, options: dict[str, Any]) -> None:
+    """Before anything is asked."""
+    with pytest.raises(ConfigurationError):
+        method_named(name, **options)
+
+
+def test_options_reach_the_method() -> None:
+    """By their names."""
+    method = method_named("hybrid", logprob_weight=0.25, margin_weight=0.75)
+    assert method.describe()["logprob_weight"] == 0.25
+
+
+SCORES = [0.0, 0.25, 0.5, 0.75, 1.0]
+
+
+def fitted(rule: Any, turn: float) -> Any:
+    """Return the rule, fitted on rows that the small model answers well above a score."""
+    scores = SCORES * 40
+    small = [float(score > turn) for score in scores]
+    rule.fit(scores, small, [1.0] * len(scores), small_cost=1.0, large_cost=2.0, verifier_cost=0.1)
+    return rule
+
+
+@pytest.mark.parametrize(
+    "make",
+    [ThresholdMetaVerifier, lambda: POMDPMetaVerifier(k=4), lambda: POMDPMetaVerifier(k=4, form="discrete")],
+)
+def test_a_fitted_meta_verifier_runs_live(build: Build, told: Any, make: Callable[[], Any]) -> None:
+    """It escalates as it routes recorded scores; two that learned different things are told apart."""
+    rule = fitted(make(), 0.5)
+    built = build("cat", "dog", method=told(lambda answered: float(answered.question)), meta_verifier=rule)
+    found = built.cascade.classify_many([str(score) for score in SCORES])
+    assert [row.label for row in found] == ["dog" if large else "cat" for large in rule.route(SCORES)]
+    assert [row.accepted for row in found] == [False, False, False, True, True]
+    same, other = (
+        build("cat", "dog", method=told(), meta_verifier=fitted(make(), turn)) for turn in (0.5, 0.25)
+    )
+    assert same.cascade.fingerprint() == build("cat", "dog", meta_verifier=rule).cascade.fingerprint()
+    assert other.cascade.fingerprint() != same.cascade.fingerprint()
+
+
+def test_answers_that_always_escalate_do_so_live(build: Build, told: Any) -> None:
+    """However sure the verifier is; other fixed answers are another rule."""
+    rules = [SelfConsistencyMetaVerifier(fixed_answers=answers) for answers in ([], ["cat"])]
+    cascades = [build("cat", "dog", method=told(lambda _: 1.0), meta_verifier=rule).cascade for rule in rules]
+    assert [cascade.classify("t").label for cascade in cascades] == ["cat", "dog"]
+    assert cascades[0].fingerprint() != cascades[1].fingerprint()

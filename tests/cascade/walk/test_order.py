@@ -1,0 +1,236 @@
+"""Which model of a cascade is asked first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from itertools import combinations
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calibrant.cascade import Cascade, CascadeModel
+from calibrant.core import ConfigurationError
+from calibrant.inference import Classifier
+from calibrant.testing import FakeClient
+
+Build = Callable[..., Any]
+
+
+def order(build: Build, *models: Mapping[str, Any], **options: Any) -> str:
+    """Return the names of the models in the order in which they are asked."""
+    return "".join(build(*["cat"] * len(models), models=models, **options).cascade.models)
+
+
+def named(model: str, **settings: Any) -> CascadeModel:
+    """Return a model of that name."""
+    client = FakeClient(["cat", "dog"], {}, default="cat", name=model)
+    return CascadeModel(
+        classifier=Classifier(model=client, labels=["cat", "dog"], field="category"), **settings
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "billions"),
+    [
+        ("7b", 7.0),
+        ("7B", 7.0),
+        ("0.5b", 0.5),
+        (".5b", 0.5),
+        ("135m", 0.135),
+        (" 135 M ", 0.135),
+        ("500k", 0.0005),
+        ("1.8t", 1800.0),
+        ("13", 13.0),
+        (13, 13.0),
+        (0.27, 0.27),
+    ],
+)
+def test_sizes_are_read_in_billions(size: float | str, billions: float) -> None:
+    """A bare number is in billions."""
+    assert named("x", size=size).billions == pytest.approx(billions)
+
+
+@pytest.mark.parametrize(
+    "size", ["", "big", "7bb", "b7", "-7b", "0b", 0, -1, math.nan, math.inf, True, "1e3", "seven", "7 b m"]
+)
+def test_a_size_that_cannot_be_read_is_refused_by_the_models_name(size: Any) -> None:
+    """Taking it for 0 would ask the unknown model first."""
+    with pytest.raises(ConfigurationError, match=r"size of 'unknown'.*'7b'"):
+        named("unknown", size=size)
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("local/smollm2-135m", 0.135),
+        ("meta-llama/Llama-3.1-8B-Instruct", 8.0),
+        ("qwen2.5-0.5b-instruct", 0.5),
+        ("mixtral-8x7b", 56.0),
+        ("Qwen3-30B-A3B", 30.0),
+        ("gemma3:4b", 4.0),
+        ("llamacpp:/models/70b/SmolLM2-135M-Instruct.Q4_1.gguf", 0.135),
+        ("llamacpp:C:\\70b\\gemma-3-270m-it.gguf", 0.27),
+        ("phi-3-mini-128k-instruct", None),
+        ("gpt-4.1-mini", None),
+        ("claude-opus-4", None),
+        ("x-0b", None),
+        ("model", None),
+    ],
+)
+def test_sizes_are_found_in_names(name: str, billions: float | None) -> None:
+    """The length of a context is no size, and neither is a folder."""
+    assert named(name).billions == (None if billions is None else pytest.approx(billions))
+
+
+def test_a_given_size_comes_before_the_one_in_the_name() -> None:
+    """The name may be of another model."""
+    assert named("llama-8b", size="1b").billions == 1.0
+
+
+@pytest.mark.parametrize("escalation_order", ["small_to_large", "size"])
+def test_small_models_come_first(build: Build, escalation_order: str) -> None:
+    """By the number of parameters; equals stay as declared."""
+    sizes = [{"size": size} for size in ("70b", "500k", 7, "135m", "7b")]
+    assert order(build, *sizes, escalation_order=escalation_order) == "bdcea"
+
+
+def test_without_any_size_the_list_says_the_order(build: Build) -> None:
+    """The most common call names none."""
+    assert order(build, {}, {}, {}) == "abc"
+
+
+@pytest.mark.parametrize(
+    ("escalation_order", "models", "missing"),
+    [
+        ("small_to_large", [{"size": 7}, {}], "the size of every model.*but b has none.*'declared'"),
+        ("cost", [{"cost": 1}, {}, {}], "the cost of every model.*but b, c have none"),
+        ("cost", [{}, {}], "the cost of every model.*got none"),
+        ("automix", [{"cost": 1}, {}], "the cost of every model.*but b has none"),
+    ],
+)
+def test_numbers_that_some_models_lack_are_refused(
+    build: Build, escalation_order: str, models: list[dict[str, Any]], missing: str
+) -> None:
+    """Whatever place was made up for them would be wrong."""
+    with pytest.raises(ConfigurationError, match=missing):
+        order(build, *models, escalation_order=escalation_order)
+
+
+def test_declared_is_as_declared(build: Build) -> None:
+    """Whatever else is known."""
+    assert order(build, {"size": 7, "cost": 3}, {"size": 1, "cost": 1}, escalation_order="declared") == "ab"
+
+
+def test_cost_goes_upwards_and_free_models_come_first(build: Build) -> None:
+    """0 is a cost like others; equals stay as declared."""
+    costs = [{"cost": cost} for cost in (3, 0.5, 0, 3, 0)]
+    assert order(build, *costs, escalation_order="cost") == "cebad"
+
+
+def test_automix_asks_the_cheap_model_first_where_the_large_one_is_a_little_better(build: Build) -> None:
+    """A lead in quality below t / (1 - t) must not put the dear model first."""
+    models = [{"cost": 50, "quality": 0.9}, {"cost": 1, "quality": 0.8}]
+    assert order(build, *models, escalation_order="automix") == "ba"
+
+
+@pytest.mark.parametrize(
+    ("tradeoff", "expected"),
+    [
+        (0.0, "bca"),  # quality alone
+        (0.3, "cba"),  # a 0.63 + 0.15, b 0.14 + 0.3, c 0.42 + 0
+        (0.7, "cab"),  # a 0.27 + 0.35, b 0.06 + 0.7, c 0.18 + 0
+        (1.0, "cab"),  # cost alone
+    ],
+)
+def test_the_tradeoff_weighs_cost_against_quality(build: Build, tradeoff: float, expected: str) -> None:
+    """By hand, from (1 - t) * quality + t * expense."""
+    models = [{"cost": 2, "quality": 0.9}, {"cost": 3, "quality": 0.2}, {"cost": 1, "quality": 0.6}]
+    assert order(build, *models, escalation_order="automix", cost_quality_tradeoff=tradeoff) == expected
+
+
+@pytest.mark.parametrize("cost", [0, 5])
+def test_equal_costs_leave_quality_to_decide(build: Build, cost: float) -> None:
+    """Even if nothing costs anything."""
+    models = [{"cost": cost, "quality": 0.9}, {"cost": cost, "quality": 0.4}]
+    assert order(build, *models, escalation_order="automix", cost_quality_tradeoff=0.9) == "ba"
+
+
+def test_quality_is_guessed_from_size(build: Build) -> None:
+    """0.3 + 0.7 * size / 70, 1 at most; 0.5 without a size, which is that of 20 billion."""
+    models = [{"size": 400}, {"size": 21}, {}, {"size": 19}, {"quality": 1.0}]
+    assert order(build, *models, escalation_order="automix") == "dcbae"
+
+
+def test_costs_are_not_missed_where_they_do_not_count(build: Build) -> None:
+    """Quality alone decides at a trade-off of 0."""
+    models = [{"quality": 0.9, "cost": 1}, {"quality": 0.4}]
+    assert order(build, *models, escalation_order="automix", cost_quality_tradeoff=0) == "ba"
+
+
+@hypothesis.settings(suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
+@given(
+    models=st.lists(st.tuples(st.floats(0, 1e300), st.floats(0.01, 1.0)), min_size=2, max_size=4),
+    tradeoff=st.floats(0.0, 1.0),
+)
+def test_no_model_comes_before_one_that_is_no_better_and_no_dearer(
+    told: Any, models: list[tuple[float, float]], tradeoff: float
+) -> None:
+    """Whatever the trade-off: only where cost and quality disagree does it matter."""
+    listed = [
+        named("m", cost=cost, quality=quality, name=str(number))
+        for number, (cost, quality) in enumerate(models)
+    ]
+    cascade = Cascade(listed, method=told(), escalation_order="automix", cost_quality_tradeoff=tradeoff)
+    asked = [models[int(name)] for name in cascade.models]
+    assert sorted(asked) == sorted(models)
+    for first, second in combinations(asked, 2):
+        # Gaps that rounding could hide are no gaps.
+        cheaper = second[0] < first[0] - 1e-6 * max(cost for cost, _ in models)
+        assert not (cheaper and second[1] < first[1] - 1e-9)
+
+
+@pytest.mark.parametrize("tradeoff", [-0.1, 1.1, math.nan, math.inf, "0.3", True])
+def test_a_tradeoff_outside_its_range_is_refused(build: Build, tradeoff: Any) -> None:
+    """Whether or not the order needs it."""
+    with pytest.raises(ConfigurationError, match="cost_quality_tradeoff in"):
+        build("cat", cost_quality_tradeoff=tradeoff)
+
+
+def test_an_unknown_order_is_refused(build: Build) -> None:
+    """The message names those there are."""
+    with pytest.raises(ConfigurationError, match="small_to_large, size, declared, cost, automix"):
+        build("cat", escalation_order="largest")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"cost": -1}, "cost of 'm'"),
+        ({"cost": math.nan}, "cost of 'm'"),
+        ({"cost": math.inf}, "cost of 'm'"),
+        ({"cost": "1"}, "cost of 'm'"),
+        ({"quality": 0}, "quality of 'm'"),
+        ({"quality": 1.5}, "quality of 'm'"),
+        ({"quality": math.nan}, "quality of 'm'"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:
+    """By the model's name."""
+    with pytest.raises(ConfigurationError, match=message):
+        named("m", **settings)
+
+
+def test_two_prompts_of_one_model_get_names_that_tell_them_apart(told: Any) -> None:
+    """As listed; a name that was given stays."""
+    models = [named("m"), named("n"), named("m"), named("m", name="m #1"), named("m").classifier]
+    assert Cascade(models, method=told()).models == ("m #2", "n", "m #3", "m #1", "m #4")
+
+
+def test_one_name_for_two_models_is_refused(build: Build) -> None:
+    """Steps could not be told apart."""
+    with pytest.raises(ConfigurationError, match="own name"):
+        build("cat", "dog", models=[{"name": "x"}, {"name": "x"}])

@@ -1,0 +1,161 @@
+"""``calibrant verifier serve``: a process that says where it is, answers, and ends when told to."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from calibrant.cli import app
+from calibrant.testing import FaultServer
+
+COMMAND = [sys.executable, "-c", "from calibrant.cli import main; main()", "verifier", "serve", "--port", "0"]
+SECONDS = 60
+QUESTION = {"question": "Who wrote it?", "answer": "Ann"}
+Start = Callable[..., tuple["subprocess.Popen[str]", str]]
+
+
+def verdict(prompt: str) -> str:
+    """Find right what Ann is said to have written."""
+    return "correct" if "Ann" in prompt.rsplit("The case to grade:", 1)[-1] else "incorrect"
+
+
+@pytest.fixture
+def model() -> Iterator[FaultServer]:
+    """Return a server whose model grades."""
+    with FaultServer(["correct", "incorrect"], verdict, field="verdict") as running:
+        yield running
+
+
+@pytest.fixture
+def start(model: FaultServer) -> Iterator[Start]:
+    """Return a function that starts the command and returns its process with the line it printed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(*options: str) -> Any:
+        known = [
+            "--model",
+            "openai/grader",
+            "--api-base",
+            model.api_base,
+            "--option",
+            'api_key="sk-secret-9"',
+        ]
+        process = subprocess.Popen(  # noqa: S603 (our own code)
+            [*COMMAND, *known, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        started.append(process)
+        assert process.stdout is not None
+        return process, process.stdout.readline()
+
+    yield run
+    for process in started:
+        process.kill()
+        process.wait()
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+def ask(url: str, path: str = "/verify", body: Any = QUESTION) -> tuple[int, Any]:
+    """Return status and JSON."""
+    address = url.removeprefix("http://")
+    with contextlib.closing(http.client.HTTPConnection(address, timeout=SECONDS)) as line:
+        method = "POST" if path == "/verify" else "GET"
+        line.request(method, path, json.dumps(body) if method == "POST" else None)
+        response = line.getresponse()
+        return response.status, json.load(response)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_serves_until_told_to_stop(start: Start, number: signal.Signals) -> None:
+    """On loopback; the line with the address comes when it answers; it ends cleanly and says nothing."""
+    process, line = start("--json", "--samples", "3", "--threshold", "0.4")
+    ready = json.loads(line)
+    url = ready.pop("url")
+    assert ready == {"model": "openai/grader", "num_samples": 3, "threshold": 0.4}
+    assert url.startswith("http://127.0.0.1:")
+    status, found = ask(url)
+    assert status == 200
+    assert (found["confidence"], found["should_escalate"], found["total_samples"]) == (1.0, False, 3)
+    assert ask(url, body={**QUESTION, "answer": "Bob"})[1]["confidence"] == 0.0
+    assert ask(url, "/health")[1] == {
+        "status": "ok",
+        "model": "openai/grader",
+        "num_samples": 3,
+        "threshold": 0.4,
+    }
+    process.send_signal(number)
+    out, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0
+    assert (out, err) == ("", "")
+
+
+def test_a_failing_model_is_logged_and_its_key_is_not(start: Start, model: FaultServer) -> None:
+    """503 for the client, the reason for whoever runs the service."""
+    process, line = start()
+    url = line.split(" at ")[1].split(";")[0]
+    assert "Ctrl-C" in line
+    model.stop()
+    status, found = ask(url)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=SECONDS)
+    assert status == 503
+    assert list(found) == ["error", "usage", "attempts"]
+    assert "No verdict" in err
+    assert "sk-secret-9" not in err + json.dumps(found)
+    assert process.returncode == 0
+
+
+def test_a_prompt_of_the_users_own_is_read(start: Start, model: FaultServer, tmp_path: Path) -> None:
+    """From a file."""
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_text("Grade {answer} to {question} by {context}.", encoding="utf-8")
+    _, line = start("--json", "--prompt", str(prompt), "--samples", "1", "--temperature", "0.5")
+    assert ask(json.loads(line)["url"])[0] == 200
+    body = model.requests[-1].body
+    assert body["messages"][-1]["content"] == 'Grade "Ann" to "Who wrote it?" by (none).'
+    assert body["temperature"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--samples", "0"], "k, the samples"),
+        (["--temperature", "0"], "alike"),
+        (["--threshold", "2"], "threshold"),
+        (["--max-concurrency", "0"], "concurrency"),
+        (["--prompt", "absent.txt"], "no such prompt file"),
+        (["--option", "x"], "KEY=VALUE"),
+        (["--option", "temperature=1"], "temperature of Verifier"),
+        (["--host", "256.0.0.1"], "address to listen at"),
+        (["--model", "local/none"], "local/"),
+    ],
+)
+def test_bad_settings_end_it_at_once(options: list[str], told: str) -> None:
+    """With exit code 2, before it listens."""
+    known = ["--model", "openai/grader", "--api-base", "http://127.0.0.1:9/v1"]
+    done = CliRunner().invoke(app, ["verifier", "serve", *known, *options])
+    assert done.exit_code == 2, done.output
+    assert told in done.output
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    """With what to do."""
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as line:
+        port = str(line.getsockname()[1])
+        options = ["--model", "openai/grader", "--api-base", "http://127.0.0.1:9/v1", "--port", port]
+        done = CliRunner().invoke(app, ["verifier", "serve", *options])
+    assert done.exit_code == 2
+    assert f"port {port}" in done.output
+    assert "Take another port" in done.output

@@ -1,0 +1,377 @@
+"""The ``[cascade]`` section: what it may say, that zero is zero, and how each mistake is reported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pydantic
+import pytest
+
+from calibrant.core import CascadeSettings, ConfigurationError, Task
+
+HEAD = 'name = "n"\nlabels = ["cat", "dog"]\nprompt = "p"\n'
+MODELS = '[[cascade.models]]\nname = "small"\n[[cascade.models]]\nname = "large"\n'
+ENTAILMENT = 'confidence_method = "automix_entailment"\n'
+URL = 'verifier_server_url = "http://127.0.0.1:8889"\n'
+BESIDE_ENTAILMENT = (
+    "Input should come with confidence_method = 'automix_entailment', got {}: set it, or leave it out."
+)
+ADDRESS = (
+    "Input should be an address such as 'http://127.0.0.1:8889', without credentials, query or fragment, got {}: "
+    "say where the verifier answers."
+)
+
+
+def read(directory: Path, toml: str) -> Task:
+    """Return the task of a file with this content."""
+    path = directory / "task.toml"
+    path.write_text(toml)
+    return Task.from_file(path)
+
+
+def cascade(directory: Path, keys: str) -> CascadeSettings:
+    """Return the settings of a section with these keys and two models."""
+    found = read(directory, f"{HEAD}[cascade]\n{keys}{MODELS}").cascade
+    assert found is not None
+    return found
+
+
+def mistakes(directory: Path, toml: str) -> list[str]:
+    """Return the lines of the error a task file raises, with the path made short."""
+    with pytest.raises(ConfigurationError) as caught:
+        read(directory, toml)
+    return str(caught.value).replace(f"{directory}/", "").split("\n")
+
+
+def test_every_key_arrives_where_it_belongs(tmp_path: Path) -> None:
+    """Those of the models too, which take what [model] takes."""
+    toml = f"""{HEAD}
+[cascade]
+confidence_method = "hybrid"
+threshold = 0.72
+escalation_order = "automix"
+cost_quality_tradeoff = 0.4
+token_filter = "stop"
+on_error = "fail"
+verifier_server_url = ""
+verifier_timeout_seconds = 0
+max_escalations = 1
+max_tokens = 500
+max_cost = 0.01
+deadline_seconds = 9.5
+
+[cascade.hybrid_weights]
+logprob_weight = 0.25
+margin_weight = 0.75
+
+[[cascade.models]]
+name = "openai/small"
+prompt = "q"
+alias = "first"
+cost = 1
+size = "7b"
+quality = 0.6
+api_base = "http://localhost:1/v1"
+scoring = "decode"
+[cascade.models.options]
+max_tokens = 20
+
+[[cascade.models]]
+name = "openai/large"
+size = 70
+"""
+    found = read(tmp_path, toml).cascade
+    assert found is not None
+    assert found.model_dump(exclude={"models", "hybrid_weights"}) == {
+        "file": None,
+        "confidence_method": "hybrid",
+        "threshold": 0.72,
+        "native_threshold": None,
+        "escalation_order": "automix",
+        "cost_quality_tradeoff": 0.4,
+        "token_filter": "stop",
+        "on_error": "fail",
+        "verifier_server_url": "",
+        "verifier_timeout_seconds": 0.0,
+        "learned_file": None,
+        "max_escalations": 1,
+        "max_tokens": 500,
+        "max_cost": 0.01,
+        "deadline_seconds": 9.5,
+    }
+    assert found.hybrid_weights is not None
+    assert found.hybrid_weights.model_dump() == {"logprob_weight": 0.25, "margin_weight": 0.75}
+    small, large = found.models
+    assert small.model_dump(exclude_defaults=True) == {
+        "name": "openai/small",
+        "prompt": "q",
+        "alias": "first",
+        "cost": 1.0,
+        "size": "7b",
+        "quality": 0.6,
+        "api_base": "http://localhost:1/v1",
+        "scoring": "decode",
+        "options": {"max_tokens": 20},
+    }
+    assert large.model_dump(exclude_defaults=True) == {"name": "openai/large", "size": 70}
+
+
+def test_defaults_are_those_of_the_looper(tmp_path: Path) -> None:
+    """Save the token filter: a label's tokens are what a classification is about."""
+    assert cascade(tmp_path, "").model_dump(exclude={"models"}) == {
+        "file": None,
+        "confidence_method": "avg_logprob",
+        "threshold": None,
+        "native_threshold": None,
+        "escalation_order": "small_to_large",
+        "cost_quality_tradeoff": 0.3,
+        "token_filter": "label",
+        "on_error": "skip",
+        "hybrid_weights": None,
+        "verifier_server_url": None,
+        "verifier_timeout_seconds": 0.0,
+        "learned_file": None,
+        "max_escalations": None,
+        "max_tokens": None,
+        "max_cost": None,
+        "deadline_seconds": None,
+    }
+
+
+def test_a_task_without_the_section_has_no_cascade(tmp_path: Path) -> None:
+    """And keeps its model."""
+    assert read(tmp_path, HEAD).cascade is None
+
+
+@pytest.mark.parametrize(
+    "key", ["threshold", "native_threshold", "cost_quality_tradeoff", "max_escalations", "max_cost"]
+)
+def test_zero_is_zero(tmp_path: Path, key: str) -> None:
+    """It is not the same as left out."""
+    found = getattr(cascade(tmp_path, f"{key} = 0\n"), key)
+    assert found == 0
+    assert found is not None
+
+
+def test_a_weight_of_zero_is_zero(tmp_path: Path) -> None:
+    """The other half then counts alone."""
+    keys = 'confidence_method = "hybrid"\nhybrid_weights = { logprob_weight = 0, margin_weight = 1 }\n'
+    weights = cascade(tmp_path, keys).hybrid_weights
+    assert weights is not None
+    assert (weights.logprob_weight, weights.margin_weight) == (0.0, 1.0)
+
+
+def test_a_cost_of_zero_is_zero(tmp_path: Path) -> None:
+    """A model of one's own may be free."""
+    found = read(tmp_path, f'{HEAD}[[cascade.models]]\nname = "a"\ncost = 0\n').cascade
+    assert found is not None
+    assert found.models[0].cost == 0.0
+
+
+@pytest.mark.parametrize(
+    ("keys", "line", "message"),
+    [
+        ("treshold = 0.5", 5, "unknown key 'cascade.treshold': expected one of file, confidence_method,"),
+        ('confidence_method = "avg"', 5, "cascade.confidence_method: Input should be 'avg_logprob', 'margin',"),
+        ('confidence_method = "Margin"', 5, "cascade.confidence_method: Input should be 'avg_logprob', 'margin',"),
+        ('escalation_order = "largest"', 5, "cascade.escalation_order: Input should be 'size', "),
+        ('token_filter = "none"', 5, "cascade.token_filter: Input should be 'all', 'stop', "),
+        ('on_error = "retry"', 5, "cascade.on_error: Input should be 'skip' or 'fail', got 'retry'."),
+        ("threshold = 1.01", 5, "cascade.threshold: Input should be less than or equal to 1, got 1.01."),
+        ("threshold = -1", 5, "cascade.threshold: Input should be greater than or equal to 0, got -1."),
+        ("threshold = nan", 5, "cascade.threshold: Input should be a finite number, got nan."),
+        ("threshold = true", 5, "cascade.threshold: Input should be a valid number, got True."),
+        ('threshold = "0.5"', 5, "cascade.threshold: Input should be a valid number, got '0.5'."),
+        ("native_threshold = inf", 5, "cascade.native_threshold: Input should be a finite number, got inf."),
+        (
+            "\nthreshold = 0\nnative_threshold = -1",
+            7,
+            "cascade.native_threshold: Input should not come beside threshold, got -1: keep one of the two.",
+        ),
+        (
+            "cost_quality_tradeoff = 2",
+            5,
+            "cascade.cost_quality_tradeoff: Input should be less than or equal to 1, got 2.",
+        ),
+        (
+            "hybrid_weights = { logprob_weight = 0.5 }",
+            5,
+            ("cascade.hybrid_weights: Input should come with confidence_method = 'hybrid', "
+            "got {'logprob_weight': 0.5}: set it, or leave it out."),
+        ),
+        (
+            'confidence_method = "hybrid"\n[cascade.hybrid_weights]\nlogprob_weight = 0.3',
+            6,
+            ("cascade.hybrid_weights.margin_weight: Input should add up to 1 with logprob_weight = 0.3, got 0.5: "
+            "give both weights."),
+        ),
+        (
+            'confidence_method = "hybrid"\n[cascade.hybrid_weights]\nmargin = 0.3',
+            7,
+            "unknown key 'cascade.hybrid_weights.margin': expected one of logprob_weight, margin_weight.",
+        ),
+        (URL, 5, "cascade.verifier_server_url: " + BESIDE_ENTAILMENT.format("'http://127.0.0.1:8889'")),
+        (
+            "verifier_timeout_seconds = 5",
+            5,
+            f"cascade.verifier_timeout_seconds: {BESIDE_ENTAILMENT.format('5')}",
+        ),
+        (ENTAILMENT, 4, f"cascade.verifier_server_url: {ADDRESS.format('None')}"),
+        (f'{ENTAILMENT}verifier_server_url = ""', 6, "cascade.verifier_server_url: " + ADDRESS.format("''")),
+        (
+            f"{ENTAILMENT}{URL}verifier_timeout_seconds = -1",
+            7,
+            "cascade.verifier_timeout_seconds: Input should be greater than or equal to 0, got -1.",
+        ),
+        (
+            'learned_file = "x.json"',
+            5,
+            ("cascade.learned_file: Input should come with confidence_method = 'learned', got 'x.json': set it, or "
+            "leave it out."),
+        ),
+        (
+            'confidence_method = "learned"',
+            4,
+            "cascade.learned_file: Input should be a file, got None: name the one that LearnedScorer.save wrote.",
+        ),
+        ("max_escalations = -1", 5, "cascade.max_escalations: Input should be greater than or equal to 0, got -1."),
+        ("max_escalations = 1.0", 5, "cascade.max_escalations: Input should be a valid integer, got 1.0."),
+        ("max_cost = inf", 5, "cascade.max_cost: Input should be a finite number, got inf."),
+        ("models = 3", 5, "cascade.models: Input should be a valid tuple, got 3."),
+    ],
+)  # fmt: skip
+def test_a_wrong_key_names_file_line_and_remedy(tmp_path: Path, keys: str, line: int, message: str) -> None:
+    """As in every other section."""
+    models = "" if keys.startswith("models") else MODELS
+    found = mistakes(tmp_path, f"{HEAD}[cascade]\n{keys}\n{models}")
+    assert any(text.startswith(f"task.toml:{line}: {message}") for text in found), found
+
+
+@pytest.mark.parametrize(
+    ("entry", "line", "message"),
+    [
+        ("nme = 'x'", 8, "unknown key 'cascade.models.nme': expected one of name, api_base, space, scoring,"),
+        ("cost = -1", 8, "cascade.models.cost: Input should be greater than or equal to 0, got -1."),
+        ("cost = inf", 8, "cascade.models.cost: Input should be a finite number, got inf."),
+        ("quality = 1.5", 8, "cascade.models.quality: Input should be less than or equal to 1, got 1.5."),
+        ("quality = 0", 8, "cascade.models.quality: Input should be greater than 0, got 0."),
+        ("alias = ''", 8, "cascade.models.alias: String should have at least 1 character, got ''."),
+        ("size = true", 8, "cascade.models.size: Input should be a size such as '7b' or 0.5, got True:"),
+        ("size = ''", 8, "cascade.models.size: Input should be a size such as '7b' or 0.5, got '':"),
+        ("size = 0", 8, "cascade.models.size: Input should be a size such as '7b' or 0.5, got 0:"),
+        (
+            "[cascade.models.options]\nx = 1\n[cascade.model]",
+            10,
+            "unknown key 'cascade.model': expected one of",
+        ),
+        ("scoring = 'guess'", 8, "cascade.models.scoring: Input should be 'exact', 'decode' or 'sampled',"),
+    ],
+)
+def test_a_wrong_key_of_a_model_names_the_line_of_that_model(
+    tmp_path: Path, entry: str, line: int, message: str
+) -> None:
+    """Not that of another model, which has the same keys."""
+    toml = f'{HEAD}[[cascade.models]]\nname = "a"\n[[cascade.models]]\nname = "b"\n{entry}\n'
+    found = mistakes(tmp_path, toml.replace(f"{entry}\n", f"{entry}\n", 1))
+    assert any(text.startswith(f"task.toml:{line}: {message}") for text in found), found
+
+
+def test_a_model_needs_a_name(tmp_path: Path) -> None:
+    """The default of [model] would be asked twice."""
+    toml = f'{HEAD}[[cascade.models]]\nname = "a"\n[[cascade.models]]\ncost = 1\n'
+    assert mistakes(tmp_path, toml) == ["task.toml:6: missing key 'cascade.models.name': add it."]
+
+
+def test_options_of_the_second_model_are_found_in_their_own_table(tmp_path: Path) -> None:
+    """A table of an array's entry belongs to the entry above it."""
+    toml = (
+        f'{HEAD}[[cascade.models]]\nname = "a"\n[cascade.models.options]\nx = 1\n'
+        '[[cascade.models]]\nname = "b"\noptions = 3\n'
+    )
+    assert mistakes(tmp_path, toml)[0].startswith(
+        "task.toml:10: cascade.models.options: Input should be a valid dict"
+    )
+
+
+def test_a_cascade_needs_models(tmp_path: Path) -> None:
+    """In the task file, or in the looper's."""
+    assert mistakes(tmp_path, f"{HEAD}[cascade]\nthreshold = 0.5\n") == [
+        "task.toml:4: expected at least one [[cascade.models]], got none: name the models to be asked in turn."
+    ]
+
+
+@pytest.mark.parametrize("section", [MODELS, '[cascade]\nfile = "looper.yaml"\n'])
+def test_a_model_that_would_not_be_asked_is_refused(tmp_path: Path, section: str) -> None:
+    """Wherever the cascade's models are named."""
+    (message,) = mistakes(tmp_path, f'{HEAD}[model]\nname = "x"\n{section}')
+    assert message == (
+        "task.toml:4: expected no [model] beside [cascade]: it would not be asked; name it under [[cascade.models]], "
+        "or remove it."
+    )
+
+
+def test_a_label_prior_and_a_cascade_exclude_each_other(tmp_path: Path) -> None:
+    """What it changes was judged by nobody."""
+    toml = f'{HEAD}[calibration]\nprior_correction = "batch"\n{MODELS}'
+    (message,) = mistakes(tmp_path, toml)
+    assert message.startswith("task.toml:5: expected no prior_correction beside [cascade]")
+
+
+def test_the_learned_scorer_s_file_is_relative_to_the_task(tmp_path: Path) -> None:
+    """Like its data."""
+    found = cascade(tmp_path, 'confidence_method = "learned"\nlearned_file = "scorer.json"\n')
+    assert found.learned_file == tmp_path / "scorer.json"
+
+
+def test_the_looper_s_file_is_relative_to_the_task(tmp_path: Path) -> None:
+    """Like its data."""
+    found = read(tmp_path, f'{HEAD}[cascade]\nfile = "looper.yaml"\nmax_tokens = 5\n{MODELS}').cascade
+    assert found is not None
+    assert (found.file, found.max_tokens) == (tmp_path / "looper.yaml", 5)
+
+
+@pytest.mark.parametrize("key", ["threshold = 0.5", 'on_error = "skip"', "native_threshold = -1"])
+def test_a_key_has_one_place(tmp_path: Path, key: str) -> None:
+    """What the looper's file may say cannot stand beside it, not even with the default."""
+    name = key.split(maxsplit=1)[0]
+    assert mistakes(tmp_path, f'{HEAD}[cascade]\nfile = "looper.yaml"\n{key}\n') == [
+        f"task.toml:6: expected no 'cascade.{name}' beside 'cascade.file': set it in that file, or leave the file out."
+    ]
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:8889", "https://verifier.example/v1", "http://[::1]:8889/"]
+)
+def test_plain_addresses_of_a_verifier_are_taken(url: str) -> None:
+    """With or without port and path."""
+    settings = CascadeSettings(confidence_method="automix_entailment", verifier_server_url=url)
+    assert settings.verifier_server_url == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "127.0.0.1:8889",
+        "ftp://host",
+        "http://",
+        "http://user@host",
+        "http://user:secret@host",
+        "http://@host",
+        "http://host?x=1",
+        "http://host?",
+        "http://host#x",
+        "http://host#",
+        "http://ho st",
+        " http://host",
+        "http://host\n",
+        "http://host:port",
+        "http://host:99999",
+        "http://host:0",
+        "http://[::1",
+    ],
+)
+def test_other_addresses_of_a_verifier_are_refused(url: str) -> None:
+    """Before anything is sent there."""
+    with pytest.raises(pydantic.ValidationError, match="Input should be an address"):
+        CascadeSettings(confidence_method="automix_entailment", verifier_server_url=url)

@@ -1,0 +1,107 @@
+"""Confidence methods on the embedded model: the shapes that only the engine itself has."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterator
+
+import pytest
+
+from calibrant import Classifier
+from calibrant.cascade import (
+    Answered,
+    Assessment,
+    AvgLogprob,
+    ConfidenceMethod,
+    Hybrid,
+    LabelProbability,
+    Margin,
+    NoEvidence,
+    SelfVerify,
+)
+from calibrant.clients import local_models
+from calibrant.core import LogprobSpace
+
+pytestmark = [
+    pytest.mark.real_model,
+    pytest.mark.skipif(
+        not local_models()[0].installed,
+        reason=f"the embedded model is not installed: {local_models()[0].install_command}",
+    ),
+    pytest.mark.timeout(300),
+]
+
+TEXTS = ("The striker scored twice.", "Shares fell on Monday.", "A new telescope was launched.")
+
+
+@pytest.fixture(scope="module")
+def classifier() -> Iterator[Classifier]:
+    """Return a classifier on the embedded model that decodes and keeps its tokens."""
+    found = Classifier(
+        model="local/smollm2-135m",
+        labels=["Sports", "Business", "Science"],
+        field="category",
+        prompt="Which section of a newspaper?",
+        scoring="decode",
+    )
+    yield found.with_tokens(top_logprobs=2)
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def answers(classifier: Classifier) -> list[Answered]:
+    """Return its answers to a few texts."""
+    predictions = classifier.classify_many(TEXTS)
+    return [
+        Answered(question=text, prediction=prediction, classifier=classifier)
+        for text, prediction in zip(TEXTS, predictions, strict=True)
+    ]
+
+
+def assess(method: ConfidenceMethod, answered: Answered) -> Assessment | NoEvidence:
+    """Return what a method says."""
+    return asyncio.run(method.assess(answered))
+
+
+@pytest.mark.parametrize("method", [AvgLogprob(), Margin(), Hybrid(), LabelProbability()])
+def test_the_label_of_a_decoded_answer_is_assessed(method: ConfidenceMethod, answers: list[Answered]) -> None:
+    """The frame was given to the model and does not count."""
+    for answered in answers:
+        found = assess(method, answered)
+        assert isinstance(found, Assessment), found
+        assert 0.0 <= found.confidence <= 1.0
+        assert method.to_confidence(found.native) == pytest.approx(found.confidence)
+
+
+def test_log_probabilities_are_those_of_the_unconstrained_model(answers: list[Answered]) -> None:
+    """So the mean is far below what the choice among the labels was."""
+    for answered in answers:
+        distribution = answered.prediction.distribution
+        assert distribution is not None
+        assert distribution.space is LogprobSpace.RAW
+        written, chosen = assess(AvgLogprob(), answered), assess(LabelProbability(), answered)
+        assert isinstance(written, Assessment)
+        assert isinstance(chosen, Assessment)
+        assert written.native < chosen.native
+        assert chosen.confidence == pytest.approx(math.exp(chosen.native))
+
+
+def test_text_that_was_given_has_no_margin(answers: list[Answered]) -> None:
+    """It is certain, and no evidence of anything."""
+    tokens = answers[0].prediction.tokens
+    assert tokens is not None
+    assert (tokens[0].logprob, tokens[0].top) == (0.0, ())
+    found = assess(Margin(token_filter="all"), answers[0])
+    assert isinstance(found, NoEvidence)
+    assert "token_filter='label'" in found.reason
+
+
+def test_the_model_grades_its_answer(answers: list[Answered]) -> None:
+    """Under a schema: a number in range, or a reason why there is none; the call is counted."""
+    found = assess(SelfVerify(max_tokens=64), answers[0])
+    assert found.attempts == 1
+    assert found.usage.prompt_tokens > 100
+    assert found.usage.completion_tokens > 1
+    if isinstance(found, Assessment):
+        assert 0.0 <= found.confidence <= 1.0

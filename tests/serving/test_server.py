@@ -1,0 +1,123 @@
+"""Running an application until a signal comes."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import signal
+import socket
+import threading
+from typing import Any
+
+import pytest
+
+from calibrant.cascade import Verifier
+from calibrant.core import CompletionRequest, ConfigurationError, LogprobSpace
+from calibrant.serving import create_verifier_app, serve_app
+
+
+def has_ipv6() -> bool:
+    """Return whether this machine has a loopback interface of that kind."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("host", "shown"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:"),
+        pytest.param("::1", "http://[::1]:", marks=pytest.mark.skipif(not has_ipv6(), reason="no IPv6 here")),
+    ],
+)
+def test_a_signal_ends_the_server_and_nothing_else(number: signal.Signals, host: str, shown: str) -> None:
+    """It was answered at the address that was told, and the handlers are those from before."""
+    before = [signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)]
+    told: list[str] = []
+    found: list[int] = []
+
+    def ask(address: str) -> None:
+        line = http.client.HTTPConnection(address.removeprefix("http://"), timeout=30)
+        line.request("GET", "/health")
+        found.append(line.getresponse().status)
+        line.close()
+        signal.raise_signal(number)
+
+    def ready(address: str) -> None:
+        told.append(address)
+        threading.Thread(target=ask, args=(address,)).start()
+
+    serve_app(create_verifier_app(None), host=host, port=0, on_ready=ready)
+    assert told[0].startswith(shown)
+    assert found == [503]
+    assert [signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+class Slow:
+    """A model whose answer nobody will see; it notes that it was given up."""
+
+    name = "slow"
+    space = LogprobSpace.NONE
+
+    def __init__(self) -> None:
+        self.begun, self.given_up = threading.Event(), threading.Event()
+
+    async def complete(self, _: CompletionRequest) -> object:
+        self.begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            self.given_up.set()
+        raise AssertionError
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def test_what_is_under_way_when_a_signal_comes_is_answered_with_503() -> None:
+    """At once, so that whoever asked can ask elsewhere."""
+    model = Slow()
+    found: list[tuple[int, bytes]] = []
+    threads: list[threading.Thread] = []
+
+    def ask(address: str) -> None:
+        line = http.client.HTTPConnection(address.removeprefix("http://"), timeout=30)
+        line.request("POST", "/verify", b'{"question": "q", "answer": "a"}')
+        answer = line.getresponse()
+        found.append((answer.status, answer.read()))
+        line.close()
+
+    def stop() -> None:
+        model.begun.wait(30)
+        signal.raise_signal(signal.SIGINT)
+
+    def ready(address: str) -> None:
+        threads.extend([threading.Thread(target=ask, args=(address,)), threading.Thread(target=stop)])
+        for thread in threads:
+            thread.start()
+
+    serve_app(create_verifier_app(Verifier(model, k=2)), port=0, on_ready=ready)
+    for thread in threads:
+        thread.join(30)
+    assert model.given_up.is_set()
+    assert found == [(503, b'{"error":"The service is being stopped: ask again later."}')]
+
+
+@pytest.mark.parametrize(
+    ("host", "port"), [("256.1.1.1", 0), ("127.0.0.1", 99999), ("no.such.host.invalid", 0)]
+)
+def test_an_address_that_cannot_be_listened_at_is_refused(
+    monkeypatch: pytest.MonkeyPatch, host: str, port: int
+) -> None:
+    """Without a trace."""
+
+    def unknown(*_: Any, **__: Any) -> Any:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    if "." in host and not host[0].isdigit():
+        monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(ConfigurationError, match="address to listen at"):
+        serve_app(create_verifier_app(None), host=host, port=port)
