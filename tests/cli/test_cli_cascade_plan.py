@@ -132,6 +132,14 @@ def test_a_replay_of_a_plan_is_its_price_on_these_rows(runs: tuple[Path, Path], 
     assert "minus large alone" in text.stdout
 
 
+def test_a_run_that_ended_early_is_planned_with_a_warning(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    """Its rows are there, but not all of them."""
+    (runs[0] / "run.json").write_text(json.dumps({"prompt": "p", "user_template": None, "model": "m"}))
+    result = cascade("plan", *runs, *COSTS, "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.stderr
+    assert "not finished" in result.stderr
+
+
 def test_three_runs_make_a_chain(runs: tuple[Path, Path], tmp_path: Path) -> None:
     """From small to large."""
     small, large = runs
@@ -269,6 +277,7 @@ def test_labelled_rows_are_evaluated_as_planned(planned: tuple[Path, Path], tmp_
     result = cascade("run", *planned, *MODELS, "--out", out)
     assert result.exit_code == 0, result.output
     assert "accuracy 1.000" in result.stdout
+    assert "escalated: 2 (50.0 %) of the rows" in result.stdout
     assert len((out / "predictions.jsonl").read_text().splitlines()) == 4
     plan, task_file = planned
     twice = cascade("run", plan, task_file, task_file, *MODELS, "--out", out, "--json")

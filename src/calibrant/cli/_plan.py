@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from calibrant.calibration import unfinished
 from calibrant.cascade import CascadePlan, plan_cascade, recorded_run
 from calibrant.cascade import replay as replayed
 from calibrant.cli._errors import GATE_FAILED
@@ -49,6 +50,11 @@ def run_plan(paths: Sequence[Path], options: PlanOptions) -> None:
             f"Expected recorded runs of at least two models, from small to large, got {len(paths)}."
         )
     runs = [recorded_run(path) for path in paths]
+    for path in paths:
+        if (why := unfinished(path)) is not None:
+            sys.stderr.write(
+                f"warning: {path} {why}: run the evaluation again, and plan on all of its rows.\n"
+            )
     between = runs[1:-1]
     plan = plan_cascade(
         runs[0],

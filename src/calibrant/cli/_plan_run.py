@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from calibrant.cascade import CascadePlan
+from calibrant.cli._cascade import cascade_lines
 from calibrant.cli._errors import FAILED
 from calibrant.cli._tables import with_interval
 from calibrant.core import ConfigurationError, DataSource, Example, LabelSet, Outcome, Task, read_texts
@@ -123,7 +124,11 @@ def _evaluate(planned: Classifier, task: Task, options: RunOptions, out: Path) -
         cost = "" if metrics.cost is None else f", ${metrics.cost:.4f}"
         sys.stdout.write(
             f"{task.name}: {metrics.rows:,} rows, accuracy {with_interval(metrics.accuracy)}, {metrics.calls:,} calls"
-            f"{cost}\nFiles: {out}/predictions.jsonl, metrics.json, run.json\n"
+            f"{cost}\n"
+        )
+        lines = [] if metrics.cascade is None else cascade_lines(metrics.cascade)
+        sys.stdout.write(
+            "\n".join([*lines, f"Files: {out}/predictions.jsonl, metrics.json, run.json"]) + "\n"
         )
     if not metrics.complete or metrics.answered == 0:
         raise SystemExit(FAILED)
