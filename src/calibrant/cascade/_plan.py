@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CascadePlan",
     "FrontierPoint",
+    "Goal",
     "PlanCertificate",
     "PlannedModel",
     "PlanningRows",

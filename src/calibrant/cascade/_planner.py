@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from calibrant.cascade._guarantee import certify_cascade, check_risk, fewest_rows, kept_in_order
 from calibrant.cascade._loss_test import loss_p_value
-from calibrant.cascade._plan import CascadePlan, PlanCertificate, PlanningRows
+from calibrant.cascade._plan import CascadePlan, Goal, PlanCertificate, PlanningRows
 from calibrant.cascade._planning import Planning
 from calibrant.cascade._priced import Prices
 from calibrant.cascade._recorded import RunSource, pair_runs, recorded_costs, recorded_run
@@ -118,32 +118,41 @@ def plan_cascade(  # noqa: PLR0913  (keyword-only options)
     """
     eps, allowed = check_risk(epsilon, delta)
     _check_goal(target_accuracy, budget, certify_on)
-    runs = pair_runs(
-        [recorded_run(one, name=f"model {place}") for place, one in enumerate([small, *between, large], 1)]
-    )
+    sources = [small, *between, large]
+    runs = pair_runs([recorded_run(one, name=f"model {place}") for place, one in enumerate(sources, 1)])
     if len(runs) < 2:
         raise DataError(f"Expected at least two rows that all models answered, got {len(runs)}: record more.")
     given = [small_cost, *(between_costs or [None] * len(between)), large_cost]
     prices = Prices.of(recorded_costs(runs, given), verifier_cost)
-    generator = np.random.default_rng(0 if rng is None else rng)
-    desk = Planning.open(runs, prices, generator, level)
+    desk = Planning.open(runs, prices, np.random.default_rng(0 if rng is None else rng), level)
     if target_accuracy is None and budget is None:
-        chosen, certificate, held_out = _certified(desk, eps, allowed, certify_on)
-    else:
-        chosen = desk.choose(target=target_accuracy, budget=budget)
-        certificate, held_out = _single_test(desk, chosen, eps, allowed), True
+        found = _certified(desk, eps, allowed, certify_on)
+        return _plan(desk, "certified", None, found, method)
+    chosen = desk.choose(target=target_accuracy, budget=budget)
+    found = chosen, _single_test(desk, chosen, eps, allowed), True
+    if budget is not None:
+        return _plan(desk, "budget", budget, found, method)
+    return _plan(desk, "target_accuracy", target_accuracy, found, method)
+
+
+def _plan(
+    desk: Planning,
+    goal: Goal,
+    value: float | None,
+    found: tuple[KeepPolicy, PlanCertificate, bool],
+    method: str,
+) -> CascadePlan:
+    """Price what was chosen and everything beside it."""
+    chosen, certificate, held_out = found
+    runs, place = desk.runs, desk.reporting
     alone = [KeepPolicy.alone(model) for model in range(len(runs.names))]
     return CascadePlan(
-        goal="budget"
-        if budget is not None
-        else "certified"
-        if target_accuracy is None
-        else "target_accuracy",
-        value=target_accuracy if budget is None else budget,
+        goal=goal,
+        value=value,
         policy=chosen,
         certificate=certificate,
-        report=desk.price(chosen, desk.reporting, held_out=held_out),
-        alone=tuple(desk.price(one, desk.reporting, held_out=True) for one in alone),
+        report=desk.price(chosen, place, held_out=held_out),
+        alone=tuple(desk.price(one, place, held_out=True) for one in alone),
         frontier=desk.frontier(),
         models=desk.models(),
         rows=PlanningRows(
@@ -152,7 +161,7 @@ def plan_cascade(  # noqa: PLR0913  (keyword-only options)
             failed=runs.failed,
             unlabelled=runs.unlabelled,
             planning=len(desk.planning),
-            reporting=len(desk.reporting),
+            reporting=len(place),
         ),
         method=method,
     )

@@ -18,7 +18,7 @@ from calibrant.core import ConfigurationError, StateError
 from calibrant.reports import TradePoint, write_trade
 
 if TYPE_CHECKING:
-    from calibrant.cascade import PlanCertificate, PricedPolicy
+    from calibrant.cascade import PlanCertificate, PricedPolicy, RecordedRun
 
 __all__ = ["PlanOptions", "run_plan", "run_replay"]
 
@@ -106,7 +106,7 @@ def run_replay(
         policy, sources = CascadePlan.load(paths[0]), paths[1:]
     if not sources:
         raise ConfigurationError("Expected a recorded run of each model behind the plan, got none.")
-    runs = [recorded_run(path) for path in sources]
+    runs = _runs(sources)
     found = replayed(
         policy,
         *runs,
@@ -117,8 +117,11 @@ def run_replay(
     if as_json:
         sys.stdout.write(json.dumps(found.to_record(), ensure_ascii=False) + "\n")
         return
-    names = _short([run.name for run in runs])
-    rows = [
+    sys.stdout.write("\n".join(aligned(_priced(found, _short([run.name for run in runs])))) + "\n")
+
+
+def _priced(found: PricedPolicy, names: Sequence[str]) -> list[list[str]]:
+    return [
         ["policy", found.policy.name],
         ["rows", f"{found.n:,}"],
         ["accuracy", with_interval(found.accuracy)],
@@ -129,7 +132,14 @@ def run_replay(
             for name, share in zip(names, found.shares, strict=True)
         ),
     ]
-    sys.stdout.write("\n".join(aligned(rows)) + "\n")
+
+
+def _runs(paths: Sequence[Path]) -> list[RecordedRun]:
+    """Read runs; warn of those that ended early."""
+    for path in paths:
+        if (why := unfinished(path)) is not None:
+            sys.stderr.write(f"warning: {path} {why}: only the rows that are there were used.\n")
+    return [recorded_run(path) for path in paths]
 
 
 def _verifier(costs: Sequence[float]) -> float | Sequence[float]:

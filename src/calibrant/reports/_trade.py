@@ -164,14 +164,18 @@ def write_trade(  # noqa: PLR0913  (keyword-only options)
         out / "plan.html": page,
     }
     for path, text in files.items():
-        try:
-            # Half of a surrogate pair is legal in JSON and in no file.
-            write_atomically(path, text.encode("utf-8", "replace").decode())
-        except OSError as error:
-            raise StateError(
-                f"{path}: cannot be written ({error.strerror or error}): choose another directory."
-            ) from error
+        _write(path, text)
     return list(files)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        # Half of a surrogate pair is legal in JSON and in no file.
+        write_atomically(path, text.encode("utf-8", "replace").decode())
+    except OSError as error:
+        raise StateError(
+            f"{path}: cannot be written ({error.strerror or error}): choose another directory."
+        ) from error
 
 
 def _ticks(low: float, high: float) -> list[float]:
