@@ -10,7 +10,7 @@ DATA ?= ../shared/data/tasks
 # Folder with recorded answers: ag_news.csv, emotion.csv, rotten_tomatoes.csv (probability, correct, prompt).
 RECORDED ?= ../shared/data/recorded
 
-.PHONY: demo test test-slow test-store test-browser check format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine bench-certify bench-calibration bench-automix bench-cascade bench-metrics test-notebooks
+.PHONY: demo test test-slow test-store test-browser check format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine bench-certify bench-guarantee bench-calibration bench-automix bench-cascade bench-metrics test-notebooks
 
 $(PYTHON):
 	python3 -m venv $(VENV)
@@ -75,6 +75,9 @@ bench-engine: $(INSTALLED_DEV)
 
 bench-certify: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_certify.py --data $(RECORDED)
+
+bench-guarantee: $(INSTALLED_DEV)
+	$(PYTHON) benchmarks/bench_guarantee.py --data $(RECORDED)
 
 bench-prior: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_prior.py --data $(DATA)

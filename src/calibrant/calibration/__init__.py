@@ -11,6 +11,7 @@ from calibrant.calibration._calibrators import (
 from calibrant.calibration._certify import (
     CertifiedClassThresholds,
     CertifiedThreshold,
+    candidate_thresholds,
     certify_class_thresholds,
     certify_threshold,
 )
@@ -18,6 +19,7 @@ from calibrant.calibration._choice import (
     CalibratorMethod,
     CalibratorSelection,
     PerLabelCalibrator,
+    calibrator_from_record,
     load_calibrator,
     select_calibrator,
 )
@@ -26,6 +28,13 @@ from calibrant.calibration._distribution import correct_distribution, correct_pr
 from calibrant.calibration._fingerprint import Fingerprint
 from calibrant.calibration._prior import CONTENT_FREE_INPUTS, LabelPriorCorrection, PriorMethod
 from calibrant.calibration._rows import FittedRows
+from calibrant.calibration._saved import (
+    UNKNOWN,
+    SavedPredictions,
+    load_predictions,
+    read_predictions,
+    unfinished,
+)
 from calibrant.calibration._scaling import (
     DistributionScaling,
     ScalingSelection,
@@ -39,6 +48,7 @@ from calibrant.calibration._thresholds import ThresholdFamily, ThresholdSuggesti
 
 __all__ = [
     "CONTENT_FREE_INPUTS",
+    "UNKNOWN",
     "CalibrationEvaluation",
     "CalibratorMethod",
     "CalibratorSelection",
@@ -57,21 +67,27 @@ __all__ = [
     "PlattCalibrator",
     "PriorMethod",
     "PriorSelection",
+    "SavedPredictions",
     "ScalingSelection",
     "TemperatureCalibrator",
     "TemperatureScaling",
     "ThresholdFamily",
     "ThresholdSuggestion",
     "VectorScaling",
+    "calibrator_from_record",
+    "candidate_thresholds",
     "certify_class_thresholds",
     "certify_threshold",
     "correct_distribution",
     "correct_prediction",
     "load_calibrator",
+    "load_predictions",
+    "read_predictions",
     "read_state",
     "select_calibrator",
     "select_prior_correction",
     "select_scaling",
     "suggest_thresholds",
+    "unfinished",
     "write_state",
 ]

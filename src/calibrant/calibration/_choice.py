@@ -30,6 +30,7 @@ __all__ = [
     "CalibratorMethod",
     "CalibratorSelection",
     "PerLabelCalibrator",
+    "calibrator_from_record",
     "load_calibrator",
     "select_calibrator",
 ]
@@ -142,11 +143,22 @@ def load_calibrator(path: str | Path, *, fingerprint: Fingerprint) -> Confidence
         another prompt, model, log-probability space or label set; the message names which.
     """
     state = read_state(path, kind=KIND, version=VERSION, fingerprint=fingerprint)
-    kinds: dict[str, type[ConfidenceCalibrator]] = {**_KINDS, PerLabelCalibrator.method: PerLabelCalibrator}
     try:
-        return kinds[state["method"]].from_record(state)
+        return calibrator_from_record(state)
     except (KeyError, TypeError, ValueError) as error:
         raise damaged(path, error) from error
+
+
+def calibrator_from_record(record: Mapping[str, Any]) -> ConfidenceCalibrator:
+    """Return the calibrator of any kind whose `to_record` made this; for files that hold more than one.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError
+        It is no such record.
+    """
+    kinds: dict[str, type[ConfidenceCalibrator]] = {**_KINDS, PerLabelCalibrator.method: PerLabelCalibrator}
+    return kinds[record["method"]].from_record(record)
 
 
 @dataclass(frozen=True, kw_only=True)

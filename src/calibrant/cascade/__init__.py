@@ -14,6 +14,7 @@ from calibrant.cascade._entailment import AutoMixEntailment
 from calibrant.cascade._escalation import Calibrator, EscalationRule
 from calibrant.cascade._filters import TokenFilter
 from calibrant.cascade._frontier import RoutingFrontier, routing_frontier
+from calibrant.cascade._guarantee import CertifiedCascade, certify_cascade
 from calibrant.cascade._ibc import ibc, ibc_lift
 from calibrant.cascade._label_probability import LabelProbability
 from calibrant.cascade._learned import LearnedScorer
@@ -22,6 +23,8 @@ from calibrant.cascade._meta import MetaVerifier, SelfConsistencyMetaVerifier, T
 from calibrant.cascade._models import CascadeModel
 from calibrant.cascade._named import METHOD_NAMES, method_named
 from calibrant.cascade._order import EscalationOrder
+from calibrant.cascade._plan import CascadePlan, FrontierPoint, PlanCertificate, PlannedModel, PlanningRows
+from calibrant.cascade._planner import plan_cascade
 from calibrant.cascade._policy import RoutingDecisions, RoutingPolicy, SignalBins
 from calibrant.cascade._pomdp import PomdpForm, POMDPMetaVerifier, Rewards
 from calibrant.cascade._pomdp_file import (
@@ -31,7 +34,11 @@ from calibrant.cascade._pomdp_file import (
     read_pomdp,
     write_pomdp,
 )
+from calibrant.cascade._priced import PricedPolicy
 from calibrant.cascade._protocol import Answered, Assessment, ConfidenceMethod, NoEvidence
+from calibrant.cascade._recorded import RecordedRun, recorded_run
+from calibrant.cascade._replay import replay
+from calibrant.cascade._rules import KeepPolicy, KeepRule
 from calibrant.cascade._self_verify import SELF_VERIFY_PROMPT, SelfVerify
 from calibrant.cascade._several import (
     CascadeDecisions,
@@ -59,20 +66,30 @@ __all__ = [
     "CascadeDecisions",
     "CascadeFrontier",
     "CascadeModel",
+    "CascadePlan",
     "CascadePolicy",
+    "CertifiedCascade",
     "ConfidenceMethod",
     "CostRatioLift",
     "EscalationOrder",
     "EscalationRule",
+    "FrontierPoint",
     "Hybrid",
+    "KeepPolicy",
+    "KeepRule",
     "LabelProbability",
     "LearnedScorer",
     "Margin",
     "MetaVerifier",
     "NoEvidence",
     "POMDPMetaVerifier",
+    "PlanCertificate",
+    "PlannedModel",
+    "PlanningRows",
     "PomdpForm",
     "PomdpSpecification",
+    "PricedPolicy",
+    "RecordedRun",
     "ReferenceLine",
     "RegionLifts",
     "Rewards",
@@ -89,6 +106,7 @@ __all__ = [
     "Verifier",
     "VerifierPrompt",
     "cascade_frontier",
+    "certify_cascade",
     "cost_ratio_sweep",
     "format_pomdp",
     "ibc",
@@ -96,10 +114,13 @@ __all__ = [
     "method_named",
     "normalised_answer",
     "parse_pomdp",
+    "plan_cascade",
     "plan_models",
     "read_pomdp",
+    "recorded_run",
     "reference_line",
     "region_lifts",
+    "replay",
     "routing_frontier",
     "token_f1",
     "write_pomdp",

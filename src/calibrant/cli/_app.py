@@ -10,6 +10,7 @@ import typer
 from calibrant.cli._batch import batch
 from calibrant.cli._errors import reports_errors
 from calibrant.cli._history import history as history_commands
+from calibrant.cli._plan_commands import cascade as cascade_commands
 from calibrant.cli._verifier import verifier as verifier_commands
 
 __all__ = ["app", "main"]
@@ -24,6 +25,7 @@ app = typer.Typer(
 
 app.add_typer(batch)
 app.add_typer(history_commands)
+app.add_typer(cascade_commands)
 app.add_typer(verifier_commands)
 
 TaskFile = Annotated[Path, typer.Argument(metavar="TASK.toml", help="The task file.")]

@@ -1,5 +1,6 @@
 """Batches of any size: what is asked, what came back, how good it is, and nothing paid for twice."""
 
+from calibrant.calibration import SavedPredictions, load_predictions, unfinished
 from calibrant.evaluation._cache import default_cache, open_cache
 from calibrant.evaluation._calibrate import (
     CalibrationResult,
@@ -34,7 +35,6 @@ from calibrant.evaluation._provider_batch import (
 from calibrant.evaluation._provider_batch_report import BatchReport, Polling
 from calibrant.evaluation._provider_batch_state import BatchLimits, BatchPart
 from calibrant.evaluation._records import row_record
-from calibrant.evaluation._saved import SavedPredictions, load_predictions, unfinished
 
 __all__ = [
     "GATES",

@@ -12,16 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.calibration import (
+    UNKNOWN,
     CalibratorSelection,
     CertifiedThreshold,
     Fingerprint,
+    SavedPredictions,
     ThresholdSuggestion,
     certify_threshold,
     select_calibrator,
     suggest_thresholds,
 )
 from calibrant.core import ConfigurationError, DataError, Interval, StateError, write_atomically
-from calibrant.evaluation._saved import UNKNOWN, SavedPredictions
 from calibrant.metrics import bootstrap_interval, expected_calibration_error, paired_mean_interval
 
 __all__ = ["CalibrationResult", "HeldOutMeasures", "LeftOutRows", "calibrate_predictions"]

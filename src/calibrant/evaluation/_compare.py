@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.calibration import UNKNOWN, SavedPredictions
 from calibrant.core import ConfigurationError, DataError, Interval
-from calibrant.evaluation._saved import UNKNOWN, SavedPredictions
 from calibrant.metrics import (
     PairedComparison,
     brier_score,

@@ -14,12 +14,15 @@ from calibrant.reports._analysis import Bar, Bin, RiskCoverage
 
 __all__ = [
     "CertifiedPoint",
+    "Frame",
+    "across",
     "confidence_chart",
     "latency_chart",
     "percent",
     "reliability_chart",
     "risk_chart",
     "seconds",
+    "up",
 ]
 
 WIDTH: Final = 460
@@ -65,7 +68,7 @@ def seconds(value: float) -> str:
     return f"{1000 * value:.2g} ms" if value < 0.0995 else f"{value:.2g} s"
 
 
-class _Frame:
+class Frame:
     """A chart area with axes; `x` and `y` map data to the drawing."""
 
     def __init__(self, identity: str, title: str, description: str, *, x: Scale, y: Scale) -> None:
@@ -133,11 +136,11 @@ def _linear(low: float, high: float, begin: float, end: float) -> Scale:
     return lambda value: begin + (value - low) / span * (end - begin)
 
 
-def _across(low: float, high: float) -> Scale:
+def across(low: float, high: float) -> Scale:
     return _linear(low, high, LEFT, WIDTH - RIGHT)
 
 
-def _up(low: float, high: float) -> Scale:
+def up(low: float, high: float) -> Scale:
     return _linear(low, high, HEIGHT - BOTTOM, TOP)
 
 
@@ -159,13 +162,13 @@ def _ticks(high: float) -> list[float]:
 
 def reliability_chart(identity: str, bins: Sequence[Bin]) -> Markup:
     """Draw accuracy over confidence, with Wilson's intervals; on the diagonal confidence is honest."""
-    frame = _Frame(
+    frame = Frame(
         identity,
         "Reliability diagram",
         f"Accuracy over mean confidence in {len(bins)} bins, with 95 % intervals. Points below the diagonal: "
         "more confident than right.",
-        x=_across(0.0, 1.0),
-        y=_up(0.0, 1.0),
+        x=across(0.0, 1.0),
+        y=up(0.0, 1.0),
     )
     frame.axes(_SHARES, _SHARES, ("confidence", "accuracy"))
     frame.line((frame.x(0), frame.y(0), frame.x(1), frame.y(1)), "ideal")
@@ -189,12 +192,12 @@ def confidence_chart(identity: str, bars: Sequence[Bar]) -> Markup:
     right, wrong = sum(bar.right for bar in bars), sum(bar.wrong for bar in bars)
     shares = [(bar.right / max(right, 1), bar.wrong / max(wrong, 1)) for bar in bars]
     ticks = _ticks(max((max(pair) for pair in shares), default=0.0) or 1.0)
-    frame = _Frame(
+    frame = Frame(
         identity,
         "Confidence of right and wrong answers",
         f"Share of the {right:,} right and of the {wrong:,} wrong answers by confidence.",
-        x=_across(0.0, 1.0),
-        y=_up(0.0, ticks[-1]),
+        x=across(0.0, 1.0),
+        y=up(0.0, ticks[-1]),
     )
     frame.add(
         '<defs><pattern id="{id}-hatch" width="5" height="5" patternUnits="userSpaceOnUse" '
@@ -217,7 +220,7 @@ def confidence_chart(identity: str, bars: Sequence[Bar]) -> Markup:
     return frame.drawn()
 
 
-def _legend(frame: _Frame, identity: str) -> None:
+def _legend(frame: Frame, identity: str) -> None:
     x = WIDTH - 160.0
     frame.add('<rect class="right" x="{x}" y="8" width="12" height="12"/>', x=x)
     frame.text(x + 17, 18.5, "right", kind="start")
@@ -230,12 +233,12 @@ def risk_chart(identity: str, curve: RiskCoverage, certified: CertifiedPoint | N
     heights = [*curve.risk.tolist(), *([] if certified is None else [1.0 - certified.target_accuracy])]
     ticks = _ticks(max(0.01, *heights))
     all_rows = f"{percent(float(curve.risk[-1]))} of all rows are wrong."
-    frame = _Frame(
+    frame = Frame(
         identity,
         "Risk-coverage curve",
         f"Error rate among accepted rows over the share of rows accepted, surest first. {all_rows}",
-        x=_across(0.0, 1.0),
-        y=_up(0.0, ticks[-1]),
+        x=across(0.0, 1.0),
+        y=up(0.0, ticks[-1]),
     )
     names = ("coverage: share of rows accepted", "risk: share of wrong rows among them")
     frame.axes(_SHARES, [(tick, percent(tick)) for tick in ticks], names)
@@ -255,7 +258,7 @@ def risk_chart(identity: str, curve: RiskCoverage, certified: CertifiedPoint | N
     return frame.drawn()
 
 
-def _mark(frame: _Frame, certified: CertifiedPoint) -> None:
+def _mark(frame: Frame, certified: CertifiedPoint) -> None:
     """Draw the certified coverage at the risk that is promised."""
     risk = 1.0 - certified.target_accuracy
     x, y = frame.x(certified.coverage), frame.y(risk)
@@ -279,14 +282,14 @@ def _mark(frame: _Frame, certified: CertifiedPoint) -> None:
 def latency_chart(identity: str, bars: Sequence[Bar]) -> Markup:
     """Draw how many rows took how long, on a logarithmic axis."""
     low, high = math.log(bars[0].lower), math.log(bars[-1].upper)
-    scale = _across(low, high)
+    scale = across(low, high)
     ticks = _ticks(max(bar.right for bar in bars))
-    frame = _Frame(
+    frame = Frame(
         identity,
         "Latency",
         f"Rows by seconds from question to answer: from {seconds(bars[0].lower)} to {seconds(bars[-1].upper)}.",
         x=lambda value: scale(math.log(value)),
-        y=_up(0.0, ticks[-1]),
+        y=up(0.0, ticks[-1]),
     )
     marks = [math.exp(low + (high - low) * part / 4) for part in range(5)]
     frame.axes(

@@ -23,7 +23,7 @@ from calibrant.reports import _charts as charts
 from calibrant.reports._rows import Rows, RowTexts, read_texts
 from calibrant.reports._run import Run, read_run
 
-__all__ = ["write_report"]
+__all__ = ["environment", "policy_hash", "static", "write_report"]
 
 MAX_MISTAKES: Final = 200  # shown, in all runs together
 _FEWEST_MISTAKES: Final = 20  # of each run
@@ -95,9 +95,9 @@ def _render(runs: Sequence[Run], directories: Sequence[Path]) -> str:
     short = [run.name for run in runs]
     names = short if len(set(short)) == len(short) else [str(path) for path in directories]
     limit = max(MAX_MISTAKES // len(runs), _FEWEST_MISTAKES)
-    style, script = _static("report.css"), _static("report.js")
+    style, script = static("report.css"), static("report.js")
     return (
-        _environment()
+        environment()
         .get_template("report.html")
         .render(
             sections=[
@@ -107,13 +107,14 @@ def _render(runs: Sequence[Run], directories: Sequence[Path]) -> str:
             comparisons=_comparisons(names, runs),
             style=style,
             script=script,
-            policy=f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; "
+            policy=f"default-src 'none'; style-src {policy_hash(style)}; script-src {policy_hash(script)}; "
             "base-uri 'none'; form-action 'none'",
         )
     )
 
 
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
+    """Return where templates are found; everything they show is escaped."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("calibrant.reports", "templates"),
         autoescape=True,
@@ -126,13 +127,14 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
-def _static(name: str) -> Markup:
+def static(name: str) -> Markup:
     """Return the page's own style or script, which the policy names by its hash."""
     text = resources.files("calibrant.reports").joinpath("templates", name).read_text(encoding="utf-8")
     return Markup(text)  # noqa: S704 (a file of this package)
 
 
-def _hash(text: str) -> str:
+def policy_hash(text: str) -> str:
+    """Return by what a page's policy names a style or script."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 

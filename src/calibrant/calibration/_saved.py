@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -12,10 +12,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.calibration import Fingerprint
+from calibrant.calibration._fingerprint import Fingerprint
 from calibrant.core import DataError, LogprobSpace, Outcome, Row, StateError, read_rows
 
-__all__ = ["UNKNOWN", "SavedPredictions", "load_predictions", "unfinished"]
+__all__ = ["UNKNOWN", "SavedPredictions", "load_predictions", "read_predictions", "unfinished"]
 
 UNKNOWN: Final = -1  # whether the row is right
 _FILE: Final = "predictions.jsonl"
@@ -43,6 +43,8 @@ class SavedPredictions:
     correct : ndarray of int, shape (n,)
         1 right, 0 wrong, -1 unknown: the row failed for the server's reasons (outcome ``error``), or its true
         label is not known.
+    cost : ndarray of float, shape (n,)
+        What each answer cost in US dollars; NaN where no price is known.
     label_set : tuple of str or None
         All labels, where a row says.
     fingerprint : Fingerprint or None
@@ -57,6 +59,7 @@ class SavedPredictions:
     outcomes: tuple[Outcome, ...]
     confidence: NDArray[np.float64]
     correct: NDArray[np.int8]
+    cost: NDArray[np.float64]
     label_set: tuple[str, ...] | None = None
     fingerprint: Fingerprint | None = None
 
@@ -78,7 +81,7 @@ def load_predictions(path: str | Path) -> SavedPredictions:
     path : path
         A directory of `calibrant evaluate`, `calibrant batch` or `calibrant optimize` (whose best prompt
         counts), or a file of predictions: JSON Lines, CSV or Parquet. A row needs ``correct``, or ``label``
-        and ``answer``; it may have ``confidence``, ``input``, ``index`` (by default its place) and
+        and ``answer``; it may have ``confidence``, ``cost``, ``input``, ``index`` (by default its place) and
         ``outcome`` (by default ``ok``).
 
     Raises
@@ -98,13 +101,38 @@ def load_predictions(path: str | Path) -> SavedPredictions:
         )
     if not file.exists():
         raise DataError("no such file or directory: check the path.", path=file)
+    return _read(read_rows(file), file).saved(str(path), file.parent)
+
+
+def read_predictions(records: Iterable[Mapping[str, Any]], *, name: str = "predictions") -> SavedPredictions:
+    """Return rows that are in memory, such as lines of ``predictions.jsonl`` already read.
+
+    Parameters
+    ----------
+    records : iterable of mapping
+        With the names that `load_predictions` knows.
+    name : str, default "predictions"
+        What to call them, in messages as well.
+
+    Raises
+    ------
+    DataError
+        A row is broken, or there is none; the message names its place, from 1.
+    """
+    source = Path(name)
+    rows = (Row(values=record, path=source, line=line) for line, record in enumerate(records, start=1))
+    return _read(rows, source).saved(name, None)
+
+
+def _read(found: Iterable[Row], source: Path) -> _Rows:
+    """Check rows, and keep those of the prompt that counts."""
     rows = _Rows()
-    for row in read_rows(file):
+    for row in found:
         if row.values.get("prompt", _CHOSEN) == _CHOSEN or "row" not in row.values:
             rows.add(row)
     if not rows.index:
-        raise DataError(f"expected rows of the {_CHOSEN} prompt, got none: choose another file.", path=file)
-    return rows.saved(str(path), file.parent)
+        raise DataError(f"expected rows of the {_CHOSEN} prompt, got none: choose another file.", path=source)
+    return rows
 
 
 def unfinished(path: str | Path) -> str | None:
@@ -142,6 +170,7 @@ class _Rows:
         self.outcomes: list[Outcome] = []
         self.confidence: list[float] = []
         self.correct: list[int] = []
+        self.cost: list[float] = []
         self.label_set: tuple[str, ...] | None = None
         self.space: str | None = None
 
@@ -158,6 +187,7 @@ class _Rows:
             column.append(_text(row, name))
         self.confidence.append(_confidence(row))
         self.correct.append(UNKNOWN if outcome is Outcome.ERROR else _correct(row))
+        self.cost.append(_cost(row))
         if self.label_set is None:
             self._learn_labels(values.get("distribution") or values)
 
@@ -167,7 +197,7 @@ class _Rows:
         if isinstance(found, list | dict) and isinstance(values.get("space"), str):
             self.label_set, self.space = tuple(found), values["space"]
 
-    def saved(self, name: str, directory: Path) -> SavedPredictions:
+    def saved(self, name: str, directory: Path | None) -> SavedPredictions:
         """Return what was read."""
         return SavedPredictions(
             name=name,
@@ -178,8 +208,9 @@ class _Rows:
             outcomes=tuple(self.outcomes),
             confidence=np.array(self.confidence, dtype=np.float64),
             correct=np.array(self.correct, dtype=np.int8),
+            cost=np.array(self.cost, dtype=np.float64),
             label_set=self.label_set,
-            fingerprint=self._fingerprint(directory),
+            fingerprint=None if directory is None else self._fingerprint(directory),
         )
 
     def _fingerprint(self, directory: Path) -> Fingerprint | None:
@@ -256,6 +287,19 @@ def _confidence(row: Row) -> float:
     if not -_ROUNDING <= number <= 1.0 + _ROUNDING:
         raise _broken(row, f"expected confidence to be a probability in [0, 1] or null, got {value!r:.40}")
     return min(max(number, 0.0), 1.0)
+
+
+def _cost(row: Row) -> float:
+    value = row.values.get("cost")
+    if value is None or value == "":
+        return math.nan
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0.0 <= number < math.inf:
+        raise _broken(row, f"expected cost to be a number of at least 0 or null, got {value!r:.40}")
+    return number
 
 
 def _correct(row: Row) -> int:

@@ -1,0 +1,241 @@
+"""Performance against cost: what each policy of several models is worth, as a picture and as a page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from markupsafe import Markup
+
+from calibrant.core import Interval, StateError, write_atomically
+from calibrant.reports._charts import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, Frame, across, up
+from calibrant.reports._html import environment, policy_hash, static
+
+__all__ = ["TradePoint", "trade_chart", "write_trade"]
+
+_LONGEST: Final = 28  # characters of a name in the drawing
+_STEPS: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
+_STYLE: Final = """
+svg { background: #fff; --card: #fff; --ink: #1b1f24; --soft: #57606a; --line: #d0d7de; --right: #0072b2;
+  --wrong: #c8500a; --mark: #7a3e8e; }
+@media (prefers-color-scheme: dark) { svg { background: #181e24; --card: #181e24; --ink: #e6e9ec; --soft: #a0aab4;
+  --line: #39424c; --right: #56b4e9; --wrong: #f0883e; --mark: #d9a0ea; } }
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TradePoint:
+    """A policy, or a model alone.
+
+    Attributes
+    ----------
+    name : str
+        What it is.
+    cost, performance : float
+        Per row; performance in [0, 1].
+    cost_interval, performance_interval : Interval or None
+        How sure that is.
+    """
+
+    name: str
+    cost: float
+    performance: float
+    cost_interval: Interval | None = None
+    performance_interval: Interval | None = None
+
+    @property
+    def about(self) -> str:
+        """Describe it in a line."""
+        sure = self.performance_interval
+        ends = "" if sure is None else f" ({sure.lower:.4f} to {sure.upper:.4f})"
+        return f"{self.name}: cost {self.cost:.5g}, performance {self.performance:.4f}{ends}"
+
+
+def trade_chart(
+    identity: str, *, frontier: Sequence[TradePoint], models: Sequence[TradePoint], chosen: TradePoint
+) -> Markup:
+    """Draw performance over cost: the frontier, the line from model to model, and the chosen policy.
+
+    Parameters
+    ----------
+    identity : str
+        Of the element in its page.
+    frontier : sequence of TradePoint
+        By cost.
+    models : sequence of TradePoint, one or more
+        Every model alone, from small to large.
+    chosen : TradePoint
+        With its intervals.
+    """
+    points = [*frontier, *models, chosen]
+    heights = [point.performance for point in points]
+    for point in (*models, chosen):
+        if point.performance_interval is not None:
+            heights += [point.performance_interval.lower, point.performance_interval.upper]
+    rows, columns = _ticks(min(heights), max(heights)), _ticks(0.0, max(point.cost for point in points))
+    frame = Frame(
+        identity,
+        "Performance against cost",
+        f"Performance per row over cost per row. {chosen.about}. "
+        + ". ".join(one.about for one in models)
+        + ".",
+        x=across(columns[0], columns[-1]),
+        y=up(rows[0], rows[-1]),
+    )
+    names = ("cost per row", "accuracy")
+    frame.axes(
+        [(tick, f"{tick:.6g}") for tick in columns], [(tick, f"{100 * tick:.4g} %") for tick in rows], names
+    )
+    _line(frame, models, "ideal")
+    _line(frame, frontier, "curve")
+    for point in frontier:
+        _dot(frame, point, "point", 3.0)
+    for point in models:
+        _whiskers(frame, point, "axis")
+        _dot(frame, point, "wrong", 5.0)
+    for place, point in enumerate(models):
+        _name(frame, point, point.name, above=place > 0)
+    _whiskers(frame, chosen, "chosen")
+    _mark(frame, chosen)
+    _name(frame, chosen, "chosen", above=False)
+    return frame.drawn()
+
+
+def write_trade(  # noqa: PLR0913  (keyword-only options)
+    out: Path,
+    *,
+    title: str,
+    statements: Sequence[str],
+    frontier: Sequence[TradePoint],
+    models: Sequence[TradePoint],
+    chosen: TradePoint,
+    settings: Sequence[tuple[str, str]] = (),
+) -> list[Path]:
+    """Write ``plan.svg`` and ``plan.html``; every text in them is escaped, and they load nothing.
+
+    Parameters
+    ----------
+    out : Path
+        A directory that exists.
+    title : str
+        Of the page.
+    statements : sequence of str
+        What is to be said, a sentence or two each; the first one is the result.
+    frontier, models, chosen
+        As for `trade_chart`.
+    settings : sequence of (str, str), optional
+        Names and values, shown as a table.
+
+    Returns
+    -------
+    list of Path
+        Both files.
+
+    Raises
+    ------
+    StateError
+        They cannot be written.
+    """
+    chart = trade_chart("trade", frontier=frontier, models=models, chosen=chosen)
+    css = static("report.css")
+    style = _STYLE + "\n".join(line for line in str(css).splitlines() if line.startswith(".chart"))
+    picture = str(chart).replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    begin = picture.index(">") + 1
+    page = (
+        environment()
+        .get_template("trade.html")
+        .render(
+            title=title,
+            statements=statements,
+            chart=chart,
+            frontier=frontier,
+            models=models,
+            chosen=chosen,
+            settings=settings,
+            style=css,
+            policy=f"default-src 'none'; style-src {policy_hash(css)}; base-uri 'none'; form-action 'none'",
+        )
+    )
+    files = {
+        out / "plan.svg": f"{picture[:begin]}<style>{style}</style>{picture[begin:]}\n",
+        out / "plan.html": page,
+    }
+    for path, text in files.items():
+        _write(path, text)
+    return list(files)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        # Half of a surrogate pair is legal in JSON and in no file.
+        write_atomically(path, text.encode("utf-8", "replace").decode())
+    except OSError as error:
+        raise StateError(
+            f"{path}: cannot be written ({error.strerror or error}): choose another directory."
+        ) from error
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Return round values that enclose both, about five of them."""
+    rough = max(high - low, 1e-3 * max(abs(high), 1e-9)) / 4
+    unit = 10.0 ** math.floor(math.log10(rough))
+    step = next(unit * factor for factor in _STEPS if unit * factor >= rough * 0.999)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [number * step for number in range(first, max(last, first + 1) + 1)]
+
+
+def _line(frame: Frame, points: Sequence[TradePoint], kind: str) -> None:
+    if len(points) > 1:
+        drawn = " ".join(f"{frame.x(point.cost):.1f},{frame.y(point.performance):.1f}" for point in points)
+        frame.add('<polyline class="{kind}" points="{points}"/>', kind=kind, points=drawn)
+
+
+def _dot(frame: Frame, point: TradePoint, kind: str, radius: float) -> None:
+    frame.add(
+        '<circle class="{kind}" cx="{x}" cy="{y}" r="{r}"><title>{about}</title></circle>',
+        kind=kind,
+        x=frame.x(point.cost),
+        y=frame.y(point.performance),
+        r=radius,
+        about=point.about,
+    )
+
+
+def _whiskers(frame: Frame, point: TradePoint, kind: str) -> None:
+    x, y = frame.x(point.cost), frame.y(point.performance)
+    if point.performance_interval is not None:
+        low, high = frame.y(point.performance_interval.lower), frame.y(point.performance_interval.upper)
+        frame.line((x, low, x, high), kind)
+        for end in (low, high):
+            frame.line((x - 4, end, x + 4, end), kind)
+    if point.cost_interval is not None:
+        frame.line((frame.x(point.cost_interval.lower), y, frame.x(point.cost_interval.upper), y), kind)
+
+
+def _name(frame: Frame, point: TradePoint, name: str, *, above: bool) -> None:
+    """Write a name beside the end of an interval, where no line passes."""
+    sure = point.performance_interval
+    end = point.performance if sure is None else sure.upper if above else sure.lower
+    x, y = frame.x(point.cost), frame.y(end) + 5.0
+    right = x > (LEFT + WIDTH - RIGHT) / 2
+    short = name if len(name) <= _LONGEST else "\N{HORIZONTAL ELLIPSIS}" + name[1 - _LONGEST :]
+    frame.text(
+        x - 9 if right else x + 9, min(y, HEIGHT - BOTTOM - 4.0), short, kind="end" if right else "start"
+    )
+
+
+def _mark(frame: Frame, chosen: TradePoint) -> None:
+    x, y = frame.x(chosen.cost), frame.y(chosen.performance)
+    frame.add(
+        '<path class="certified" d="M{a} {y}L{x} {b}L{c} {y}L{x} {d}Z"><title>{about}</title></path>',
+        x=x,
+        y=y,
+        a=x - 8,
+        c=x + 8,
+        b=y - 8,
+        d=y + 8,
+        about=chosen.about,
+    )

@@ -1,0 +1,97 @@
+"""A plan that is carried out does what its replay says, and only with the models it was made for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from calibrant.cascade import CascadePlan, KeepPolicy, KeepRule, plan_cascade, replay
+from calibrant.core import ConfigurationError, Example, StateError
+from calibrant.evaluation import BatchEvaluator
+from calibrant.inference import Classifier
+from calibrant.testing import FakeClient
+
+LABELS = ["cat", "dog"]
+N = 200
+
+
+def classifiers() -> tuple[list[Classifier], list[Example]]:
+    """Return a small model that knows when it is right, a large one, and labelled rows."""
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 2, N)
+    confidence = (0.5 + 0.5 * rng.random(N) ** 0.3).round(4)
+    answers = [
+        np.where(rng.random(N) < confidence, truth, 1 - truth),
+        np.where(rng.random(N) < 0.97, truth, 1 - truth),
+    ]
+    sure = [confidence, np.full(N, 0.99)]
+
+    def model(place: int) -> Classifier:
+        rule = {f"row-{row}.": (LABELS[answers[place][row]], float(sure[place][row])) for row in range(N)}
+        client = FakeClient(LABELS, lambda text, _: rule[text], name=("small", "large")[place])
+        return Classifier(model=client, labels=LABELS, field="category", prompt="Which?")
+
+    rows = [Example(input=f"row-{row}.", answer=LABELS[truth[row]]) for row in range(N)]
+    return [model(0), model(1)], rows
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> tuple[list[Classifier], list[Example], CascadePlan, list[Path]]:
+    """Return classifiers, rows, a certified plan, and the runs it was made from."""
+    models, rows = classifiers()
+    runs = [tmp_path / "small", tmp_path / "large"]
+    for model, out in zip(models, runs, strict=True):
+        BatchEvaluator(model).evaluate(rows, out=out)
+    return models, rows, plan_cascade(*runs, small_cost=1, large_cost=50, epsilon=0.05), runs
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        None,
+        KeepRule.from_threshold(0.0),
+        KeepRule(edges=(0.6, 0.8, 0.95), keeps=(True, False, True, False)),
+    ],
+)
+@pytest.mark.parametrize("calibrated", [False, True])
+def test_live_answers_are_those_of_the_replay(
+    recorded: tuple[list[Classifier], list[Example], CascadePlan, list[Path]],
+    rule: KeepRule | None,
+    calibrated: bool,
+) -> None:
+    """The certified threshold, zero, and rules that are no thresholds; calibrated or not."""
+    models, rows, plan, runs = recorded
+    if rule is not None:
+        policy = KeepPolicy(name="any", members=(0, 1), rules=(rule,), calibrated=calibrated)
+        plan = replace(plan, policy=policy)
+    expected = replay(plan, *runs)
+    answers = plan.cascade(models).classify_many([row.input for row in rows])
+    right = np.mean([answer.label == row.answer for answer, row in zip(answers, rows, strict=True)])
+    assert right == pytest.approx(expected.accuracy.estimate)
+    kept = np.mean([len(answer.steps) == 1 for answer in answers])
+    assert kept == pytest.approx(expected.share_small.estimate)
+
+
+def test_a_model_alone_is_its_classifier(
+    recorded: tuple[list[Classifier], list[Example], CascadePlan, list[Path]],
+) -> None:
+    """There is nothing to escalate to."""
+    models, _, plan, _ = recorded
+    for place, model in enumerate(models):
+        assert replace(plan, policy=KeepPolicy.alone(place)).cascade(models) is model
+
+
+def test_other_classifiers_and_options_that_are_planned_are_refused(
+    recorded: tuple[list[Classifier], list[Example], CascadePlan, list[Path]],
+) -> None:
+    """In the wrong order, under another prompt, or with another threshold."""
+    models, _, plan, _ = recorded
+    with pytest.raises(StateError, match=r"model 1 .*differs in model"):
+        plan.cascade(models[::-1])
+    with pytest.raises(StateError, match="differs in prompt"):
+        plan.cascade([models[0].with_prompt("Quite another one."), models[1]])
+    with pytest.raises(ConfigurationError, match="threshold"):
+        plan.cascade(models, threshold=0.5)

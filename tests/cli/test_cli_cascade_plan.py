@@ -1,0 +1,291 @@
+"""``calibrant cascade``: plan, replay and run, with files, exit codes and bad input."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from calibrant.cascade import CascadePlan, KeepPolicy, KeepRule, plan_cascade
+from calibrant.cli import app
+from calibrant.inference import _classifier
+from calibrant.testing import FakeClient
+
+N = 400
+
+
+def write(path: Path, correct: Any, confidence: Any, **changes: Any) -> Path:
+    """Write a run in which the rows are right as given; None is a row that failed."""
+    rows = [
+        {
+            "index": row,
+            "input": f"text {row}",
+            "answer": "cat",
+            "label": None if right is None else "cat" if right else "dog",
+            "confidence": None if right is None else float(sure),
+            "correct": None if right is None else bool(right),
+            "outcome": "error" if right is None else "ok",
+            **changes,
+        }
+        for row, (right, sure) in enumerate(zip(correct, confidence, strict=True))
+    ]
+    path.mkdir(exist_ok=True)
+    (path / "predictions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> tuple[Path, Path]:
+    """Return runs of a model that knows when it is right, and of one that nearly always is."""
+    rng = np.random.default_rng(0)
+    confidence = rng.random(N) ** 0.3
+    small: list[Any] = (rng.random(N) < confidence).tolist()
+    small[7] = None
+    large = (rng.random(N) < 0.97).tolist()
+    return write(tmp_path / "small", small, confidence), write(tmp_path / "large", large, np.ones(N))
+
+
+def cascade(*arguments: object) -> Result:
+    """Run the command line in this process."""
+    return CliRunner().invoke(app, ["cascade", *map(str, arguments)])
+
+
+COSTS = ("--small-cost", 1, "--large-cost", 50)
+
+
+def test_a_plan_is_printed_and_written_with_its_picture(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    """Failed rows are accounted for; the files are whole and load nothing."""
+    out = tmp_path / "out" / "plan"
+    result = cascade("plan", *runs, *COSTS, "--epsilon", 0.05, "--out", out)
+    assert result.exit_code == 0, result.stderr
+    assert "Certified: its accuracy is within 0.05 of always using large" in result.stdout
+    assert "1 failed for the server's reasons" in result.stdout
+    plan = CascadePlan.load(out)
+    assert plan.certified
+    assert plan.rows.paired == N - 1
+    svg = ET.fromstring((out / "plan.svg").read_text())  # noqa: S314  (our own file)
+    assert svg.tag == "{http://www.w3.org/2000/svg}svg"
+    page = (out / "plan.html").read_text()
+    assert plan.policy.name in page
+    assert "http://" not in page.replace("http://www.w3.org/2000/svg", "")
+    assert "<script" not in page
+
+
+def test_json_holds_the_plan(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    """One object, equal to the file but for what names the file's kind."""
+    result = cascade("plan", *runs, *COSTS, "--epsilon", 0.05, "--out", tmp_path / "out", "--json")
+    printed = json.loads(result.stdout)
+    stored = json.loads((tmp_path / "out" / "plan.json").read_text())
+    assert {**printed, "kind": "cascade plan", "version": 1} == stored
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (("--epsilon", 0.05), 0),
+        (("--epsilon", 0.0001), 3),
+        (("--budget", 30, "--epsilon", 0.0001), 3),
+        (("--target-accuracy", 0.9), 3),
+    ],
+)
+def test_a_required_certificate_that_is_missing_exits_with_3(
+    runs: tuple[Path, Path], tmp_path: Path, options: tuple[object, ...], code: int
+) -> None:
+    """The plan is written all the same."""
+    out = tmp_path / "out"
+    result = cascade("plan", *runs, *COSTS, *options, "--require-certified", "--out", out)
+    assert result.exit_code == code, result.output
+    assert ("--require-certified" in result.stderr) == (code == 3)
+    assert (out / "plan.json").exists()
+    assert cascade("plan", *runs, *COSTS, *options, "--out", out).exit_code == 0
+
+
+def test_costs_come_from_the_runs_where_they_hold_them(tmp_path: Path) -> None:
+    """None given, none needed."""
+    small = write(tmp_path / "a", [True] * 20, [0.9] * 20, cost=0.001)
+    large = write(tmp_path / "b", [True] * 20, [0.9] * 20, cost=0.02)
+    result = cascade("plan", small, large, "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.stderr
+    assert [model.cost for model in CascadePlan.load(tmp_path / "out").models] == pytest.approx([0.001, 0.02])
+
+
+def test_a_replay_of_a_plan_is_its_price_on_these_rows(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    """And a threshold is priced without a plan."""
+    cascade("plan", *runs, *COSTS, "--epsilon", 0.05, "--out", tmp_path / "out")
+    threshold = CascadePlan.load(tmp_path / "out").threshold
+    by_plan = json.loads(cascade("replay", tmp_path / "out", *runs, "--json").stdout)
+    costs = ("--cost", 1, "--cost", 50)
+    by_hand = json.loads(cascade("replay", *runs, "--threshold", repr(threshold), *costs, "--json").stdout)
+    assert by_plan["accuracy"] == by_hand["accuracy"]
+    assert by_plan["cost"] == by_hand["cost"]
+    text = cascade("replay", tmp_path / "out", *runs)
+    assert text.exit_code == 0
+    assert "answered by small" in text.stdout
+    assert "minus large alone" in text.stdout
+
+
+def test_a_run_that_ended_early_is_planned_with_a_warning(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    """Its rows are there, but not all of them."""
+    (runs[0] / "run.json").write_text(json.dumps({"prompt": "p", "user_template": None, "model": "m"}))
+    result = cascade("plan", *runs, *COSTS, "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.stderr
+    assert "not finished" in result.stderr
+
+
+def test_three_runs_make_a_chain(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    """From small to large."""
+    small, large = runs
+    result = cascade(
+        "plan",
+        small,
+        small,
+        large,
+        *COSTS,
+        "--between-cost",
+        10,
+        "--epsilon",
+        0.05,
+        "--out",
+        tmp_path / "out",
+    )
+    assert result.exit_code == 0, result.stderr
+    assert len(CascadePlan.load(tmp_path / "out").models) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("plan", "SMALL", *COSTS, "--out", "OUT"), "at least two models"),
+        (("plan", "SMALL", "LARGE", "--out", "OUT"), "cost of an answer"),
+        (("plan", "SMALL", "OUT/none", *COSTS, "--out", "OUT"), "no such file"),
+        (("plan", "SMALL", "LARGE", *COSTS, "--epsilon", 2, "--out", "OUT"), "epsilon"),
+        (
+            ("plan", "SMALL", "LARGE", *COSTS, "--budget", 9, "--target-accuracy", 1, "--out", "OUT"),
+            "got both",
+        ),
+        (("plan", "SMALL", "LARGE", *COSTS, "--certify-on", "none", "--out", "OUT"), "certify_on"),
+        (("replay", "--threshold", 3, "--cost", 1, "--cost", 2, "SMALL", "LARGE"), "threshold in"),
+        (("replay", "OUT/plan.json", "SMALL", "LARGE"), "cannot be read"),
+        (("replay", "SMALL/predictions.jsonl"), "damaged"),
+        (("run", "OUT/plan.json", "task.toml", "--text", "x"), "cannot be read"),
+    ],
+)
+def test_bad_input_exits_with_2_and_one_line(
+    runs: tuple[Path, Path],
+    tmp_path: Path,
+    arguments: tuple[object, ...],
+    message: str,
+) -> None:
+    """What was expected, what came, what to do."""
+    places = {"SMALL": str(runs[0]), "LARGE": str(runs[1]), "OUT": str(tmp_path / "out")}
+    result = cascade(
+        *(re.sub("SMALL|LARGE|OUT", lambda found: places[found[0]], str(one)) for one in arguments)
+    )
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr
+    assert result.stderr.startswith("error: ")
+
+
+def test_runs_of_other_rows_are_refused(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    """Naming the first row that differs."""
+    short = write(tmp_path / "short", [True] * (N - 1), [0.9] * (N - 1))
+    result = cascade("plan", runs[0], short, *COSTS, "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert f"text {N - 1}" in result.stderr or f"'{N - 1}'" in result.stderr
+
+
+def task(path: Path) -> Path:
+    """Write a task file without rows."""
+    path.write_text('name = "t"\nlabels = ["cat", "dog"]\nfield = "c"\nprompt = "Which?"\n')
+    return path
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "--text or --file to classify, or --out"),
+        (("--text", "x", "--out", "o"), "got both"),
+        (("--text", "x"), "a task file for each of the 2 models"),
+        (("--text", "x", "--model", "a"), "--model once for each of the 2 models"),
+    ],
+)
+def test_a_plan_is_run_with_all_its_models(
+    runs: tuple[Path, Path], tmp_path: Path, options: tuple[object, ...], message: str
+) -> None:
+    """Before any of them is opened."""
+    cascade("plan", *runs, *COSTS, "--epsilon", 0.05, "--out", tmp_path / "out")
+    result = cascade("run", tmp_path / "out", task(tmp_path / "task.toml"), *options)
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr
+
+
+@pytest.fixture
+def planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_task: Callable[..., Path]
+) -> tuple[Path, Path]:
+    """Return a plan that keeps what the small model says of cats, and the task of both models."""
+    labels = ["cat", "dog"]
+    fakes = {
+        "small": FakeClient(labels, {"meow": ("cat", 0.9), "woof": ("cat", 0.6)}, name="small"),
+        "large": FakeClient(labels, {"meow": ("cat", 0.9), "woof": ("dog", 0.9)}, name="large"),
+    }
+
+    def open_fake(model: Any, *_: object, **__: object) -> Any:
+        return fakes[model] if isinstance(model, str) else model
+
+    monkeypatch.setattr(_classifier, "open_client", open_fake)
+    path = write_task()
+    runs = []
+    for name in fakes:
+        out = tmp_path / name
+        found = CliRunner().invoke(
+            app, ["evaluate", str(path), "--model", name, "--no-cache", "--out", str(out)]
+        )
+        assert found.exit_code == 0, found.output
+        runs.append(out)
+    plan = plan_cascade(*runs, small_cost=1, large_cost=50)
+    rule = KeepRule.from_threshold(0.8)
+    policy = KeepPolicy(name="threshold 0.8", members=(0, 1), rules=(rule,))
+    replace(plan, policy=policy).save(tmp_path / "plan.json")
+    return tmp_path / "plan.json", path
+
+
+MODELS = ("--model", "small", "--model", "large")
+
+
+def test_texts_are_classified_as_planned(planned: tuple[Path, Path]) -> None:
+    """By the small model where it is sure enough; the other model is named."""
+    result = cascade("run", *planned, *MODELS, "--text", "meow", "--text", "woof")
+    assert result.exit_code == 0, result.stderr
+    assert [line.split("\t")[0] for line in result.stdout.splitlines()] == ["cat", "dog"]
+    found = cascade("run", *planned, *MODELS, "--text", "meow", "--text", "woof", "--json")
+    steps = [[step["model"] for step in json.loads(line)["steps"]] for line in found.stdout.splitlines()]
+    assert steps == [["small"], ["small", "large"]]
+
+
+def test_labelled_rows_are_evaluated_as_planned(planned: tuple[Path, Path], tmp_path: Path) -> None:
+    """Into a directory like that of any evaluation; another task for each model does as well."""
+    out = tmp_path / "evaluated"
+    result = cascade("run", *planned, *MODELS, "--out", out)
+    assert result.exit_code == 0, result.output
+    assert "accuracy 1.000" in result.stdout
+    assert "escalated: 2 (50.0 %) of the rows" in result.stdout
+    assert len((out / "predictions.jsonl").read_text().splitlines()) == 4
+    plan, task_file = planned
+    twice = cascade("run", plan, task_file, task_file, *MODELS, "--out", out, "--json")
+    assert json.loads(twice.stdout)["rows"] == 4
+
+
+def test_models_the_plan_was_not_made_for_are_refused(planned: tuple[Path, Path]) -> None:
+    """In the wrong order, here."""
+    result = cascade("run", *planned, "--model", "large", "--model", "small", "--text", "meow")
+    assert result.exit_code == 2
+    assert "This plan was made for something else" in result.stderr
