@@ -1,8 +1,14 @@
 """The cheapest model that is sure enough: confidence methods, cascades, AutoMix, and their planning."""
 
-from calibrant.cascade._answers import normalised_answer, token_f1
 from calibrant.cascade._cascade import Cascade
-from calibrant.cascade._curves import (
+from calibrant.cascade._escalation import Calibrator, EscalationRule
+from calibrant.cascade._limits import RowLimits
+from calibrant.cascade._models import CascadeModel
+from calibrant.cascade._named import METHOD_NAMES, method_named
+from calibrant.cascade._order import EscalationOrder
+from calibrant.cascade._protocol import Answered, Assessment, ConfidenceMethod, NoEvidence
+from calibrant.cascade.automix._answers import normalised_answer, token_f1
+from calibrant.cascade.automix._curves import (
     CostRatioLift,
     ReferenceLine,
     RegionLifts,
@@ -10,47 +16,47 @@ from calibrant.cascade._curves import (
     reference_line,
     region_lifts,
 )
-from calibrant.cascade._entailment import AutoMixEntailment
-from calibrant.cascade._escalation import Calibrator, EscalationRule
-from calibrant.cascade._filters import TokenFilter
-from calibrant.cascade._frontier import RoutingFrontier, routing_frontier
-from calibrant.cascade._guarantee import CertifiedCascade, certify_cascade
-from calibrant.cascade._ibc import ibc, ibc_lift
-from calibrant.cascade._label_probability import LabelProbability
-from calibrant.cascade._learned import LearnedScorer
-from calibrant.cascade._limits import RowLimits
-from calibrant.cascade._meta import MetaVerifier, SelfConsistencyMetaVerifier, ThresholdMetaVerifier
-from calibrant.cascade._models import CascadeModel
-from calibrant.cascade._named import METHOD_NAMES, method_named
-from calibrant.cascade._order import EscalationOrder
-from calibrant.cascade._plan import CascadePlan, FrontierPoint, PlanCertificate, PlannedModel, PlanningRows
-from calibrant.cascade._planner import plan_cascade
-from calibrant.cascade._policy import RoutingDecisions, RoutingPolicy, SignalBins
-from calibrant.cascade._pomdp import PomdpForm, POMDPMetaVerifier, Rewards
-from calibrant.cascade._pomdp_file import (
+from calibrant.cascade.automix._frontier import RoutingFrontier, routing_frontier
+from calibrant.cascade.automix._ibc import ibc, ibc_lift
+from calibrant.cascade.automix._meta import MetaVerifier, SelfConsistencyMetaVerifier, ThresholdMetaVerifier
+from calibrant.cascade.automix._policy import RoutingDecisions, RoutingPolicy, SignalBins
+from calibrant.cascade.automix._pomdp import PomdpForm, POMDPMetaVerifier, Rewards
+from calibrant.cascade.automix._pomdp_file import (
     PomdpSpecification,
     format_pomdp,
     parse_pomdp,
     read_pomdp,
     write_pomdp,
 )
-from calibrant.cascade._priced import PricedPolicy
-from calibrant.cascade._protocol import Answered, Assessment, ConfidenceMethod, NoEvidence
-from calibrant.cascade._recorded import RecordedRun, recorded_run
-from calibrant.cascade._replay import replay
-from calibrant.cascade._rules import KeepPolicy, KeepRule
-from calibrant.cascade._self_verify import SELF_VERIFY_PROMPT, SelfVerify
-from calibrant.cascade._several import (
+from calibrant.cascade.automix._several import (
     CascadeDecisions,
     CascadeFrontier,
     CascadePolicy,
     cascade_frontier,
     plan_models,
 )
-from calibrant.cascade._token_methods import AvgLogprob, Hybrid, Margin
-from calibrant.cascade._tree import CascadeAction
-from calibrant.cascade._verification import Verification, Verifier
-from calibrant.cascade._verifier_prompt import VERIFIER_PROMPT, VerifierPrompt
+from calibrant.cascade.automix._tree import CascadeAction
+from calibrant.cascade.methods._entailment import AutoMixEntailment
+from calibrant.cascade.methods._filters import TokenFilter
+from calibrant.cascade.methods._label_probability import LabelProbability
+from calibrant.cascade.methods._learned import LearnedScorer
+from calibrant.cascade.methods._self_verify import SELF_VERIFY_PROMPT, SelfVerify
+from calibrant.cascade.methods._token_methods import AvgLogprob, Hybrid, Margin
+from calibrant.cascade.methods._verification import Verification, Verifier
+from calibrant.cascade.methods._verifier_prompt import VERIFIER_PROMPT, VerifierPrompt
+from calibrant.cascade.planning._guarantee import CertifiedCascade, certify_cascade
+from calibrant.cascade.planning._plan import (
+    CascadePlan,
+    FrontierPoint,
+    PlanCertificate,
+    PlannedModel,
+    PlanningRows,
+)
+from calibrant.cascade.planning._planner import plan_cascade
+from calibrant.cascade.planning._priced import PricedPolicy
+from calibrant.cascade.planning._recorded import RecordedRun, recorded_run
+from calibrant.cascade.planning._replay import replay
+from calibrant.cascade.planning._rules import KeepPolicy, KeepRule
 
 __all__ = [
     "METHOD_NAMES",

@@ -1,0 +1,1 @@
+"""When to ask the larger model: frontiers, meta-verifiers and their policies, as pure functions of scores."""

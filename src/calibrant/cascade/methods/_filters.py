@@ -1,0 +1,103 @@
+"""Which tokens of an answer its confidence is read from."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Final, Literal, TypeAlias, get_args
+
+from calibrant.cascade.methods._tool_calls import argument_spans
+from calibrant.core import Completion, ConfigurationError, LogprobsUnavailableError, Token
+from calibrant.logprobs import align
+
+__all__ = ["TokenFilter", "check_filter", "kept_tokens"]
+
+TokenFilter: TypeAlias = Literal["all", "stop", "label", "tool_call_args"]
+"""``all``: every token. ``label``: those that hold content of the label field's value. ``stop``: all
+but special, stop and layout tokens. ``tool_call_args``: those that hold values of a tool call's arguments.
+"""
+
+# JSON punctuation, quotes, the marks of a code fence, and white space.
+_LAYOUT: Final = b'{}[]:,"` \t\r\n\v\f'
+_SPECIAL = re.compile(
+    rb"<[|\xef][^<>\s]*[|\x9c]>"  # <|im_end|>, and DeepSeek's with full-width bars
+    rb"|</?s>|<(?:bos|eos|pad|unk|eot|eom|start_of_turn|end_of_turn|end_of_sentence|endoftext)>"
+    rb"|\[/?INST\]"
+)
+_FENCE = re.compile(rb"\s*```[\w+-]*[ \t]*(?=\r?\n|$)")
+
+
+def check_filter(token_filter: object) -> None:
+    """Raise ConfigurationError where `token_filter` is none."""
+    if token_filter not in get_args(TokenFilter):
+        known = ", ".join(map(repr, get_args(TokenFilter)))
+        raise ConfigurationError(f"Expected token_filter to be one of {known}, got {token_filter!r}.")
+
+
+def kept_tokens(tokens: Sequence[Token], which: TokenFilter, *, text: str, field: str) -> tuple[Token, ...]:
+    """Return the tokens that count, in order, at least one.
+
+    A token is dropped by ``stop`` if all it holds is JSON punctuation (braces, brackets, colons,
+    commas, quotes), backticks or white space, nothing at all, or one special token such as
+    ``<|im_end|>`` or ``</s>``; the first line of a code fence is dropped as a whole. A token that
+    holds anything else beside them counts.
+
+    Parameters
+    ----------
+    tokens : sequence of Token
+        All tokens of the answer.
+    which : TokenFilter
+        Which of them count.
+    text : str
+        The answer, as the model wrote it.
+    field : str
+        JSON path of the label, for ``label``.
+
+    Raises
+    ------
+    LogprobsUnavailableError
+        No token counts, or the label cannot be found among them.
+    """
+    if which == "label":
+        return align(Completion(text=text, tokens=tuple(tokens)), field).content()
+    if which == "tool_call_args":
+        kept = _holding_arguments(tokens)
+    elif which == "stop":
+        kept = _holding_content(tokens)
+    else:
+        kept = tuple(tokens)
+    if not kept:
+        wanted = "values of a tool call's arguments" if which == "tool_call_args" else "content"
+        raise LogprobsUnavailableError(
+            f"Expected tokens that hold {wanted}, got none among {len(tokens)} tokens of {text[:80]!r}: use another "
+            "token_filter, such as 'label' or 'all'."
+        )
+    return kept
+
+
+def _holding_content(tokens: Sequence[Token]) -> tuple[Token, ...]:
+    fence = _FENCE.match(b"".join([token.data for token in tokens]))
+    behind = 0 if fence is None else fence.end()
+    ends = accumulate([len(token.data) for token in tokens])
+    return tuple(
+        token
+        for token, end in zip(tokens, ends, strict=True)
+        if end > behind and token.data.strip(_LAYOUT) and not _SPECIAL.fullmatch(token.data.strip())
+    )
+
+
+def _holding_arguments(tokens: Sequence[Token]) -> tuple[Token, ...]:
+    spans = argument_spans(b"".join([token.data for token in tokens]))
+    ends = [end for _, end in spans]
+    kept: list[Token] = []
+    start = 0
+    for token in tokens:
+        # An empty token counts where it stands in a value: some servers report a cut character so.
+        end = start + max(1, len(token.data))
+        at = bisect_left(ends, start + 1)
+        if at < len(spans) and spans[at][0] < end:
+            kept.append(token)
+        start += len(token.data)
+    return tuple(kept)

@@ -1,0 +1,127 @@
+"""The probability of the label as confidence, calibrated or not."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calibrant.calibration import ConfidenceCalibrator
+from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
+from calibrant.cascade.methods._checks import check_native, is_number
+from calibrant.core import CalibrantError, ConfigurationError, NotFittedError
+
+__all__ = ["Calibrator", "LabelProbability"]
+
+_LEAST = 1e-300  # as in `Prediction.log_confidence`
+
+
+class Calibrator(Protocol):
+    """Turns confidence into the share of rows that are right."""
+
+    def predict(self, confidence: ArrayLike, /) -> NDArray[np.float64]:
+        """Return calibrated confidence, in [0, 1], shape (n,)."""
+        ...
+
+
+class LabelProbability:
+    """The probability of the label, as the classifier reports it, calibrated or not.
+
+    It needs no tokens: labels that were scored (``exact``), read from tokens (``masked``, ``raw``) or
+    sampled all have one. The native unit is the natural logarithm of the confidence, calibration
+    included; confidences below 1e-300 count as that.
+
+    The default threshold is 0.7, as for other methods whose confidence reads as the chance of being
+    right. It must lie above 0.5: the more probable of two labels never falls below that.
+
+    Parameters
+    ----------
+    calibrator : ConfidenceCalibrator or object with ``predict``, optional
+        Fitted on other rows; takes confidences of shape (n,). Those of `calibrant.calibration` are also
+        told the labels.
+
+    Raises
+    ------
+    NotFittedError
+        The calibrator was not fitted.
+    ConfigurationError
+        It has no ``predict``.
+
+    Examples
+    --------
+    >>> round(LabelProbability().to_confidence(-0.105), 2)
+    0.9
+    """
+
+    name: ClassVar[str] = "label_probability"
+    default_threshold: ClassVar[float] = 0.7
+    top_logprobs: ClassVar[int] = 0
+    needs_tokens: ClassVar[bool] = False
+
+    def __init__(self, *, calibrator: ConfidenceCalibrator | Calibrator | None = None) -> None:
+        if calibrator is not None and not callable(getattr(calibrator, "predict", None)):
+            raise ConfigurationError(
+                f"Expected a calibrator with predict, got {calibrator!r}: take one of calibrant.calibration, such as "
+                "the calibrator of what select_calibrator returns."
+            )
+        if isinstance(calibrator, ConfidenceCalibrator) and not hasattr(calibrator, "rows_"):
+            name = type(calibrator).__name__
+            raise NotFittedError(f"Expected a fitted {name}, got one before fit: call fit or load it first.")
+        self.calibrator = calibrator
+
+    async def assess(self, answered: Answered) -> Assessment | NoEvidence:
+        """Return the probability of the label; no evidence where the prediction has none."""
+        given, label = answered.prediction.confidence, answered.prediction.label
+        if given is None or label is None:
+            return NoEvidence(
+                reason="Expected a prediction with a confidence, got one without: use a model that reports "
+                "log-probabilities, or scoring='sampled'."
+            )
+        try:
+            confidence = self._calibrated(given, label)
+        except CalibrantError as error:
+            return NoEvidence(reason=f"The calibrator failed: {error}")
+        if not (is_number(confidence) and 0.0 <= confidence <= 1.0):
+            return NoEvidence(
+                reason=f"Expected a confidence in [0, 1], got {confidence!r} from {given!r}: check the calibrator."
+            )
+        return Assessment(confidence=confidence, native=math.log(max(confidence, _LEAST)))
+
+    def _calibrated(self, confidence: float, label: str) -> float:
+        if self.calibrator is None:
+            return float(confidence)
+        if isinstance(self.calibrator, ConfidenceCalibrator):
+            return float(self.calibrator.predict([confidence], predicted=[label])[0])
+        return float(self.calibrator.predict(np.array([confidence]))[0])
+
+    def to_confidence(self, native: float) -> float:
+        """Return the confidence of a natural logarithm.
+
+        Raises
+        ------
+        ConfigurationError
+            It is not a finite number <= 0.
+        """
+        return math.exp(check_native("the natural logarithm of a probability", native, high=0.0))
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return the method's name and what its calibrator learned."""
+        return {"method": self.name, "calibrator": self._calibrator_record()}
+
+    def _calibrator_record(self) -> object:
+        calibrator = self.calibrator
+        if calibrator is None:
+            return None
+        if isinstance(calibrator, ConfidenceCalibrator):
+            record = calibrator.to_record()
+            return {"method": record["method"], "learned": record["learned"]}
+        # What a foreign one learned is not known, but what it does is.
+        curve = np.asarray(calibrator.predict(np.linspace(0.0, 1.0, 1001)), dtype="<f8")
+        return {"class": type(calibrator).__qualname__, "sha256": hashlib.sha256(curve.tobytes()).hexdigest()}
+
+    def close(self) -> None:
+        """Nothing is held."""

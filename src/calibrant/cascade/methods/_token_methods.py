@@ -1,0 +1,286 @@
+"""Confidence read from the log-probabilities of an answer's tokens."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
+from calibrant.cascade.methods._checks import check_native, check_share
+from calibrant.cascade.methods._filters import TokenFilter, check_filter, kept_tokens
+from calibrant.core import ConfigurationError, LogprobsUnavailableError, Token
+from calibrant.logprobs import UnparsedError, field_value
+
+__all__ = ["AvgLogprob", "Hybrid", "Margin"]
+
+_SCALE: Final = 3.0  # nats
+_IMPOSSIBLE: Final = -9999.0
+# Alternatives below exp(-27.6) = 1e-12 are all the same to us, as they are in a label distribution:
+# OpenAI's -9999 for what it rules out would otherwise decide the mean of a whole answer.
+_LEAST: Final = math.log(1e-12)
+_TOLERANCE: Final = 1e-9
+
+
+def _mean_logprob(tokens: Sequence[Token]) -> float:
+    """Return the mean log-probability of the emitted tokens, in [-9999, 0]."""
+    return math.fsum(max(token.logprob, _IMPOSSIBLE) for token in tokens) / len(tokens)
+
+
+def _mean_gap(tokens: Sequence[Token]) -> float:
+    """Return the mean distance of the two most probable alternatives, in [0, 27.6] nats."""
+    return math.fsum(_gap(token) for token in tokens) / len(tokens)
+
+
+def _gap(token: Token) -> float:
+    listed = [logprob for _, logprob in token.top]
+    if all(data != token.data for data, _ in token.top):
+        listed.append(token.logprob)
+    if len(listed) < 2:
+        raise LogprobsUnavailableError(
+            f"Expected at least two alternatives at every token that counts, got {len(listed)} at {token.data!r}: "
+            "ask for top_logprobs of 2 or more, and leave out tokens that had no choice with token_filter='label'."
+        )
+    best, second = sorted(listed, reverse=True)[:2]
+    return max(best, _LEAST) - max(second, _LEAST)
+
+
+def _from_logprob(x: float) -> float:
+    return min(max((x + _SCALE) / _SCALE, 0.0), 1.0)
+
+
+def _from_gap(x: float) -> float:
+    return 1.0 - math.exp(-x / _SCALE) if x > 0.0 else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TokenMethod(ABC):
+    """What the methods share that read an answer's tokens."""
+
+    token_filter: TokenFilter = "label"  # noqa: S105 (no password)
+    name: ClassVar[str]
+    default_threshold: ClassVar[float]
+    needs_tokens: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_filter(self.token_filter)
+
+    async def assess(self, answered: Answered) -> Assessment | NoEvidence:
+        """Return the confidence of the tokens that count; no evidence where there are none."""
+        try:
+            native = self._measure(_evidence(answered, self.token_filter))
+        except LogprobsUnavailableError as error:
+            return NoEvidence(reason=str(error))
+        return Assessment(confidence=self.to_confidence(native), native=native)
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return the method's name and settings."""
+        return {"method": self.name, "token_filter": self.token_filter}
+
+    def close(self) -> None:  # noqa: B027 (done)
+        """Nothing is held."""
+
+    @abstractmethod
+    def to_confidence(self, native: float) -> float: ...
+
+    @abstractmethod
+    def _measure(self, tokens: Sequence[Token]) -> float: ...
+
+
+def _evidence(answered: Answered, token_filter: TokenFilter) -> tuple[Token, ...]:
+    """Return the tokens that count; LogprobsUnavailableError where nothing can be read from them."""
+    prediction, classifier = answered.prediction, answered.classifier
+    if not prediction.tokens:
+        raise LogprobsUnavailableError(
+            "Expected the answer's tokens with their log-probabilities, got none: decode the answer "
+            "(scoring='decode', without label_codes), keep its tokens (keep_tokens=True, top_logprobs of 1 or more) "
+            "and use a provider that reports log-probabilities; or use label_probability where labels are scored."
+        )
+    if classifier.prior_correction is not None:
+        _refuse_corrected(answered)
+    kept = kept_tokens(prediction.tokens, token_filter, text=prediction.text, field=classifier.field)
+    for token in kept:
+        # Reading an answer drops these; tokens that were made elsewhere may still hold them.
+        if not all(logprob <= 0.0 for logprob in (token.logprob, *(value for _, value in token.top))):
+            raise LogprobsUnavailableError(
+                f"Expected log-probabilities <= 0, got {token.logprob} at {token.data!r} or NaN or more among its "
+                "alternatives: the answer's evidence cannot be used."
+            )
+    return kept
+
+
+def _refuse_corrected(answered: Answered) -> None:
+    """Refuse an answer whose label was changed after it was written: its tokens speak of another one."""
+    prediction, classifier = answered.prediction, answered.classifier
+    try:
+        written = field_value(prediction.text, classifier.field)
+    except UnparsedError:
+        return
+    label = classifier.labels.canonical(written) if isinstance(written, str) else None
+    if label is not None and label != prediction.label:
+        raise LogprobsUnavailableError(
+            f"Expected the tokens of {prediction.label!r}, got those of {label!r}, which the label-prior correction "
+            "replaced: use label_probability, or leave the correction out."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AvgLogprob(_TokenMethod):
+    """How probable the emitted tokens were on average.
+
+    With x the mean natural log-probability of the tokens that count, the confidence is
+    ``clamp((x + 3) / 3, 0, 1)``: 1 where every token was certain, 0 from a mean of -3 down. The native
+    unit is x, in nats, <= 0.
+
+    The default threshold is 2/3, the confidence of x = -1: a geometric mean of 0.37 per token.
+
+    A log-probability is what the server reports: the probability under the grammar in ``masked``
+    space, the unconstrained model's in ``raw`` space. There, a label that a grammar forced on the model
+    looks improbable however clear the choice among the labels was, and nearly every answer of a small
+    model falls below the threshold: `LabelProbability` compares the labels with each other. Text that
+    was given to an embedded model has probability 1 and no alternatives; ``label`` leaves it out.
+
+    Parameters
+    ----------
+    token_filter : {"label", "all", "stop", "tool_call_args"}, default "label"
+        Which tokens count, see `TokenFilter`.
+
+    Raises
+    ------
+    ConfigurationError
+        `token_filter` is unknown.
+
+    Examples
+    --------
+    >>> round(AvgLogprob().to_confidence(-1.0), 3)
+    0.667
+    """
+
+    name: ClassVar[str] = "avg_logprob"
+    default_threshold: ClassVar[float] = 2.0 / 3.0
+    top_logprobs: ClassVar[int] = 1
+
+    def _measure(self, tokens: Sequence[Token]) -> float:
+        return _mean_logprob(tokens)
+
+    def to_confidence(self, native: float) -> float:
+        """Return the confidence of a mean natural log-probability.
+
+        Raises
+        ------
+        ConfigurationError
+            It is not a finite number <= 0.
+        """
+        return _from_logprob(check_native("a mean natural log-probability", native, high=0.0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Margin(_TokenMethod):
+    """How far the most probable token was ahead of the next on average.
+
+    With x the mean difference of the two highest log-probabilities at the tokens that count, the
+    confidence is ``1 - exp(-x / 3)``. The native unit is x, in nats, >= 0. The order in which
+    alternatives are listed does not matter, and the emitted token is one of them even where it is not
+    listed. Probabilities below 1e-12 count as 1e-12, so that no gap exceeds 27.6 nats and one
+    alternative that was ruled out does not outweigh tokens that were close. It says how
+    decided the model was, not that it was for the emitted token: under sampling, or in ``raw`` space
+    under a grammar, the two differ.
+
+    Every token that counts needs two alternatives. One that had no choice is no evidence of
+    anything.
+
+    Parameters
+    ----------
+    token_filter : {"label", "all", "stop", "tool_call_args"}, default "label"
+        Which tokens count, see `TokenFilter`.
+
+    Raises
+    ------
+    ConfigurationError
+        `token_filter` is unknown.
+
+    Examples
+    --------
+    >>> round(Margin().to_confidence(2.0), 3)
+    0.487
+    """
+
+    name: ClassVar[str] = "margin"
+    default_threshold: ClassVar[float] = 0.5
+    top_logprobs: ClassVar[int] = 2
+
+    def _measure(self, tokens: Sequence[Token]) -> float:
+        return _mean_gap(tokens)
+
+    def to_confidence(self, native: float) -> float:
+        """Return the confidence of a mean gap in nats.
+
+        Raises
+        ------
+        ConfigurationError
+            It is not a finite number >= 0.
+        """
+        return _from_gap(check_native("a mean gap in nats", native, low=0.0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hybrid(_TokenMethod):
+    """The weighted mean of the confidences of `AvgLogprob` and `Margin`.
+
+    The native unit is the confidence itself. Where a weight is 0 its evidence is not needed.
+
+    Parameters
+    ----------
+    logprob_weight, margin_weight : float, default 0.5
+        In [0, 1]; their sum is 1.
+    token_filter : {"label", "all", "stop", "tool_call_args"}, default "label"
+        Which tokens count, see `TokenFilter`.
+
+    Raises
+    ------
+    ConfigurationError
+        A weight is out of range, they do not add up to 1 (within 1e-9), or `token_filter` is unknown.
+    """
+
+    logprob_weight: float = 0.5
+    margin_weight: float = 0.5
+    name: ClassVar[str] = "hybrid"
+    default_threshold: ClassVar[float] = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        total = check_share("logprob_weight", self.logprob_weight)
+        total += check_share("margin_weight", self.margin_weight)
+        if abs(total - 1.0) > _TOLERANCE:
+            raise ConfigurationError(
+                f"Expected weights that add up to 1, got logprob_weight={self.logprob_weight!r} and "
+                f"margin_weight={self.margin_weight!r}, which make {total:g}: give both."
+            )
+
+    @property
+    def top_logprobs(self) -> int:
+        """Two, or one where the margin has no weight."""
+        return 2 if self.margin_weight > 0.0 else 1
+
+    def _measure(self, tokens: Sequence[Token]) -> float:
+        score = self.logprob_weight * _from_logprob(_mean_logprob(tokens))
+        if self.margin_weight > 0.0:
+            score += self.margin_weight * _from_gap(_mean_gap(tokens))
+        return min(score, 1.0)
+
+    def to_confidence(self, native: float) -> float:
+        """Return a weighted score as it is.
+
+        Raises
+        ------
+        ConfigurationError
+            It is not in [0, 1].
+        """
+        return check_share("a weighted score", native)
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return the method's name and settings."""
+        weights = {"logprob_weight": float(self.logprob_weight), "margin_weight": float(self.margin_weight)}
+        return {**super().describe(), **weights}

@@ -1,0 +1,374 @@
+"""AutoMix's verifier: a model is asked several times whether an answer is right."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from calibrant.cascade.methods._verifier_prompt import VERIFIER_PROMPT, VerifierPrompt
+from calibrant.core import (
+    Client,
+    CompletionRequest,
+    ConfigurationError,
+    ContextLengthError,
+    DataError,
+    LabelSet,
+    LogprobSpace,
+    Outcome,
+    Prediction,
+    Usage,
+)
+from calibrant.inference import (
+    AnswerReader,
+    Answers,
+    Calls,
+    Decoding,
+    Gate,
+    Limits,
+    ModelLike,
+    RetryPolicy,
+    ask_together,
+    call_options,
+    open_client,
+    run_sync,
+)
+from calibrant.inference.doctor import identity
+from calibrant.logprobs import enum_schema
+
+__all__ = ["Verification", "Verifier"]
+
+_FIELD: Final = "verdict"
+_CORRECT: Final = "correct"
+_INCORRECT: Final = "incorrect"
+_UNREADABLE: Final = "unreadable"
+_VERDICTS: Final = LabelSet([_CORRECT, _INCORRECT])
+# A context that nearly every model has room for, in characters: all samples are asked at once.
+_FITS: Final = 4_000
+_NOTHING: Final = Answers(given=(), failures=())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verification:
+    """What a verifier found out about one answer.
+
+    Attributes
+    ----------
+    confidence : float or None
+        ``verified_count / total_samples``, in [0, 1]; None where there is no verdict.
+    verified_count : int
+        Samples that say ``correct``.
+    total_samples : int
+        Samples that came back, those that cannot be read included; failed calls are not samples.
+    samples : tuple of str
+        What each says: ``correct``, ``incorrect`` or ``unreadable``.
+    usage : Usage
+        Tokens and cost of all samples.
+    attempts : int
+        Calls made, failed ones and retries included.
+    context_cut : int
+        Characters at the end of the context that the model had no room for.
+    reason : str
+        Why there is no verdict, or what went wrong on the way to it; else empty.
+    """
+
+    confidence: float | None
+    verified_count: int
+    total_samples: int
+    samples: tuple[str, ...] = ()
+    usage: Usage = Usage()
+    attempts: int = 0
+    context_cut: int = 0
+    reason: str = ""
+
+    @property
+    def majority(self) -> bool:
+        """Whether more than half of the samples say ``correct``; a tie is no majority."""
+        return 2 * self.verified_count > self.total_samples
+
+    @property
+    def unreadable(self) -> int:
+        """Samples that cannot be read as a verdict."""
+        return self.samples.count(_UNREADABLE)
+
+
+class Verifier:
+    """Asks a model several times whether an answer is right; the share that says so is the confidence [1]_.
+
+    The answer may be a label or any text, the question a text to classify or any question, with or
+    without a context the answer has to rest on. A sample is a vote only if it is exactly
+    ``{"verdict": "correct"}`` or ``{"verdict": "incorrect"}``, or one of the two words alone; any other
+    counts among the samples and not among the verified ones. Where no sample can be read, or fewer than
+    half of the calls succeed, there is no verdict.
+
+    A context that is too long for the model is cut at its end, by halves until it fits; question and
+    answer are never cut.
+
+    Parameters
+    ----------
+    model : str, Client or callable
+        See `calibrant.inference.open_client`. A callable is handed the messages alone: it has to sample by
+        itself.
+    k : int, default 8
+        Samples, at least 1.
+    temperature : float or None, default 1.0
+        What they are drawn at, above 0 (with a single sample, 0 will do); None leaves it to the provider.
+    prompt : str, optional
+        Used instead of our own, `VERIFIER_PROMPT`; see `VerifierPrompt`.
+    concurrency : int, default 10
+        Calls in flight at most; an embedded engine computes as many as it has slots.
+    call_seconds : float, optional
+        Deadline of one call.
+    options : mapping, optional
+        Handed to the provider with every call, such as ``api_base``. A ``seed`` is counted on from sample
+        to sample.
+    retry : RetryPolicy, optional
+        How passing faults are retried.
+
+    Raises
+    ------
+    ConfigurationError
+        A parameter is out of range, or the model cannot be opened.
+
+    References
+    ----------
+    .. [1] P. Aggarwal, A. Madaan et al., "AutoMix: Automatically Mixing Language Models", NeurIPS 2024,
+       arXiv:2310.12963, section 3.1.
+
+    Examples
+    --------
+    >>> from calibrant.testing import FakeClient
+    >>> judge = FakeClient(["correct", "incorrect"], lambda text: "correct", field="verdict")
+    >>> found = Verifier(judge, k=4).verify("Which animal purrs?", "the cat")
+    >>> found.confidence, found.verified_count, found.total_samples
+    (1.0, 4, 4)
+    """
+
+    def __init__(  # noqa: PLR0913 (keyword-only options)
+        self,
+        model: ModelLike,
+        *,
+        k: int = 8,
+        temperature: float | None = 1.0,
+        prompt: str | None = None,
+        concurrency: int = 10,
+        call_seconds: float | None = None,
+        options: Mapping[str, Any] | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        options = dict(options or {})
+        _check(k, temperature, options)
+        self.k = k
+        self.temperature = temperature
+        self.prompt = VerifierPrompt(VERIFIER_PROMPT if prompt is None else prompt)
+        gate = Gate(Limits(concurrency=concurrency, call_seconds=call_seconds))
+        self._owns_client = not isinstance(model, Client)
+        self.client = open_client(model, concurrency=concurrency, options=options)
+        self._options = call_options(options)
+        self._schema = enum_schema(_VERDICTS, _FIELD)
+        self._method = Decoding(
+            client=self.client,
+            reader=AnswerReader(labels=_VERDICTS, field=_FIELD, answer_field=_FIELD, space=LogprobSpace.NONE),
+            calls=Calls(policy=retry or RetryPolicy(), gate=gate),
+        )
+
+    @property
+    def model(self) -> str:
+        """The model's name."""
+        return self.client.name
+
+    def verify(self, question: str, answer: str, context: str | None = None) -> Verification:
+        """Return how many samples say that `answer` is right; see `averify`."""
+        return run_sync(self.averify(question, answer, context))
+
+    async def averify(self, question: str, answer: str, context: str | None = None) -> Verification:
+        """Return how many samples say that `answer` is right, for use inside an event loop.
+
+        Parameters
+        ----------
+        question : str
+            What was asked: a question, or a text to classify with its task.
+        answer : str
+            What was answered.
+        context : str, optional
+            What the answer has to rest on.
+
+        Returns
+        -------
+        Verification
+            Its confidence is None where there is no verdict, with the reason.
+
+        Raises
+        ------
+        DataError
+            Question or answer is empty, or the context is no text.
+        ContextLengthError
+            The model has no room for question and answer, even without a context.
+        ConfigurationError
+            The model cannot be asked at all.
+        """
+        for name, text in (("question", question), ("answer", answer)):
+            if not isinstance(text, str) or not text.strip():
+                raise DataError(
+                    f"Expected the {name} to verify to be a text that is not empty, got {text!r}."
+                )
+        if context is not None and not isinstance(context, str):
+            raise DataError(
+                f"Expected the context of a verification to be a text or None, got {context!r:.80}."
+            )
+        answers, kept = await self._samples(question, answer, context or "")
+        return self._counted(answers, context_cut=len(context or "") - len(kept))
+
+    async def _samples(self, question: str, answer: str, context: str) -> tuple[Answers, str]:
+        """Return all samples, and the context as far as the model had room for it."""
+        found = _NOTHING
+        # Of a long context a single call finds out whether it fits.
+        together = self.k if len(context) <= _FITS else 1
+        while True:
+            new = await self._ask(self.prompt.fill(question, answer, context), range(together))
+            found = _joined(found, new)
+            if not (context and _too_long(new)):
+                break
+            context = _beginning(context)
+            together = 1
+        if _too_long(new):
+            raise _refusal(found)
+        if new.given and together < self.k:
+            rest = await self._ask(self.prompt.fill(question, answer, context), range(together, self.k))
+            found = _joined(found, rest)
+        return found, context
+
+    async def _ask(self, text: str, numbers: range) -> Answers:
+        return await ask_together(self._method.predict(self._request(text, number)) for number in numbers)
+
+    def _request(self, text: str, number: int) -> CompletionRequest:
+        options = dict(self._options)
+        if self.temperature is not None:
+            options["temperature"] = self.temperature
+        if options.get("seed") is not None:
+            options["seed"] += number
+        return CompletionRequest(
+            messages=({"role": "user", "content": text},),
+            response_format=self._schema,
+            top_logprobs=0,
+            options=options,
+        )
+
+    def _counted(self, answers: Answers, *, context_cut: int) -> Verification:
+        samples = tuple(map(_vote, answers.given))
+        verified, total = samples.count(_CORRECT), len(samples)
+        problem = self._problem(answers, samples)
+        confidence = verified / total if total and not problem else None
+        return Verification(
+            confidence=confidence,
+            verified_count=verified,
+            total_samples=total,
+            samples=samples,
+            usage=answers.usage,
+            attempts=answers.attempts,
+            context_cut=context_cut,
+            reason=problem or _remark(answers, samples),
+        )
+
+    def _problem(self, answers: Answers, samples: tuple[str, ...]) -> str:
+        """Return why there is no verdict; nothing where there is one."""
+        if 2 * len(samples) < self.k:
+            return (
+                f"Expected at least half of {self.k} samples of the verifier, got {len(samples)}: "
+                f"{answers.failures[-1]}"
+            )
+        if samples.count(_UNREADABLE) < len(samples):
+            return ""
+        return (
+            f'Expected samples of the verifier to be {{"verdict": "correct"}} or {{"verdict": "incorrect"}}, '
+            f"none of {len(samples)} is: {_unread(answers)}. Use a model that keeps to a schema, or a prompt that "
+            "asks for this more clearly."
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """Return what can change a verification as JSON values, free of credentials."""
+        endpoint = getattr(self.client, "endpoint", None)
+        name, endpoint, options = identity(self.model, self._options, api_base=endpoint)
+        return {
+            "model": name,
+            "endpoint": endpoint,
+            "options": options,
+            "k": self.k,
+            "temperature": self.temperature,
+            "prompt": self.prompt.template,
+        }
+
+    def close(self) -> None:
+        """Free what the model holds; a client that was handed in is left open."""
+        if self._owns_client:
+            self.client.close()
+
+
+def _check(k: object, temperature: object, options: Mapping[str, Any]) -> None:
+    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+        raise ConfigurationError(
+            f"Expected k, the samples of a verifier, to be a whole number above 0, got {k!r}."
+        )
+    if "temperature" in options:
+        raise ConfigurationError(
+            "Expected no temperature among the options of a verifier: set temperature of Verifier itself."
+        )
+    if temperature is not None:
+        number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
+        if not number or not 0 <= temperature < math.inf or (temperature == 0 and k > 1):  # type: ignore[operator]
+            raise ConfigurationError(
+                f"Expected a temperature above 0 for the {k} samples of a verifier, got {temperature!r}: at 0 all "
+                "samples are alike, so ask for one (k=1)."
+            )
+    seed = options.get("seed")
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+        raise ConfigurationError(f"Expected the seed of a verifier to be a whole number, got {seed!r}.")
+
+
+def _vote(sample: Prediction) -> str:
+    """Return what a sample says; a model without schemas may write the word alone."""
+    if sample.label is not None:
+        return sample.label
+    word = sample.text.strip().strip("\"'`.") if sample.outcome is Outcome.UNPARSED else ""
+    return _VERDICTS.canonical(word) or _UNREADABLE
+
+
+def _remark(answers: Answers, samples: tuple[str, ...]) -> str:
+    remarks = []
+    if answers.failures:
+        failures = [failure for failure in answers.failures if not isinstance(failure, ContextLengthError)]
+        if failures:
+            remarks.append(f"{len(failures)} samples failed, the first: {failures[0]}")
+    unreadable = samples.count(_UNREADABLE)
+    if unreadable:
+        remarks.append(
+            f"{unreadable} of {len(samples)} samples cannot be read, the first: {_unread(answers)}"
+        )
+    return "; ".join(remarks)
+
+
+def _unread(answers: Answers) -> str:
+    first = next(sample for sample in answers.given if _vote(sample) == _UNREADABLE)
+    return first.reason or repr(first.text[:80])
+
+
+def _joined(one: Answers, other: Answers) -> Answers:
+    return Answers(given=one.given + other.given, failures=one.failures + other.failures)
+
+
+def _too_long(answers: Answers) -> bool:
+    return not answers.given and any(isinstance(found, ContextLengthError) for found in answers.failures)
+
+
+def _refusal(answers: Answers) -> ContextLengthError:
+    first = next(found for found in answers.failures if isinstance(found, ContextLengthError))
+    first.attempts = answers.attempts
+    return first
+
+
+def _beginning(context: str) -> str:
+    """Return the first half, up to a space where there is one near its end."""
+    half = context[: len(context) // 2]
+    words = half.rsplit(None, 1)[0] if half.split() else ""
+    return words if 2 * len(words) > len(half) else half

@@ -1,0 +1,406 @@
+"""Meta-verifiers: optimal among all policies for the price, the budget or the lift; unseen scores; refusals."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from calibrant.cascade import (
+    MetaVerifier,
+    POMDPMetaVerifier,
+    SelfConsistencyMetaVerifier,
+    ThresholdMetaVerifier,
+    ibc_lift,
+    routing_frontier,
+)
+from calibrant.cascade.automix._pomdp import held_out_value
+from calibrant.core import ConfigurationError, NotFittedError
+
+Array = NDArray[np.float64]
+COSTS = {"small_cost": 1.0, "large_cost": 50.0, "verifier_cost": 1.0}
+FORMS = ["functional", "discrete", "continuous", "auto"]
+Rows = tuple[Array, Array, Array]
+
+
+def three_states(n: int, *, seed: int = 0, k: int = 8) -> Rows:
+    """Return scores of n simple, complex or unsolvable questions; the verifier gives up on the hardest."""
+    rng = np.random.default_rng(seed)
+    state = rng.choice(3, n, p=[0.55, 0.25, 0.2])
+    chance = np.array([0.85, 0.45, 0.15])[state]
+    return rng.binomial(k, chance) / k, (state == 0).astype(float), (state < 2).astype(float)
+
+
+def small_rows(seed: int, n: int = 40) -> Rows:
+    """Return few rows of a few scores where the large model is better."""
+    rng = np.random.default_rng(seed)
+    small = rng.integers(0, 2, n).astype(float)
+    large = np.maximum(small * (rng.random(n) < 0.8), rng.random(n) < 0.7)
+    large[0], small[0] = 1.0, 0.0
+    return rng.integers(0, 5, n) / 4, small, np.where(large.mean() > small.mean(), large, 1.0)
+
+
+def lift(routed: NDArray[np.bool_], rows: Rows) -> float:
+    """Return the IBC lift of routing these rows."""
+    _, small, large = rows
+    return ibc_lift(
+        performance=float(np.where(routed, large, small).mean()),
+        cost=2.0 + 50.0 * routed.mean(),
+        small_performance=small.mean(),
+        small_cost=1.0,
+        large_performance=large.mean(),
+        large_cost=50.0,
+    )
+
+
+def all_sets(scores: Array) -> list[NDArray[np.bool_]]:
+    """Return the rows that each set of distinct scores routes."""
+    levels = np.unique(scores)
+    return [np.isin(scores, levels[np.array(c)]) for c in product([False, True], repeat=len(levels))]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_discrete_beliefs_without_smoothing_reach_the_best_lift_of_all_sets(seed: int) -> None:
+    """Every set of scores is tried; thresholds reach the best of the thresholds."""
+    rows = small_rows(seed)
+    sets = all_sets(rows[0])
+    fitted = POMDPMetaVerifier(form="discrete", k=4, smoothing=0.0).fit(*rows, **COSTS)
+    assert lift(fitted.route(rows[0]), rows) == pytest.approx(max(lift(s, rows) for s in sets))
+    cuts = [rows[0] < t for t in [*np.unique(rows[0]), 2.0]]
+    threshold = ThresholdMetaVerifier().fit(*rows, **COSTS)
+    assert lift(threshold.route(rows[0]), rows) == pytest.approx(max(lift(s, rows) for s in cuts))
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("price", [0.0, 0.003, 0.01, 0.5])
+def test_a_price_leads_to_the_policy_worth_most(seed: int, price: float) -> None:
+    """Given at the fit or at the routing, against every set and every threshold."""
+    rows = small_rows(seed)
+
+    def worth(routed: NDArray[np.bool_]) -> float:
+        return float(np.where(routed, rows[2], rows[1]).mean() - price * 50.0 * routed.mean())
+
+    for fitted, sets in [
+        (POMDPMetaVerifier(form="discrete", k=4, smoothing=0.0, price=price), all_sets(rows[0])),
+        (ThresholdMetaVerifier(price=price), [rows[0] < t for t in [*np.unique(rows[0]), 2.0]]),
+    ]:
+        fitted.fit(*rows, **COSTS)
+        best = max(worth(s) for s in sets)
+        assert worth(fitted.route(rows[0])) == pytest.approx(best)
+        other = type(fitted)(
+            **({"form": "discrete", "k": 4, "smoothing": 0.0} if hasattr(fitted, "k") else {})
+        )
+        assert worth(other.fit(*rows, **COSTS).route(rows[0], price=price)) == pytest.approx(best)
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("budget", [2.0, 9.0, 20.0, 60.0])
+def test_a_budget_is_met_and_used_as_well_as_prefixes_can(seed: int, budget: float) -> None:
+    """Never overspent; among thresholds none that is affordable does better."""
+    rows = small_rows(seed)
+    for fitted in (
+        ThresholdMetaVerifier(budget=budget),
+        POMDPMetaVerifier(form="discrete", k=4, budget=budget),
+    ):
+        routed = fitted.fit(*rows, **COSTS).route(rows[0])
+        assert 2.0 + 50.0 * routed.mean() <= budget + 1e-9
+    cut = ThresholdMetaVerifier(budget=budget).fit(*rows, **COSTS).route(rows[0])
+    reachable = [rows[0] < t for t in [*np.unique(rows[0]), 2.0]]
+    affordable = [np.where(s, rows[2], rows[1]).mean() for s in reachable if 2.0 + 50.0 * s.mean() <= budget]
+    assert np.where(cut, rows[2], rows[1]).mean() == pytest.approx(max(affordable))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_prices_trace_the_frontier(seed: int) -> None:
+    """One policy for each of its corners, and no other: the same curve as `routing_frontier` after verifying."""
+    rows = small_rows(seed)
+    sets = POMDPMetaVerifier(form="discrete", k=4, smoothing=0.0)
+    for fitted, cuts in [(sets, False), (ThresholdMetaVerifier(), True)]:
+        fitted.fit(*rows, **COSTS)
+        found = [fitted.route(rows[0], price=p) for p in fitted.prices_]
+        shares = [r.mean() for r in found]
+        assert shares == sorted(set(shares))
+        assert shares[0] == 0.0
+        # Looking costs nothing here, so that the models' own points are routing no row and all rows.
+        frontier = routing_frontier(*rows, small_cost=0.0, large_cost=50.0, thresholds_only=cuts)
+        assert len(shares) >= len(frontier)
+        at = [frontier.at(50.0 * share) for share in shares]
+        assert [np.where(r, rows[2], rows[1]).mean() for r in found] == pytest.approx(at)
+
+
+def test_gains_are_posterior_means_by_bayes() -> None:
+    """Written out for every observation, with the prior, the table and the rewards that are reported."""
+    rows = three_states(600)
+    fitted = POMDPMetaVerifier(form="functional").fit(*rows, **COSTS)
+    for seen in range(9):
+        posterior = fitted.prior_ * fitted.observation_[:, seen]
+        expected = float(posterior / posterior.sum() @ fitted.state_gain_)
+        assert fitted.gain_[seen] == pytest.approx(expected)
+    assert fitted.state_gain_.tolist() == [0.0, 1.0, 0.0]
+    assert fitted.prior_ == pytest.approx(
+        [np.mean(rows[1]), np.mean(rows[2] - rows[1]), 1 - np.mean(rows[2])]
+    )
+
+
+def test_the_functional_form_is_a_power_with_a_floor_at_zero() -> None:
+    """O(s, v) = v^gamma / K: ratios of neighbours say so, and v = 0 stays possible."""
+    fitted = POMDPMetaVerifier(form="functional").fit(*three_states(600), **COSTS)
+    value = np.maximum(np.arange(9) / 8, 1 / 16)
+    for state in range(3):
+        table = fitted.observation_[state]
+        assert table.sum() == pytest.approx(1.0)
+        assert table / table[8] == pytest.approx(value ** fitted.gamma_[state])
+        assert table[0] > 0.0
+    assert (fitted.gamma_ >= 0.0).all()
+
+
+def test_the_discrete_form_shrinks_bins_towards_all_rows() -> None:
+    """A bin's gain is the mean of its rows and of `smoothing` average ones; an unseen bin's is the average."""
+    scores, small, large = [0.0, 0.0, 0.5], [0.0, 0.0, 1.0], [1.0, 1.0, 0.0]
+    fitted = POMDPMetaVerifier(form="discrete", k=2, smoothing=2.0, price=0.0).fit(
+        scores, small, large, **COSTS
+    )
+    assert fitted.gain_ == pytest.approx([(2 + 2 / 3) / 4, (-1 + 2 / 3) / 3, 1 / 3])
+    assert fitted.observation_.sum(axis=1) == pytest.approx(np.ones(3))
+    assert fitted.prior_ == pytest.approx([1 / 3, 2 / 3, 0])
+
+
+def test_the_continuous_form_interpolates_and_keeps_the_mean_gain() -> None:
+    """Between two steps the gain is on the line; over all observations it averages to the rows' own."""
+    rng = np.random.default_rng(4)
+    rows = (rng.integers(0, 9, 500) / 8, rng.random(500), rng.random(500))
+    fitted = POMDPMetaVerifier(form="continuous", price=0.0).fit(*rows, **COSTS)
+    middle = (fitted.gain_[3] + fitted.gain_[4]) / 2
+    assert fitted.gain([3.5 / 8])[0] == pytest.approx(middle)
+    seen = fitted.prior_ @ fitted.observation_
+    assert seen @ fitted.gain_ == pytest.approx((rows[2] - rows[1]).mean())
+    assert fitted.observation_.sum(axis=1) == pytest.approx(np.ones(81))
+
+
+def test_the_continuous_form_by_hand() -> None:
+    """One row of each kind at scores 0 and 1 with k = 1: smoothing moves a known share to the other observation."""
+    fitted = POMDPMetaVerifier(form="continuous", k=1, price=0.0).fit([0, 1], [0, 1], [1, 1], **COSTS)
+    stay = 1.0 / (1.0 + np.exp(-0.5))
+    # Node (0, 1) gains 1 and was seen with observation 0, node (1, 1) gains 0 with observation 1; each node takes
+    # `stay` of its own row and the rest of the other's.
+    own = stay * stay + (1 - stay) * (1 - stay)
+    assert fitted.gain_ == pytest.approx([own, 1 - own])
+
+
+def test_the_continuous_form_row_by_row() -> None:
+    """Each row spreads a weight of 1 over states and observations, the nearer the more; written as loops."""
+    rng = np.random.default_rng(8)
+    rows = (rng.integers(0, 3, 12) / 2, rng.integers(0, 3, 12) / 2, rng.integers(0, 3, 12) / 2)
+    fitted = POMDPMetaVerifier(form="continuous", k=2, price=0.0).fit(*rows, **COSTS)
+
+    def spread(value: float) -> Array:
+        near = np.exp(-0.5 * (np.arange(3) - 2 * value) ** 2)
+        return near / near.sum()
+
+    counts = sum(
+        np.einsum("a,b,o->abo", spread(s), spread(g), spread(v)) for v, s, g in zip(*rows, strict=True)
+    )
+    observation = (counts / counts.sum(axis=2, keepdims=True)).reshape(9, 3)
+    assert fitted.observation_ == pytest.approx(observation)
+    prior = np.zeros((3, 3))
+    np.add.at(prior, ((2 * rows[1]).astype(int), (2 * rows[2]).astype(int)), 1 / 12)
+    assert fitted.prior_ == pytest.approx(prior.reshape(9))
+    assert fitted.state_gain_.tolist() == [0, 0.5, 1, -0.5, 0, 0.5, -1, -0.5, 0]
+
+
+def test_the_value_of_an_order_is_the_area_it_gains() -> None:
+    """By hand: half the rows gain 1 each and come first, a quarter gains 0.4, and what loses is left alone."""
+    value = held_out_value(np.array([0.9, 0.3, -0.2]), np.array([2.0, 0.4, -1.0]), np.array([2.0, 1.0, 1.0]))
+    assert value == pytest.approx(0.5 * 0.25 + 0.25 * 0.55 + 0.25 * 0.6)
+    assert held_out_value(np.zeros(2), np.array([1.0, -1.0]), np.ones(2)) == 0.0
+    tied = held_out_value(np.array([0.5, 0.5]), np.array([1.0, 0.0]), np.ones(2))
+    assert tied == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_beliefs_beat_thresholds_where_low_scores_mean_hopeless(form: Any) -> None:
+    """On fresh rows of three states: a threshold cannot spare the unsolvable ones."""
+    train, test = three_states(2000, seed=1), three_states(20_000, seed=2)
+    fitted = POMDPMetaVerifier(form=form).fit(*train, **COSTS)
+    bound = ThresholdMetaVerifier().fit(*train, **COSTS)
+    assert lift(fitted.route(test[0]), test) > lift(bound.route(test[0]), test) + 0.1
+    assert fitted.form_ in FORMS[:3]
+
+
+def test_the_form_is_chosen_on_held_out_rows() -> None:
+    """Values of all forms are reported and the largest is taken; the same seed takes it again."""
+    rows = three_states(400, seed=5)
+    fitted = POMDPMetaVerifier().fit(*rows, **COSTS)
+    assert set(fitted.form_values_) == set(FORMS[:3])
+    assert fitted.form_values_[fitted.form_] == max(fitted.form_values_.values())
+    again = POMDPMetaVerifier().fit(*rows, **COSTS)
+    assert again.form_values_ == fitted.form_values_
+    fold = np.random.default_rng(0).permutation(400) % 5
+    for form in ("discrete", "continuous"):
+        total = 0.0
+        for held in range(5):
+            other = tuple(column[fold != held] for column in rows)
+            gain = POMDPMetaVerifier(form=form, price=0.0).fit(*other, **COSTS).gain(rows[0][fold == held])  # type: ignore[arg-type]
+            total += held_out_value(gain, (rows[2] - rows[1])[fold == held], np.ones(80)) * 80 / 400
+        assert fitted.form_values_[form] == pytest.approx(total)
+    bound = POMDPMetaVerifier(prior={"simple": 0.2, "complex": 0.4, "unsolvable": 0.4}).fit(*rows, **COSTS)
+    assert set(bound.form_values_) == {"functional", "discrete"}
+
+
+def test_a_prior_of_ones_own_moves_the_belief() -> None:
+    """More complex questions make every observation more worth routing."""
+    rows = three_states(800, seed=6)
+    plain = POMDPMetaVerifier(form="discrete").fit(*rows, **COSTS)
+    harder = POMDPMetaVerifier(form="discrete", prior={"simple": 0.1, "complex": 0.8, "unsolvable": 0.1})
+    assert (harder.fit(*rows, **COSTS).gain_ > plain.gain_).all()
+
+
+def test_rewards_of_ones_own_decide_at_price_zero() -> None:
+    """A fine for wasting the large model on the unsolvable stops routing the lowest scores, and only these."""
+    rows = three_states(4000, seed=7)
+    rewards = {
+        "trust": {"simple": 1.0, "complex": -10.0, "unsolvable": 0.0},
+        "route": {"simple": 1.0, "complex": 50.0, "unsolvable": -20.0},
+    }
+    fitted = POMDPMetaVerifier(form="discrete", rewards=rewards).fit(*rows, **COSTS)
+    assert fitted.price_ == 0.0
+    assert fitted.state_gain_.tolist() == [0.0, 60.0, -20.0]
+    assert fitted.route(np.arange(9) / 8).tolist() == (fitted.gain_ > 0).tolist()
+    assert not fitted.route([0.0])[0]
+    assert fitted.route([0.5])[0]
+
+
+@pytest.mark.parametrize("score", [0.0, 1.0 / 3.0, 0.49, 0.5, 0.501, 1.0])
+def test_self_consistency_is_a_majority_and_a_tie_escalates(score: float) -> None:
+    """More than half trusts; nothing has to be learned."""
+    plain = SelfConsistencyMetaVerifier()
+    assert plain.route([score]).tolist() == [score <= 0.5]
+    assert plain.fit([0.5], [0], [1], **COSTS) is plain
+    same = ThresholdMetaVerifier(price=0.0).fit([0.5, 0.6], [0, 1], [1, 0], **COSTS)
+    assert same.threshold_ == 0.6
+
+
+@given(
+    scores=st.lists(st.floats(0.0, 1.0), min_size=1, max_size=30),
+    seed=st.integers(0, 5),
+    form=st.sampled_from(FORMS[:3]),
+    price=st.floats(0.0, 0.1),
+)
+@settings(max_examples=40, deadline=None)
+def test_unseen_scores_are_routed_like_the_step_nearest_them(
+    scores: list[float], seed: int, form: Any, price: float
+) -> None:
+    """No score falls out of the bins, and a higher price never routes more."""
+    fitted = POMDPMetaVerifier(form=form, price=0.01).fit(*three_states(60, seed=seed), **COSTS)
+    routed = fitted.route(scores)
+    assert routed.shape == (len(scores),)
+    assert routed.dtype == bool
+    if form != "continuous":
+        assert (fitted.route(np.floor(np.array(scores) * 8 + 0.5) / 8) == routed).all()
+    assert (fitted.route(scores, price=price) >= fitted.route(scores, price=price + 0.01)).all()
+
+
+def test_floating_point_shares_find_their_own_bin() -> None:
+    """0.29 of 100 samples is 29 of them, although 0.29 * 100 is a little less; 1.0 is the last bin."""
+    shares = np.arange(101) / 100
+    large = np.arange(101) % 2.0
+    fitted = POMDPMetaVerifier(form="discrete", k=100, smoothing=0.0, price=0.0)
+    fitted.fit(shares, np.zeros(101), large, **COSTS)
+    assert fitted.route(shares).tolist() == (large == 1.0).tolist()
+
+
+def test_fixed_answers_are_routed_whole_and_teach_nothing() -> None:
+    """The same answer in another spelling counts, a longer one that holds it does not."""
+    fixed = ["Unanswerable."]
+    for fitted in (
+        ThresholdMetaVerifier(price=0.0, fixed_answers=fixed),
+        POMDPMetaVerifier(form="discrete", smoothing=0.0, price=0.0, fixed_answers=fixed),
+        SelfConsistencyMetaVerifier(fixed_answers=fixed),
+    ):
+        answers = ["unanswerable", "Paris", "Rome"]
+        fitted.fit([1.0, 1.0, 0.2], [0, 1, 0], [1, 1, 1], answers=answers, **COSTS)
+        routed = fitted.route([1, 1, 1], answers=["The UNANSWERABLE", "unanswerable question", "un"])
+        assert routed.tolist() == [True, False, False]
+        with pytest.raises(ConfigurationError, match="answers="):
+            fitted.route([1.0])
+        with pytest.raises(ConfigurationError, match="3 answers"):
+            fitted.route([1.0, 1.0, 0.2], answers=["a"])
+        with pytest.raises(ConfigurationError, match="Every row"):
+            fitted.fit([1.0], [0], [1], answers=["unanswerable"], **COSTS)
+    text: Any = "unanswerable"
+    with pytest.raises(ConfigurationError, match="list"):
+        ThresholdMetaVerifier(fixed_answers=text)
+
+
+def makers() -> list[Any]:
+    """Return one of each kind that learns."""
+    return [ThresholdMetaVerifier, *[lambda f=f, **o: POMDPMetaVerifier(form=f, **o) for f in FORMS]]
+
+
+@pytest.mark.parametrize("make", makers())
+def test_a_lift_that_is_not_defined_is_refused_but_a_price_is_not(make: Any) -> None:
+    """Where the large model is no better, or no dearer."""
+    rows = ([0.2, 0.9, 0.3], [1, 1, 0], [0, 1, 1])
+    with pytest.raises(ConfigurationError, match="routing_frontier"):
+        make().fit(*rows, **COSTS)
+    with pytest.raises(ConfigurationError, match="dearer"):
+        make().fit([0.2], [0], [1], small_cost=5, large_cost=5, verifier_cost=0)
+    assert make(price=0.001).fit(*rows, **COSTS).route([0.3]).shape == (1,)
+
+
+@pytest.mark.parametrize("make", [*makers(), SelfConsistencyMetaVerifier])
+@pytest.mark.parametrize("score", [np.nan, -0.1, 7.0, np.inf])
+def test_scores_that_are_none_are_refused(make: Any, score: float) -> None:
+    """A lying verifier is not clipped: neither in training nor afterwards."""
+    with pytest.raises(ConfigurationError, match="verifier_score"):
+        make().fit([0.1, score], [0, 1], [1, 1], **COSTS)
+    fitted: MetaVerifier = make().fit([0.1, 0.9], [0, 1], [1, 1], **COSTS)
+    with pytest.raises(ConfigurationError, match="verifier_score"):
+        fitted.route([score])
+
+
+@pytest.mark.parametrize("make", makers())
+def test_nothing_is_routed_before_fit(make: Any) -> None:
+    """And the message says what to call."""
+    with pytest.raises(NotFittedError, match="call fit first"):
+        make().route([0.5])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"form": "linear"}, "form"),
+        ({"k": 0}, "k to be"),
+        ({"price": -1.0}, "price"),
+        ({"price": float("nan")}, "price"),
+        ({"price": 1.0, "budget": 2.0}, "price or budget"),
+        ({"smoothing": -1.0}, "smoothing"),
+        ({"folds": 1}, "folds"),
+        ({"rewards": {"trust": {"simple": 1}}}, "rewards of the actions"),
+        ({"rewards": {"trust": {"simple": 1}, "route": {"simple": 1}}}, "states"),
+        ({"prior": {"simple": 0.5, "complex": 0.5, "unsolvable": 0.5}}, "sum to 1"),
+        ({"prior": {"simple": 1.0}}, "states"),
+        ({"form": "continuous", "rewards": {}}, "leave rewards"),
+    ],
+)
+def test_bad_options_are_refused_at_once(options: Any, message: str) -> None:
+    """Before any data is seen."""
+    with pytest.raises(ConfigurationError, match=message):
+        POMDPMetaVerifier(**options)
+
+
+def test_a_budget_below_the_verifier_is_refused() -> None:
+    """What is spent before anything is decided cannot be saved."""
+    with pytest.raises(ConfigurationError, match="budget of at least 2"):
+        ThresholdMetaVerifier(budget=1.5).fit([0.5], [0], [1], **COSTS)
+
+
+def test_one_row_is_enough_to_learn_something() -> None:
+    """Forms cannot be compared on it, and are not."""
+    fitted = POMDPMetaVerifier().fit([0.5], [0], [1], **COSTS)
+    assert fitted.route([0.5, 1.0]).tolist() == [True, True]

@@ -1,0 +1,285 @@
+"""Three and more models: brute force over all policies, simulation, estimation, refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from calibrant.cascade import (
+    CascadeAction,
+    CascadeFrontier,
+    cascade_frontier,
+    plan_models,
+    routing_frontier,
+)
+from calibrant.core import ConfigurationError
+
+Array = NDArray[np.float64]
+Policy = dict[tuple[tuple[int, int], ...], tuple[str, int]]
+
+
+def policies(
+    shape: tuple[int, ...], seen: tuple[tuple[int, int], ...] = (), after: int = 0
+) -> Iterator[Policy]:
+    """Yield every deterministic policy for verifiers with these numbers of bins, as what is done after what."""
+    last = len(shape)
+    for model in range(max(after - 1, 0), last + 1):
+        yield {seen: ("report", model)}
+    for model in range(after, last):
+        below = [list(policies(shape, (*seen, (model, b)), model + 1)) for b in range(shape[model])]
+        for chosen in product(*below):
+            merged: Policy = {seen: ("verify", model)}
+            for part in chosen:
+                merged |= part
+            yield merged
+
+
+def follow(policy: Policy, cell: tuple[int, ...], costs: Array, looks: Array) -> tuple[float, int]:
+    """Return what a policy pays for a row in a cell of bins, and whose answer it reports: step by step."""
+    seen: tuple[tuple[int, int], ...] = ()
+    paid = 0.0
+    while True:
+        kind, model = policy[seen]
+        if not seen or seen[-1][0] != model:
+            paid += costs[model]
+        if kind == "report":
+            return paid, model
+        paid += looks[model]
+        seen = (*seen, (model, cell[model]))
+
+
+def brute_force(mass: Array, value: Array, costs: Array, looks: Array) -> tuple[Array, Array]:
+    """Return expected cost and performance of every policy."""
+    points = []
+    for policy in policies(mass.shape):
+        cost = performance = 0.0
+        for cell in np.ndindex(*mass.shape):
+            paid, model = follow(policy, cell, costs, looks)
+            cost += mass[cell] * paid
+            performance += mass[cell] * value[(model, *cell)]
+        points.append((cost, performance))
+    x, y = np.array(points).T
+    return x, y
+
+
+def random_problem(rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[Array, Array, Array, Array]:
+    """Return tables and costs: sometimes with impossible cells, free verifiers, ties, and misplaced costs."""
+    mass = rng.dirichlet(np.ones(int(np.prod(shape)))).reshape(shape)
+    if rng.random() < 0.3 and mass.size > 1:
+        mass.flat[rng.integers(mass.size)] = 0.0
+        mass /= mass.sum()
+    n = len(shape) + 1
+    value = rng.integers(0, 3, (n, *shape)) / 2 if rng.random() < 0.3 else rng.random((n, *shape))
+    costs = np.sort(rng.integers(0, 20, n)).astype(float) if rng.random() < 0.8 else rng.random(n) * 9
+    looks = np.zeros(n - 1) if rng.random() < 0.2 else rng.random(n - 1) * 3
+    return mass, value, costs, looks
+
+
+def check_against(frontier: CascadeFrontier, x: Array, y: Array) -> None:
+    """Every point is some policy, and at every price no policy is better than all points."""
+    assert frontier.cost[0] == pytest.approx(x.min(), abs=1e-9)
+    assert frontier.performance[-1] == pytest.approx(y.max(), abs=1e-9)
+    for cost, performance in zip(frontier.cost, frontier.performance, strict=True):
+        assert (np.abs(x - cost) + np.abs(y - performance)).min() < 1e-9
+    prices = np.concatenate((frontier.price, [0.0, 0.01, 0.1, 1.0]))
+    for price in prices:
+        best = (frontier.performance - price * frontier.cost).max()
+        assert best == pytest.approx((y - price * x).max(), abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_policy_of_three_models_beats_the_frontier(seed: int) -> None:
+    """1,000 problems in 20 parts: at the slope of every segment the best of all policies lies on it."""
+    rng = np.random.default_rng(seed)
+    for _ in range(50):
+        problem = random_problem(rng, (int(rng.integers(1, 3)), int(rng.integers(1, 4))))
+        mass, value, costs, looks = problem
+        check_against(cascade_frontier(mass, value, cost=costs, verifier_cost=looks), *brute_force(*problem))
+
+
+@pytest.mark.parametrize("shape", [(4,), (3, 2), (2, 1, 2), (1, 1, 1, 2)])
+def test_neither_do_policies_of_other_numbers_of_models(shape: tuple[int, ...]) -> None:
+    """Two, more bins of three, four, five."""
+    rng = np.random.default_rng(7)
+    for _ in range(3):
+        problem = random_problem(rng, shape)
+        mass, value, costs, looks = problem
+        check_against(cascade_frontier(mass, value, cost=costs, verifier_cost=looks), *brute_force(*problem))
+
+
+def random_rows(rng: np.random.Generator, n: int, models: int, k: int) -> tuple[list[Array], list[Array]]:
+    """Return verifier scores and scores of n rows."""
+    scores = [rng.integers(0, 2, n).astype(float) for _ in range(models)]
+    return [rng.integers(0, k + 1, n) / k for _ in range(models - 1)], scores
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10_000), models=st.integers(2, 4))
+def test_policies_do_on_their_rows_what_the_frontier_says(seed: int, models: int) -> None:
+    """Carried out row by row, without shrinkage, at every break point; rising and concave."""
+    rng = np.random.default_rng(seed)
+    verifiers, scores = random_rows(rng, 60, models, 2)
+    cost, looks = rng.random(models) * 10, rng.random(models - 1)
+    frontier = plan_models(verifiers, scores, cost=cost, verifier_cost=looks, k=2, shrinkage=0.0)
+    assert (np.diff(frontier.cost) > 0).all()
+    assert (np.diff(frontier.performance) > 0).all()
+    assert (np.diff(frontier.price) < 0).all()
+    for point in range(len(frontier)):
+        policy = frontier.policy(point)
+        spent, performance = policy.evaluate(verifiers, scores, cost=cost, verifier_cost=looks)
+        assert spent.mean() == pytest.approx(frontier.cost[point])
+        assert performance.mean() == pytest.approx(frontier.performance[point])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_two_models_are_the_frontier_between_two_models(seed: int) -> None:
+    """The same break points as `routing_frontier`."""
+    rng = np.random.default_rng(seed)
+    verifiers, scores = random_rows(rng, 200, 2, 8)
+    several = plan_models(verifiers, scores, cost=[1, 50], verifier_cost=[1], shrinkage=0.0)
+    two = routing_frontier(verifiers[0], *scores, small_cost=1, large_cost=50, verifier_cost=1)
+    assert several.cost == pytest.approx(two.cost)
+    assert several.performance == pytest.approx(two.performance)
+
+
+def test_a_jump_from_the_small_to_the_large_model_by_hand() -> None:
+    """A sure verifier of hopeless rows sends them past the medium model, which is never asked for them."""
+    mass = [[0.5], [0.3], [0.2]]  # bins of the small verifier; the medium one says nothing
+    value = [[[1.0], [0.0], [0.0]], [[1.0], [1.0], [0.0]], [[1.0], [1.0], [1.0]]]
+    frontier = cascade_frontier(mass, value, cost=[1, 5, 50], verifier_cost=[0.5, 0.5])
+    best = frontier.policy(-1)
+    assert best.actions[()] == CascadeAction(kind="verify", model=0)
+    assert [best.actions[((0, b),)].model for b in range(3)] == [0, 1, 2]
+    assert best.cost == pytest.approx(1.5 + 0.3 * 5 + 0.2 * 50)
+    assert best.performance == 1.0
+    done = best.decide([[0.0, 0.5, 1.0], [0.3, 0.3, 0.3]])
+    assert done.model.tolist() == [0, 1, 2]
+    assert done.asked.tolist() == [[True, False, False], [True, True, False], [True, False, True]]
+    assert done.verified.tolist() == [[True, False, False]] * 3
+
+
+def test_the_second_observation_is_used() -> None:
+    """Neither verifier alone tells where the medium model fails; both together do, and the plan looks twice."""
+    mass = np.full((2, 2), 0.25)
+    wrong_apart = np.array([[1.0, 0.0], [0.0, 1.0]])
+    value = np.stack([np.array([[0.0, 0.0], [0.0, 0.0]]), wrong_apart, np.ones((2, 2))])
+    frontier = cascade_frontier(mass, value, cost=[0.1, 1, 50], verifier_cost=[0.1, 0.1])
+    policy = frontier.policy(-1)
+    assert policy.performance == 1.0
+    assert policy.cost == pytest.approx(0.1 + 0.1 + 1 + 0.1 + 0.5 * 50)
+    assert policy.actions[((0, 0), (1, 0))] == CascadeAction(kind="report", model=1)
+    assert policy.actions[((0, 0), (1, 1))] == CascadeAction(kind="report", model=2)
+
+
+def test_a_budget_is_a_mixture_of_two_policies() -> None:
+    """Its expected cost is the budget; beyond the dearest point nothing more is spent."""
+    rng = np.random.default_rng(3)
+    verifiers, scores = random_rows(rng, 300, 3, 4)
+    frontier = plan_models(verifiers, scores, cost=[1, 5, 50], verifier_cost=[1, 1], k=4)
+    budget = float(frontier.cost[1:3].mean())
+    lower, upper, share = frontier.mixture(cost=budget)
+    assert (1 - share) * lower.cost + share * upper.cost == pytest.approx(budget)
+    assert (1 - share) * lower.performance + share * upper.performance == pytest.approx(frontier.at(budget))
+    assert frontier.mixture(cost=1e9)[2] == 0.0
+    with pytest.raises(ConfigurationError, match="cheapest"):
+        frontier.mixture(cost=0.0)
+    with pytest.raises(ConfigurationError, match="point"):
+        frontier.policy(len(frontier))
+    lower, _, share = frontier.mixture(cost=1.0)  # whatever the last bits of the cheapest policy's cost
+    assert (lower.cost, share) == pytest.approx((1.0, 0.0))
+    with pytest.raises(ConfigurationError, match="scores of 3 models"):
+        lower.evaluate(verifiers, scores[:2], cost=[1, 5, 50], verifier_cost=[1, 1])
+
+
+def test_shrinkage_draws_cells_towards_their_row_and_keeps_the_total() -> None:
+    """Worked out for one cell; probabilities still sum to 1, and much shrinkage leaves the rows' means alone."""
+    from calibrant.cascade.automix._several import _shrunk  # noqa: PLC0415
+
+    counts = np.array([[3.0, 1.0], [0.0, 4.0]])
+    sums = np.array([[[3.0, 0.0], [0.0, 2.0]]])
+    mass, means = _shrunk(counts, sums, 2.0)
+    assert mass.sum() == pytest.approx(1.0)
+    row_share = (4 + 2 * 0.5) / (8 + 2)
+    row_mean = (3 + 2 * 0.5 * 5 / 8) / (4 + 2 * 0.5)
+    assert mass[0, 1] == pytest.approx(row_share * (1 + 2 * 5 / 8) / (4 + 2))
+    assert means[0, 0, 1] == pytest.approx((0 + 2 * 5 / 8 * row_mean) / (1 + 2 * 5 / 8))
+    _, flat = _shrunk(counts, sums, 1e9)
+    assert flat == pytest.approx(np.full((1, 2, 2), 5 / 8), abs=1e-6)
+    exact, raw = _shrunk(counts, sums, 0.0)
+    assert exact == pytest.approx(counts / 8)
+    assert raw[0] == pytest.approx(np.array([[1.0, 0.0], [0.5, 0.5]]))
+
+
+def test_shrinkage_helps_where_cells_are_sparse() -> None:
+    """On fresh rows of 81 cells learned from 150: cheaper for as much, on average over draws."""
+
+    def draw(rng: np.random.Generator, n: int) -> tuple[list[Array], list[Array]]:
+        level = rng.random(n)
+        scores = [(level < share).astype(float) for share in (0.5, 0.7, 0.9)]
+        return [rng.binomial(8, 0.3 + 0.5 * s) / 8 for s in scores[:2]], scores
+
+    def value(strength: float, seed: int) -> float:
+        rng = np.random.default_rng(seed)
+        frontier = plan_models(*draw(rng, 150), cost=[1, 5, 50], verifier_cost=[1, 1], shrinkage=strength)
+        fresh = draw(rng, 4000)
+        at = [
+            frontier.policy(p).evaluate(*fresh, cost=[1, 5, 50], verifier_cost=[1, 1])
+            for p in range(len(frontier))
+        ]
+        return float(max(np.mean(performance) - 0.004 * np.mean(spent) for spent, performance in at))
+
+    shrunk, plain = (np.mean([value(s, seed) for seed in range(5)]) for s in (8.0, 0.0))
+    assert shrunk > plain
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"probability": [0.5, 0.6]}, "sum to 1"),
+        ({"probability": [1.5, -0.5]}, "sum to 1"),
+        ({"probability": 1.0}, "shape"),
+        ({"performance": [[0, 1]]}, "shape"),
+        ({"performance": [[0, 1], [1, np.nan]]}, "finite"),
+        ({"cost": [1.0]}, "2 costs and 1 verifier"),
+        ({"cost": [1.0, -1.0]}, "at least 0"),
+        ({"verifier_cost": [np.nan]}, "verifier_cost to be finite"),
+    ],
+)
+def test_bad_tables_are_refused(options: dict[str, Any], message: str) -> None:
+    """Shapes, sums, signs."""
+    good = {"probability": [0.5, 0.5], "performance": [[0, 1], [1, 1]], "cost": [1, 5], "verifier_cost": [1]}
+    with pytest.raises(ConfigurationError, match=message):
+        cascade_frontier(**{**good, **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"verifier_scores": [[0.5, 0.5]]}, "of 2 models"),
+        ({"verifier_scores": [[0.5, 0.5], [0.5]]}, "one entry per row"),
+        ({"verifier_scores": [[0.5, 7.0], [0.5, 0.5]]}, r"verifier_scores\[0\]"),
+        ({"scores": [[0, 1], [1, 1], [1, 2]]}, r"scores\[2\]"),
+        ({"scores": [[0, 1]]}, "two models or more"),
+        ({"scores": [[0, 1], [1, 1], [1]]}, "one entry per row"),
+        ({"k": 0}, "k to be"),
+        ({"k": 1000}, "cells"),
+        ({"shrinkage": -1.0}, "shrinkage"),
+    ],
+)
+def test_bad_rows_are_refused(options: dict[str, Any], message: str) -> None:
+    """By name and model."""
+    good: dict[str, Any] = {
+        "verifier_scores": [[0.5, 0.5], [0.5, 0.5]],
+        "scores": [[0, 1], [1, 1], [1, 1]],
+        "cost": [1, 5, 50],
+        "verifier_cost": [1, 1],
+    }
+    with pytest.raises(ConfigurationError, match=message):
+        plan_models(**{**good, **options})

@@ -1,0 +1,396 @@
+"""A scorer that learns from validation rows which answers are right."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import re
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calibrant import Classifier
+from calibrant.calibration import Fingerprint
+from calibrant.cascade import Answered, Assessment, ConfidenceMethod, LearnedScorer, NoEvidence
+from calibrant.cascade.methods._features import confidence_features
+from calibrant.core import (
+    ConfigurationError,
+    LabelDistribution,
+    LogprobSpace,
+    NotFittedError,
+    Prediction,
+    StateError,
+)
+from calibrant.metrics import auroc
+from calibrant.testing import FakeClient
+
+LABELS = ("cat", "dog", "cow")
+CLASSIFIER = Classifier(model=FakeClient(LABELS, {}), labels=LABELS, field="category")
+FINGERPRINT = Fingerprint(prompt="p", model="fake", space=LogprobSpace.MASKED, labels=LABELS)
+
+Rows = tuple[list[str], list[Prediction], np.ndarray[Any, Any]]
+
+
+def prediction(label: str = "cat", confidence: float = 0.8, mass: float = 1.0) -> Prediction:
+    """Return an answer of some confidence; the other labels share the rest unevenly."""
+    others = [name for name in LABELS if name != label]
+    shares = {label: confidence, others[0]: (1 - confidence) * 0.7, others[1]: (1 - confidence) * 0.3}
+    distribution = LabelDistribution(
+        labels=LABELS,
+        logprobs=np.log([max(shares[name], 1e-12) for name in LABELS]),
+        measured=np.ones(3, dtype=bool),
+        joint_logprob=math.log(max(confidence, 1e-12)),
+        label_mass=mass,
+        unresolved_mass=0.0,
+        space=LogprobSpace.MASKED,
+        emitted=label,
+    )
+    return Prediction(label=label, confidence=confidence, distribution=distribution)
+
+
+def bare(label: str = "cat") -> Prediction:
+    """Return an answer without confidence."""
+    return Prediction(label=label)
+
+
+def rows(n: int, seed: int, chance: Callable[[str, str, float], float]) -> Rows:
+    """Return n rows that are right with the given chance of words, label and confidence."""
+    rng = np.random.default_rng(seed)
+    questions = [" ".join(rng.choice(["sun", "rain", "wind", "snow", "fog"], 3)) for _ in range(n)]
+    predictions = [
+        prediction(str(rng.choice(LABELS)), float(rng.uniform(0.4, 1.0)), float(rng.uniform(0.5, 1.0)))
+        for _ in range(n)
+    ]
+    right = [
+        rng.uniform() < chance(question, str(one.label), float(one.confidence or 0.0))
+        for question, one in zip(questions, predictions, strict=True)
+    ]
+    return questions, predictions, np.array(right, dtype=int)
+
+
+RULES: dict[str, Callable[[str, str, float], float]] = {
+    "words": lambda question, _label, _confidence: 0.1 if "fog" in question else 0.95,
+    "label": lambda _question, label, _confidence: 0.1 if label == "cow" else 0.95,
+    "confidence": lambda _question, _label, confidence: 0.05 + 0.9 * (confidence > 0.7),
+}
+
+
+def assess(scorer: LearnedScorer, question: str, one: Prediction) -> Assessment | NoEvidence:
+    """Return what the scorer says."""
+    return asyncio.run(scorer.assess(Answered(question=question, prediction=one, classifier=CLASSIFIER)))
+
+
+@pytest.fixture(scope="module")
+def fitted() -> LearnedScorer:
+    """Return a scorer that learned from words and confidence."""
+    return LearnedScorer(n_buckets=64).fit(
+        *rows(300, 0, lambda q, _, c: 0.05 if "fog" in q else 0.3 + 0.65 * (c > 0.7))
+    )
+
+
+# --- what it learns ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_it_learns_from_words_label_and_confidence(rule: str) -> None:
+    """On rows it has not seen, right answers score higher, whichever of the three tells."""
+    scorer = LearnedScorer().fit(*rows(400, 1, RULES[rule]))
+    questions, predictions, right = rows(400, 2, RULES[rule])
+    score = scorer.predict(questions, predictions)
+    assert auroc(score, right) > 0.8
+    assert score.mean() == pytest.approx(right.mean(), abs=0.07)
+
+
+def test_it_learns_from_words_alone_where_there_is_no_confidence() -> None:
+    """Then answers need none."""
+    questions, _, right = rows(400, 1, RULES["words"])
+    scorer = LearnedScorer().fit(questions, [bare()] * 400, right)
+    assert not scorer.uses_confidence_
+    foggy, sunny = (assess(scorer, text, bare()) for text in ("fog fog fog", "sun sun sun"))
+    assert isinstance(foggy, Assessment)
+    assert isinstance(sunny, Assessment)
+    assert sunny.confidence > 0.7
+    assert foggy.confidence < 0.4
+
+
+def test_it_learns_nothing_from_noise() -> None:
+    """The penalty is strong where words only seem to tell."""
+    scorer = LearnedScorer().fit(*rows(200, 5, lambda *_: 0.6))
+    assert scorer.strength_ <= 0.1
+    questions, predictions, _ = rows(100, 6, lambda *_: 0.6)
+    assert np.ptp(scorer.predict(questions, predictions)) < 0.4
+
+
+def test_it_is_the_regression_it_says_it_is() -> None:
+    """The same numbers as scikit-learn's own TF-IDF, scaling and regression give."""
+    from sklearn.feature_extraction.text import TfidfTransformer  # noqa: PLC0415 (heavy)
+    from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
+    from sklearn.preprocessing import StandardScaler  # noqa: PLC0415
+
+    questions, predictions, right = rows(120, 3, RULES["confidence"])
+    scorer = LearnedScorer(n_buckets=32).fit(questions, predictions, right)
+    counts = np.zeros((120, 32))
+    for number, question in enumerate(questions):
+        words = re.findall(r"\w+", question)
+        for term in words + [f"{a} {b}" for a, b in pairwise(words)]:
+            counts[number, zlib.crc32(term.encode()) % 32] += 1
+    said = np.array([one.distribution.probabilities for one in predictions if one.distribution is not None])
+    confidence = np.array([float(one.confidence or 0.0) for one in predictions])
+    top = np.sort(said, axis=1)
+    columns = [np.log(confidence), np.log(confidence / (1 - confidence)), top[:, -1] - top[:, -2]]
+    columns += [-(said * np.log(said)).sum(axis=1), [one.distribution.label_mass for one in predictions]]  # type: ignore[union-attr, list-item]
+    one_hot = np.array([[one.label == name for name in LABELS] for one in predictions], dtype=float)
+    matrix = np.hstack(
+        [
+            StandardScaler().fit_transform(np.column_stack(columns)),
+            one_hot,
+            TfidfTransformer().fit_transform(counts).toarray(),
+        ]
+    )
+    model = LogisticRegression(C=scorer.strength_, max_iter=5000, tol=1e-10).fit(matrix, right)
+    assert scorer.predict(questions, predictions) == pytest.approx(
+        model.predict_proba(matrix)[:, 1], abs=1e-3
+    )
+
+
+def test_the_same_seed_gives_the_same_scorer() -> None:
+    """Folds are drawn from what the caller hands in."""
+    data = rows(60, 4, RULES["words"])
+    one, other = (LearnedScorer(n_buckets=64).fit(*data, rng=seed) for seed in (7, np.random.default_rng(7)))
+    assert one.describe() == other.describe()
+
+
+def test_fitting_again_forgets() -> None:
+    """What was learned before leaves no trace."""
+    first, second = (rows(60, 4, RULES[rule]) for rule in ("words", "confidence"))
+    again = LearnedScorer(n_buckets=64).fit(*first).fit(*second)
+    assert again.describe() == LearnedScorer(n_buckets=64).fit(*second).describe()
+
+
+def test_a_single_wrong_row_is_enough_to_fit() -> None:
+    """There is nothing to cross-validate on then."""
+    questions, predictions, _ = rows(10, 0, RULES["words"])
+    scorer = LearnedScorer().fit(questions, predictions, [0] + [1] * 9)
+    assert scorer.strength_ == 1.0
+
+
+# --- what it says --------------------------------------------------------------------------------
+
+
+def test_assessing_and_predicting_agree(fitted: LearnedScorer) -> None:
+    """One row at a time, and all at once."""
+    questions, predictions, _ = rows(20, 9, RULES["words"])
+    for question, one, expected in zip(
+        questions, predictions, fitted.predict(questions, predictions), strict=True
+    ):
+        assert assess(fitted, question, one) == Assessment(confidence=expected, native=expected)
+
+
+@given(st.text(max_size=30), st.sampled_from(LABELS), st.floats(0.0, 1.0))
+def test_whatever_is_asked_the_score_is_a_probability(
+    fitted: LearnedScorer, question: str, label: str, confidence: float
+) -> None:
+    """Unseen words, empty texts and certainty included."""
+    found = assess(fitted, question, prediction(label, confidence))
+    assert isinstance(found, Assessment)
+    assert 0.0 <= found.confidence <= 1.0
+    assert fitted.to_confidence(found.native) == found.confidence
+
+
+def test_labels_it_has_not_seen_are_scored(fitted: LearnedScorer) -> None:
+    """By the rest of what is known."""
+    unseen = replace(prediction(), label="horse")
+    assert isinstance(assess(fitted, "sun", unseen), Assessment)
+
+
+@pytest.mark.parametrize(
+    ("labels", "shares", "margin"), [(("cat",), [1.0], 1.0), (("cat", "dog"), [0.9, 0.1], 0.8)]
+)
+def test_two_labels_or_one_have_a_margin(labels: Any, shares: Any, margin: float) -> None:
+    """One label leaves no doubt."""
+    distribution = replace(
+        prediction().distribution,  # type: ignore[type-var]
+        labels=labels,
+        logprobs=np.log(shares),
+        measured=np.ones(len(labels), dtype=bool),
+    )
+    found = confidence_features(Prediction(label="cat", confidence=0.9, distribution=distribution))
+    assert found is not None
+    assert found[2] == pytest.approx(margin)
+
+
+def test_features_that_never_vary_tell_nothing() -> None:
+    """Such as the label mass of a model that always answers with a label."""
+    questions, _, right = rows(100, 1, RULES["words"])
+    scorer = LearnedScorer().fit(questions, [prediction()] * 100, right)
+    unlike, like = scorer.predict(["sun sun sun"] * 2, [prediction(confidence=0.5, mass=0.1), prediction()])
+    assert unlike == pytest.approx(like)
+
+
+@pytest.mark.parametrize("one", [bare(), replace(prediction(), distribution=None), Prediction(label=None)])
+def test_answers_without_what_was_fitted_are_no_evidence(fitted: LearnedScorer, one: Prediction) -> None:
+    """A confidence is not made up."""
+    found = assess(fitted, "sun", one)
+    assert isinstance(found, NoEvidence)
+    assert "a label, a confidence and a distribution" in found.reason
+    with pytest.raises(ConfigurationError, match="got 1 of 2 without"):
+        fitted.predict(["sun", "sun"], [one, prediction()])
+
+
+# --- refusals ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("questions", "predictions", "correct", "message"),
+    [
+        (["a"] * 3, [prediction()] * 3, [1, 1, 1], "only right ones among 3 rows.*Fit on more rows"),
+        (["a"] * 3, [prediction()] * 3, [0, 0, 0], "only wrong ones"),
+        ([], [], [], "none among 0 rows"),
+        (["a"], [prediction()] * 2, [0, 1], "one question per prediction, got 1 for 2"),
+        ("ab", [prediction()] * 2, [0, 1], "one question per prediction"),
+        (["a"] * 2, [prediction()] * 2, [0, 1, 1], "each of 2 predictions"),
+        (["a"] * 2, [prediction()] * 2, [0, 0.5], "0 or 1"),
+        (["a"] * 2, [prediction()] * 2, [0, math.nan], "0 or 1"),
+        (["a"] * 2, [prediction(), Prediction(label=None)], [0, 1], "leave rows that failed out"),
+        (["a"] * 2, [prediction(), bare()], [0, 1], "got 1 of 2 without"),
+    ],
+)
+def test_rows_nothing_can_be_learned_from_are_refused(
+    questions: Any, predictions: Any, correct: Any, message: str
+) -> None:
+    """With what to do."""
+    with pytest.raises(ConfigurationError, match=message):
+        LearnedScorer().fit(questions, predictions, correct)
+
+
+def test_nothing_is_said_before_it_is_fitted(tmp_path: Path) -> None:
+    """Neither assessed, nor predicted, nor saved."""
+    scorer = LearnedScorer()
+    assert scorer.describe() == {"method": "learned", "learned": None}
+    for attempt in (
+        lambda: assess(scorer, "a", prediction()),
+        lambda: scorer.predict(["a"], [prediction()]),
+        lambda: scorer.save(tmp_path / "scorer.json", fingerprint=FINGERPRINT),
+    ):
+        with pytest.raises(NotFittedError, match="call fit or load first"):
+            attempt()
+
+
+@pytest.mark.parametrize("n_buckets", [1, 0, 2.0, True, "64"])
+def test_the_number_of_buckets_is_checked(n_buckets: Any) -> None:
+    """At least two."""
+    with pytest.raises(ConfigurationError, match="n_buckets"):
+        LearnedScorer(n_buckets=n_buckets)
+
+
+@pytest.mark.parametrize("native", [1.1, -0.1, math.nan])
+def test_native_values_out_of_range_are_refused(native: float) -> None:
+    """A probability lies in [0, 1]."""
+    with pytest.raises(ConfigurationError, match="probability"):
+        LearnedScorer().to_confidence(native)
+
+
+def test_it_is_a_confidence_method(fitted: LearnedScorer) -> None:
+    """It needs no tokens."""
+    assert isinstance(fitted, ConfidenceMethod)
+    assert (fitted.name, fitted.needs_tokens, fitted.top_logprobs) == ("learned", False, 0)
+    fitted.close()
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("with_confidence", [True, False])
+def test_a_saved_scorer_says_the_same(tmp_path: Path, *, with_confidence: bool) -> None:
+    """To the last bit."""
+    questions, predictions, right = rows(80, 0, RULES["words"])
+    if not with_confidence:
+        predictions = [bare(str(one.label)) for one in predictions]
+    scorer = LearnedScorer(n_buckets=50).fit(questions, predictions, right)
+    scorer.save(tmp_path / "scorer.json", fingerprint=FINGERPRINT)
+    again = LearnedScorer.load(tmp_path / "scorer.json", fingerprint=FINGERPRINT)
+    assert again.predict(questions, predictions).tolist() == scorer.predict(questions, predictions).tolist()
+    assert again.describe() == scorer.describe()
+    assert (again.n_buckets, again.strength_) == (50, scorer.strength_)
+    assert again.uses_confidence_ is with_confidence
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"prompt": "q"}, "prompt"),
+        ({"model": "other"}, "'fake' then, 'other' now"),
+        ({"space": LogprobSpace.RAW}, "space"),
+        ({"labels": ("cat", "dog")}, "label set"),
+    ],
+)
+def test_a_scorer_of_something_else_is_refused(
+    tmp_path: Path, fitted: LearnedScorer, change: Any, message: str
+) -> None:
+    """The message names what differs."""
+    fitted.save(tmp_path / "scorer.json", fingerprint=FINGERPRINT)
+    with pytest.raises(StateError, match=message):
+        LearnedScorer.load(tmp_path / "scorer.json", fingerprint=replace(FINGERPRINT, **change))
+
+
+def _without(key: str) -> Callable[[dict[str, Any]], object]:
+    return lambda state: state.pop(key)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _without("text"),
+        _without("intercept"),
+        lambda state: state.update(intercept="x"),
+        lambda state: state.update(intercept=None),
+        lambda state: state["labels"].update(cat=1e999),
+        lambda state: state["confidence"]["weights"].pop(),
+        lambda state: state.update(confidence={"weights": [1.0], "centre": [0.0]}),
+        lambda state: state["text"]["buckets"].append([1, 2]),
+        lambda state: state["text"]["buckets"].append([1, -2.0, 1.0]),
+        lambda state: state["text"].update(rare=-1.0),
+        lambda state: state["text"].update(n_buckets=0),
+        lambda state: state.update(labels=[1]),
+    ],
+)
+def test_a_damaged_file_is_refused(tmp_path: Path, fitted: LearnedScorer, damage: Any) -> None:
+    """As are other kinds of files and missing ones."""
+    path = tmp_path / "scorer.json"
+    fitted.save(path, fingerprint=FINGERPRINT)
+    record = json.loads(path.read_text())
+    damage(record["state"])
+    path.write_text(json.dumps(record))
+    with pytest.raises(StateError, match="damaged"):
+        LearnedScorer.load(path, fingerprint=FINGERPRINT)
+    path.write_text(json.dumps({**record, "kind": "confidence calibrator"}))
+    with pytest.raises(StateError, match="expected a learned scorer"):
+        LearnedScorer.load(path, fingerprint=FINGERPRINT)
+    with pytest.raises(StateError, match="cannot be read"):
+        LearnedScorer.load(tmp_path / "none.json", fingerprint=FINGERPRINT)
+
+
+def test_a_loaded_scorer_needs_no_scikit_learn(tmp_path: Path, fitted: LearnedScorer) -> None:
+    """A service that only assesses starts at once."""
+    fitted.save(tmp_path / "scorer.json", fingerprint=FINGERPRINT)
+    code = f"""
+import sys
+from calibrant.calibration import Fingerprint
+from calibrant.cascade import LearnedScorer
+from calibrant.core import LogprobSpace, Prediction
+fingerprint = Fingerprint(prompt="p", model="fake", space=LogprobSpace.MASKED, labels={LABELS!r})
+scorer = LearnedScorer.load({str(tmp_path / "scorer.json")!r}, fingerprint=fingerprint)
+assert "sklearn" not in sys.modules and "scipy" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)  # noqa: S603 (our own code)

@@ -1,0 +1,329 @@
+"""Which tokens count: content of the label, of arguments, or all but layout, found by bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calibrant.cascade.methods._filters import check_filter, kept_tokens
+from calibrant.cascade.methods._tool_calls import argument_spans
+from calibrant.core import ConfigurationError, LogprobsUnavailableError, Token
+
+FILTERS = ("all", "stop", "label", "tool_call_args")
+
+
+def tokens_of(*pieces: str | bytes) -> tuple[Token, ...]:
+    """Return tokens that hold these pieces; each has a log-probability of its own."""
+    return tuple(
+        Token(piece.encode() if isinstance(piece, str) else piece, -0.01 * number)
+        for number, piece in enumerate(pieces)
+    )
+
+
+def kept(which: Any, *pieces: str | bytes, field: str = "category", text: str | None = None) -> list[bytes]:
+    """Return the bytes of the tokens that count."""
+    tokens = tokens_of(*pieces)
+    joined = b"".join(token.data for token in tokens).decode(errors="replace")
+    found = kept_tokens(tokens, which, text=joined if text is None else text, field=field)
+    return [token.data for token in found]
+
+
+def strings(pieces: Sequence[bytes]) -> list[str]:
+    """Return pieces as text."""
+    return [piece.decode() for piece in pieces]
+
+
+# --- label ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [
+        (('{"category": "', "Sports", '"}'), ["Sports"]),
+        (('{"category": "', "Spo", "rts", '"', "}"), ["Spo", "rts"]),
+        (('{"category": "', "Spo", 'rts"', "}"), ["Spo", 'rts"']),
+        (("{", '"category"', ":", ' "Spo', 'rts"}'), [' "Spo', 'rts"}']),
+        (('{"category": "a"}',), ['{"category": "a"}']),
+        (('{"category": "', '"', "}"), ['"']),
+        (('{"why": "Sports", "category": "', "Sports", '"}'), ["Sports"]),
+        (('{"category": "', 'a\\"', "b", '"}'), ['a\\"', "b"]),
+        (("```json\n", '{"category": "', "a", '"}', "\n```"), ["a"]),
+        (('{"category": "', "a", '"}', "<|im_end|>"), ["a"]),
+    ],
+    ids=[
+        "one",
+        "several",
+        "quote-shared",
+        "quotes-shared",
+        "whole",
+        "empty",
+        "named-before",
+        "escaped",
+        "fenced",
+        "end",
+    ],
+)
+def test_label_keeps_the_tokens_that_hold_the_value(pieces: Any, expected: Any) -> None:
+    """A quote counts where it shares a token with content, and where the value is empty."""
+    body = "".join(pieces).removesuffix("<|im_end|>")
+    assert strings(kept("label", *pieces, text=body)) == expected
+
+
+def test_label_counts_bytes_of_split_characters() -> None:
+    """A character that three tokens share is content of all three, an empty token among them too."""
+    pieces = ('{"category": "', b"", b"\xe6", b"\x97", b"\xa5", '"}')
+    assert kept("label", *pieces, text='{"category": "日"}') == [b"", b"\xe6", b"\x97", b"\xa5"]
+
+
+def test_a_label_that_is_not_spelled_is_no_evidence() -> None:
+    """Tokens of something else are not taken instead."""
+    with pytest.raises(LogprobsUnavailableError, match="category"):
+        kept("label", '{"kind": "a"}')
+    with pytest.raises(LogprobsUnavailableError, match="do not spell"):
+        kept("label", "nothing", text='{"category": "a"}')
+
+
+# --- stop ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "dropped",
+    [
+        "{", '{"', '":', ' "', '"}', "}\n", "[", "]", ",", "\n\n", "\t", " ", "", "```", '"}\n```', "<|im_end|>",
+        "</s>", "<|eot_id|>", "<eos>", "<end_of_turn>", "<｜end▁of▁sentence｜>", "\n</s>", "<s>", "<|tool_call|>",
+        "[/INST]",
+    ],
+)  # fmt: skip
+def test_stop_drops_layout_and_special_tokens(dropped: str) -> None:
+    """What only frames the answer says nothing about it."""
+    assert strings(kept("stop", "yes", dropped)) == ["yes"]
+
+
+@pytest.mark.parametrize(
+    "content", ['a"', "1", "true", "-", ".", "<b>", "a</s>", "|", "\\n", "日", "<", "(", "’"]
+)
+def test_stop_keeps_everything_else(content: str) -> None:
+    """One byte of content is enough."""
+    assert strings(kept("stop", "yes", content)) == ["yes", content]
+
+
+def test_stop_keeps_part_of_a_character() -> None:
+    """A byte that is no character by itself is content."""
+    assert kept("stop", '{"a": "', b"\xe6", b"\x97\xa5", '"}') == [b'{"a": "', b"\xe6", b"\x97\xa5"]
+
+
+def test_stop_drops_the_first_line_of_a_fence_only() -> None:
+    """The language of a code fence is layout; the same word in the answer is not."""
+    assert strings(kept("stop", "```", "json", "\n", "{", "json", "}", "\n", "```")) == ["json"]
+    assert strings(kept("stop", "``", "`json\n{", "a", "}")) == ["`json\n{", "a"]
+
+
+def test_a_filter_that_keeps_nothing_is_no_evidence() -> None:
+    """All tokens are not taken instead."""
+    for which in ("stop", "tool_call_args"):
+        with pytest.raises(LogprobsUnavailableError, match="use another token_filter"):
+            kept(which, "{", "}", "</s>")
+
+
+def test_all_keeps_all() -> None:
+    """Empty and special tokens included."""
+    assert strings(kept("all", "{", "", "a", "</s>")) == ["{", "", "a", "</s>"]
+
+
+def test_unknown_filters_are_refused() -> None:
+    """The message names those there are."""
+    for which in FILTERS:
+        check_filter(which)
+    with pytest.raises(ConfigurationError, match="'tool_call_args', got 'tool_calls'"):
+        check_filter("tool_calls")
+
+
+# --- tool_call_args ------------------------------------------------------------------------------
+
+ARGUMENTS = {
+    "one call": ('{"name": "f", "arguments": {"city": "Paris"}}', ["Paris"]),
+    "compact": ('{"name":"f","arguments":{"city":"Paris"}}', ["Paris"]),
+    "arguments first": ('{"arguments": {"city": "Paris"}, "name": "f"}', ["Paris"]),
+    "keys behind arguments": ('{"arguments": {"a": 1}, "id": "call_1", "n": 2}', ["1"]),
+    "key behind in a nested object": ('{"function": {"arguments": {"a": 1}}, "index": 0}', ["1"]),
+    "numbers": ('{"arguments": {"a": 1, "b": -2.5e+3}}', ["1", "-2.5e+3"]),
+    "literals": ('{"arguments": {"a": true, "b": false, "c": null}}', ["true", "false", "null"]),
+    "nested object": ('{"arguments": {"a": {"b": {"c": "x"}}, "d": "y"}}', ["x", "y"]),
+    "array": ('{"arguments": {"a": ["x", 2, {"b": "y"}, [3]]}}', ["x", "2", "y", "3"]),
+    "array of arguments": ('{"arguments": ["x", 1]}', ["x", "1"]),
+    "arguments among arguments": ('{"arguments": {"arguments": {"a": "x"}, "b": "y"}}', ["x", "y"]),
+    "several calls": ('[{"arguments": {"a": "x"}}, {"arguments": {"a": "y"}}]', ["x", "y"]),
+    "several documents": ('{"arguments": {"a": "x"}}\n{"arguments": {"a": "y"}}', ["x", "y"]),
+    "tagged": (
+        '<tool_call>\n{"name": "f", "arguments": {"a": "x"}}\n</tool_call><tool_call>{"arguments": {"a": 2}}',
+        ["x", "2"],
+    ),
+    "prose around": ('I call {f} with "a": {"arguments": {"a": "x"}} [done', ["x"]),
+    "encoded": (json.dumps({"arguments": json.dumps({"a": "x", "b": 2})}), ["x", "2"]),
+    "encoded with escapes": (
+        json.dumps({"arguments": json.dumps({"a": 'say "é"', "b": "日"})}),
+        ['say \\\\\\"\\\\u00e9\\\\\\"', "\\\\u65e5"],
+    ),
+    "encoded array": (json.dumps({"arguments": json.dumps(["x", {"a": 1}])}), ["x", "1"]),
+    "encoded, keys behind": (json.dumps({"arguments": json.dumps({"a": 1}), "id": "z"}), ["1"]),
+    "plain text arguments": ('{"arguments": "Paris, France"}', ["Paris, France"]),
+    "text behind encoded JSON": ('{"arguments": "{\\"a\\": 1} or so"}', ['{\\"a\\": 1} or so']),
+    "encoded raw, escaped outside": (
+        json.dumps({"arguments": json.dumps({"a": "x😀", "b": 1}, ensure_ascii=False)}),
+        ["x\\ud83d\\ude00", "1"],
+    ),
+    "a call in what is no JSON": ('{"a": {"arguments": {"b": "x"}} oops}', ["x"]),
+    "a word for a value": ('{"arguments": {"a": hello}}', []),
+    "text that begins like JSON": ('{"arguments": "{see page 2"}', ["{see page 2"]),
+    "JSON text as a value": ('{"arguments": {"code": "{\\"a\\": 1}"}}', ['{\\"a\\": 1}']),
+    "escaped quotes": ('{"arguments": {"a": "say \\"hi\\""}}', ['say \\"hi\\"']),
+    "braces in a string": ('{"arguments": {"a": "}{]["}, "b": 1}', ["}{]["]),
+    "backslash at the end": ('{"arguments": {"a": "x\\\\"}, "b": "y"}', ["x\\\\"]),
+    "escaped key": ('{"\\u0061rguments": {"a": "x"}}', ["x"]),
+    "empty string": ('{"arguments": {"a": "", "b": "y"}}', ['"', "y"]),
+    "cut off in a value": ('{"name": "f", "arguments": {"a": "Pari', ["Pari"]),
+    "cut off in a number": ('{"arguments": {"a": 12', ["12"]),
+    "cut off behind a backslash": ('{"arguments": {"a": "x\\', ["x"]),
+    "no calls": ('{"category": "a"}', []),
+    "no arguments": ('{"name": "f", "arguments": {}}', []),
+    "the word as a value": ('{"name": "arguments", "x": "y"}', []),
+    "the word in a string": ('{"text": "\\"arguments\\": {\\"a\\": 1}"}', []),
+    "empty": ("", []),
+    "white space": (" \n", []),
+    "not JSON": ("{arguments: {a: 1}}", []),
+    "unbalanced": ('{"arguments": {"a": "x"]', []),
+    "string for a key": ('{"arguments": {1: "x"}}', []),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), ARGUMENTS.values(), ids=ARGUMENTS)
+def test_values_of_arguments_are_found(text: str, expected: list[str]) -> None:
+    """Keys, punctuation and whatever else belongs to the call are not."""
+    data = text.encode()
+    assert [data[begin:end].decode() for begin, end in argument_spans(data)] == expected
+
+
+def test_a_token_counts_if_one_of_its_bytes_is_a_value() -> None:
+    """A token may hold the end of a key and the beginning of its value."""
+    pieces = ('{"name": "f", "arguments": {"city', '": "Pa', "ris", '", "n": ', "1", "}, ", '"id": 7}', "")
+    assert strings(kept("tool_call_args", *pieces)) == ['": "Pa', "ris", "1"]
+
+
+def test_empty_tokens_count_inside_a_value_only() -> None:
+    """Some servers report a cut character as an empty token first."""
+    pieces = (b"", b'{"arguments": {"a": "', b"", b"\xe6", b"", b"\x97\xa5", b'"}}', b"")
+    assert kept("tool_call_args", *pieces) == [b"", b"\xe6", b"", b"\x97\xa5"]
+
+
+def test_hundreds_of_braces_take_bounded_work() -> None:
+    """Text that is all openings is given up on, not read over and over."""
+    assert argument_spans(b"{" * 100_000) == []
+    assert argument_spans(b"{x " * 300 + b'{"arguments": {"a": 1}}') == []
+
+
+Piece = tuple[str, bool]
+SCALARS = st.one_of(
+    st.text('aé日😀"\\/{}[]:, \n\u2028', max_size=4),
+    st.integers(-99, 99),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.booleans(),
+    st.none(),
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text('ab"é', max_size=3), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+def written(value: object, *, ascii_only: bool) -> Iterator[Piece]:
+    """Return the JSON of a value in pieces, each with whether it is content of a value."""
+    if isinstance(value, dict):
+        yield "{", False
+        for number, (key, child) in enumerate(value.items()):
+            yield (", " if number else "") + json.dumps(key, ensure_ascii=ascii_only) + ": ", False
+            yield from written(child, ascii_only=ascii_only)
+        yield "}", False
+    elif isinstance(value, list):
+        yield "[", False
+        for number, child in enumerate(value):
+            yield "," * bool(number), False
+            yield from written(child, ascii_only=ascii_only)
+        yield "]", False
+    elif isinstance(value, str):
+        yield '"', False
+        yield json.dumps(value, ensure_ascii=ascii_only)[1:-1], True
+        yield '"', not value
+    else:
+        yield json.dumps(value), True
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> tuple[bytes, list[bool]]:
+    """A tool call, and which of its bytes are values of arguments."""
+    arguments = draw(
+        st.dictionaries(st.text('ab"é', max_size=3), VALUES, max_size=3) | st.lists(VALUES, max_size=3)
+    )
+    ascii_only = draw(st.booleans())
+    pieces = list(written(arguments, ascii_only=ascii_only))
+    if draw(st.booleans()):
+        pieces = [(json.dumps(piece, ensure_ascii=ascii_only)[1:-1], marked) for piece, marked in pieces]
+        pieces = [('"', False), *pieces, ('"', False)]
+    head, tail = (
+        draw(st.sampled_from(['{"name": "f", ', "<tool_call>{"])),
+        ', "id": "call", "n": [1, {"a": "b"}]}',
+    )
+    pieces = [(head + '"arguments": ', False), *pieces, (tail, False)]
+    data = b"".join(piece.encode() for piece, _ in pieces)
+    marks = [marked for piece, marked in pieces for _ in piece.encode()]
+    return data, marks
+
+
+@st.composite
+def cuts(draw: st.DrawFn, length: int) -> list[int]:
+    """Where tokens end."""
+    inner = draw(st.lists(st.integers(0, length), max_size=20))
+    return sorted({*inner, length})
+
+
+@given(st.data(), calls())
+def test_marked_bytes_are_those_a_writer_marks(data: st.DataObject, call: tuple[bytes, list[bool]]) -> None:
+    """Whatever is nested, escaped or encoded, and however it is cut into tokens."""
+    answer, marks = call
+    found = [False] * len(answer)
+    for begin, end in argument_spans(answer):
+        found[begin:end] = [True] * (end - begin)
+    assert found == marks
+    ends = data.draw(cuts(len(answer)))
+    starts = [0, *ends[:-1]]
+    tokens = tokens_of(*(answer[start:end] for start, end in zip(starts, ends, strict=True)))
+    expected = [
+        token for token, start, end in zip(tokens, starts, ends, strict=True) if any(marks[start:end])
+    ]
+    if expected:
+        assert list(kept_tokens(tokens, "tool_call_args", text="", field="x")) == expected
+
+
+@given(
+    st.lists(
+        st.binary(max_size=6) | st.sampled_from(['{"', "arguments", '":', "}", '"', "a", "</s>"]), min_size=1
+    )
+)
+def test_a_filter_keeps_a_part_of_the_tokens_in_order(pieces: list[str | bytes]) -> None:
+    """Whatever the bytes are, it answers or says that there is nothing."""
+    tokens = tokens_of(*pieces)
+    for which in FILTERS:
+        try:
+            found = kept_tokens(tokens, which, text='{"category": "a"}', field="category")  # type: ignore[arg-type]
+        except LogprobsUnavailableError:
+            continue
+        remaining = iter(tokens)
+        assert found
+        assert all(any(token is other for other in remaining) for token in found)

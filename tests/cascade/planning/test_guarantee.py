@@ -1,0 +1,140 @@
+"""Certified thresholds keep their promise, and keep as much as they can."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrant.cascade import certify_cascade
+from calibrant.cascade.planning._guarantee import fewest_rows
+from calibrant.cascade.planning._loss_test import critical_score, loss_score
+from calibrant.core import ConfigurationError
+
+
+def population(size: int, rng: np.random.Generator) -> tuple[Any, Any, Any]:
+    """Return rows on which the small model is the worse the less sure it is; half of them are at 1."""
+    confidence = np.where(rng.random(size) < 0.5, 1.0, rng.random(size).round(3))
+    small = rng.random(size) < np.where(confidence == 1.0, 0.93, 0.5 + 0.4 * confidence)
+    large = np.where(rng.random(size) < 0.8, small | (rng.random(size) < 0.5), rng.random(size) < 0.9)
+    return confidence, small.astype(float), large.astype(float)
+
+
+def test_it_breaks_its_promise_in_no_more_than_delta_of_the_samples() -> None:
+    """400 samples of 500 rows; the bound is exact, so that the slack is for the number of samples alone."""
+    rng = np.random.default_rng(1)
+    confidence, small, large = population(4000, rng)
+    broken, kept = 0, 0.0
+    for _ in range(400):
+        own = rng.integers(4000, size=500)
+        found = certify_cascade(confidence[own], small[own], large[own], epsilon=0.03, delta=0.1).threshold
+        keeps = confidence >= (2.0 if found is None else found)
+        broken += float(((large - small) * keeps).mean()) > 0.03
+        kept += float(keeps.mean())
+    assert broken <= 400 * 0.1 + 2 * np.sqrt(400 * 0.09)
+    assert kept / 400 > 0.25
+
+
+def test_it_is_not_trivially_safe_at_the_edge() -> None:
+    """Where the only threshold loses exactly epsilon, it is certified in nearly, and at most, delta of the samples."""
+    rng = np.random.default_rng(2)
+    n, draws = 400, 2000
+    worse = rng.binomial(n, 0.08, size=draws)
+    better = rng.binomial(n - worse, 0.05 / 0.92)
+    passed = loss_score(worse, better, n, 0.03) <= critical_score(n, 0.03, 0.1)
+    assert 0.06 < passed.mean() <= 0.1 + 2 * np.sqrt(0.09 / draws)
+
+
+def test_the_thresholds_are_the_unbroken_row_of_passes_from_the_top() -> None:
+    """By a loop over the sample's confidences."""
+    rng = np.random.default_rng(3)
+    confidence, small, large = population(600, rng)
+    found = certify_cascade(confidence, small, large, epsilon=0.05, delta=0.1)
+    expected = []
+    for threshold in sorted(set(confidence.tolist()), reverse=True):
+        keeps = confidence >= threshold
+        worse, better = int((keeps & (large > small)).sum()), int((keeps & (large < small)).sum())
+        if loss_score(worse, better, 600, 0.05) > critical_score(600, 0.05, 0.1):
+            break
+        expected.append(threshold)
+    assert found.thresholds == pytest.approx(expected)
+    keeps = confidence >= found.threshold
+    assert found.share_small == pytest.approx(keeps.mean())
+    assert found.loss == pytest.approx(((large - small) * keeps).mean())
+    assert found.only_large == int((keeps & (large > small)).sum())
+    assert found.p_value <= 0.1
+
+
+def test_a_later_pass_does_not_count_after_a_failure() -> None:
+    """The surest answers lose; those below win so much that all together pass."""
+    confidence = np.repeat([0.9, 0.5], [100, 400])
+    small = np.repeat([0.0, 1.0, 1.0], [40, 60, 400])
+    large = np.repeat([1.0, 1.0, 0.0], [40, 60, 400])
+    assert certify_cascade(confidence, small, large).threshold is None
+
+
+def test_answers_without_confidence_are_routed() -> None:
+    """They count as rows, never as kept ones."""
+    confidence = np.repeat([0.9, np.nan], [300, 300])
+    small, large = np.repeat([1.0, 0.0], [300, 300]), np.ones(600)
+    found = certify_cascade(confidence, small, large)
+    assert (found.threshold, found.share_small, found.loss) == (0.9, 0.5, 0.0)
+    assert certify_cascade([np.nan] * 200, np.ones(200), np.ones(200)).threshold is None
+
+
+def test_the_threshold_is_one_of_a_fixed_grid_and_keeps_every_row_it_counts() -> None:
+    """Never a value of the sample."""
+    confidence = np.full(300, 0.9237)
+    found = certify_cascade(confidence, np.ones(300), np.ones(300))
+    assert found.threshold == 0.923
+
+
+@pytest.mark.parametrize(("right", "expected"), [(1.0, 0.4), (0.0, 0.4)])
+def test_models_that_never_differ_may_be_exchanged(right: float, expected: float) -> None:
+    """All right or all wrong: the lowest confidence seen is certified."""
+    both = np.full(200, right)
+    assert certify_cascade(np.linspace(0.4, 1.0, 200), both, both).threshold == pytest.approx(expected)
+
+
+def test_a_small_model_that_is_always_wrong_keeps_nothing() -> None:
+    """Whatever it says about itself."""
+    found = certify_cascade(np.full(500, 1.0), np.zeros(500), np.ones(500))
+    assert (found.threshold, found.share_small, found.p_value) == (None, 0.0, 1.0)
+
+
+def test_the_fewest_rows_are_the_first_that_certify_anything() -> None:
+    """One less certifies nothing even where all agree."""
+    n = fewest_rows(0.02, 0.1)
+    assert certify_cascade([0.9] * (n - 1), [1] * (n - 1), [1] * (n - 1)).threshold is None
+    assert certify_cascade([0.9] * (n + 2), [1] * (n + 2), [1] * (n + 2)).threshold == 0.9
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"epsilon": 0.0},
+        {"epsilon": 1.0},
+        {"epsilon": True},
+        {"delta": 0.0},
+        {"delta": float("nan")},
+        {"confidence": [0.5]},
+        {"confidence": [], "small_correct": [], "large_correct": []},
+    ],
+)
+def test_bad_settings_are_refused(bad: dict[str, Any]) -> None:
+    """Typed and explained."""
+    given = {"confidence": [0.5, 0.6], "small_correct": [1, 1], "large_correct": [1, 1], **bad}
+    with pytest.raises(ConfigurationError, match="Expected"):
+        certify_cascade(
+            given.pop("confidence"), given.pop("small_correct"), given.pop("large_correct"), **given
+        )
+
+
+def test_thresholds_that_keep_no_row_of_the_sample_must_pass_as_well() -> None:
+    """Where nobody is at 1, the sequence still begins there: nothing kept is no evidence in few rows."""
+    n = 100
+    large = np.repeat([0.0, 1.0], [60, 40])
+    assert loss_score(0, 60, n, 0.02) <= critical_score(n, 0.02, 0.1)
+    assert certify_cascade(np.full(n, 0.9), np.ones(n), large).threshold is None
+    assert certify_cascade(np.full(n, 1.0), np.ones(n), large).threshold == 1.0

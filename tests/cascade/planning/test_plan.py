@@ -1,0 +1,428 @@
+"""Plans: what is chosen, on which rows, what is promised, and that a plan stays with its models."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrant.calibration import Fingerprint
+from calibrant.cascade import CascadePlan, RecordedRun, certify_cascade, plan_cascade, replay
+from calibrant.cascade.planning._candidates import Signals, candidate_policies
+from calibrant.cascade.planning._priced import Prices
+from calibrant.core import CalibrantError, ConfigurationError, DataError, LogprobSpace, StateError
+
+COSTS = {"small_cost": 1.0, "large_cost": 50.0}
+LABELS = ("cat", "dog")
+
+
+def fingerprint(model: str, prompt: str = "Which animal?") -> Fingerprint:
+    """Return what a run was recorded with."""
+    return Fingerprint(prompt=prompt, model=model, space=LogprobSpace.MASKED, labels=LABELS)
+
+
+def recorded(n: int = 600, seed: int = 0, **changes: Any) -> tuple[RecordedRun, RecordedRun]:
+    """Return a small model that knows when it is right, and a large one."""
+    rng = np.random.default_rng(seed)
+    confidence = rng.random(n) ** 0.4
+    small = rng.random(n) < 0.3 + 0.68 * confidence
+    large = rng.random(n) < 0.95
+    rest = {"ids": range(n), "inputs": [f"text {row}" for row in range(n)], **changes}
+    return (
+        RecordedRun(
+            confidence=confidence, correct=small, name="small", fingerprint=fingerprint("small"), **rest
+        ),
+        RecordedRun(
+            confidence=rng.random(n), correct=large, name="large", fingerprint=fingerprint("large"), **rest
+        ),
+    )
+
+
+def test_the_default_is_the_certified_threshold_of_all_rows() -> None:
+    """And the certificate says what was seen."""
+    small, large = recorded()
+    plan = plan_cascade(small, large, **COSTS, epsilon=0.05)
+    expected = certify_cascade(small.confidence, small.correct, large.correct, epsilon=0.05)
+    assert plan.goal == "certified"
+    assert plan.certified
+    assert plan.threshold == expected.threshold
+    assert plan.certificate.p_value == pytest.approx(expected.p_value)
+    assert plan.certificate.loss == pytest.approx(expected.loss)
+    assert (plan.certificate.rows, plan.certificate.method) == (600, "sequence")
+    assert not plan.report.held_out
+
+
+def test_half_of_the_rows_may_certify_and_the_other_half_report() -> None:
+    """Then nothing was chosen on what is reported."""
+    plan = plan_cascade(*recorded(), **COSTS, epsilon=0.05, certify_on="half")
+    assert (plan.certificate.rows, plan.report.n, plan.report.held_out) == (300, 300, True)
+
+
+def test_the_guarantee_holds_in_the_population() -> None:
+    """Whole plans of 40 samples, and rows stay with the small model."""
+    rng = np.random.default_rng(4)
+    small, large = recorded(3000, seed=9)
+    p, s, t = (np.asarray(x) for x in (small.confidence, small.correct, large.correct))
+    broken, kept = 0, []
+    for _ in range(40):
+        own = rng.integers(3000, size=400)
+        plan = plan_cascade(
+            RecordedRun(confidence=p[own], correct=s[own]),
+            RecordedRun(confidence=p[own], correct=t[own]),
+            **COSTS,
+            epsilon=0.05,
+        )
+        keeps = p >= (2.0 if plan.threshold is None else plan.threshold)
+        broken += float(((t - s) * keeps).mean()) > 0.05
+        kept.append(float(keeps.mean()))
+    assert broken <= 40 * 0.1 + 2 * np.sqrt(40 * 0.09)
+    assert np.mean(kept) > 0.2
+
+
+def brute_force(signals: Signals, prices: Prices) -> list[tuple[float, float]]:
+    """Return cost and accuracy of both models and of every threshold, by loops."""
+    small, large = signals.correct
+    found = [(prices.models[0], float(small.mean())), (prices.models[1], float(large.mean()))]
+    for threshold in [*np.unique(signals.raw[0]).tolist(), 2.0]:
+        keeps = signals.raw[0] >= threshold
+        cost = prices.models[0] + prices.verifier[0] + prices.models[1] * float((~keeps).mean())
+        found.append((cost, float(np.where(keeps, small, large).mean())))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_threshold_and_every_model_alone_is_a_candidate(seed: int) -> None:
+    """Priced as a loop prices them; nothing a threshold does costs less for the same accuracy."""
+    rng = np.random.default_rng(seed)
+    n = 40
+    raw = rng.random((2, n)).round(1)
+    signals = Signals(raw=raw, calibrated=raw, correct=rng.integers(0, 2, (2, n)).astype(float))
+    prices = Prices.of([1.0, 7.0], 0.5)
+    curves = [kind.curve(signals, prices) for kind in candidate_policies(signals, prices)]
+    points = {
+        (round(float(cost), 9), round(float(right), 9))
+        for costs, accuracies in curves
+        for cost, right in zip(costs, accuracies, strict=True)
+    }
+    assert {(round(cost, 9), round(right, 9)) for cost, right in brute_force(signals, prices)} <= points
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_candidates_cost_what_their_policies_cost(seed: int) -> None:
+    """On rows they were not found on; some have no confidence, and there are three models."""
+    rng = np.random.default_rng(seed)
+
+    def signals(n: int) -> Signals:
+        raw = rng.random((3, n)).round(2)
+        raw[rng.random((3, n)) < 0.1] = np.nan
+        return Signals(raw=raw, calibrated=raw**2, correct=rng.integers(0, 2, (3, n)).astype(float))
+
+    prices = Prices.of([1.0, 5.0, 50.0], [0.1, 0.2])
+    other = signals(60)
+    for kind in candidate_policies(signals(80), prices):
+        costs, accuracies = kind.curve(other, prices)
+        for place in {0, len(costs) // 2, len(costs) - 1}:
+            policy = kind.policy(place)
+            route = policy.follow(other.of(policy))
+            right = other.correct[route.answered, np.arange(60)].mean()
+            cost = (route.asked.T @ prices.models + route.judged.T @ prices.verifier).mean()
+            assert accuracies[place] == pytest.approx(right)
+            assert costs[place] == pytest.approx(cost)
+
+
+def test_a_budget_buys_the_best_policy_that_it_pays() -> None:
+    """On the planning half; reported on the other."""
+    plan = plan_cascade(*recorded(), **COSTS, budget=20.0)
+    affordable = [point for point in plan.frontier if point.planned_cost <= 20.0]
+    assert plan.goal == "budget"
+    assert plan.report.held_out
+    assert plan.report.n == plan.rows.reporting
+    assert plan.report.cost.estimate < 25.0
+    assert plan.report.accuracy.estimate > affordable[0].accuracy
+    assert plan.certificate.method == "single test"
+    assert plan.certificate.rows == plan.rows.reporting
+
+
+def test_a_target_is_reached_at_the_least_cost() -> None:
+    """More accuracy costs more; one that nothing reaches is refused."""
+    small, large = recorded(2000)
+    cheap, dear = (plan_cascade(small, large, **COSTS, target_accuracy=target) for target in (0.85, 0.93))
+    assert cheap.report.cost.estimate < dear.report.cost.estimate
+    assert cheap.report.accuracy.estimate > 0.8
+    with pytest.raises(ConfigurationError, match="Lower the target"):
+        plan_cascade(small, large, **COSTS, target_accuracy=1.0)
+    with pytest.raises(ConfigurationError, match="cheapest policy costs"):
+        plan_cascade(small, large, **COSTS, budget=0.5)
+
+
+def test_the_frontier_rises_and_holds_both_ends() -> None:
+    """From the small model to the most accurate policy, each better than what is cheaper."""
+    plan = plan_cascade(*recorded(), **COSTS)
+    costs = [point.planned_cost for point in plan.frontier]
+    right = [point.planned_accuracy for point in plan.frontier]
+    assert costs == sorted(costs)
+    assert right == sorted(right)
+    assert plan.frontier[0].policy.members == (0,)
+    alone = plan.alone[0]
+    assert alone.cost.estimate == 1.0
+    assert plan.frontier[0].accuracy == pytest.approx(alone.accuracy.estimate)
+
+
+def test_the_same_seed_gives_the_same_plan_and_rows_of_equal_text_stay_together() -> None:
+    """Two texts can only be split one way or the other."""
+    small, large = recorded()
+    assert plan_cascade(small, large, **COSTS, rng=3) == plan_cascade(small, large, **COSTS, rng=3)
+    texts = ["a"] * 400 + ["b"] * 200
+    found = plan_cascade(*recorded(inputs=texts), **COSTS)
+    assert {found.rows.planning, found.rows.reporting} == {200, 400}
+
+
+def test_a_useless_small_model_leaves_the_large_one_alone() -> None:
+    """Nothing is certified but what needs no certificate."""
+    n = 500
+    small = RecordedRun(confidence=np.ones(n), correct=np.zeros(n))
+    large = RecordedRun(confidence=np.ones(n), correct=np.ones(n))
+    plan = plan_cascade(small, large, **COSTS)
+    assert (plan.policy.members, plan.threshold, plan.certified) == ((1,), None, False)
+    assert plan.certificate.holds
+    assert plan.report.cost.estimate == 50.0
+
+
+@pytest.mark.parametrize(("small_right", "large_right"), [(1, 1), (0, 0), (1, 0)])
+def test_equal_answers_and_a_better_small_model_stay_with_the_small_one(
+    small_right: int, large_right: int
+) -> None:
+    """All right, all wrong, or only the small one right; confidence is constant."""
+    n = 400
+    small = RecordedRun(confidence=np.full(n, 0.8), correct=np.full(n, small_right))
+    large = RecordedRun(confidence=np.full(n, 0.8), correct=np.full(n, large_right))
+    plan = plan_cascade(small, large, **COSTS, verifier_cost=2.0)
+    assert plan.certified
+    assert plan.policy.members == (0,)  # nobody needs to look at its answers
+    assert plan.report.cost.estimate == 1.0
+    free = plan_cascade(small, large, **COSTS)
+    assert free.threshold == pytest.approx(0.8)
+
+
+def test_equal_and_zero_costs_are_planned_with() -> None:
+    """A cascade that costs as much as the large model is no gain; a free small model is one."""
+    small, large = recorded()
+    equal = plan_cascade(small, large, small_cost=1, large_cost=1, epsilon=0.05)
+    assert equal.policy.members == (1,)
+    free = plan_cascade(small, large, small_cost=0, large_cost=1, epsilon=0.05)
+    assert free.policy.members == (0, 1)
+    with pytest.raises(ConfigurationError, match="more than 0"):
+        plan_cascade(small, large, small_cost=1, large_cost=0)
+
+
+def test_recorded_costs_are_the_default() -> None:
+    """Without any, a cost must be given."""
+    small, large = recorded(cost=np.full(600, 0.25))
+    assert [model.cost for model in plan_cascade(small, large).models] == [0.25, 0.25]
+    with pytest.raises(ConfigurationError, match="cost of an answer of small"):
+        plan_cascade(*recorded())
+
+
+def test_two_rows_are_enough_for_a_plan_and_too_few_for_a_certificate() -> None:
+    """One is refused, none as well."""
+    two = RecordedRun(confidence=[0.5, 0.9], correct=[1, 0])
+    plan = plan_cascade(two, two, **COSTS)
+    assert (plan.certified, plan.policy.members) == (False, (1,))
+    assert plan.certificate.fewest_rows > 100
+    one = RecordedRun(confidence=[0.5], correct=[1])
+    with pytest.raises(DataError, match="at least two rows"):
+        plan_cascade(one, one, **COSTS)
+    with pytest.raises(CalibrantError, match="at least one row"):
+        plan_cascade(RecordedRun(confidence=[], correct=[]), one, **COSTS)
+
+
+def test_answers_without_confidence_are_always_passed_on() -> None:
+    """Some, or all of them."""
+    small, large = recorded()
+    confidence = np.array(small.confidence)
+    confidence[:100] = np.nan
+    plan = plan_cascade(replace_run(small, confidence=confidence), large, **COSTS, epsilon=0.05)
+    assert plan.certified
+    priced = replay(plan, replace_run(small, confidence=np.full(600, np.nan)), large)
+    assert priced.share_small.estimate == 0.0
+    none = plan_cascade(replace_run(small, confidence=np.full(600, np.nan)), large, **COSTS)
+    assert none.policy.members == (1,)
+
+
+def replace_run(run: RecordedRun, **changes: Any) -> RecordedRun:
+    """Return a run with some columns changed."""
+    kept = ("confidence", "correct", "name", "ids", "inputs", "fingerprint")
+    return RecordedRun(**{**{name: getattr(run, name) for name in kept}, **changes})
+
+
+@pytest.mark.parametrize("goal", [{}, {"budget": 20.0}, {"target_accuracy": 0.9}])
+def test_a_plan_comes_back_from_its_file(tmp_path: Path, goal: dict[str, float]) -> None:
+    """Equal, calibrators included: it prices other rows alike."""
+    small, large = recorded(labels=["cat"] * 600)
+    plan = plan_cascade(small, large, **COSTS, verifier_cost=0.5, **goal)
+    plan.save(tmp_path / "plan.json")
+    for path in (tmp_path / "plan.json", tmp_path, str(tmp_path)):
+        found = CascadePlan.load(path)
+        assert found == plan
+        other = recorded(seed=5, labels=["cat"] * 600)
+        assert replay(found, *other) == replay(plan, *other)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "damaged"),
+        ("[]", "expected a cascade plan"),
+        ('{"kind": "calibration"}', "expected a cascade plan"),
+        ('{"kind": "cascade plan", "version": 99}', "version 1"),
+        ('{"kind": "cascade plan", "version": 1}', "damaged"),
+    ],
+)
+def test_files_that_hold_no_plan_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    """Naming the file."""
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(StateError, match=message):
+        CascadePlan.load(tmp_path)
+    with pytest.raises(StateError, match="cannot be read"):
+        CascadePlan.load(tmp_path / "nowhere.json")
+
+
+def test_a_plan_with_edges_out_of_order_is_damaged(tmp_path: Path) -> None:
+    """Its policy is checked like any other."""
+    plan = plan_cascade(*recorded(), **COSTS, epsilon=0.05)
+    plan.save(tmp_path / "plan.json")
+    record = json.loads((tmp_path / "plan.json").read_text())
+    record["policy"]["rules"][0]["edges"] = [0.9, 0.1]
+    (tmp_path / "plan.json").write_text(json.dumps(record))
+    with pytest.raises(StateError, match="damaged"):
+        CascadePlan.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (fingerprint("other"), "model 1 .small. differs in model"),
+        (fingerprint("small", "Quite another prompt."), "differs in prompt"),
+        (replace(fingerprint("small"), labels=("cat", "cow")), "label set"),
+        (replace(fingerprint("small"), space=LogprobSpace.RAW), "space"),
+    ],
+)
+def test_a_plan_refuses_other_models_than_its_own(changed: Fingerprint, message: str) -> None:
+    """And says which, and what is different."""
+    small, large = recorded()
+    plan = plan_cascade(small, large, **COSTS)
+    plan.check([fingerprint("small"), fingerprint("large")])
+    plan.check([None, None])
+    with pytest.raises(StateError, match=message):
+        plan.check([changed, fingerprint("large")])
+    with pytest.raises(StateError, match=message):
+        replay(plan, replace_run(small, fingerprint=changed), large)
+    with pytest.raises(StateError, match="Expected 2 models"):
+        plan.check([None])
+
+
+def test_three_models_are_chained_where_that_pays() -> None:
+    """Certified on rows their thresholds were not found on, or with one threshold for all."""
+    rng = np.random.default_rng(7)
+    n = 3000
+    hard = rng.random(n)
+    confidence = [np.clip(1 - hard + rng.normal(0, 0.05, n), 0, 1) for _ in range(3)]
+    small, medium, large = (
+        RecordedRun(confidence=confidence[one], correct=hard < skill)
+        for one, skill in enumerate((0.5, 0.8, 0.97))
+    )
+    plan = plan_cascade(small, large, between=[medium], between_costs=[10.0], **COSTS)
+    assert plan.certified
+    assert plan.policy.members == (0, 1, 2)
+    assert plan.report.cost.estimate < 25
+    assert plan.certificate.loss <= 0.02
+    assert len(plan.alone) == len(plan.models) == 3
+    two = plan_cascade(small, large, **COSTS)
+    assert plan.report.cost.estimate < two.report.cost.estimate
+    with pytest.raises(ConfigurationError, match="each of 3 models"):
+        plan_cascade(small, large, between=[medium], between_costs=[1.0, 2.0], **COSTS)
+
+
+def test_a_hundred_thousand_rows_are_planned_whole() -> None:
+    """With nine values of confidence; all rows are accounted for."""
+    rng = np.random.default_rng(0)
+    n = 100_000
+    confidence = rng.integers(0, 9, n) / 8
+    small = RecordedRun(confidence=confidence, correct=rng.random(n) < confidence)
+    large = RecordedRun(confidence=np.ones(n), correct=rng.random(n) < 0.95)
+    plan = plan_cascade(small, large, **COSTS)
+    assert plan.rows.planning + plan.rows.reporting == n
+    assert (
+        plan.threshold == 0.875
+    )  # 0.95 - 0.875 and -0.05 on a ninth of the rows each; 0.75 would lose 0.025
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target_accuracy": 0.9, "budget": 5.0}, "got both"),
+        ({"target_accuracy": 1.5}, "target_accuracy"),
+        ({"budget": -1.0}, "budget"),
+        ({"budget": float("nan")}, "budget"),
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"delta": 1.0}, "delta"),
+        ({"certify_on": "most"}, "certify_on"),
+        ({"small_cost": -1.0}, "cost of model 1"),
+        ({"large_cost": float("inf")}, "cost of model 2"),
+        ({"verifier_cost": True}, "verifier"),
+    ],
+)
+def test_settings_out_of_range_or_at_odds_are_refused(options: dict[str, Any], message: str) -> None:
+    """Before anything is planned."""
+    with pytest.raises(ConfigurationError, match=message):
+        plan_cascade(*recorded(60), **{**COSTS, **options})
+
+
+def test_of_equally_accurate_policies_the_cheapest_is_taken() -> None:
+    """However large the budget."""
+    run = RecordedRun(confidence=np.full(60, 0.8), correct=np.ones(60))
+    plan = plan_cascade(run, run, **COSTS, verifier_cost=1.0, budget=1000.0)
+    assert plan.policy.members == (0,)
+
+
+def test_a_policy_for_a_budget_is_certified_only_if_it_passes_on_the_other_half() -> None:
+    """The small model alone loses 0.25 here."""
+    rng = np.random.default_rng(0)
+    small = RecordedRun(confidence=np.full(1000, 0.7), correct=rng.random(1000) < 0.7)
+    large = RecordedRun(confidence=np.full(1000, 0.7), correct=rng.random(1000) < 0.95)
+    plan = plan_cascade(small, large, **COSTS, budget=1.0)
+    assert (plan.certified, plan.certificate.holds) == (False, False)
+    assert plan.certificate.p_value > 0.9
+    assert plan.certificate.loss == pytest.approx(-plan.report.difference.estimate)
+
+
+def test_two_sequences_share_the_allowed_error() -> None:
+    """130 rows without a difference are enough for one sequence, and too few for two."""
+    run = RecordedRun(confidence=np.full(130, 0.9), correct=np.ones(130))
+    assert plan_cascade(run, run, **COSTS).certified
+    chained = plan_cascade(run, run, between=[run], between_costs=[5.0], **COSTS)
+    assert not chained.certified
+    assert chained.certificate.fewest_rows > 130
+
+
+def test_rules_on_calibrated_confidence_come_with_their_calibrators() -> None:
+    """Those on confidence as reported do without."""
+    rng = np.random.default_rng(0)
+    confidence = rng.random(2000)
+    small = RecordedRun(confidence=confidence, correct=rng.random(2000) < confidence**3)
+    large = RecordedRun(confidence=np.ones(2000), correct=rng.random(2000) < 0.95)
+    plan = plan_cascade(small, large, **COSTS, epsilon=0.05)
+    calibrator = plan.models[0].calibrator
+    assert calibrator is not None
+    raw = np.array([[0.2, np.nan, 0.9], [1.0, 1.0, 1.0]])
+    assert plan.confidence(raw) is not raw
+    np.testing.assert_array_equal(plan.confidence(raw), raw)
+    on_calibrated = replace(plan, policy=replace(plan.policy, calibrated=True))
+    expected = calibrator.predict([0.2, 0.9])
+    np.testing.assert_allclose(on_calibrated.confidence(raw)[0, [0, 2]], expected)
+    assert np.isnan(on_calibrated.confidence(raw)[0, 1])
+    assert expected[1] < 0.8

@@ -1,0 +1,166 @@
+"""Recorded runs come from anywhere, and are paired row by row."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrant.cascade import RecordedRun, recorded_run
+from calibrant.cascade.planning._recorded import pair_runs, recorded_costs
+from calibrant.core import ConfigurationError, DataError
+
+
+def lines(count: int = 4, **changes: Any) -> list[dict[str, Any]]:
+    """Return rows as an evaluation writes them."""
+    return [
+        {
+            "index": row,
+            "input": f"text {row}",
+            "answer": "cat",
+            "label": "cat",
+            "confidence": 0.5 + row / 10,
+            "correct": True,
+            "outcome": "ok",
+            "cost": 0.25,
+            **changes,
+        }
+        for row in range(count)
+    ]
+
+
+def test_files_directories_lines_and_objects_are_read_alike(tmp_path: Path) -> None:
+    """The same four rows in six ways."""
+    path = tmp_path / "predictions.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines()))
+    plain = SimpleNamespace(confidence=[0.5, 0.6, 0.7, 0.8], correct=[1, 1, 1, 1], ids=[0, 1, 2, 3])
+    for source in (path, str(tmp_path), lines(), iter(lines()), plain, vars(plain)):
+        found = recorded_run(source)
+        assert np.asarray(found.confidence).tolist() == pytest.approx([0.5, 0.6, 0.7, 0.8])
+        assert np.asarray(found.correct).tolist() == [1, 1, 1, 1]
+        assert tuple(found.ids or ()) == (0, 1, 2, 3)
+        assert recorded_run(found) is found
+
+
+@pytest.mark.parametrize("source", [3, {"confidence": [1]}, [1, 2], None, {}])
+def test_anything_else_is_refused(source: Any) -> None:
+    """And what would do is said."""
+    with pytest.raises(ConfigurationError, match="Expected a recorded run"):
+        recorded_run(source)
+
+
+def test_a_broken_line_is_named_by_its_place() -> None:
+    """Counted from 1, as in a file."""
+    broken = lines()
+    broken[2]["confidence"] = 7
+    with pytest.raises(DataError, match="3"):
+        recorded_run(broken)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"confidence": [0.5, 1.2]}, "confidence.*1.2 in row 1"),
+        ({"confidence": ["high", 1]}, "confidence"),
+        ({"confidence": []}, "at least one row"),
+        ({"correct": [1, 0.5]}, "correct.*0.5 in row 1"),
+        ({"correct": [1]}, "one entry per row"),
+        ({"ids": [1]}, "one entry per row"),
+        ({"cost": [1, -1]}, "cost.*-1.0 in row 1"),
+    ],
+)
+def test_bad_values_are_refused_by_row(bad: dict[str, Any], message: str) -> None:
+    """A number that is none, out of range, or one too few."""
+    with pytest.raises(ConfigurationError, match=message):
+        RecordedRun(**{"confidence": [0.5, 0.6], "correct": [1, 0], **bad})
+
+
+def test_unknown_values_are_none_or_nan() -> None:
+    """No confidence; no verdict, also where the server failed."""
+    run = RecordedRun(
+        confidence=[None, 0.5, 0.5, 0.5],  # type: ignore[list-item]
+        correct=[1, None, -1, 1],  # type: ignore[list-item]
+        failed=[False, False, False, True],
+    )
+    assert np.isnan(np.asarray(run.confidence)).tolist() == [True, False, False, False]
+    assert np.asarray(run.correct).tolist() == [1, -1, -1, -1]
+
+
+def test_rows_are_paired_by_id_whatever_their_order() -> None:
+    """Shuffled lines give the same pairs."""
+    first = RecordedRun(confidence=[0.1, 0.2, 0.3], correct=[1, 0, 1], ids=["a", "b", "c"])
+    other = RecordedRun(confidence=[0.9, 0.8, 0.7], correct=[1, 1, 0], ids=["c", "a", "b"])
+    paired = pair_runs([first, other])
+    assert paired.confidence.tolist() == [[0.1, 0.2, 0.3], [0.8, 0.7, 0.9]]
+    assert paired.correct.tolist() == [[1, 0, 1], [1, 0, 1]]
+
+
+def test_rows_with_other_numbers_are_paired_by_text() -> None:
+    """Where every text occurs once."""
+    first = RecordedRun(confidence=[0.1, 0.2], correct=[1, 0], ids=[0, 1], inputs=["a", "b"])
+    other = RecordedRun(confidence=[0.9, 0.8], correct=[1, 1], ids=[5, 7], inputs=["b", "a"])
+    assert pair_runs([first, other]).confidence.tolist() == [[0.1, 0.2], [0.8, 0.9]]
+
+
+def test_rows_that_failed_in_any_run_are_left_out_and_counted() -> None:
+    """Apart from those whose true label is not known; refusals are wrong answers."""
+    small, large = lines(6), lines(6)
+    small[0] |= {"outcome": "error", "correct": None, "label": None, "confidence": None}
+    large[1] |= {"outcome": "error", "correct": None, "label": None, "confidence": None}
+    small[2] |= {"correct": None, "answer": None}
+    small[3] |= {"outcome": "refusal", "correct": False, "label": None, "confidence": None}
+    paired = pair_runs([recorded_run(small), recorded_run(large)])
+    assert (paired.given, len(paired), paired.failed, paired.unlabelled) == (6, 3, 2, 1)
+    assert paired.correct.tolist() == [[0, 1, 1], [1, 1, 1]]
+    assert np.isnan(paired.confidence[0]).tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("small", "large", "message"),
+    [
+        (lines(4), lines(3), "text 3|index 3|'3'"),
+        (lines(3), lines(4), "'3'.*but not in"),
+        (lines(3), lines(3, input="other"), "Expected the same text in the row with index 0"),
+    ],
+)
+def test_runs_of_other_rows_are_refused_naming_the_first(small: Any, large: Any, message: str) -> None:
+    """Missing on either side, or another text."""
+    with pytest.raises(DataError, match=message):
+        pair_runs([recorded_run(small, name="small"), recorded_run(large, name="large")])
+
+
+def test_arrays_of_another_length_are_refused() -> None:
+    """Nothing else pairs them."""
+    first = RecordedRun(confidence=[0.1, 0.2], correct=[1, 0])
+    with pytest.raises(DataError, match="in model 1 but not in model 2"):
+        pair_runs([first, RecordedRun(confidence=[0.1], correct=[1])])
+
+
+def test_an_id_that_occurs_twice_is_refused() -> None:
+    """It pairs nothing."""
+    twice = RecordedRun(confidence=[0.1, 0.2], correct=[1, 0], ids=["a", "a"])
+    with pytest.raises(DataError, match="'a' again"):
+        pair_runs([twice, twice])
+
+
+def test_nothing_left_is_an_error() -> None:
+    """Every row failed."""
+    failed = RecordedRun(confidence=[0.1], correct=[-1], failed=[True])
+    with pytest.raises(DataError, match="none of 1"):
+        pair_runs([failed, failed])
+
+
+def test_costs_are_those_given_or_the_mean_of_those_recorded() -> None:
+    """A model without either is an error."""
+    priced = RecordedRun(confidence=[0.1, 0.2, 0.3], correct=[1, 0, 1], cost=[1, 3, np.nan], name="priced")
+    plain = RecordedRun(confidence=[0.1, 0.2, 0.3], correct=[1, 0, 1], name="plain")
+    paired = pair_runs([priced, plain])
+    assert recorded_costs(paired, [None, 7.0]) == [2.0, 7.0]
+    with pytest.raises(ConfigurationError, match="plain"):
+        recorded_costs(paired, [None, None])
+    with pytest.raises(ConfigurationError, match="each of 2 models"):
+        recorded_costs(paired, [1.0])

@@ -1,0 +1,151 @@
+"""Policies priced on recorded rows, against a loop over the rows."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calibrant.cascade import KeepPolicy, KeepRule, RecordedRun, replay
+from calibrant.cascade.planning._rules import threshold_policy
+from calibrant.core import ConfigurationError
+
+
+def runs(m: int, n: int, seed: int) -> list[RecordedRun]:
+    """Return random runs; some answers have no confidence."""
+    rng = np.random.default_rng(seed)
+    confidence = rng.random((m, n)).round(1)
+    confidence[rng.random((m, n)) < 0.2] = np.nan
+    correct = rng.integers(0, 2, (m, n))
+    return [RecordedRun(confidence=confidence[one], correct=correct[one]) for one in range(m)]
+
+
+def by_hand(
+    policy: KeepPolicy, recorded: list[RecordedRun], costs: list[float], checks: list[float]
+) -> tuple[list[int], list[float], list[float]]:
+    """Return who answers each row, whether that is right, and what it costs, one row at a time."""
+    answered, right, spent = [], [], []
+    for row in range(len(recorded[0])):
+        cost = 0.0
+        for place, member in enumerate(policy.members):
+            cost += costs[member]
+            last = place == len(policy.members) - 1
+            if last:
+                break
+            cost += checks[member]
+            confidence = float(np.asarray(recorded[member].confidence)[row])
+            rule = policy.rules[place]
+            if math.isnan(confidence):
+                continue
+            cell = sum(confidence >= edge for edge in rule.edges)
+            if rule.keeps[cell]:
+                break
+        answered.append(member)
+        right.append(float(np.asarray(recorded[member].correct)[row]))
+        spent.append(cost)
+    return answered, right, spent
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> KeepPolicy:
+    """Return any policy over three models."""
+    members = draw(st.permutations(range(3)))[: draw(st.integers(1, 3))]
+    rules = []
+    for _ in members[1:]:
+        edges = tuple(sorted(draw(st.sets(st.sampled_from([0.1, 0.25, 0.5, 0.7, 1.0]), max_size=3))))
+        keeps = draw(st.lists(st.booleans(), min_size=len(edges) + 1, max_size=len(edges) + 1))
+        rules.append(KeepRule(edges=edges, keeps=tuple(keeps)))
+    return KeepPolicy(name="any", members=tuple(members), rules=tuple(rules))
+
+
+@given(policy=policies(), seed=st.integers(0, 1000), n=st.integers(1, 30))
+def test_a_replay_equals_a_loop_over_the_rows(policy: KeepPolicy, seed: int, n: int) -> None:
+    """Accuracy, cost and shares, whoever is asked and whatever is kept."""
+    recorded, costs, checks = runs(3, n, seed), [1.0, 10.0, 50.0], [0.5, 2.0, 4.0]
+    found = replay(policy, *recorded, costs=costs, verifier_cost=checks)
+    answered, right, spent = by_hand(policy, recorded, costs, checks)
+    assert found.accuracy.estimate == pytest.approx(np.mean(right))
+    assert found.cost.estimate == pytest.approx(np.mean(spent))
+    assert [share.estimate for share in found.shares] == pytest.approx(np.bincount(answered, minlength=3) / n)
+    last = np.mean(np.asarray(recorded[-1].correct))
+    assert found.difference.estimate == pytest.approx(np.mean(right) - last)
+    assert found.cost.lower <= found.cost.estimate + 1e-9
+    assert KeepPolicy.from_record(policy.to_record()) == policy
+
+
+def test_thresholds_stand_for_a_policy() -> None:
+    """One for all models, or one for each but the last."""
+    recorded = runs(3, 40, 5)
+    given_ = {"costs": [1.0, 2.0, 3.0]}
+    one, each = replay(0.5, *recorded, **given_), replay([0.5, 0.5], *recorded, **given_)
+    assert one == each
+    assert replay([0.2, 1.0], *recorded, **given_) != one
+    assert replay(0, *recorded, **given_).policy.thresholds == (0.0, 0.0)
+
+
+def test_an_explicit_zero_keeps_every_answer_that_has_a_confidence() -> None:
+    """And only those."""
+    recorded = runs(2, 50, 1)
+    kept = ~np.isnan(np.asarray(recorded[0].confidence))
+    assert replay(0.0, *recorded, costs=[0.0, 1.0]).share_small.estimate == pytest.approx(kept.mean())
+
+
+def test_a_rule_is_a_meta_verifier() -> None:
+    """It routes what it does not keep, edges included in what lies above them."""
+    rule = KeepRule(edges=(0.3, 0.6), keeps=(True, False, True))
+    assert rule.route([0.0, 0.3, 0.59, 0.6, np.nan]).tolist() == [False, True, True, False, True]
+    assert rule.threshold is None
+    assert KeepRule.from_threshold(0.4).threshold == 0.4
+    assert KeepRule.from_bins([0.0, 0.2, 0.4, 0.6], [False, False, True, True]) == KeepRule.from_threshold(
+        0.4
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "options"),
+    [
+        (1.5, {}),
+        (True, {}),
+        ([0.5, 0.5], {}),
+        (float("nan"), {}),
+        (0.5, {"costs": [1.0]}),
+        (0.5, {"costs": [1.0, 0.0]}),
+        (0.5, {"costs": [-1.0, 1.0]}),
+        (0.5, {"verifier_cost": -1.0}),
+        (0.5, {"verifier_cost": [1.0, 2.0, 3.0]}),
+        (KeepPolicy(name="three", members=(0, 2), rules=(KeepRule.from_threshold(0.5),)), {}),
+        (KeepPolicy(name="alone", members=(1,), calibrated=True), {}),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(policy: Any, options: dict[str, Any]) -> None:
+    """Typed and explained."""
+    with pytest.raises(ConfigurationError, match=r"Expected|calibrat"):
+        replay(policy, *runs(2, 10, 0), **{"costs": [1.0, 2.0], **options})
+
+
+def test_no_runs_are_refused() -> None:
+    """There is nothing to price."""
+    with pytest.raises(ConfigurationError, match="got none"):
+        replay(0.5)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        lambda: KeepRule(edges=(0.5, 0.4), keeps=(True, False, True)),
+        lambda: KeepRule(edges=(0.5,), keeps=(True,)),
+        lambda: KeepRule(edges=(float("inf"),), keeps=(True, False)),
+        lambda: KeepPolicy(name="", members=()),
+        lambda: KeepPolicy(name="", members=(0, 0), rules=(KeepRule.from_threshold(0.5),)),
+        lambda: KeepPolicy(name="", members=(0, 1)),
+        lambda: threshold_policy([0.5], 3),
+    ],
+)
+def test_policies_that_make_no_sense_are_refused(bad: Any) -> None:
+    """Before anything is priced."""
+    with pytest.raises(ConfigurationError, match="Expected"):
+        bad()
