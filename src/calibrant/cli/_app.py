@@ -7,26 +7,19 @@ from typing import Annotated
 
 import typer
 
-from calibrant.cli._batch import batch
 from calibrant.cli._errors import reports_errors
-from calibrant.cli._history import history as history_commands
-from calibrant.cli._plan_commands import cascade as cascade_commands
-from calibrant.cli._verifier import verifier as verifier_commands
+from calibrant.cli._later import RootGroup
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="calibrant",
+    cls=RootGroup,
     help="Text classification with language models whose confidence can be trusted.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-app.add_typer(batch)
-app.add_typer(history_commands)
-app.add_typer(cascade_commands)
-app.add_typer(verifier_commands)
 
 TaskFile = Annotated[Path, typer.Argument(metavar="TASK.toml", help="The task file.")]
 Model = Annotated[
