@@ -28,7 +28,9 @@ __all__ = ["PredictionCache"]
 
 _LOG = logging.getLogger("calibrant")
 
-_PAUSE = 0.02  # seconds between transactions: what a kill may lose
+# A transaction is begun after so many seconds or predictions, whichever comes first: what a kill may lose.
+_PAUSE = 0.05
+_ENOUGH = 64
 _LONGEST_PAUSE = 2.0  # between attempts while the database cannot be written
 _TRANSACTION = 2048  # rows; larger ones would keep other processes waiting
 _MAX_WAITING = 50_000  # rows kept in memory while the database cannot be written
@@ -111,7 +113,8 @@ class PredictionCache:
         self._dropped = 0
         self._warned: set[str] = set()
         self._wake = threading.Event()
-        self._closing = threading.Event()
+        self._enough = threading.Event()
+        self._closing = False
         self._thread: threading.Thread | None = None
 
     def __repr__(self) -> str:
@@ -165,11 +168,14 @@ class PredictionCache:
                 self._dropped += 1
                 return
             self._pending[key] = prediction
+            enough = len(self._pending) >= _ENOUGH
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="calibrant-cache", daemon=True)
                 self._thread.start()
         if not self._wake.is_set():
             self._wake.set()
+        if enough and not self._failing:
+            self._enough.set()
 
     def flush(self) -> None:
         """Return when everything put so far is committed.
@@ -198,8 +204,9 @@ class PredictionCache:
             if self._closed:
                 return
             self._closed = True
-        self._closing.set()
+        self._closing = True
         self._wake.set()
+        self._enough.set()
         if self._thread is not None:
             self._thread.join()
         _OPEN.discard(self)
@@ -226,9 +233,11 @@ class PredictionCache:
     def _run(self) -> None:
         """Write what is pending until closed."""
         pause = _PAUSE
-        while not self._closing.is_set():
+        while not self._closing:
             self._wake.wait()
+            self._enough.wait(pause)
             self._wake.clear()
+            self._enough.clear()
             try:
                 self._write_pending()
                 pause = _PAUSE
@@ -236,7 +245,6 @@ class PredictionCache:
                 self._warn_once("write", f"Predictions cannot be saved for now: {self._reason(error)}")
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 self._wake.set()
-            self._closing.wait(pause)
 
     def _write_pending(self) -> None:
         """Write everything put so far; what could not be written is pending again."""
