@@ -73,6 +73,7 @@ thresholds = "auto"
         "scoring": "exact",
         "tolerance": 0.25,
         "samples": None,
+        "label_codes": False,
         "concurrency": 3,
         "options": {"max_tokens": 20},
     }
@@ -188,7 +189,7 @@ ROOT_KEYS = "name, labels, prompt, field, user_template, data, model, scoring, c
         pytest.param(
             HEAD + 'model.nam = "x"\n',
             "task.toml:4: unknown key 'model.nam': expected one of name, api_base, space, "
-            "scoring, tolerance, samples, concurrency, options.",
+            "scoring, tolerance, samples, label_codes, concurrency, options.",
             id="unknown-dotted-key",
         ),
         pytest.param(

@@ -38,6 +38,8 @@ class ModelSettings(Section):
         How far ``exact`` goes; None takes its default.
     samples : int or None
         How often ``sampled`` asks, at least 2; None takes its default.
+    label_codes : bool or int
+        Shows labels as short codes, in so many orders (True: 4), and averages.
     concurrency : int or None
         Calls in flight; None takes the model's own default.
     options : mapping
@@ -50,6 +52,7 @@ class ModelSettings(Section):
     scoring: Literal["exact", "decode", "sampled"] | None = None
     tolerance: Annotated[float, pydantic.Field(ge=0, le=1)] | Literal["exact"] | None = None
     samples: int | None = pydantic.Field(default=None, ge=2)
+    label_codes: bool | Annotated[int, pydantic.Field(ge=1)] = False
     concurrency: int | None = pydantic.Field(default=None, ge=1)
     options: dict[str, Any] = pydantic.Field(default_factory=dict)
 

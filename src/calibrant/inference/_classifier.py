@@ -247,6 +247,7 @@ class Classifier:
             scoring=own.scoring if model is None else None,
             tolerance=own.tolerance if model is None else None,
             samples=own.samples if model is None else None,
+            label_codes=_label_codes(own.label_codes) if model is None else False,
         )
 
     @property
@@ -459,3 +460,8 @@ class Classifier:
         """Free what the client holds; a client that was handed in is left open."""
         if self._owns_client:
             self.runner.client.close()
+
+
+def _label_codes(wished: bool | int) -> LabelCodes | bool:
+    """Return codes in so many orders; True takes the default number."""
+    return wished if isinstance(wished, bool) else LabelCodes(passes=wished)
