@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.cascade._checks import is_number
 from calibrant.cascade.planning._rules import KeepPolicy
 from calibrant.core import ConfigurationError, Interval
 from calibrant.metrics import bootstrap_interval, paired_comparison, wilson_interval
@@ -172,6 +173,6 @@ def price_policy(  # noqa: PLR0913  (keyword-only options)
 
 
 def _price(what: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < np.inf:
+    if not is_number(value) or value < 0.0:
         raise ConfigurationError(f"Expected {what} to be a number of at least 0, got {value!r}.")
     return float(value)
