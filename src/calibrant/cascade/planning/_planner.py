@@ -59,9 +59,9 @@ def plan_cascade(  # noqa: PLR0913  (keyword-only options)
     Parameters
     ----------
     small, large : RunSource
-        Runs over the same rows: a `RecordedRun`, any object with ``confidence`` and ``correct``, lines of
-        ``predictions.jsonl``, such a file, or a run directory. Paired by id, text or place. Rows that failed for
-        the server's reasons in any run are left out and counted.
+        Runs over the same rows: a `RecordedRun`, any object with ``confidence`` and ``correct``, a pair of these
+        two, lines of ``predictions.jsonl``, such a file, or a run directory; see `recorded_run`. Paired by id, text
+        or place. Rows that failed for the server's reasons in any run are left out and counted.
     small_cost, large_cost : float, optional
         Of an answer, at least 0 and above 0, in one unit of any kind; by default the mean of the recorded costs.
     epsilon, delta : float in (0, 1), default 0.02 and 0.1
