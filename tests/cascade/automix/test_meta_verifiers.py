@@ -413,9 +413,9 @@ def test_where_no_lift_is_defined_the_frontier_is_shown(make: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"reach 0\.5 for 1, 0\.75 for 4 \(see `routing_frontier`\)"):
         make().fit(scores, [0, 0, 1, 1], large, small_cost=1, large_cost=10, verifier_cost=0.5)
     many = np.linspace(0.0, 1.0, 21)
-    better = 1.0 - many * 0.9
+    costs = {"small_cost": 1, "large_cost": 2, "verifier_cost": 0}
     with pytest.raises(
-        ConfigurationError, match=r"reach 0 for 9, (0\.\d+ for [\d.]+, ){4}\.\.\., [\d.]+ for"
+        ConfigurationError, match=r"reach 0\.5 for 1, .*, \.\.\., [\d.]+ for [\d.]+ \(see"
     ) as caught:
-        make().fit(many, np.zeros(21), better, small_cost=9, large_cost=9, verifier_cost=0)
+        make().fit(many, np.full(21, 0.5), 0.9 - 0.8 * many, **costs)
     assert str(caught.value).count(" for ") == 6
