@@ -11,7 +11,7 @@ from typing import Any
 
 from calibrant.cascade._checks import is_number
 from calibrant.cascade._protocol import Answered, Assessment, ConfidenceMethod, NoEvidence
-from calibrant.core import ConfigurationError, Journal, Prediction, ProviderError
+from calibrant.core import ConfigurationError, Journal, NotFittedError, Prediction, ProviderError
 from calibrant.inference import Query
 
 __all__ = ["ContextOf", "Judge"]
@@ -81,6 +81,11 @@ class Judge:
             What was answered.
         described : mapping
             What can change an answer of the model.
+
+        Raises
+        ------
+        ConfigurationError, NotFittedError
+            The method cannot judge any answer.
         """
         if self._context_of is not None:
             try:
@@ -108,6 +113,8 @@ class Judge:
             found: object = await self.method.assess(answered)
         except ProviderError as error:
             return NoEvidence(reason=str(error), attempts=error.attempts)
+        except (ConfigurationError, NotFittedError):
+            raise  # every row would meet it
         except Exception as error:  # noqa: BLE001  (the seam: anything may come)
             return self._failed(self.method.name, error)
         if isinstance(found, NoEvidence):

@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrant.calibration import Fingerprint, LabelPriorCorrection, PerLabelCalibrator, PlattCalibrator
-from calibrant.cascade import Assessment, Cascade, ConfidenceMethod, Margin, NoEvidence
+from calibrant.cascade import Assessment, Cascade, ConfidenceMethod, LearnedScorer, Margin, NoEvidence
 from calibrant.core import (
     ConfigurationError,
+    NotFittedError,
     Outcome,
     Prediction,
     ProviderError,
@@ -682,6 +683,12 @@ def test_a_method_that_does_not_keep_to_its_protocol_has_no_evidence(
     assert verdicts(bad) == ["no_evidence", "no_evidence"]
     assert reason in bad.steps[0].reason
     assert (bad.confidence, bad.accepted, good.label, good.accepted) == (None, False, "cat", True)
+
+
+def test_a_method_that_was_not_fitted_ends_the_run(build: Build) -> None:
+    """It is no fault of a row: every one would go to the dearest model."""
+    with pytest.raises(NotFittedError, match="fit"):
+        build("cat", "dog", method=LearnedScorer()).cascade.classify_many(["t"])
 
 
 @pytest.mark.parametrize(
