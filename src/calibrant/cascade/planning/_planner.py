@@ -133,7 +133,7 @@ def plan_cascade(  # noqa: PLR0913  (keyword-only options)
     found = chosen, _single_test(desk, chosen, eps, allowed), True
     if budget is not None:
         return _plan(desk, "budget", float(budget), found, method)
-    return _plan(desk, "target_accuracy", target_accuracy, found, method)
+    return _plan(desk, "target_accuracy", float(target_accuracy or 0.0), found, method)
 
 
 def _plan(
