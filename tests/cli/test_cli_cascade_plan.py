@@ -172,7 +172,10 @@ def test_three_runs_make_a_chain(runs: tuple[Path, Path], tmp_path: Path) -> Non
             "got both",
         ),
         (("plan", "SMALL", "LARGE", *COSTS, "--certify-on", "none", "--out", "OUT"), "certify_on"),
-        (("replay", "--threshold", 3, "--cost", 1, "--cost", 2, "SMALL", "LARGE"), "threshold in"),
+        (
+            ("replay", "--threshold", 3, "--cost", 1, "--cost", 2, "SMALL", "LARGE"),
+            "threshold to be a number in",
+        ),
         (("replay", "OUT/plan.json", "SMALL", "LARGE"), "cannot be read"),
         (("replay", "SMALL/predictions.jsonl"), "damaged"),
         (("run", "OUT/plan.json", "task.toml", "--text", "x"), "cannot be read"),

@@ -381,3 +381,10 @@ def test_unknown_names_are_attribute_errors() -> None:
     """So that ``hasattr`` works."""
     assert not hasattr(calibrant.serving, "create_app")
     assert dir(calibrant.serving) == ["create_verifier_app", "serve_app"]
+
+
+def test_one_application_answers_in_several_event_loops(serve: Any) -> None:
+    """As test clients run each request in its own."""
+    judged = app(Judge(lambda _: "correct"))
+    for running in (serve(judged), serve(judged)):
+        assert [running.ask(QUESTION).status for _ in range(2)] == [200, 200]

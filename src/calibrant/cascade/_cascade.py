@@ -76,7 +76,8 @@ class Cascade(Classifier):
         per model in the order in which they are asked; one less takes the last model's answer however
         sure it is.
     native_threshold : float or sequence of float, optional
-        The same in the method's own unit, such as a mean natural log-probability.
+        The same in the method's own unit, such as a mean natural log-probability; compared in that unit, so that
+        one beyond the end of [0, 1] counts, too. Not with `calibrators`, which have no such unit.
     escalation_order : {"small_to_large", "size", "declared", "cost", "automix"}
         ``small_to_large`` and ``size`` go by the number of parameters, where need be as the model's name
         tells it; where no model has one, the order is as declared. ``cost`` goes by cost. ``automix`` sorts
@@ -348,7 +349,8 @@ def _check(models: Sequence[CascadeModel], method: ConfidenceMethod) -> None:
         As said.
     """
     if isinstance(method, type) or not isinstance(method, ConfidenceMethod):
-        raise ConfigurationError(f"Expected a ConfidenceMethod or the name of one, got {method!r}.")
+        hint = f": call it, as in {method.__name__}()" if isinstance(method, type) else ""
+        raise ConfigurationError(f"Expected a ConfidenceMethod or the name of one, got {method!r}{hint}.")
     labels = models[0].classifier.labels.labels
     for model in models:
         classifier = model.classifier

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.calibration import Fingerprint
+from calibrant.cascade._checks import is_number
 from calibrant.cascade._protocol import Assessment, ConfidenceMethod, NoEvidence
 from calibrant.core import ConfigurationError, StateError
 from calibrant.inference import Classifier
@@ -53,6 +54,9 @@ class Policy:
     ----------
     thresholds : tuple of float
         On [0, 1]; one per model.
+    native_thresholds : tuple of float
+        The same in the method's own unit, or empty: used instead where they were given. Confidence has ends:
+        mean log-probabilities of -4 and of -5 are both 0.
     meta_verifiers : tuple of callable
         Used instead: whether to ask the next model, of confidence and label; one per model but the last,
         or empty.
@@ -67,6 +71,7 @@ class Policy:
     """
 
     thresholds: tuple[float, ...]
+    native_thresholds: tuple[float, ...]
     meta_verifiers: tuple[Callable[[float, str | None], bool], ...]
     calibrators: tuple[Callable[[float, str | None], float] | None, ...]
     description: Mapping[str, Any]
@@ -87,11 +92,13 @@ class Policy:
             attempts=assessed.attempts,
         )
 
-    def accepts(self, position: int, confidence: float, label: str | None) -> bool:
+    def accepts(self, position: int, assessed: Assessment, label: str | None) -> bool:
         """Return whether the answer of the model at this place is sure enough."""
         if position < len(self.meta_verifiers):
-            return not self.meta_verifiers[position](confidence, label)
-        return confidence >= self.thresholds[position]
+            return not self.meta_verifiers[position](assessed.confidence, label)
+        if position < len(self.native_thresholds):
+            return assessed.native >= self.native_thresholds[position]
+        return assessed.confidence >= self.thresholds[position]
 
 
 def in_order(
@@ -147,15 +154,22 @@ def open_policy(  # noqa: PLR0913  (keyword-only options)
         _check_fingerprint(classifier, calibrator)
     routers = _routers(meta_verifier, count)
     # Without a threshold of its own the last model's answer is taken.
-    thresholds = () if routers else _thresholds(threshold, native_threshold, method, count)
+    native = () if native_threshold is None else _each(native_threshold, count, "native_threshold")
+    if native and any(one is not None for one in calibrators):
+        raise ConfigurationError(
+            "Expected threshold with calibrators, got native_threshold: what a calibrator returns has no such unit."
+        )
+    thresholds = () if routers else _thresholds(threshold, native, method, count)
     return Policy(
         thresholds=(*thresholds, *[0.0] * (count - len(thresholds))),
+        native_thresholds=(*native, *[-math.inf] * (count - len(native))) if native else (),
         meta_verifiers=tuple(_routed(router) for router in routers),
         calibrators=tuple(_applied(calibrator) for calibrator in calibrators),
         final_last=len(thresholds) < count,
         verify_last=not routers if verify_last is None else verify_last,
         description={
             "thresholds": None if routers else list(thresholds),
+            "native_thresholds": list(native),
             "meta_verifiers": [_routes(router, classifiers[0].labels.labels) for router in routers],
             "calibrators": [None if one is None else _behaviour(one) for one in calibrators],
             "verify_last": not routers if verify_last is None else verify_last,
@@ -164,14 +178,13 @@ def open_policy(  # noqa: PLR0913  (keyword-only options)
 
 
 def _thresholds(
-    threshold: Thresholds | None, native: Thresholds | None, method: ConfidenceMethod, count: int
+    threshold: Thresholds | None, native: Sequence[float], method: ConfidenceMethod, count: int
 ) -> tuple[float, ...]:
     """Return one threshold on [0, 1] per model, or one less."""
-    given = method.default_threshold if threshold is None and native is None else threshold
-    if native is not None:
-        wanted = [method.to_confidence(_number(one)) for one in _each(native, count, "native_threshold")]
+    if native:
+        wanted = [method.to_confidence(one) for one in native]
     else:
-        wanted = [_number(one) for one in _each(given, count, "threshold")]
+        wanted = _each(method.default_threshold if threshold is None else threshold, count, "threshold")
     for value in wanted:
         if not 0.0 <= value <= 1.0:
             raise ConfigurationError(
@@ -181,20 +194,20 @@ def _thresholds(
     return tuple(wanted)
 
 
-def _each(given: object, count: int, name: str) -> list[object]:
+def _each(given: object, count: int, name: str) -> list[float]:
     if not isinstance(given, Sequence | np.ndarray) or isinstance(given, str):
-        return [given] * count
+        return [_number(given)] * count
     if len(given) not in {count, count - 1}:
         raise ConfigurationError(
             f"Expected one {name}, or one per model in the order in which they are asked ({count}; {count - 1} take "
             f"the last model's answer however sure it is), got {len(given)}."
         )
-    return list(given)
+    return [_number(one) for one in given]
 
 
 def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or math.isnan(value):
-        raise ConfigurationError(f"Expected a threshold as a number, got {value!r}.")
+    if not is_number(value):
+        raise ConfigurationError(f"Expected a threshold as a finite number, got {value!r}.")
     return float(value)
 
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from calibrant.cascade._checks import is_number
 from calibrant.cascade._protocol import Answered, Assessment, ConfidenceMethod, NoEvidence
-from calibrant.core import Journal, Prediction, ProviderError
+from calibrant.core import ConfigurationError, Journal, NotFittedError, Prediction, ProviderError
 from calibrant.inference import Query
 
 __all__ = ["ContextOf", "Judge"]
+
+_LOG = logging.getLogger("calibrant")
 
 ContextOf = Callable[[str], str | None]
 
@@ -31,10 +35,21 @@ class Judge:
     ----------
     journal : Journal or None
         Keeps assessments that took calls, so that another threshold does not pay for them again.
+
+    Raises
+    ------
+    ConfigurationError
+        `context_of` cannot be called.
     """
 
     def __init__(self, method: ConfidenceMethod, context_of: ContextOf | None) -> None:
+        if context_of is not None and not callable(context_of):
+            raise ConfigurationError(
+                f"Expected context_of to be a function from texts to texts, got {context_of!r}: with one context for "
+                "all, write lambda text: context."
+            )
         self.method = method
+        self._warned = False
         self.journal: Journal | None = None
         self._context_of = context_of
         self._digests: dict[tuple[int, str, str | None], Any] = {}
@@ -66,9 +81,20 @@ class Judge:
             What was answered.
         described : mapping
             What can change an answer of the model.
+
+        Raises
+        ------
+        ConfigurationError, NotFittedError
+            The method cannot judge any answer.
         """
         if self._context_of is not None:
-            answered = replace(answered, context=self._context_of(query.text))
+            try:
+                context: object = self._context_of(query.text)
+            except Exception as error:  # noqa: BLE001  (as in `_ask`)
+                return self._failed("context_of", error)
+            if context is not None and not isinstance(context, str):
+                return NoEvidence(reason=f"expected a text or None of context_of, got {context!r:.80}")
+            answered = replace(answered, context=context)
         # What is read from tokens alone takes no call.
         journal = None if self.method.needs_tokens else self.journal
         if journal is None:
@@ -84,16 +110,33 @@ class Judge:
 
     async def _ask(self, answered: Answered) -> Assessment | NoEvidence:
         try:
-            found = await self.method.assess(answered)
+            found: object = await self.method.assess(answered)
         except ProviderError as error:
             return NoEvidence(reason=str(error), attempts=error.attempts)
-        if isinstance(found, Assessment) and not 0.0 <= found.confidence <= 1.0:
+        except (ConfigurationError, NotFittedError):
+            raise  # every row would meet it
+        except Exception as error:  # noqa: BLE001  (the seam: anything may come)
+            return self._failed(self.method.name, error)
+        if isinstance(found, NoEvidence):
+            return found
+        if not isinstance(found, Assessment):
+            return NoEvidence(
+                reason=f"expected an Assessment or NoEvidence of {self.method.name}, got {found!r:.80}"
+            )
+        if not (is_number(found.confidence) and 0.0 <= found.confidence <= 1.0):
             return NoEvidence(
                 reason=f"expected a confidence in [0, 1] of {self.method.name}, got {found.confidence!r}",
                 usage=found.usage,
                 attempts=found.attempts,
             )
         return found
+
+    def _failed(self, what: str, error: Exception) -> NoEvidence:
+        """Return that code which was handed in failed; the first time, the log says where."""
+        if not self._warned:
+            self._warned = True
+            _LOG.warning("%s failed; its answers have no evidence.", what, exc_info=error)
+        return NoEvidence(reason=f"{what} failed: {type(error).__name__}: {error}")
 
     def _key(self, query: Query, answered: Answered, described: Mapping[str, Any]) -> str:
         """Return a digest of everything that can change the assessment."""

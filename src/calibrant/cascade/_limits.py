@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
+from numbers import Integral
 
+from calibrant.cascade._checks import is_number
 from calibrant.core import ConfigurationError, Usage
 
 __all__ = ["RowLimits"]
@@ -48,8 +49,7 @@ class RowLimits:
             if value is None:
                 continue
             whole = field.name in {"max_escalations", "max_tokens"}
-            number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
-            if not (number and 0 <= value < math.inf):
+            if (whole and not isinstance(value, Integral)) or not is_number(value) or value < 0:
                 kind = "a whole number" if whole else "a number"
                 raise ConfigurationError(f"Expected {field.name} to be {kind} of at least 0, got {value!r}.")
 

@@ -43,7 +43,7 @@ class Assessment:
     confidence : float
         In [0, 1].
     native : float
-        The same in the method's own unit, such as a mean natural log-probability.
+        The same in the method's own unit, such as a mean natural log-probability; the surer, the higher.
     reason : str
         What the verifier said, where one was asked.
     usage : Usage

@@ -8,10 +8,38 @@ from typing import Any, Final, TypeVar
 
 from fastapi import HTTPException, Request
 
-__all__ = ["bounded_body", "while_connected"]
+__all__ = ["Stopping", "bounded_body", "while_connected"]
 
 _SECONDS_TO_SEND: Final = 30.0
 _T = TypeVar("_T")
+
+
+class Stopping:
+    """Says that the service ends; unlike an `asyncio.Event`, to whatever event loop a request runs in."""
+
+    def __init__(self) -> None:
+        self._set = False
+        self._waiting: set[asyncio.Event] = set()
+
+    def is_set(self) -> bool:
+        """Return whether the service ends."""
+        return self._set
+
+    def set(self) -> None:
+        """Wake all who wait; called in their event loop."""
+        self._set = True
+        for event in tuple(self._waiting):
+            event.set()
+
+    async def wait(self) -> None:
+        """Return when the service ends."""
+        event = asyncio.Event()
+        self._waiting.add(event)
+        try:
+            while not self._set:
+                await event.wait()
+        finally:
+            self._waiting.discard(event)
 
 
 async def bounded_body(request: Request, most_bytes: int) -> bytes:
@@ -48,7 +76,7 @@ async def bounded_body(request: Request, most_bytes: int) -> bytes:
     return bytes(body)
 
 
-async def while_connected(request: Request, work: Coroutine[Any, Any, _T], *, stopping: asyncio.Event) -> _T:
+async def while_connected(request: Request, work: Coroutine[Any, Any, _T], *, stopping: Stopping) -> _T:
     """Return what `work` returns; give it up when the client closes the connection, or the service ends.
 
     Clients that have waited too long ask again: what they no longer wait for must not be computed.
@@ -59,7 +87,7 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, _T], *, st
         The request; its body has been read.
     work : coroutine
         What to wait for.
-    stopping : asyncio.Event
+    stopping : Stopping
         Set when the service ends.
 
     Raises

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import signal
 import socket
@@ -14,6 +13,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from calibrant.core import ConfigurationError
+from calibrant.serving._bodies import Stopping
 
 __all__ = ["serve_app"]
 
@@ -63,7 +63,7 @@ class _Server(uvicorn.Server):
         Where it is.
     on_ready : callable or None
         Called with the address.
-    stopping : asyncio.Event
+    stopping : Stopping
         Set when it ends.
     """
 
@@ -73,7 +73,7 @@ class _Server(uvicorn.Server):
         *,
         address: str,
         on_ready: Callable[[str], None] | None,
-        stopping: asyncio.Event,
+        stopping: Stopping,
     ) -> None:
         super().__init__(config)
         self._stopping = stopping

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import Annotated, Any, Final
 
@@ -13,7 +12,7 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 
 from calibrant.cascade import Verification, Verifier
 from calibrant.core import CalibrantError, ConfigurationError, ContextLengthError
-from calibrant.serving._bodies import bounded_body, while_connected
+from calibrant.serving._bodies import Stopping, bounded_body, while_connected
 
 __all__ = ["create_verifier_app"]
 
@@ -71,7 +70,7 @@ def create_verifier_app(
     if most_bytes < 1:
         raise ConfigurationError(f"Expected most_bytes of at least 1, got {most_bytes}.")
     app = FastAPI(title="calibrant verifier", docs_url=None, redoc_url=None, openapi_url=None)
-    stopping = app.state.stopping = asyncio.Event()  # set by `serve_app`
+    stopping = app.state.stopping = Stopping()  # set by `serve_app`
     app.add_exception_handler(AnyHTTPException, _refuse)
     app.add_exception_handler(Exception, _fail)
 

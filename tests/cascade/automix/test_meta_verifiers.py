@@ -404,3 +404,18 @@ def test_one_row_is_enough_to_learn_something() -> None:
     """Forms cannot be compared on it, and are not."""
     fitted = POMDPMetaVerifier().fit([0.5], [0], [1], **COSTS)
     assert fitted.route([0.5, 1.0]).tolist() == [True, True]
+
+
+@pytest.mark.parametrize("make", [ThresholdMetaVerifier, lambda: POMDPMetaVerifier(form="functional")])
+def test_where_no_lift_is_defined_the_frontier_is_shown(make: Any) -> None:
+    """As it was measured on the rows, not as a belief has it; long ones without their middle."""
+    scores, large = np.array([0.0, 0.5, 1.0, 1.0]), np.array([1.0, 0.0, 0.0, 0.0])
+    with pytest.raises(ConfigurationError, match=r"reach 0\.5 for 1, 0\.75 for 4 \(see `routing_frontier`\)"):
+        make().fit(scores, [0, 0, 1, 1], large, small_cost=1, large_cost=10, verifier_cost=0.5)
+    many = np.linspace(0.0, 1.0, 21)
+    costs = {"small_cost": 1, "large_cost": 2, "verifier_cost": 0}
+    with pytest.raises(
+        ConfigurationError, match=r"reach 0\.5 for 1, .*, \.\.\., [\d.]+ for [\d.]+ \(see"
+    ) as caught:
+        make().fit(many, np.full(21, 0.5), 0.9 - 0.8 * many, **costs)
+    assert str(caught.value).count(" for ") == 6

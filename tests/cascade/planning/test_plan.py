@@ -426,3 +426,25 @@ def test_rules_on_calibrated_confidence_come_with_their_calibrators() -> None:
     np.testing.assert_allclose(on_calibrated.confidence(raw)[0, [0, 2]], expected)
     assert np.isnan(on_calibrated.confidence(raw)[0, 1])
     assert expected[1] < 0.8
+
+
+def test_the_last_model_alone_differs_from_itself_by_nothing() -> None:
+    """There is no interval about that."""
+    plan = plan_cascade((P, Y), (P, Y), small_cost=1, large_cost=2)
+    found = plan.alone[-1].difference
+    assert (found.lower, found.estimate, found.upper) == (0.0, 0.0, 0.0)
+
+
+def test_settings_of_a_plan_may_come_from_numpy(tmp_path: Path) -> None:
+    """And can be saved."""
+    costs = {"small_cost": np.int64(1), "large_cost": np.float32(2.0), "verifier_cost": np.int64(0)}
+    plan = plan_cascade((P, Y), (P, Y), budget=np.int64(2), epsilon=np.float32(0.25), **costs)
+    path = tmp_path / "plan.json"
+    plan.save(path)
+    assert CascadePlan.load(path).to_record() == plan.to_record()
+    again = plan_cascade((P, Y), (P, Y), target_accuracy=np.float32(0.5), **costs)
+    again.save(path)
+    assert CascadePlan.load(path).value == 0.5
+
+
+P, Y = np.linspace(0.0, 1.0, 200), np.arange(200) % 2

@@ -46,7 +46,41 @@ def test_files_directories_lines_and_objects_are_read_alike(tmp_path: Path) -> N
         assert recorded_run(found) is found
 
 
-@pytest.mark.parametrize("source", [3, {"confidence": [1]}, [1, 2], None, {}])
+P, Y = [0.5, 0.25, 1.0], [1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        (P, Y),
+        [np.array(P), np.array(Y, dtype=bool)],
+        np.array([P, Y]).T,
+        np.array([P, Y]),
+        list(zip(P, Y, strict=True)),
+        zip(P, Y, strict=True),
+        [SimpleNamespace(confidence=p, correct=y) for p, y in zip(P, Y, strict=True)],
+        np.rec.fromarrays([P, Y], names="confidence,correct"),
+    ],
+    ids=["pair", "pair of arrays", "(n, 2)", "(2, n)", "rows", "generator", "objects", "record array"],
+)
+def test_two_columns_do_in_any_form(source: Any) -> None:
+    """Confidence first."""
+    found = recorded_run(source, name="it")
+    assert np.asarray(found.confidence).tolist() == P
+    assert np.asarray(found.correct).tolist() == Y
+    assert found.name == "it"
+
+
+def test_columns_the_wrong_way_round_are_refused() -> None:
+    """Confidences are no 0 and 1."""
+    with pytest.raises(ConfigurationError, match="Expected correct to be 1, 0"):
+        recorded_run((Y, P))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [3, {"confidence": [1]}, [1, 2], None, {}, ["ab", "cd"], np.array(P), [(0.5, 1), (0.5, 1, 2), (0.5, 1)]],
+)
 def test_anything_else_is_refused(source: Any) -> None:
     """And what would do is said."""
     with pytest.raises(ConfigurationError, match="Expected a recorded run"):

@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrant.calibration import Fingerprint, LabelPriorCorrection, PerLabelCalibrator, PlattCalibrator
-from calibrant.cascade import Assessment, Cascade, ConfidenceMethod, NoEvidence
+from calibrant.cascade import Assessment, Cascade, ConfidenceMethod, LearnedScorer, Margin, NoEvidence
 from calibrant.core import (
     ConfigurationError,
+    NotFittedError,
     Outcome,
     Prediction,
     ProviderError,
@@ -98,16 +99,44 @@ def test_a_native_threshold_is_one_in_the_methods_unit(build: Build) -> None:
     assert several.thresholds == (pytest.approx(0.4), 1.0)
 
 
+@pytest.mark.parametrize(("native_threshold", "accepted"), [(-4.0, False), (-5.0, True), (-6.0, True)])
+def test_a_native_threshold_beyond_the_end_of_confidence_counts(
+    build: Build, native_threshold: float, accepted: bool
+) -> None:
+    """The answer's mean log-probability is -5, which is a confidence of 0 like all from -3 down."""
+    built = build(("cat", math.exp(-5.0)), "dog", method="avg_logprob", native_threshold=native_threshold)
+    found = built.cascade.classify("t")
+    assert found.steps[0].native == pytest.approx(-5.0)
+    assert (found.label == "cat") is accepted
+
+
+@pytest.mark.parametrize("probability", [0.1, 0.3, 0.55, 0.7, 0.9, 0.95])
+def test_an_answer_at_a_native_threshold_is_accepted(build: Build, probability: float) -> None:
+    """To the last bit: the logarithm is compared, not what its exponential was rounded to."""
+    built = build(
+        ("cat", probability), "dog", method="label_probability", native_threshold=math.log(probability)
+    )
+    assert built.cascade.classify("t").label == "cat"
+
+
+class Halved:
+    """A calibrator that halves."""
+
+    def predict(self, confidence: Any) -> Any:
+        """Return the half."""
+        return confidence / 2
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"threshold": 1.5}, r"threshold in \[0, 1\], got 1.5.*native_threshold"),
         ({"threshold": -0.1}, r"threshold in \[0, 1\]"),
-        ({"threshold": math.nan}, "as a number"),
-        ({"threshold": True}, "as a number"),
-        ({"threshold": "0.5"}, "as a number"),
+        ({"threshold": math.nan}, "as a finite number"),
+        ({"threshold": True}, "as a finite number"),
+        ({"threshold": "0.5"}, "as a finite number"),
         ({"native_threshold": 0.5}, "logarithm"),
-        ({"native_threshold": math.nan}, "as a number"),
+        ({"native_threshold": math.nan}, "as a finite number"),
         ({"threshold": 0.5, "native_threshold": -1.0}, "got threshold and native_threshold"),
         ({"threshold": [0.5, 0.5, 0.5]}, r"\(2; 1 take the last"),
         ({"threshold": []}, "got 0"),
@@ -116,6 +145,9 @@ def test_a_native_threshold_is_one_in_the_methods_unit(build: Build) -> None:
         ({"method": "learned"}, "fitted first"),
         ({"method": object()}, "ConfidenceMethod"),
         ({"method": ConfidenceMethod}, "ConfidenceMethod"),
+        ({"method": Margin}, r"call it, as in Margin\(\)"),
+        ({"native_threshold": -1.0, "calibrators": [Halved(), None]}, "threshold with calibrators"),
+        ({"context_of": "It meows."}, "context_of to be a function"),
         ({"calibrators": [None]}, "one calibrator"),
         ({"meta_verifier": object()}, "method route"),
         ({"meta_verifier": []}, "per model but the last, 1, got 0"),
@@ -621,3 +653,81 @@ def test_evidence_that_is_missing_says_what_it_took(build: Build, told: Any) -> 
     vain = NoEvidence(reason="HTML came", usage=Usage(prompt_tokens=40), attempts=2)
     found = build("cat", method=told(lambda _: vain)).cascade.classify("t")
     assert (found.usage.prompt_tokens, found.attempts, found.steps[0].reason) == (40, 3, "HTML came")
+
+
+def _fail(*_: Any) -> Any:
+    raise ZeroDivisionError("no share of 0")
+
+
+@pytest.mark.parametrize(
+    ("assess", "reason"),
+    [
+        (_fail, "told failed: ZeroDivisionError: no share of 0"),
+        (lambda _: None, "expected an Assessment or NoEvidence of told, got None"),
+        (lambda _: 0.9, "expected an Assessment or NoEvidence of told, got 0.9"),
+        (lambda _: Assessment(confidence=math.nan, native=0.0), "in [0, 1] of told, got nan"),
+        (lambda _: Assessment(confidence=7, native=7.0), "in [0, 1] of told, got 7"),
+        (lambda _: Assessment(confidence="0.9", native=0.9), "in [0, 1] of told, got '0.9'"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_method_that_does_not_keep_to_its_protocol_has_no_evidence(
+    build: Build, told: Any, assess: Callable[[Any], Any], reason: str
+) -> None:
+    """Other rows go on; no row is accepted on such a word."""
+
+    class Wrong(told):  # type: ignore[misc]
+        async def assess(self, answered: Any) -> Any:
+            return assess(answered) if answered.question == "bad" else Assessment(confidence=0.9, native=0.9)
+
+    bad, good = build("cat", "dog", method=Wrong()).cascade.classify_many(["bad", "good"])
+    assert verdicts(bad) == ["no_evidence", "no_evidence"]
+    assert reason in bad.steps[0].reason
+    assert (bad.confidence, bad.accepted, good.label, good.accepted) == (None, False, "cat", True)
+
+
+def test_a_method_that_was_not_fitted_ends_the_run(build: Build) -> None:
+    """It is no fault of a row: every one would go to the dearest model."""
+    with pytest.raises(NotFittedError, match="fit"):
+        build("cat", "dog", method=LearnedScorer()).cascade.classify_many(["t"])
+
+
+@pytest.mark.parametrize(
+    ("context_of", "reason"),
+    [
+        (_fail, "context_of failed: ZeroDivisionError"),
+        (lambda _: 5, "expected a text or None of context_of, got 5"),
+    ],
+)
+def test_a_context_that_cannot_be_had_is_no_evidence(
+    build: Build, context_of: Callable[[str], Any], reason: str
+) -> None:
+    """The answer is not judged without what it should rest on."""
+    built = build("cat", context_of=context_of)
+    found = built.cascade.classify("t")
+    assert verdicts(found) == ["no_evidence"]
+    assert reason in found.steps[0].reason
+    assert built.method.asked == []
+
+
+def test_a_fault_of_a_method_is_logged_once(
+    build: Build, told: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With where it happened; the rows say the rest."""
+    build("cat", method=told(_fail)).cascade.classify_many(["s", "t", "u"])
+    (record,) = caplog.records
+    assert record.exc_info is not None
+    assert "told failed" in record.message
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_escalations": np.int64(1), "max_tokens": np.int32(9), "max_cost": np.float32(1.0)},
+        {"threshold": np.float32(0.5), "deadline_seconds": np.float64(9.0)},
+        {"threshold": np.array([0.5]), "cost_quality_tradeoff": np.float32(0.5)},
+        {"models": [{"cost": np.int64(1), "quality": np.float32(0.5), "size": np.int64(7)}] * 2},
+    ],
+)
+def test_numbers_may_come_from_numpy(build: Build, options: dict[str, Any]) -> None:
+    """As results of a computation do."""
+    assert build(("cat", 0.9), "dog", **options).cascade.classify("t").label == "cat"

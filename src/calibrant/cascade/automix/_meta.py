@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibrant.cascade.automix._answers import normalised_answer
+from calibrant.cascade.automix._frontier import routing_frontier
 from calibrant.cascade.automix._hull import rising_hull
 from calibrant.cascade.automix._routing_checks import (
     Array,
@@ -31,6 +32,8 @@ __all__ = [
     "ThresholdMetaVerifier",
     "prices_between",
 ]
+
+_SHOWN = 6  # corners of a frontier in a message
 
 
 class MetaVerifier(Protocol):
@@ -130,14 +133,29 @@ class Goal:
 
 
 def _check_ibc(rows: Paired) -> None:
+    """Refuse a large model that is not better or not dearer; what can be had instead is part of the message."""
     small, large = rows.small.mean(), rows.large.mean()
-    if large <= small or rows.large_cost <= rows.small_cost:
-        msg = (
-            f"No IBC lift is defined here: the large model scores {large:.6g} at a cost of {rows.large_cost:.6g}, the "
-            f"small one {small:.6g} at {rows.small_cost:.6g}, and it must be better and dearer. Pass price or budget, "
-            "and look at `routing_frontier` for what each cost buys."
-        )
-        raise ConfigurationError(msg)
+    if large > small and rows.large_cost > rows.small_cost:
+        return
+    found = routing_frontier(
+        rows.verifier,
+        rows.small,
+        rows.large,
+        small_cost=rows.small_cost,
+        large_cost=rows.large_cost,
+        verifier_cost=rows.verifier_cost,
+        thresholds_only=True,
+    )
+    corners = zip(found.performance.tolist(), found.cost.tolist(), strict=True)
+    shown = [f"{performance:.6g} for {cost:.6g}" for performance, cost in corners]
+    if len(shown) > _SHOWN:
+        shown[_SHOWN - 1 : -1] = ["..."]
+    msg = (
+        f"No IBC lift is defined here: the large model scores {large:.6g} at a cost of {rows.large_cost:.6g}, the "
+        f"small one {small:.6g} at {rows.small_cost:.6g}, and it must be better and dearer. Thresholds "
+        f"reach {', '.join(shown)} (see `routing_frontier`): pass price or budget to choose."
+    )
+    raise ConfigurationError(msg)
 
 
 def prices_between(worth: Array) -> Array:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from numbers import Real
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calibrant.cascade._checks import is_number
 from calibrant.core import ConfigurationError
 
 __all__ = [
@@ -83,14 +82,10 @@ def check_rows(**arrays: Array) -> int:
 
 def check_real(name: str, value: object, *, low: float = -np.inf, high: float = np.inf) -> float:
     """Return `value` as a finite float in [low, high]; ConfigurationError for anything else."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
-        msg = f"Expected {name} to be a number, got {value!r} ({type(value).__name__})."
+    if not is_number(value) or not low <= value <= high:
+        msg = f"Expected {name} to be a finite number in [{low:g}, {high:g}], got {value!r}."
         raise ConfigurationError(msg)
-    number = float(value)
-    if not np.isfinite(number) or not low <= number <= high:
-        msg = f"Expected {name} to be finite and in [{low:g}, {high:g}], got {number!r}."
-        raise ConfigurationError(msg)
-    return number
+    return float(value)
 
 
 def check_count(name: str, value: object, *, low: int = 1) -> int:

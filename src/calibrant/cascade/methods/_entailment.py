@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeGuard
 
+from calibrant.cascade._checks import is_number
 from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
 from calibrant.core import ConfigurationError, ProviderError, Usage
 from calibrant.inference import JsonService, Query, RetryPolicy
@@ -68,7 +68,7 @@ class AutoMixEntailment:
     ) -> None:
         if not _is_share(threshold):
             raise ConfigurationError(f"Expected threshold to be a number in [0, 1], got {threshold!r}.")
-        if not _is_number(timeout_seconds) or not 0 <= timeout_seconds < math.inf:
+        if not is_number(timeout_seconds) or timeout_seconds < 0:
             raise ConfigurationError(
                 f"Expected timeout_seconds to be a number of seconds, 0 (for 60) or more, got {timeout_seconds!r}."
             )
@@ -170,7 +170,7 @@ class _Heard:
             self.usage += Usage(
                 prompt_tokens=_count(used.get("prompt_tokens")) or 0,
                 completion_tokens=_count(used.get("completion_tokens")) or 0,
-                cost=float(cost) if _is_number(cost) and 0 <= cost < math.inf else None,
+                cost=float(cost) if is_number(cost) and cost >= 0 else None,
             )
 
 
@@ -219,12 +219,8 @@ def _with_route(url: str) -> str:
     return bare if bare.endswith(_ROUTE) else bare + _ROUTE
 
 
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _is_share(value: object) -> TypeGuard[float]:
-    return _is_number(value) and 0.0 <= value <= 1.0
+    return is_number(value) and 0.0 <= value <= 1.0
 
 
 def _count(value: object) -> int | None:

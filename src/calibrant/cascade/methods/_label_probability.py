@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.calibration import ConfidenceCalibrator
+from calibrant.cascade._checks import check_native, is_number
 from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
-from calibrant.cascade.methods._checks import check_native, is_number
 from calibrant.core import CalibrantError, ConfigurationError, NotFittedError
 
 __all__ = ["Calibrator", "LabelProbability"]

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.calibration import Fingerprint, read_state, write_state
+from calibrant.cascade._checks import check_share
 from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
-from calibrant.cascade.methods._checks import check_share
 from calibrant.cascade.methods._features import CONFIDENCE_FEATURES, TextWeights, confidence_features
 from calibrant.core import ConfigurationError, NotFittedError, Prediction, StateError
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
+from calibrant.cascade._checks import check_share, is_number
 from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
-from calibrant.cascade.methods._checks import check_share, is_number
 from calibrant.core import CalibrantError, Completion, CompletionRequest, ConfigurationError
 from calibrant.inference import Classifier
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
+from calibrant.cascade._checks import check_native, check_share
 from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
-from calibrant.cascade.methods._checks import check_native, check_share
 from calibrant.cascade.methods._filters import TokenFilter, check_filter, kept_tokens
 from calibrant.core import ConfigurationError, LogprobsUnavailableError, Token
 from calibrant.logprobs import UnparsedError, field_value

@@ -8,6 +8,7 @@ from typing import Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.cascade._checks import is_number
 from calibrant.cascade.planning._guarantee import certify_cascade, check_risk, fewest_rows, kept_in_order
 from calibrant.cascade.planning._loss_test import loss_p_value
 from calibrant.cascade.planning._plan import CascadePlan, Goal, PlanCertificate, PlanningRows
@@ -58,9 +59,9 @@ def plan_cascade(  # noqa: PLR0913  (keyword-only options)
     Parameters
     ----------
     small, large : RunSource
-        Runs over the same rows: a `RecordedRun`, any object with ``confidence`` and ``correct``, lines of
-        ``predictions.jsonl``, such a file, or a run directory. Paired by id, text or place. Rows that failed for
-        the server's reasons in any run are left out and counted.
+        Runs over the same rows: a `RecordedRun`, any object with ``confidence`` and ``correct``, a pair of these
+        two, lines of ``predictions.jsonl``, such a file, or a run directory; see `recorded_run`. Paired by id, text
+        or place. Rows that failed for the server's reasons in any run are left out and counted.
     small_cost, large_cost : float, optional
         Of an answer, at least 0 and above 0, in one unit of any kind; by default the mean of the recorded costs.
     epsilon, delta : float in (0, 1), default 0.02 and 0.1
@@ -131,8 +132,8 @@ def plan_cascade(  # noqa: PLR0913  (keyword-only options)
     chosen = desk.choose(target=target_accuracy, budget=budget)
     found = chosen, _single_test(desk, chosen, eps, allowed), True
     if budget is not None:
-        return _plan(desk, "budget", budget, found, method)
-    return _plan(desk, "target_accuracy", target_accuracy, found, method)
+        return _plan(desk, "budget", float(budget), found, method)
+    return _plan(desk, "target_accuracy", float(target_accuracy or 0.0), found, method)
 
 
 def _plan(
@@ -265,9 +266,7 @@ def _check_goal(target_accuracy: float | None, budget: float | None, certify_on:
             f"Expected target_accuracy or budget, got both ({target_accuracy!r}, {budget!r}): leave one out."
         )
     for name, value, most in (("target_accuracy", target_accuracy, 1.0), ("budget", budget, np.inf)):
-        if value is not None and (
-            isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= most
-        ):
+        if value is not None and (not is_number(value) or not 0.0 <= value <= most):
             raise ConfigurationError(f"Expected {name} as a number in [0, {most:g}], got {value!r}.")
     if certify_on not in get_args(CertifyOn):
         raise ConfigurationError(f"Expected certify_on as one of {get_args(CertifyOn)}, got {certify_on!r}.")

@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.cascade._checks import is_number
 from calibrant.cascade.planning._rules import KeepPolicy
 from calibrant.core import ConfigurationError, Interval
 from calibrant.metrics import bootstrap_interval, paired_comparison, wilson_interval
@@ -78,7 +79,8 @@ class PricedPolicy:
     accuracy : Interval
         With its Wilson interval.
     difference : Interval
-        Its accuracy minus that of always using the last model, on the same rows (Newcombe's paired interval).
+        Its accuracy minus that of always using the last model, on the same rows (Newcombe's paired interval; exactly
+        0 for the last model alone).
     cost : Interval
         Per row, with its bootstrap interval.
     shares : tuple of Interval, one per model
@@ -162,7 +164,11 @@ def price_policy(  # noqa: PLR0913  (keyword-only options)
         policy=policy,
         n=n,
         accuracy=wilson_interval(int(right.sum()), n, level),
-        difference=paired_comparison(correct[-1], right, level).interval,
+        difference=(
+            Interval(lower=0.0, upper=0.0, level=level, estimate=0.0)  # it is the same, on any rows
+            if policy.members == (m - 1,)
+            else paired_comparison(correct[-1], right, level).interval
+        ),
         cost=bootstrap_interval(cost, level, n_resamples=resamples, rng=rng),
         shares=tuple(
             wilson_interval(int(count), n, level) for count in np.bincount(route.answered, minlength=m)
@@ -172,6 +178,6 @@ def price_policy(  # noqa: PLR0913  (keyword-only options)
 
 
 def _price(what: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < np.inf:
+    if not is_number(value) or value < 0.0:
         raise ConfigurationError(f"Expected {what} to be a number of at least 0, got {value!r}.")
     return float(value)

@@ -110,7 +110,15 @@ class RecordedRun:
 
 
 RunSource: TypeAlias = (
-    RecordedRun | SavedPredictions | HasRows | Mapping[str, Any] | Iterable[Mapping[str, Any]] | str | Path
+    RecordedRun
+    | SavedPredictions
+    | HasRows
+    | Mapping[str, Any]
+    | Iterable[Mapping[str, Any]]
+    | tuple[ArrayLike, ArrayLike]
+    | NDArray[Any]
+    | str
+    | Path
 )
 """A run, columns ``confidence`` and ``correct``, lines of predictions.jsonl, a file or a run directory."""
 
@@ -122,8 +130,9 @@ def recorded_run(source: RunSource, *, name: str = "") -> RecordedRun:
     ----------
     source : RunSource
         A `RecordedRun`, saved predictions, any object or mapping with ``confidence`` and ``correct`` (and, if it
-        has them, the other columns of a `RecordedRun`), mappings like the lines of ``predictions.jsonl``, the path
-        of such a file, or that of a run directory.
+        has them, the other columns of a `RecordedRun`), a pair of these two columns, rows (confidence, correct) such
+        as an array of shape (n, 2), objects with these attributes, mappings like the lines of
+        ``predictions.jsonl``, the path of such a file, or that of a run directory.
     name : str, optional
         What to call it where it does not say itself.
 
@@ -145,12 +154,12 @@ def recorded_run(source: RunSource, *, name: str = "") -> RecordedRun:
     if isinstance(source, Mapping) and {"confidence", "correct"} <= set(source):
         return _of_columns(source.get, name)
     if isinstance(source, Iterable) and not isinstance(source, Mapping):
-        rows = list(source)
-        if all(isinstance(row, Mapping) for row in rows):
-            return _of_saved(read_predictions(rows, name=name or "predictions"))
+        found = _of_rows(list(source), name)
+        if found is not None:
+            return found
     raise ConfigurationError(
-        "Expected a recorded run: a RecordedRun, an object with confidence and correct, lines of predictions.jsonl, "
-        f"or the path of a run, got {type(source).__name__}."
+        "Expected a recorded run: a RecordedRun, an object or a pair with confidence and correct, lines of "
+        f"predictions.jsonl, or the path of a run, got {type(source).__name__}."
     )
 
 
@@ -337,6 +346,21 @@ def _labels(run: RecordedRun, order: NDArray[np.intp]) -> tuple[str, ...] | None
     if any(label is None for label, needed in zip(found, sure.tolist(), strict=True) if needed):
         return None
     return tuple(label or "" for label in found)
+
+
+def _of_rows(rows: Sequence[Any], name: str) -> RecordedRun | None:
+    """Return the run that lines, a pair of columns, or rows (confidence, correct) hold; else None."""
+    if all(isinstance(row, Mapping) for row in rows):
+        return _of_saved(read_predictions(rows, name=name or "predictions"))
+    if len(rows) == 2 and all(np.ndim(one) == 1 for one in rows):
+        columns = rows
+    elif all(isinstance(row, tuple | list | np.ndarray) and len(row) == 2 for row in rows):
+        columns = list(zip(*rows, strict=True))
+    elif all(isinstance(row, HasRows) for row in rows):
+        columns = list(zip(*[(row.confidence, row.correct) for row in rows], strict=True))
+    else:
+        return None
+    return RecordedRun(confidence=columns[0], correct=columns[1], name=name)
 
 
 def _of_columns(column: Callable[[str], Any], name: str) -> RecordedRun:

@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calibrant.cascade._checks import check_share
 from calibrant.core import ConfigurationError
 
 __all__ = ["KeepPolicy", "KeepRule", "Route", "threshold_policy"]
@@ -206,14 +207,14 @@ def threshold_policy(thresholds: float | Sequence[float], n_models: int) -> Keep
     ConfigurationError
         A threshold outside [0, 1], or not one for each model but the last; one number stands for all.
     """
-    given = [thresholds] * (n_models - 1) if isinstance(thresholds, int | float) else list(thresholds)
+    given = (
+        [thresholds] * (n_models - 1) if isinstance(thresholds, int | float | np.number) else list(thresholds)
+    )
     if len(given) != n_models - 1:
         raise ConfigurationError(
             f"Expected one threshold for each of {n_models} models but the last, got {len(given)}."
         )
-    for one in given:
-        if isinstance(one, bool) or not isinstance(one, int | float) or not 0.0 <= one <= 1.0:
-            raise ConfigurationError(f"Expected a threshold in [0, 1], got {one!r}.")
+    given = [check_share("a threshold", one) for one in given]
     shown = ", ".join(f"{one:.6g}" for one in given)
     return KeepPolicy(
         name=f"threshold {shown}" if given else "the only model",
