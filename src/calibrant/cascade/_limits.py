@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
 
+from calibrant.cascade._checks import is_count, is_number
 from calibrant.core import ConfigurationError, Usage
 
 __all__ = ["RowLimits"]
@@ -48,8 +48,7 @@ class RowLimits:
             if value is None:
                 continue
             whole = field.name in {"max_escalations", "max_tokens"}
-            number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
-            if not (number and 0 <= value < math.inf):
+            if not (is_count(value, low=0) if whole else is_number(value) and value >= 0):
                 kind = "a whole number" if whole else "a number"
                 raise ConfigurationError(f"Expected {field.name} to be {kind} of at least 0, got {value!r}.")
 

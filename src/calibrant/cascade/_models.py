@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from calibrant.cascade._checks import is_number
 from calibrant.core import ConfigurationError
 from calibrant.inference import Classifier
 
@@ -59,17 +60,17 @@ class CascadeModel:
                 f"Expected a Classifier as a model of a cascade, got {type(self.classifier).__name__}: "
                 "build one with Classifier(model=..., labels=...)."
             )
-        if self.cost is not None and not (_is_number(self.cost) and 0.0 <= self.cost < math.inf):
+        if self.cost is not None and not (is_number(self.cost) and self.cost >= 0.0):
             raise ConfigurationError(
                 f"Expected the cost of {self.label!r} to be a number of at least 0, got {self.cost!r}."
             )
-        if self.quality is not None and not (_is_number(self.quality) and 0.0 < self.quality <= 1.0):
+        if self.quality is not None and not (is_number(self.quality) and 0.0 < self.quality <= 1.0):
             raise ConfigurationError(
                 f"Expected the quality of {self.label!r} in (0, 1], got {self.quality!r}."
             )
         if self.size is not None:
             parse_size(self.size, model=self.label)
-        if self.concurrency is not None and not (_is_number(self.concurrency) and self.concurrency >= 1):
+        if self.concurrency is not None and not (is_number(self.concurrency) and self.concurrency >= 1):
             raise ConfigurationError(
                 f"Expected the concurrency of {self.label!r} to be at least 1, got {self.concurrency!r}."
             )
@@ -107,7 +108,7 @@ def parse_size(size: float | str, *, model: str) -> float:
         match = _SIZE.fullmatch(size)
         if match is not None:
             number = float(match[1]) * _BILLIONS[match[2].lower() or "b"]
-    elif _is_number(size):
+    elif is_number(size):
         number = float(size)
     if not 0.0 < number < math.inf:
         raise ConfigurationError(
@@ -156,7 +157,3 @@ def with_names(given: Sequence[Classifier | CascadeModel]) -> tuple[CascadeModel
         taken.add(unique)
         found.append(replace(model, name=unique))
     return tuple(found)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, TypeAlias, get_args
 
+from calibrant.cascade._checks import check_share
 from calibrant.cascade._models import CascadeModel
 from calibrant.core import ConfigurationError
 
@@ -70,9 +71,7 @@ def _check(order: str, tradeoff: float) -> None:
         raise ConfigurationError(
             f"Expected escalation_order to be one of {', '.join(get_args(EscalationOrder))}, got {order!r}."
         )
-    number = isinstance(tradeoff, int | float) and not isinstance(tradeoff, bool)
-    if not (number and 0.0 <= tradeoff <= 1.0):
-        raise ConfigurationError(f"Expected cost_quality_tradeoff in [0, 1], got {tradeoff!r}.")
+    check_share("cost_quality_tradeoff", tradeoff)
 
 
 def _all_known(

@@ -196,7 +196,7 @@ def test_no_model_comes_before_one_that_is_no_better_and_no_dearer(
 @pytest.mark.parametrize("tradeoff", [-0.1, 1.1, math.nan, math.inf, "0.3", True])
 def test_a_tradeoff_outside_its_range_is_refused(build: Build, tradeoff: Any) -> None:
     """Whether or not the order needs it."""
-    with pytest.raises(ConfigurationError, match="cost_quality_tradeoff in"):
+    with pytest.raises(ConfigurationError, match="cost_quality_tradeoff"):
         build("cat", cost_quality_tradeoff=tradeoff)
 
 

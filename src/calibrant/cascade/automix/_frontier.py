@@ -8,15 +8,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calibrant.cascade._checks import check_count, check_real
 from calibrant.cascade.automix._hull import rising_hull
 from calibrant.cascade.automix._policy import RoutingPolicy, SignalBins, bin_numbers
 from calibrant.cascade.automix._routing_checks import (
     Array,
     Bools,
     check_costs,
-    check_count,
     check_numbers,
-    check_real,
     check_rows,
     check_scores,
 )

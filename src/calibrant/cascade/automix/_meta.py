@@ -10,16 +10,10 @@ from typing import Protocol, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
+from calibrant.cascade._checks import check_real
 from calibrant.cascade.automix._answers import normalised_answer
 from calibrant.cascade.automix._hull import rising_hull
-from calibrant.cascade.automix._routing_checks import (
-    Array,
-    Bools,
-    check_costs,
-    check_real,
-    check_rows,
-    check_scores,
-)
+from calibrant.cascade.automix._routing_checks import Array, Bools, check_costs, check_rows, check_scores
 from calibrant.core import ConfigurationError, NotFittedError
 
 __all__ = [

@@ -8,6 +8,7 @@ from typing import Literal, Self, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
+from calibrant.cascade._checks import check_count, check_real
 from calibrant.cascade.automix._beliefs import (
     BinnedRows,
     State,
@@ -19,7 +20,7 @@ from calibrant.cascade.automix._beliefs import (
 from calibrant.cascade.automix._meta import Goal, LearnedRouting, Paired, prices_between
 from calibrant.cascade.automix._policy import bin_numbers
 from calibrant.cascade.automix._pomdp_file import PomdpSpecification
-from calibrant.cascade.automix._routing_checks import Array, Bools, check_count, check_real, check_scores
+from calibrant.cascade.automix._routing_checks import Array, Bools, check_scores
 from calibrant.core import ConfigurationError, NotFittedError
 
 __all__ = ["POMDPMetaVerifier", "PomdpForm", "Rewards", "held_out_value"]

@@ -1,8 +1,6 @@
-"""Checks shared by everything that plans which model answers: signals, scores, costs."""
+"""Checks of columns, shared by everything that plans which model answers: signals, scores, costs."""
 
 from __future__ import annotations
-
-from numbers import Real
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,9 +11,7 @@ __all__ = [
     "Array",
     "Bools",
     "check_costs",
-    "check_count",
     "check_numbers",
-    "check_real",
     "check_rows",
     "check_scores",
 ]
@@ -79,27 +75,6 @@ def check_rows(**arrays: Array) -> int:
         msg = f"Expected one entry per row in each array, but {listed}: pair the rows of all runs first."
         raise ConfigurationError(msg)
     return next(iter(lengths.values()))
-
-
-def check_real(name: str, value: object, *, low: float = -np.inf, high: float = np.inf) -> float:
-    """Return `value` as a finite float in [low, high]; ConfigurationError for anything else."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
-        msg = f"Expected {name} to be a number, got {value!r} ({type(value).__name__})."
-        raise ConfigurationError(msg)
-    number = float(value)
-    if not np.isfinite(number) or not low <= number <= high:
-        msg = f"Expected {name} to be finite and in [{low:g}, {high:g}], got {number!r}."
-        raise ConfigurationError(msg)
-    return number
-
-
-def check_count(name: str, value: object, *, low: int = 1) -> int:
-    """Return `value` as an int of at least `low`; ConfigurationError for anything that is no whole number."""
-    number = check_real(name, value, low=low)
-    if not number.is_integer():
-        msg = f"Expected {name} to be a whole number, got {value!r}."
-        raise ConfigurationError(msg)
-    return int(number)
 
 
 def check_costs(name: str, cost: ArrayLike, n: int, *, positive: bool = False) -> Array:

@@ -9,16 +9,9 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calibrant.cascade._checks import check_count, check_real
 from calibrant.cascade.automix._policy import bin_numbers
-from calibrant.cascade.automix._routing_checks import (
-    Array,
-    Bools,
-    check_count,
-    check_numbers,
-    check_real,
-    check_rows,
-    check_scores,
-)
+from calibrant.cascade.automix._routing_checks import Array, Bools, check_numbers, check_rows, check_scores
 from calibrant.cascade.automix._tree import CascadeAction, Node, Seen, Tree
 from calibrant.core import ConfigurationError
 

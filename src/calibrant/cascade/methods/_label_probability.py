@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.calibration import ConfidenceCalibrator
+from calibrant.cascade._checks import check_real, is_share
 from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
-from calibrant.cascade.methods._checks import check_native, is_number
 from calibrant.core import CalibrantError, ConfigurationError, NotFittedError
 
 __all__ = ["Calibrator", "LabelProbability"]
@@ -85,7 +85,7 @@ class LabelProbability:
             confidence = self._calibrated(given, label)
         except CalibrantError as error:
             return NoEvidence(reason=f"The calibrator failed: {error}")
-        if not (is_number(confidence) and 0.0 <= confidence <= 1.0):
+        if not is_share(confidence):
             return NoEvidence(
                 reason=f"Expected a confidence in [0, 1], got {confidence!r} from {given!r}: check the calibrator."
             )
@@ -106,7 +106,7 @@ class LabelProbability:
         ConfigurationError
             It is not a finite number <= 0.
         """
-        return math.exp(check_native("the natural logarithm of a probability", native, high=0.0))
+        return math.exp(check_real("the natural logarithm of a probability", native, high=0.0))
 
     def describe(self) -> Mapping[str, Any]:
         """Return the method's name and what its calibrator learned."""

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.calibration import Fingerprint, read_state, write_state
+from calibrant.cascade._checks import check_share, is_count
 from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
-from calibrant.cascade.methods._checks import check_share
 from calibrant.cascade.methods._features import CONFIDENCE_FEATURES, TextWeights, confidence_features
 from calibrant.core import ConfigurationError, NotFittedError, Prediction, StateError
 
@@ -77,7 +77,7 @@ class LearnedScorer:
     _intercept: float
 
     def __init__(self, *, n_buckets: int = 4096) -> None:
-        if isinstance(n_buckets, bool) or not isinstance(n_buckets, int) or n_buckets < 2:
+        if not is_count(n_buckets, low=2):
             raise ConfigurationError(
                 f"Expected n_buckets to be a whole number of at least 2, got {n_buckets!r}."
             )

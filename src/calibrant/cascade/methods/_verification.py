@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from calibrant.cascade._checks import is_count, is_number
 from calibrant.cascade.methods._verifier_prompt import VERIFIER_PROMPT, VerifierPrompt
 from calibrant.core import (
     Client,
@@ -306,7 +306,7 @@ class Verifier:
 
 
 def _check(k: object, temperature: object, options: Mapping[str, Any]) -> None:
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+    if not is_count(k):
         raise ConfigurationError(
             f"Expected k, the samples of a verifier, to be a whole number above 0, got {k!r}."
         )
@@ -314,13 +314,13 @@ def _check(k: object, temperature: object, options: Mapping[str, Any]) -> None:
         raise ConfigurationError(
             "Expected no temperature among the options of a verifier: set temperature of Verifier itself."
         )
-    if temperature is not None:
-        number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
-        if not number or not 0 <= temperature < math.inf or (temperature == 0 and k > 1):  # type: ignore[operator]
-            raise ConfigurationError(
-                f"Expected a temperature above 0 for the {k} samples of a verifier, got {temperature!r}: at 0 all "
-                "samples are alike, so ask for one (k=1)."
-            )
+    if temperature is not None and not (
+        is_number(temperature) and temperature >= 0 and (temperature > 0 or k == 1)
+    ):
+        raise ConfigurationError(
+            f"Expected a temperature above 0 for the {k} samples of a verifier, got {temperature!r}: at 0 all samples "
+            "are alike, so ask for one (k=1)."
+        )
     seed = options.get("seed")
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
         raise ConfigurationError(f"Expected the seed of a verifier to be a whole number, got {seed!r}.")

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.calibration import candidate_thresholds
+from calibrant.cascade._checks import is_number
 from calibrant.cascade.planning._loss_test import critical_score, loss_p_value, loss_score
 from calibrant.core import ConfigurationError
 
@@ -163,7 +164,7 @@ def check_risk(epsilon: object, delta: object) -> tuple[float, float]:
         ("epsilon", epsilon, "accuracy that may be lost"),
         ("delta", delta, "probability that the guarantee may fail"),
     ):
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value < 1.0:
+        if not is_number(value) or not 0.0 < value < 1.0:
             raise ConfigurationError(
                 f"Expected {name}, the {meaning}, strictly between 0 and 1, got {value!r}."
             )

@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.cascade._checks import check_real
 from calibrant.cascade.planning._rules import KeepPolicy
 from calibrant.core import ConfigurationError, Interval
 from calibrant.metrics import bootstrap_interval, paired_comparison, wilson_interval
@@ -54,8 +55,10 @@ class Prices:
                 f"Expected one price of the verifier, or one for each of {n} models, got {len(checks)}."
             )
         found = cls(
-            models=tuple(_price(f"the cost of model {place}", one) for place, one in enumerate(models, 1)),
-            verifier=tuple(_price("the verifier's cost", one) for one in checks),
+            models=tuple(
+                check_real(f"the cost of model {place}", one, low=0.0) for place, one in enumerate(models, 1)
+            ),
+            verifier=tuple(check_real("the verifier's cost", one, low=0.0) for one in checks),
         )
         if not found.models[-1]:
             raise ConfigurationError(
@@ -169,9 +172,3 @@ def price_policy(  # noqa: PLR0913  (keyword-only options)
         ),
         held_out=held_out,
     )
-
-
-def _price(what: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < np.inf:
-        raise ConfigurationError(f"Expected {what} to be a number of at least 0, got {value!r}.")
-    return float(value)

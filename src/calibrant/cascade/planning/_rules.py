@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calibrant.cascade._checks import check_share
 from calibrant.core import ConfigurationError
 
 __all__ = ["KeepPolicy", "KeepRule", "Route", "threshold_policy"]
@@ -212,8 +213,7 @@ def threshold_policy(thresholds: float | Sequence[float], n_models: int) -> Keep
             f"Expected one threshold for each of {n_models} models but the last, got {len(given)}."
         )
     for one in given:
-        if isinstance(one, bool) or not isinstance(one, int | float) or not 0.0 <= one <= 1.0:
-            raise ConfigurationError(f"Expected a threshold in [0, 1], got {one!r}.")
+        check_share("a threshold", one)
     shown = ", ".join(f"{one:.6g}" for one in given)
     return KeepPolicy(
         name=f"threshold {shown}" if given else "the only model",
