@@ -16,7 +16,7 @@ from calibrant.calibration import Fingerprint, read_state, write_state
 from calibrant.cascade._checks import check_share, is_count
 from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
 from calibrant.cascade.methods._features import CONFIDENCE_FEATURES, TextWeights, confidence_features
-from calibrant.core import ConfigurationError, NotFittedError, Prediction, StateError
+from calibrant.core import ConfigurationError, NotFittedError, Prediction, damaged_record
 
 __all__ = ["LearnedScorer"]
 
@@ -236,7 +236,7 @@ class LearnedScorer:
         try:
             return cls._from_record(state)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise StateError(f"{path}: damaged ({error!r}): fit and save it again.") from error
+            raise damaged_record(path, error, make="fit and save it") from error
 
     def _probability(self, question: str, prediction: Prediction) -> float | None:
         if prediction.label is None:
