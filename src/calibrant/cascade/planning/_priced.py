@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.cascade._checks import check_real
-from calibrant.cascade.planning._rules import KeepPolicy
+from calibrant.cascade.planning._rules import KeepPolicy, Route
 from calibrant.core import ConfigurationError, Interval
 from calibrant.metrics import bootstrap_interval, paired_comparison, wilson_interval
 
@@ -36,6 +36,12 @@ class Prices:
 
     models: tuple[float, ...]
     verifier: tuple[float, ...]
+
+    def mean_of(self, route: Route) -> float:
+        """Return what a route costs per row."""
+        # Shares first, so that one model alone costs what it costs to the last bit.
+        models, checks = route.asked.mean(axis=1), route.judged.mean(axis=1)
+        return float(models @ self.models + checks @ self.verifier)
 
     @classmethod
     def of(cls, models: Sequence[object], verifier: object = 0.0) -> Self:
