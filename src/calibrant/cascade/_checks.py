@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from numbers import Real
+from numbers import Integral, Real
 from typing import TypeGuard
 
 from calibrant.core import ConfigurationError
@@ -27,8 +27,8 @@ def is_share(value: object) -> TypeGuard[float]:
 
 
 def is_count(value: object, *, low: int = 1) -> TypeGuard[int]:
-    """Return whether `value` is an int of at least `low`; a truth value is none."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= low
+    """Return whether `value` is an int, numpy's included, of at least `low`; a truth value is none."""
+    return isinstance(value, Integral) and is_number(value) and value >= low
 
 
 def check_real(name: str, value: object, *, low: float = -math.inf, high: float = math.inf) -> float:

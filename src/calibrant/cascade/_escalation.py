@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from calibrant.calibration import Fingerprint
 from calibrant.cascade._calibrator import Calibrator, applied, behaviour
+from calibrant.cascade._checks import is_number
 from calibrant.cascade._protocol import Assessment, ConfidenceMethod, NoEvidence
 from calibrant.core import ConfigurationError, StateError
 from calibrant.inference import Classifier
@@ -182,8 +182,8 @@ def _each(given: object, count: int, name: str) -> list[object]:
 
 
 def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or math.isnan(value):
-        raise ConfigurationError(f"Expected a threshold as a number, got {value!r}.")
+    if not is_number(value):
+        raise ConfigurationError(f"Expected a threshold as a finite number, got {value!r}.")
     return float(value)
 
 

@@ -212,8 +212,7 @@ def threshold_policy(thresholds: float | Sequence[float], n_models: int) -> Keep
         raise ConfigurationError(
             f"Expected one threshold for each of {n_models} models but the last, got {len(given)}."
         )
-    for one in given:
-        check_share("a threshold", one)
+    given = [check_share("a threshold", one) for one in given]
     shown = ", ".join(f"{one:.6g}" for one in given)
     return KeepPolicy(
         name=f"threshold {shown}" if given else "the only model",
