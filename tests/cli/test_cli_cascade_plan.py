@@ -174,7 +174,7 @@ def test_three_runs_make_a_chain(runs: tuple[Path, Path], tmp_path: Path) -> Non
         (("plan", "SMALL", "LARGE", *COSTS, "--certify-on", "none", "--out", "OUT"), "certify_on"),
         (
             ("replay", "--threshold", 3, "--cost", 1, "--cost", 2, "SMALL", "LARGE"),
-            "threshold to be a number in",
+            "a threshold to be a number in",
         ),
         (("replay", "OUT/plan.json", "SMALL", "LARGE"), "cannot be read"),
         (("replay", "SMALL/predictions.jsonl"), "damaged"),
@@ -279,12 +279,14 @@ def test_labelled_rows_are_evaluated_as_planned(planned: tuple[Path, Path], tmp_
     out = tmp_path / "evaluated"
     result = cascade("run", *planned, *MODELS, "--out", out)
     assert result.exit_code == 0, result.output
-    assert "accuracy 1.000" in result.stdout
+    assert re.search(r"accuracy, all rows +1\.000 ", result.stdout)
     assert "escalated: 2 (50.0 %) of the rows" in result.stdout
     assert len((out / "predictions.jsonl").read_text().splitlines()) == 4
     plan, task_file = planned
     twice = cascade("run", plan, task_file, task_file, *MODELS, "--out", out, "--json")
     assert json.loads(twice.stdout)["rows"] == 4
+    wrong = cascade("run", *planned, *MODELS, "--out", out, "--split", "all")
+    assert (wrong.exit_code, "--split to be one of" in wrong.stderr) == (2, True)
 
 
 def test_models_the_plan_was_not_made_for_are_refused(planned: tuple[Path, Path]) -> None:

@@ -277,29 +277,32 @@ def _text(row: Row, name: str) -> str | None:
 
 
 def _confidence(row: Row) -> float:
-    value = row.values.get("confidence")
-    if value is None or value == "":
-        return math.nan
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not -_ROUNDING <= number <= 1.0 + _ROUNDING:
-        raise _broken(row, f"expected confidence to be a probability in [0, 1] or null, got {value!r:.40}")
-    return min(max(number, 0.0), 1.0)
+    number = _number(row, "confidence")
+    if not (number is None or -_ROUNDING <= number <= 1.0 + _ROUNDING):
+        raise _no_number(row, "confidence", "a probability in [0, 1]")
+    return math.nan if number is None else min(max(number, 0.0), 1.0)
 
 
 def _cost(row: Row) -> float:
-    value = row.values.get("cost")
+    number = _number(row, "cost")
+    if not (number is None or 0.0 <= number < math.inf):
+        raise _no_number(row, "cost", "a number of at least 0")
+    return math.nan if number is None else number
+
+
+def _number(row: Row, name: str) -> float | None:
+    """Return a number of a row: None where it has none, NaN where it has something else."""
+    value = row.values.get(name)
     if value is None or value == "":
-        return math.nan
+        return None
     try:
-        number = math.nan if isinstance(value, bool) else float(value)
+        return math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
-        number = math.nan
-    if not 0.0 <= number < math.inf:
-        raise _broken(row, f"expected cost to be a number of at least 0 or null, got {value!r:.40}")
-    return number
+        return math.nan
+
+
+def _no_number(row: Row, name: str, expected: str) -> DataError:
+    return _broken(row, f"expected {name} to be {expected} or null, got {row.values[name]!r:.40}")
 
 
 def _correct(row: Row) -> int:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from calibrant.calibration._fingerprint import Fingerprint
-from calibrant.core import StateError, write_atomically
+from calibrant.core import StateError, damaged_record, read_record, write_record
 
 __all__ = ["damaged", "read_state", "write_state"]
+
+_MAKE: Final = "fit and save it"
 
 
 def write_state(
@@ -36,11 +37,8 @@ def write_state(
     StateError
         The file cannot be written.
     """
-    record = {"kind": kind, "version": version, "fingerprint": fingerprint.to_record(), "state": dict(state)}
-    try:
-        write_atomically(Path(path), json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
-    except (OSError, ValueError) as error:
-        raise StateError(f"{path}: cannot be written ({error}): choose another place.") from error
+    record = {"fingerprint": fingerprint.to_record(), "state": dict(state)}
+    write_record(path, record, kind=kind, version=version)
 
 
 def read_state(path: str | Path, *, kind: str, version: int, fingerprint: Fingerprint) -> dict[str, Any]:
@@ -52,20 +50,7 @@ def read_state(path: str | Path, *, kind: str, version: int, fingerprint: Finger
         The file is missing or damaged, holds something else or another version, or belongs to
         another prompt, model, log-probability space or label set; the message names which.
     """
-    try:
-        record = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise StateError(f"{path}: cannot be read ({error}): fit and save it first.") from error
-    except ValueError as error:
-        raise damaged(path, error) from error
-    if not isinstance(record, dict) or record.get("kind") != kind:
-        found = record.get("kind") if isinstance(record, dict) else type(record).__name__
-        raise StateError(f"{path}: expected a {kind}, got {found!r}: choose the file that holds one.")
-    if record.get("version") != version:
-        raise StateError(
-            f"{path}: expected version {version} of a {kind}, got {record.get('version')!r}: "
-            "fit and save it again with this version of calibrant, or use the version that wrote it."
-        )
+    record = read_record(path, kind=kind, version=version, make=_MAKE)
     try:
         changed = fingerprint.differences(record["fingerprint"])
         state = dict(record["state"])
@@ -81,4 +66,4 @@ def read_state(path: str | Path, *, kind: str, version: int, fingerprint: Finger
 
 def damaged(path: str | Path, error: Exception) -> StateError:
     """Return the error to raise for a file that is not as it was written."""
-    return StateError(f"{path}: damaged ({error!r}): fit and save it again.")
+    return damaged_record(path, error, make=_MAKE)

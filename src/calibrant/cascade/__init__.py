@@ -1,7 +1,8 @@
 """The cheapest model that is sure enough: confidence methods, cascades, AutoMix, and their planning."""
 
+from calibrant.cascade._calibrator import Calibrator
 from calibrant.cascade._cascade import Cascade
-from calibrant.cascade._escalation import Calibrator, EscalationRule
+from calibrant.cascade._escalation import EscalationRule
 from calibrant.cascade._limits import RowLimits
 from calibrant.cascade._models import CascadeModel
 from calibrant.cascade._named import METHOD_NAMES, method_named

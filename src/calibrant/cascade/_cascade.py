@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any, Final, Self, TypeVar, get_args
 
 from calibrant.calibration import Fingerprint, LabelPriorCorrection
-from calibrant.cascade._escalation import Calibrator, EscalationRule, Thresholds, in_order, open_policy
+from calibrant.cascade._calibrator import Calibrator
+from calibrant.cascade._escalation import EscalationRule, Thresholds, in_order, open_policy
 from calibrant.cascade._judge import ContextOf, Judge
 from calibrant.cascade._limits import RowLimits
 from calibrant.cascade._models import CascadeModel, with_names

@@ -1,14 +1,14 @@
-"""Checks of the numbers confidence methods are set up with."""
+"""Checks of the numbers that cascades, methods and plans are set up with."""
 
 from __future__ import annotations
 
 import math
-from numbers import Real
+from numbers import Integral, Real
 from typing import TypeGuard
 
 from calibrant.core import ConfigurationError
 
-__all__ = ["check_native", "check_share", "is_number"]
+__all__ = ["check_count", "check_real", "check_share", "is_count", "is_number", "is_share"]
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -21,21 +21,18 @@ def is_number(value: object) -> TypeGuard[float]:
         return False
 
 
-def check_share(name: str, value: object) -> float:
-    """Return `value` as a float in [0, 1].
-
-    Raises
-    ------
-    ConfigurationError
-        It is something else.
-    """
-    if not is_number(value) or not 0.0 <= value <= 1.0:
-        raise ConfigurationError(f"Expected {name} to be a number in [0, 1], got {value!r}.")
-    return float(value)
+def is_share(value: object) -> TypeGuard[float]:
+    """Return whether `value` is a number in [0, 1]."""
+    return is_number(value) and 0.0 <= value <= 1.0
 
 
-def check_native(name: str, value: object, *, low: float = -math.inf, high: float = math.inf) -> float:
-    """Return `value` as a finite float from `low` to `high`.
+def is_count(value: object, *, low: int = 1) -> TypeGuard[int]:
+    """Return whether `value` is an int, numpy's included, of at least `low`; a truth value is none."""
+    return isinstance(value, Integral) and is_number(value) and value >= low
+
+
+def check_real(name: str, value: object, *, low: float = -math.inf, high: float = math.inf) -> float:
+    """Return `value` as a finite float in [low, high].
 
     Raises
     ------
@@ -43,6 +40,25 @@ def check_native(name: str, value: object, *, low: float = -math.inf, high: floa
         It is something else.
     """
     if not is_number(value) or not low <= value <= high:
-        bound = f"<= {high:g}" if math.isfinite(high) else f">= {low:g}"
-        raise ConfigurationError(f"Expected {name} to be a finite number {bound}, got {value!r}.")
+        raise ConfigurationError(f"Expected {name} to be {_kind(low, high)}, got {value!r}.")
     return float(value)
+
+
+def check_share(name: str, value: object) -> float:
+    """Return `value` as a float in [0, 1]; ConfigurationError if it is something else."""
+    return check_real(name, value, low=0.0, high=1.0)
+
+
+def check_count(name: str, value: object, *, low: int = 1) -> int:
+    """Return `value` as an int of at least `low`; a float is taken if it is whole, ConfigurationError otherwise."""
+    if not is_number(value) or value < low or not float(value).is_integer():
+        raise ConfigurationError(f"Expected {name} to be a whole number of at least {low}, got {value!r}.")
+    return int(value)
+
+
+def _kind(low: float, high: float) -> str:
+    if math.isfinite(low) and math.isfinite(high):
+        return f"a number in [{low:g}, {high:g}]"
+    if math.isfinite(low):
+        return f"a finite number of at least {low:g}"
+    return f"a finite number of at most {high:g}" if math.isfinite(high) else "a finite number"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,25 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.calibration import Fingerprint
+from calibrant.cascade._calibrator import Calibrator, applied, behaviour
 from calibrant.cascade._checks import is_number
 from calibrant.cascade._protocol import Assessment, ConfidenceMethod, NoEvidence
 from calibrant.core import ConfigurationError, StateError
 from calibrant.inference import Classifier
 
-__all__ = ["Calibrator", "EscalationRule", "Policy", "Thresholds", "in_order", "open_policy"]
+__all__ = ["EscalationRule", "Policy", "Thresholds", "in_order", "open_policy"]
 
 Thresholds: TypeAlias = float | Sequence[float]
-
-
-class Calibrator(Protocol):
-    """Says how often answers of a confidence are right, as `calibrant.calibration` fits them.
-
-    One with an attribute ``fingerprint`` is used only with the classifier that this belongs to.
-    """
-
-    def predict(self, confidence: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return calibrated confidence, in [0, 1], shape (n,), of `confidence`, alike."""
-        ...
 
 
 class EscalationRule(Protocol):
@@ -164,14 +153,14 @@ def open_policy(  # noqa: PLR0913  (keyword-only options)
         thresholds=(*thresholds, *[0.0] * (count - len(thresholds))),
         native_thresholds=(*native, *[-math.inf] * (count - len(native))) if native else (),
         meta_verifiers=tuple(_routed(router) for router in routers),
-        calibrators=tuple(_applied(calibrator) for calibrator in calibrators),
+        calibrators=tuple(None if one is None else applied(one) for one in calibrators),
         final_last=len(thresholds) < count,
         verify_last=not routers if verify_last is None else verify_last,
         description={
             "thresholds": None if routers else list(thresholds),
             "native_thresholds": list(native),
             "meta_verifiers": [_routes(router, classifiers[0].labels.labels) for router in routers],
-            "calibrators": [None if one is None else _behaviour(one) for one in calibrators],
+            "calibrators": [None if one is None else behaviour(one) for one in calibrators],
             "verify_last": not routers if verify_last is None else verify_last,
         },
     )
@@ -240,15 +229,6 @@ def _check_fingerprint(classifier: Classifier, calibrator: Calibrator | None) ->
         )
 
 
-def _applied(calibrator: Calibrator | None) -> Callable[[float, str | None], float] | None:
-    if calibrator is None:
-        return None
-    predict: Callable[..., NDArray[np.float64]] = calibrator.predict
-    if "predicted" in inspect.signature(predict).parameters:
-        return lambda confidence, label: float(predict(np.array([confidence]), predicted=[label])[0])
-    return lambda confidence, _label: float(predict(np.array([confidence]))[0])
-
-
 def _routed(rule: EscalationRule) -> Callable[[float, str | None], bool]:
     route: Callable[..., NDArray[np.bool_]] = rule.route
     if "answers" in inspect.signature(route).parameters:
@@ -266,14 +246,3 @@ def _routes(rule: EscalationRule, labels: Sequence[str]) -> dict[str, Any]:
         found = [route(scores)]
     digest = hashlib.sha256(np.packbits(np.asarray(found, dtype=np.bool_)).tobytes()).hexdigest()
     return {"class": type(rule).__qualname__, "sha256": digest}
-
-
-def _behaviour(calibrator: Calibrator) -> dict[str, Any]:
-    """Return what tells a calibrator from others: its class, and a digest of what it learned or does."""
-    record = getattr(calibrator, "to_record", None)
-    if callable(record):
-        learned = json.dumps(record(), sort_keys=True, default=repr)
-    else:
-        learned = json.dumps(np.asarray(calibrator.predict(np.linspace(0.0, 1.0, 1001))).tolist())
-    digest = hashlib.sha256(learned.encode("utf-8", "surrogatepass")).hexdigest()
-    return {"class": type(calibrator).__qualname__, "sha256": digest}

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from numbers import Integral
 
-from calibrant.cascade._checks import is_number
+from calibrant.cascade._checks import is_count, is_number
 from calibrant.core import ConfigurationError, Usage
 
 __all__ = ["RowLimits"]
@@ -49,7 +48,7 @@ class RowLimits:
             if value is None:
                 continue
             whole = field.name in {"max_escalations", "max_tokens"}
-            if (whole and not isinstance(value, Integral)) or not is_number(value) or value < 0:
+            if not (is_count(value, low=0) if whole else is_number(value) and value >= 0):
                 kind = "a whole number" if whole else "a number"
                 raise ConfigurationError(f"Expected {field.name} to be {kind} of at least 0, got {value!r}.")
 

@@ -9,6 +9,7 @@ import typer
 
 from calibrant.cli._errors import reports_errors
 from calibrant.cli._later import RootGroup
+from calibrant.cli._options import ApiBase, AsJson, Options
 
 __all__ = ["app", "main"]
 
@@ -61,7 +62,7 @@ def optimize(  # noqa: PLR0913
     out: Annotated[
         Path | None, typer.Option(help="Run directory; an interrupted run in it is resumed.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Search for a better prompt and compare it with the first one on the test rows."""
     from calibrant.cli._optimize import run_optimize
@@ -167,7 +168,7 @@ def evaluate(  # noqa: PLR0913
             metavar="NAME", help="Runs to compare with; by default those of the same prompt and model."
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Evaluate a prompt on labelled rows: predictions, accuracy with intervals, calibration, cost."""
     from calibrant.cli._evaluate import EvaluateOptions, run_evaluate
@@ -216,7 +217,7 @@ def report(
         Path | None, typer.Option(help="The page; by default report.html in the first directory.")
     ] = None,
     show: Annotated[bool, typer.Option("--open/--no-open", help="Open it in the browser.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write one page about runs: numbers with intervals, charts, mistakes, comparisons; needs no network."""
     from calibrant.cli._report import run_report
@@ -242,7 +243,7 @@ def compare(
             help="Exit with 3 unless the interval of every difference lies above zero.",
         ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare runs on the same rows with the first of them: difference, interval, exact test."""
     from calibrant.cli._compare import run_compare
@@ -269,7 +270,7 @@ def calibrate(
         float, typer.Option(help="Probability with which that certificate may be wrong.")
     ] = 0.05,
     seed: Annotated[int, typer.Option(help="Of the halves: one is fitted, the other tested.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Learn from labelled predictions what their confidence is worth, and which to accept."""
     from calibrant.cli._calibrate import run_calibrate
@@ -284,15 +285,12 @@ def calibrate(
 def doctor(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="The model's name; see `calibrant models`.")],
     *,
-    api_base: Annotated[str | None, typer.Option(help="Endpoint of an OpenAI-compatible server.")] = None,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="An option of every call; may be given several times."),
-    ] = None,
+    api_base: ApiBase = None,
+    option: Options = None,
     space: Annotated[
         str | None, typer.Option(help="masked or raw: what the setup takes the log-probabilities for.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+    as_json: AsJson = False,
     no_save: Annotated[
         bool, typer.Option("--no-save", help="Store nothing that later commands would consult.")
     ] = False,

@@ -6,18 +6,21 @@ import contextlib
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calibrant.assembly import open_classifier
 from calibrant.calibration import LabelPriorCorrection
+from calibrant.cli._errors import FAILED
 from calibrant.core import ConfigurationError, DataError, Example, Outcome, Task, read_texts
 from calibrant.evaluation import row_record
 
 if TYPE_CHECKING:
     from calibrant.core import Prediction
+    from calibrant.inference import Classifier
 
-__all__ = ["read_prompt", "run_classify"]
+__all__ = ["all_texts", "print_predictions", "read_prompt", "run_classify"]
 
 
 def run_classify(  # noqa: PLR0913  (keyword-only options)
@@ -30,29 +33,62 @@ def run_classify(  # noqa: PLR0913  (keyword-only options)
     as_json: bool,
     label_prior: Path | None = None,
 ) -> None:
-    """Classify and print one line per text, each as soon as it and all before it are answered."""
+    """Open the task's classifier, and classify with it; see `print_predictions`."""
     if not texts and file is None:
         raise ConfigurationError("Expected --text or --file, got neither.")
     task = Task.from_file(task_file)
-    _check_arguments(texts)
-    texts = [*texts, *([] if file is None else read_texts(file, columns=task.columns))]
+    texts = all_texts(texts, file, task)
     classifier = open_classifier(task, model=model)
-    if prompt is not None:
-        classifier = classifier.with_prompt(read_prompt(prompt))
-    if label_prior is not None:
-        classifier.prior_correction = LabelPriorCorrection.load(
-            label_prior, fingerprint=classifier.fingerprint()
-        )
-    listing = _Listing(texts, as_json=as_json)
+    try:
+        if prompt is not None:
+            classifier = classifier.with_prompt(read_prompt(prompt))
+        if label_prior is not None:
+            classifier.prior_correction = LabelPriorCorrection.load(
+                label_prior, fingerprint=classifier.fingerprint()
+            )
+        print_predictions(classifier, texts, as_json=as_json)
+    finally:
+        classifier.close()
+
+
+def all_texts(texts: Sequence[str], file: Path | None, task: Task) -> list[str]:
+    """Return the texts named on the command line, then those of the file.
+
+    Raises
+    ------
+    ConfigurationError
+        A text is not UTF-8.
+    """
+    _check_arguments(texts)
+    return [*texts, *([] if file is None else read_texts(file, columns=task.columns))]
+
+
+def print_predictions(
+    classifier: Classifier, texts: list[str], *, as_json: bool, with_model: bool = False
+) -> None:
+    """Classify and print one line per text, each as soon as it and all before it are answered.
+
+    Exits with 1 where no text was answered.
+
+    Parameters
+    ----------
+    classifier : Classifier
+        Who is asked; it is left open.
+    texts : list of str
+        What is classified.
+    as_json : bool
+        Whether lines are JSON objects.
+    with_model : bool, default False
+        Whether lines that are not say which model answered.
+    """
+    listing = _Listing(texts, as_json=as_json, with_model=with_model)
     try:
         predictions = classifier.classify_many(texts, on_prediction=listing.add)
     except _ReaderGoneError:
         _discard_output()
         return
-    finally:
-        classifier.close()
     if all(prediction.outcome is Outcome.ERROR for prediction in predictions):
-        raise SystemExit(1)
+        raise SystemExit(FAILED)
 
 
 class _ReaderGoneError(Exception):
@@ -62,8 +98,9 @@ class _ReaderGoneError(Exception):
 class _Listing:
     """Prints rows in the order of the texts, whatever the order of the answers."""
 
-    def __init__(self, texts: list[str], *, as_json: bool) -> None:
+    def __init__(self, texts: list[str], *, as_json: bool, with_model: bool) -> None:
         self._texts = texts
+        self._with_model = with_model
         self._as_json = as_json
         self._waiting: dict[int, Prediction] = {}
         self._printed = 0
@@ -74,7 +111,8 @@ class _Listing:
         lines = []
         while self._printed in self._waiting:
             ready = self._waiting.pop(self._printed)
-            lines.append(_line(self._texts[self._printed], ready, as_json=self._as_json) + "\n")
+            text = self._texts[self._printed]
+            lines.append(_line(text, ready, as_json=self._as_json, with_model=self._with_model) + "\n")
             self._printed += 1
         if not lines:
             return
@@ -93,7 +131,7 @@ def _discard_output() -> None:
         os.close(nowhere)
 
 
-def _check_arguments(texts: list[str]) -> None:
+def _check_arguments(texts: Sequence[str]) -> None:
     for text in texts:
         try:
             text.encode()
@@ -120,14 +158,15 @@ def read_prompt(path: Path) -> str:
         raise DataError(msg, path=path, line=line) from error
 
 
-def _line(text: str, prediction: Prediction, *, as_json: bool) -> str:
+def _line(text: str, prediction: Prediction, *, as_json: bool, with_model: bool) -> str:
     if as_json:
         return json.dumps(_record(text, prediction), ensure_ascii=False)
+    shown = f"{prediction.model or '-'}\t{_shorten(text)}" if with_model else _shorten(text)
     if prediction.outcome is not Outcome.OK:
-        return f"{prediction.outcome.value}\t-\t{_shorten(text)}\t({prediction.reason})"
+        return f"{prediction.outcome.value}\t-\t{shown}\t({prediction.reason})"
     confidence = "-" if prediction.confidence is None else f"{prediction.confidence:.3f}"
     unsure = "\t(not accepted: no model was sure enough)" if prediction.accepted is False else ""
-    return f"{prediction.label}\t{confidence}\t{_shorten(text)}{unsure}"
+    return f"{prediction.label}\t{confidence}\t{shown}{unsure}"
 
 
 def _record(text: str, prediction: Prediction) -> dict[str, Any]:

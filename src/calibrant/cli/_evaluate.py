@@ -19,6 +19,7 @@ from calibrant.cli._classify import read_prompt
 from calibrant.cli._errors import FAILED, GATE_FAILED, INTERRUPTED
 from calibrant.cli._history import history_lines
 from calibrant.cli._progress import EvaluationDisplay
+from calibrant.cli._tables import aligned, number, with_interval
 from calibrant.core import (
     ConfigurationError,
     DataError,
@@ -48,7 +49,14 @@ if TYPE_CHECKING:
 
     _Record = Callable[[EvaluationResult], tuple[HistoryEntry | None, StateError | None]]
 
-__all__ = ["EvaluateOptions", "run_evaluate"]
+__all__ = [
+    "EvaluateOptions",
+    "exit_as",
+    "interruptible",
+    "labelled_source",
+    "print_result",
+    "run_evaluate",
+]
 
 _CONCURRENCY: Final = 64
 _INTERRUPTED: Final = "interrupted"
@@ -113,12 +121,16 @@ def run_evaluate(task_file: Path, options: EvaluateOptions) -> None:
     if options.cache is not None and options.no_cache:
         raise ConfigurationError("Expected either --cache or --no-cache, got both.")
     task = Task.from_file(task_file, splits=())
-    rows = Dataset(source=_source(task, options), labels=LabelSet.of(task.labels), limit=options.max_rows)
+    rows = Dataset(
+        source=labelled_source(task, options.file, options.split),
+        labels=LabelSet.of(task.labels),
+        limit=options.max_rows,
+    )
     limits = _limits(task, options)
     classifier = _classifier(task, options, limits)
     try:
         record = _recorder(task, options, classifier)
-        with _cache(options) as cache, _interruptible() as stop, EvaluationDisplay() as display:
+        with _cache(options) as cache, interruptible() as stop, EvaluationDisplay() as display:
             evaluator = BatchEvaluator(classifier, concurrency=limits.concurrency, limits=limits, cache=cache)
             result = evaluator.evaluate(
                 rows, out=options.out, about={"task": task.name}, on_progress=display, stop=stop
@@ -131,11 +143,11 @@ def run_evaluate(task_file: Path, options: EvaluateOptions) -> None:
     finally:
         classifier.close()
     entry, problem = record(result)
-    _print(result, task, entry, as_json=options.as_json)
+    print_result(result, task, entry, as_json=options.as_json)
     if problem is not None:
         _say("The run is kept: run the same command again to add it to the history.")
         raise problem
-    _exit_as(result.metrics, gates, interrupted=stop.reason == _INTERRUPTED)
+    exit_as(result.metrics, gates, stop=stop)
 
 
 def _gate(text: str) -> tuple[str, float]:
@@ -153,16 +165,17 @@ def _gate(text: str) -> tuple[str, float]:
     return name, number
 
 
-def _source(task: Task, options: EvaluateOptions) -> DataSource:
-    if options.file is not None:
-        return DataSource(path=options.file, columns=task.columns)
+def labelled_source(task: Task, file: Path | None, split: str) -> DataSource:
+    """Return where the rows are: in the file, if one is named, else where the task has those of the split."""
+    if file is not None:
+        return DataSource(path=file, columns=task.columns)
     known = ("train", "validation", "test")
-    if options.split not in known:
-        raise ConfigurationError(f"Expected --split to be one of {', '.join(known)}, got {options.split!r}.")
-    found = {str(split): source for split, source in task.sources.items()}.get(options.split)
+    if split not in known:
+        raise ConfigurationError(f"Expected --split to be one of {', '.join(known)}, got {split!r}.")
+    found = {str(own): source for own, source in task.sources.items()}.get(split)
     if found is None:
         raise ConfigurationError(
-            f"Task {task.name!r} has no {options.split!r} rows: name a file for it under [data], or pass --file."
+            f"Task {task.name!r} has no {split!r} rows: name a file for it under [data], or pass --file."
         )
     return found
 
@@ -225,7 +238,7 @@ def _cache(options: EvaluateOptions) -> Iterator[PredictionCache | None]:
 
 
 @contextlib.contextmanager
-def _interruptible() -> Iterator[Stop]:
+def interruptible() -> Iterator[Stop]:
     """Return what the first Ctrl-C (or SIGTERM) asks to stop; a second one ends the run at once."""
     stop = Stop()
 
@@ -269,7 +282,10 @@ def _recorder(task: Task, options: EvaluateOptions, classifier: Classifier) -> _
     return record
 
 
-def _print(result: EvaluationResult, task: Task, entry: HistoryEntry | None, *, as_json: bool) -> None:
+def print_result(
+    result: EvaluationResult, task: Task, entry: HistoryEntry | None = None, *, as_json: bool
+) -> None:
+    """Print the numbers of a finished evaluation, and where its files are."""
     directory = result.directory
     if directory is None:
         raise StateError("Expected an output directory.")
@@ -280,8 +296,7 @@ def _print(result: EvaluationResult, task: Task, entry: HistoryEntry | None, *, 
         return
     title = f"{task.name}: {record['model']}, {result.metrics.rows:,} rows"
     table = _table(result.metrics)
-    widths = [max(len(row[column]) for row in table) for column in range(2)]
-    lines = [f"{name:<{widths[0]}}  {value:<{widths[1]}}  {note}".rstrip() for name, value, note in table]
+    lines = aligned(table)
     lines += [] if result.metrics.cascade is None else cascade_lines(result.metrics.cascade)
     lines += [] if entry is None else history_lines(entry)
     files = "/predictions.jsonl, metrics.json, run.json"
@@ -293,28 +308,20 @@ def _table(metrics: EvaluationMetrics) -> list[tuple[str, str, str]]:
     correct, rows, answered = metrics.correct, metrics.rows, metrics.answered
     with_confidence = f"{metrics.rows_with_confidence:,} rows with a confidence"
     table = [
-        ("accuracy, all rows", _range(metrics.accuracy), f"{correct:,} of {rows:,} rows"),
+        ("accuracy, all rows", with_interval(metrics.accuracy), f"{correct:,} of {rows:,} rows"),
         (
             "accuracy, answered rows",
-            _range(metrics.accuracy_answered),
+            with_interval(metrics.accuracy_answered),
             f"{correct:,} of {answered:,} rows whose outcome is not error",
         ),
-        ("macro F1", _number(metrics.macro_f1), f"{answered:,} answered rows"),
-        ("calibration error (ECE)", _number(metrics.ece), with_confidence),
-        ("Brier score", _number(metrics.brier), with_confidence),
+        ("macro F1", number(metrics.macro_f1), f"{answered:,} answered rows"),
+        ("calibration error (ECE)", number(metrics.ece), with_confidence),
+        ("Brier score", number(metrics.brier), with_confidence),
         ("outcomes", _counts(metrics.outcomes), ""),
         ("answered by", _counts(metrics.models), ""),
     ]
     table += [("failed", f"{count:,}", kind) for kind, count in metrics.errors.items()]
     return table
-
-
-def _range(found: Any) -> str:  # noqa: ANN401 (Interval or None)
-    return "-" if found is None else f"{found.estimate:.3f} ({found.lower:.3f} to {found.upper:.3f})"
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
 
 
 def _counts(found: Mapping[str, int]) -> str:
@@ -335,13 +342,13 @@ def _paid(metrics: EvaluationMetrics) -> str:
     )
 
 
-def _exit_as(metrics: EvaluationMetrics, gates: Mapping[str, float], *, interrupted: bool) -> None:
+def exit_as(metrics: EvaluationMetrics, gates: Mapping[str, float], *, stop: Stop) -> None:
     """Exit as the numbers demand; says on standard error what to do."""
     again = "run the same command again"
     if not metrics.complete:
         total = "" if metrics.rows_expected is None else f" of {metrics.rows_expected:,}"
         _say(f"stopped ({metrics.stopped}): {metrics.rows:,}{total} rows are saved; {again} to go on.")
-        raise SystemExit(INTERRUPTED if interrupted else FAILED)
+        raise SystemExit(INTERRUPTED if stop.reason == _INTERRUPTED else FAILED)
     failed = metrics.rows - metrics.answered
     if failed:
         _say(f"{failed:,} rows failed for the server's reasons; {again} to ask them again.")

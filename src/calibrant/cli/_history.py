@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from calibrant.cli._errors import reports_errors
+from calibrant.cli._options import AsJson
 
 if TYPE_CHECKING:
     from calibrant.evaluation import EvaluationHistory, HistoryEntry, HistoryInterval
@@ -18,8 +19,8 @@ __all__ = ["history", "history_lines"]
 
 history = typer.Typer(
     name="history",
-    help="Scores of evaluators in a database, and intervals over the latest of them.",
     no_args_is_help=True,
+    add_completion=False,
 )
 
 Account = Annotated[str, typer.Option("--account", metavar="ID", help="Whose scores.")]
@@ -29,7 +30,6 @@ Database = Annotated[
     str | None,
     typer.Option("--history", metavar="URL", help="The database, a file or URL; else $CALIBRANT_HISTORY."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
 
 @history.command()

@@ -31,7 +31,7 @@ class _Later(TyperCommand):
     def make_context(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401  (typer keeps its own copy of click)
         """Return the context of the real group, which then goes on."""
         group = get_command(getattr(importlib.import_module(self._module), str(self.name)))
-        group.name = self.name
+        group.name, group.help = self.name, self.help
         return group.make_context(*args, **options)
 
 

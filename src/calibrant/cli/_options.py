@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Annotated, Any
 
-from calibrant.core import ConfigurationError
+import typer
 
-__all__ = ["parse_option"]
+__all__ = ["ApiBase", "AsJson", "Options", "parse_option"]
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+ApiBase = Annotated[str | None, typer.Option(help="Endpoint of an OpenAI-compatible server.")]
+Options = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY=VALUE", help="An option of every call; may be given several times."),
+]
 
 
 def parse_option(text: str) -> tuple[str, Any]:
     """Return name and value of ``KEY=VALUE``; what is no JSON is text."""
     name, equals, value = text.partition("=")
     if not name.strip() or not equals:
+        from calibrant.core import ConfigurationError  # the list of commands stays quick
+
         raise ConfigurationError(
             f"Expected --option KEY=VALUE, got {text!r}: write --option temperature=0.5."
         )

@@ -49,17 +49,11 @@ def run_plan(paths: Sequence[Path], options: PlanOptions) -> None:
         raise ConfigurationError(
             f"Expected recorded runs of at least two models, from small to large, got {len(paths)}."
         )
-    runs = [recorded_run(path) for path in paths]
-    for path in paths:
-        if (why := unfinished(path)) is not None:
-            sys.stderr.write(
-                f"warning: {path} {why}: run the evaluation again, and plan on all of its rows.\n"
-            )
-    between = runs[1:-1]
+    runs = _runs(paths, advice="run the evaluation again, and plan on all of its rows")
     plan = plan_cascade(
         runs[0],
         runs[-1],
-        between=between,
+        between=runs[1:-1],
         between_costs=options.between_costs or None,
         small_cost=options.small_cost,
         large_cost=options.large_cost,
@@ -106,7 +100,7 @@ def run_replay(
         policy, sources = CascadePlan.load(paths[0]), paths[1:]
     if not sources:
         raise ConfigurationError("Expected a recorded run of each model behind the plan, got none.")
-    runs = _runs(sources)
+    runs = _runs(sources, advice="only the rows that are there were used")
     found = replayed(
         policy,
         *runs,
@@ -134,12 +128,13 @@ def _priced(found: PricedPolicy, names: Sequence[str]) -> list[list[str]]:
     ]
 
 
-def _runs(paths: Sequence[Path]) -> list[RecordedRun]:
+def _runs(paths: Sequence[Path], *, advice: str) -> list[RecordedRun]:
     """Read runs; warn of those that ended early."""
+    runs = [recorded_run(path) for path in paths]
     for path in paths:
         if (why := unfinished(path)) is not None:
-            sys.stderr.write(f"warning: {path} {why}: only the rows that are there were used.\n")
-    return [recorded_run(path) for path in paths]
+            sys.stderr.write(f"warning: {path} {why}: {advice}.\n")
+    return runs
 
 
 def _verifier(costs: Sequence[float]) -> float | Sequence[float]:

@@ -8,16 +8,16 @@ from typing import Annotated
 import typer
 
 from calibrant.cli._errors import reports_errors
+from calibrant.cli._options import AsJson
 
 __all__ = ["cascade"]
 
 cascade = typer.Typer(
     name="cascade",
-    help="The cheapest model that is sure enough: planned from recorded runs, without a call.",
     no_args_is_help=True,
+    add_completion=False,
 )
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 VerifierCost = Annotated[
     list[float] | None,
     typer.Option(help="Cost of finding out how sure an answer is; once for all models, or once for each."),

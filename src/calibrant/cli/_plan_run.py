@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
 
 from calibrant.cascade import CascadePlan
-from calibrant.cli._cascade import cascade_lines
-from calibrant.cli._errors import FAILED
-from calibrant.cli._tables import with_interval
-from calibrant.core import ConfigurationError, DataSource, Example, LabelSet, Outcome, Task, read_texts
-from calibrant.evaluation import BatchEvaluator, Dataset, default_cache, open_cache, row_record
+from calibrant.cli._classify import all_texts, print_predictions
+from calibrant.cli._evaluate import exit_as, interruptible, labelled_source, print_result
+from calibrant.cli._progress import EvaluationDisplay
+from calibrant.core import ConfigurationError, LabelSet, Task
+from calibrant.evaluation import BatchEvaluator, Dataset, default_cache, open_cache
 from calibrant.inference import Classifier
-
-if TYPE_CHECKING:
-    from calibrant.core import Prediction, Split
 
 __all__ = ["RunOptions", "run_planned"]
 
@@ -45,18 +40,19 @@ def run_planned(plan_file: Path, task_files: Sequence[Path], options: RunOptions
     if options.out is not None and options.texts:
         raise ConfigurationError("Expected --text or --out, got both: texts have no answers to evaluate.")
     tasks = _tasks(plan, task_files, options)
-    opened: list[Classifier] = []
-    try:
+    with ExitStack() as opened:
+        classifiers = []
         for task, name in zip(tasks, options.models or [None] * len(tasks), strict=True):
-            opened.append(Classifier.from_task(task, model=name))
-        planned = plan.cascade(opened)
-        if options.out is None:
-            _classify(planned, tasks[0], options)
-        else:
+            classifiers.append(Classifier.from_task(task, model=name))
+            opened.callback(classifiers[-1].close)
+        planned = plan.cascade(classifiers)
+        if planned not in classifiers:
+            opened.callback(planned.close)
+        if options.out is not None:
             _evaluate(planned, tasks[0], options, options.out)
-    finally:
-        for classifier in opened:
-            classifier.close()
+        else:
+            texts = all_texts(options.texts, options.file, tasks[0])
+            print_predictions(planned, texts, as_json=options.as_json, with_model=True)
 
 
 def _tasks(plan: CascadePlan, files: Sequence[Path], options: RunOptions) -> list[Task]:
@@ -76,59 +72,13 @@ def _tasks(plan: CascadePlan, files: Sequence[Path], options: RunOptions) -> lis
     return tasks * expected if shared else tasks
 
 
-def _classify(planned: Classifier, task: Task, options: RunOptions) -> None:
-    """Print one line per text."""
-    texts = [
-        *options.texts,
-        *([] if options.file is None else read_texts(options.file, columns=task.columns)),
-    ]
-    predictions = planned.classify_many(texts)
-    for text, prediction in zip(texts, predictions, strict=True):
-        sys.stdout.write(_line(text, prediction, as_json=options.as_json) + "\n")
-    if all(prediction.outcome is Outcome.ERROR for prediction in predictions):
-        raise SystemExit(FAILED)
-
-
-def _line(text: str, prediction: Prediction, *, as_json: bool) -> str:
-    if as_json:
-        record = row_record(0, Example(input=text, answer=""), prediction)
-        hidden = {"index", "answer", "correct"}
-        return json.dumps(
-            {name: value for name, value in record.items() if name not in hidden}, ensure_ascii=False
-        )
-    flat = " ".join(text.split())
-    if prediction.outcome is not Outcome.OK:
-        return f"{prediction.outcome.value}\t-\t-\t{flat:.80}\t({prediction.reason})"
-    sure = "-" if prediction.confidence is None else f"{prediction.confidence:.3f}"
-    return f"{prediction.label}\t{sure}\t{prediction.model or '-'}\t{flat:.80}"
-
-
 def _evaluate(planned: Classifier, task: Task, options: RunOptions, out: Path) -> None:
     """Evaluate labelled rows into a directory, and print the numbers."""
-    if options.file is not None:
-        source = DataSource(path=options.file, columns=task.columns)
-    else:
-        found = task.sources.get(cast("Split", options.split))
-        if found is None:
-            raise ConfigurationError(
-                f"Task {task.name!r} has no {options.split!r} rows: name a file for it under [data], or pass --file."
-            )
-        source = found
+    source = labelled_source(task, options.file, options.split)
     rows = Dataset(source=source, labels=LabelSet.of(task.labels))
-    with open_cache(default_cache()) as cache:
-        result = BatchEvaluator(planned, cache=cache).evaluate(rows, out=out, about={"task": task.name})
-    metrics = result.metrics
-    if options.as_json:
-        sys.stdout.write((out / "metrics.json").read_text(encoding="utf-8").strip() + "\n")
-    else:
-        cost = "" if metrics.cost is None else f", ${metrics.cost:.4f}"
-        sys.stdout.write(
-            f"{task.name}: {metrics.rows:,} rows, accuracy {with_interval(metrics.accuracy)}, {metrics.calls:,} calls"
-            f"{cost}\n"
+    with open_cache(default_cache()) as cache, interruptible() as stop, EvaluationDisplay() as display:
+        result = BatchEvaluator(planned, cache=cache).evaluate(
+            rows, out=out, about={"task": task.name}, on_progress=display, stop=stop
         )
-        lines = [] if metrics.cascade is None else cascade_lines(metrics.cascade)
-        sys.stdout.write(
-            "\n".join([*lines, f"Files: {out}/predictions.jsonl, metrics.json, run.json"]) + "\n"
-        )
-    if not metrics.complete or metrics.answered == 0:
-        raise SystemExit(FAILED)
+    print_result(result, task, as_json=options.as_json)
+    exit_as(result.metrics, {}, stop=stop)

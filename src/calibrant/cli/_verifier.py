@@ -10,13 +10,14 @@ from typing import Annotated
 import typer
 
 from calibrant.cli._errors import reports_errors
+from calibrant.cli._options import ApiBase, Options, parse_option
 
 __all__ = ["verifier"]
 
 verifier = typer.Typer(
     name="verifier",
-    help="AutoMix's verifier: a model is asked several times whether an answer is right.",
     no_args_is_help=True,
+    add_completion=False,
 )
 
 
@@ -42,11 +43,8 @@ def serve(  # noqa: PLR0913
         typer.Option(metavar="FILE", help="Another prompt, with {question}, {answer} and {context} in it."),
     ] = None,
     max_concurrency: Annotated[int, typer.Option(help="Calls of the model in flight at most.")] = 10,
-    api_base: Annotated[str | None, typer.Option(help="Endpoint of an OpenAI-compatible server.")] = None,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="An option of the model; may be given several times."),
-    ] = None,
+    api_base: ApiBase = None,
+    option: Options = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object, with the address, when ready.")
     ] = False,
@@ -54,7 +52,6 @@ def serve(  # noqa: PLR0913
     """Answer POST /verify and GET /health until Ctrl-C."""
     from calibrant.cascade import Verifier
     from calibrant.cli._classify import read_prompt
-    from calibrant.cli._options import parse_option
     from calibrant.serving import create_verifier_app, serve_app
 
     options = dict(map(parse_option, option or []))

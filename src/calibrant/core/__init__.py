@@ -25,7 +25,7 @@ from calibrant.core.errors import (
     RateLimitError,
     StateError,
 )
-from calibrant.core.files import write_atomically
+from calibrant.core.files import damaged_record, read_record, write_atomically, write_record
 from calibrant.core.interval import Interval
 from calibrant.core.labels import LabelSet, normalise_label
 from calibrant.core.prediction import Outcome, Prediction, Step, Usage, Verdict
@@ -88,14 +88,17 @@ __all__ = [
     "Usage",
     "Verdict",
     "check_answer",
+    "damaged_record",
     "describe_problem",
     "iter_examples",
     "normalise_label",
     "prediction_from_record",
     "prediction_to_record",
     "read_examples",
+    "read_record",
     "read_rows",
     "read_texts",
     "step_to_record",
     "write_atomically",
+    "write_record",
 ]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-__all__ = ["write_atomically"]
+from calibrant.core.errors import StateError
+
+__all__ = ["damaged_record", "read_record", "write_atomically", "write_record"]
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -22,3 +27,72 @@ def write_atomically(path: Path, text: str) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def write_record(path: str | Path, record: Mapping[str, Any], *, kind: str, version: int) -> None:
+    """Write one JSON file that says what it is, atomically; floats keep their full precision.
+
+    Parameters
+    ----------
+    path : str or Path
+        Where to; an existing file is replaced.
+    record : mapping
+        JSON values, all numbers finite.
+    kind : str
+        What it is, in words.
+    version : int
+        Of the layout of `record`.
+
+    Raises
+    ------
+    StateError
+        The file cannot be written.
+    """
+    text = json.dumps(
+        {"kind": kind, "version": version, **record}, indent=2, ensure_ascii=False, allow_nan=False
+    )
+    try:
+        write_atomically(Path(path), text + "\n")
+    except (OSError, ValueError) as error:
+        raise StateError(f"{path}: cannot be written ({error}): choose another place.") from error
+
+
+def read_record(path: str | Path, *, kind: str, version: int, make: str) -> dict[str, Any]:
+    """Return what `write_record` wrote.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+    kind : str
+        What it has to be.
+    version : int
+        Which layout it has to have.
+    make : str
+        How such files are made, for messages: "fit and save it".
+
+    Raises
+    ------
+    StateError
+        The file is missing or damaged, or holds something else or another version.
+    """
+    try:
+        record = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StateError(f"{path}: cannot be read ({error.strerror or error}): {make} first.") from error
+    except ValueError as error:
+        raise damaged_record(path, error, make=make) from error
+    if not isinstance(record, dict) or record.get("kind") != kind:
+        found = record.get("kind") if isinstance(record, dict) else type(record).__name__
+        raise StateError(f"{path}: expected a {kind}, got {found!r}: choose the file that holds one.")
+    if record.get("version") != version:
+        raise StateError(
+            f"{path}: expected version {version} of a {kind}, got {record.get('version')!r}: {make} again with this "
+            "version of calibrant, or use the version that wrote it."
+        )
+    return record
+
+
+def damaged_record(path: str | Path, error: Exception, *, make: str) -> StateError:
+    """Return the error to raise for a file that is not as it was written."""
+    return StateError(f"{path}: damaged ({error!r}): {make} again.")

@@ -47,9 +47,8 @@ def create_verifier_app(
 
     Everything else is ``{error}`` with what was expected, what came and what to do: status 400 for a body
     that is not as above, 404, 405, 408 for one that does not come, 413 for one that is too long, for us or for the
-    model, 503
-    where there is no verifier or it came to no verdict (never a made-up confidence), 500 for what nobody
-    expected. Answers never show what went wrong inside; the log does.
+    model, 503 where there is no verifier or it came to no verdict (never a made-up confidence), 500 for what
+    nobody expected. Answers never show what went wrong inside; the log does.
 
     Parameters
     ----------
@@ -165,12 +164,12 @@ def _spent(found: Verification) -> dict[str, Any]:
 
 async def _refuse(_: Request, error: Exception) -> JSONResponse:
     status = getattr(error, "status_code", 500)
-    known = {
-        404: "There is only POST /verify and GET /health.",
-        405: "There is only POST /verify and GET /health.",
-    }
-    headers = getattr(error, "headers", None)
-    return JSONResponse({"error": known.get(status, getattr(error, "detail", ""))}, status, headers)
+    said = (
+        "There is only POST /verify and GET /health."
+        if status in {404, 405}
+        else getattr(error, "detail", "")
+    )
+    return JSONResponse({"error": said}, status, getattr(error, "headers", None))
 
 
 async def _fail(_: Request, error: Exception) -> JSONResponse:

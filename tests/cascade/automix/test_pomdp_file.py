@@ -17,7 +17,7 @@ from calibrant.cascade import (
     read_pomdp,
     write_pomdp,
 )
-from calibrant.core import ConfigurationError, DataError
+from calibrant.core import ConfigurationError, DataError, StateError
 
 TIGER = """# The textbook's tiger, in the ways the format allows.
 discount: 0.95
@@ -247,3 +247,10 @@ def test_a_specification_that_cannot_be_written_is_refused(changed: dict[str, ob
     options = {name: getattr(good, name) for name in good.__dataclass_fields__}
     with pytest.raises(ConfigurationError, match="Expected"):
         PomdpSpecification(**{**options, **changed})
+
+
+def test_a_file_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    """Nothing is left behind."""
+    with pytest.raises(StateError, match="choose another place"):
+        write_pomdp(parse_pomdp(TIGER), tmp_path / "missing" / "tiger.POMDP")
+    assert not list(tmp_path.iterdir())

@@ -9,18 +9,12 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike
 
+from calibrant.cascade._checks import check_count, check_real
 from calibrant.cascade.automix._hull import rising_hull
 from calibrant.cascade.automix._ibc import ibc_lift
 from calibrant.cascade.automix._meta import MetaVerifier
 from calibrant.cascade.automix._pomdp import POMDPMetaVerifier
-from calibrant.cascade.automix._routing_checks import (
-    Array,
-    check_count,
-    check_numbers,
-    check_real,
-    check_rows,
-    check_scores,
-)
+from calibrant.cascade.automix._routing_checks import Array, check_numbers, check_rows, check_scores
 from calibrant.core import ConfigurationError
 
 __all__ = [

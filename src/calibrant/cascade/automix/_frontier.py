@@ -8,15 +8,15 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calibrant.cascade._checks import check_count, check_real
+from calibrant.cascade.automix._corners import ALMOST, Corners
 from calibrant.cascade.automix._hull import rising_hull
 from calibrant.cascade.automix._policy import RoutingPolicy, SignalBins, bin_numbers
 from calibrant.cascade.automix._routing_checks import (
     Array,
     Bools,
     check_costs,
-    check_count,
     check_numbers,
-    check_real,
     check_rows,
     check_scores,
 )
@@ -26,12 +26,9 @@ __all__ = ["RoutingFrontier", "routing_frontier"]
 
 Action = Literal["small", "large", "verify"]
 
-# Means are off by some units in the last place: what is asked for may miss an end by as little.
-_ALMOST = 1.0 - 1e-9
-
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class RoutingFrontier:
+class RoutingFrontier(Corners):
     """What each cost buys: the corners of the best trade between two models, and how to get there.
 
     Between two corners the best is a straight line, reached by randomising between their policies; beyond
@@ -55,8 +52,6 @@ class RoutingFrontier:
         Mean of the large model's score minus the small one's in each bin.
     """
 
-    cost: Array = field(compare=False)
-    performance: Array = field(compare=False)
     action: tuple[Action, ...]
     n_routed: NDArray[np.intp] = field(compare=False)
     bins: SignalBins
@@ -64,36 +59,11 @@ class RoutingFrontier:
     weight: Array = field(compare=False)
     gain: Array = field(compare=False)
 
-    def __len__(self) -> int:
-        return len(self.cost)
-
-    def __repr__(self) -> str:
-        return (
-            f"RoutingFrontier({len(self)} points, {len(self.order)} bins, "
-            f"cost {self.cost[0]:.6g} to {self.cost[-1]:.6g}, "
-            f"performance {self.performance[0]:.6g} to {self.performance[-1]:.6g})"
-        )
-
-    @property
-    def price(self) -> Array:
-        """Performance per unit of cost that each point but the first must be worth, shape (m - 1,); falls strictly."""
-        return np.diff(self.performance) / np.diff(self.cost)
-
     def routed(self, point: int) -> Bools:
         """Return which bins go on to the large model at a break point, shape (B,)."""
         routed = np.zeros(len(self.order), dtype=bool)
         routed[self.order[: self.n_routed[point]]] = True
         return routed
-
-    def at(self, cost: float) -> float:
-        """Return the best performance that costs at most `cost` per row.
-
-        Raises
-        ------
-        ConfigurationError
-            Less than the cheapest policy costs, or not a number.
-        """
-        return float(np.interp(self._check_cost(cost), self.cost, self.performance))
 
     def policy(self, point: int) -> RoutingPolicy:
         """Return the deterministic policy of a break point; negative numbers count from the dearest.
@@ -103,10 +73,8 @@ class RoutingFrontier:
         ConfigurationError
             There is no such point.
         """
-        if not -len(self) <= point < len(self):
-            msg = f"Expected a point in [0, {len(self)}), got {point!r}."
-            raise ConfigurationError(msg)
-        return self._between(point, point, 0.0)
+        at = self._check_point(point)
+        return self._between(at, at, 0.0)
 
     def at_price(self, price: float) -> RoutingPolicy:
         """Return the policy with the best ``performance - price * cost``; the cheaper one of equals.
@@ -140,7 +108,7 @@ class RoutingFrontier:
         if cost is not None:
             return self._reach(self.cost, self._check_cost(cost))
         target = check_real("performance", performance)
-        if target * _ALMOST > self.performance[-1]:
+        if target * ALMOST > self.performance[-1]:
             msg = (
                 f"No policy reaches a performance of {target!r}: the best one has {self.performance[-1]:.6g} at a cost "
                 f"of {self.cost[-1]:.6g}. Lower the target, or use a better large model."
@@ -172,16 +140,6 @@ class RoutingFrontier:
             cost=float(sum(part * self.cost[point] for point, part in parts)),
             performance=float(sum(part * self.performance[point] for point, part in parts)),
         )
-
-    def _check_cost(self, cost: float) -> float:
-        budget = check_real("cost", cost)
-        if budget < self.cost[0] * _ALMOST:
-            msg = (
-                f"Nothing can be had for {budget!r} per row: the cheapest policy, "
-                f"{self.action[0]!r}, costs {self.cost[0]:.6g}."
-            )
-            raise ConfigurationError(msg)
-        return budget
 
 
 def routing_frontier(  # noqa: PLR0913  (keyword-only options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from calibrant.cascade.automix._routing_checks import check_real
+from calibrant.cascade._checks import check_real
 from calibrant.core import ConfigurationError
 
 __all__ = ["ibc", "ibc_lift"]

@@ -10,17 +10,11 @@ from typing import Protocol, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
+from calibrant.cascade._checks import check_real
 from calibrant.cascade.automix._answers import normalised_answer
 from calibrant.cascade.automix._frontier import routing_frontier
 from calibrant.cascade.automix._hull import rising_hull
-from calibrant.cascade.automix._routing_checks import (
-    Array,
-    Bools,
-    check_costs,
-    check_real,
-    check_rows,
-    check_scores,
-)
+from calibrant.cascade.automix._routing_checks import Array, Bools, check_costs, check_rows, check_scores
 from calibrant.core import ConfigurationError, NotFittedError
 
 __all__ = [
@@ -28,6 +22,7 @@ __all__ = [
     "LearnedRouting",
     "MetaVerifier",
     "Paired",
+    "PricedRouting",
     "SelfConsistencyMetaVerifier",
     "ThresholdMetaVerifier",
     "prices_between",
@@ -252,56 +247,16 @@ class LearnedRouting(ABC):
         return np.array([normalised_answer(answer) in self._fixed for answer in answers], dtype=bool)
 
 
-class ThresholdMetaVerifier(LearnedRouting):
-    """Trusts the small model from a threshold of its verifier's score on.
-
-    Parameters
-    ----------
-    price : float, optional
-        Performance that one unit of cost must bring.
-    budget : float, optional
-        Most that a row may cost on average, small model and verifier included; met on the training rows. With
-        neither, the threshold of the best IBC lift is chosen.
-    fixed_answers : sequence of str, optional
-        Answers of the small model that always go on, compared whole after `normalised_answer`.
+class PricedRouting(LearnedRouting):
+    """What meta-verifiers share that route at any price.
 
     Attributes
     ----------
-    threshold_ : float
-        The least score that is trusted; infinity if none is.
     prices_ : ndarray of shape (m,)
-        One price, falling, for each policy some price leads to: ``route(..., price=p)`` over them is the whole
-        curve.
-
-    References
-    ----------
-    Aggarwal, Madaan et al. (2023). AutoMix: Automatically Mixing Language Models. arXiv:2310.12963.
+        One price, falling, for each policy some price leads to.
     """
 
-    threshold_: float
     prices_: Array
-
-    def __init__(
-        self, *, price: float | None = None, budget: float | None = None, fixed_answers: Sequence[str] = ()
-    ) -> None:
-        super().__init__(fixed_answers=fixed_answers)
-        self.price, self.budget = price, budget
-        self._goal = Goal(price=price, budget=budget)
-
-    def _learn(self, rows: Paired) -> None:
-        levels, group = np.unique(rows.verifier, return_inverse=True)
-        n = len(rows.verifier)
-        gain = np.bincount(group, weights=rows.gain) / n
-        weight = np.bincount(group) / n
-        least = np.append(levels, np.inf)
-        # The first threshold routes nothing: the lowest level seen is trusted.
-        self.threshold_ = float(least[self._goal.best_prefix(gain, weight, rows)])
-        gained = np.concatenate(([0.0], np.cumsum(gain)))
-        cost = rows.large_cost * np.concatenate(([0.0], np.cumsum(weight)))
-        self._corners = rising_hull(cost, gained)
-        worth = np.diff(gained[self._corners]) / np.diff(cost[self._corners])
-        self._worth, self._least = worth, least
-        self.prices_ = prices_between(worth)
 
     def route(
         self,
@@ -328,14 +283,75 @@ class ThresholdMetaVerifier(LearnedRouting):
         ConfigurationError
             Bad scores, or missing answers.
         """
-        if not hasattr(self, "threshold_"):
-            raise NotFittedError("This ThresholdMetaVerifier has learned nothing yet: call fit first.")
+        self._require_fitted()
         scores = check_scores("verifier_score", verifier_score)
+        worth = None if price is None else check_real("price", price, low=0.0)
+        return self._routed(scores, worth) | self._always(len(scores), answers)
+
+    @abstractmethod
+    def _routed(self, scores: Array, price: float | None) -> Bools: ...
+
+    def _require_fitted(self) -> None:
+        if not hasattr(self, "prices_"):
+            raise NotFittedError(f"This {type(self).__name__} has learned nothing yet: call fit first.")
+
+
+class ThresholdMetaVerifier(PricedRouting):
+    """Trusts the small model from a threshold of its verifier's score on.
+
+    Parameters
+    ----------
+    price : float, optional
+        Performance that one unit of cost must bring.
+    budget : float, optional
+        Most that a row may cost on average, small model and verifier included; met on the training rows. With
+        neither, the threshold of the best IBC lift is chosen.
+    fixed_answers : sequence of str, optional
+        Answers of the small model that always go on, compared whole after `normalised_answer`.
+
+    Attributes
+    ----------
+    threshold_ : float
+        The least score that is trusted; infinity if none is.
+    prices_ : ndarray of shape (m,)
+        One price, falling, for each policy some price leads to: ``route(..., price=p)`` over them is the whole
+        curve.
+
+    References
+    ----------
+    Aggarwal, Madaan et al. (2023). AutoMix: Automatically Mixing Language Models. arXiv:2310.12963.
+    """
+
+    threshold_: float
+
+    def __init__(
+        self, *, price: float | None = None, budget: float | None = None, fixed_answers: Sequence[str] = ()
+    ) -> None:
+        super().__init__(fixed_answers=fixed_answers)
+        self.price, self.budget = price, budget
+        self._goal = Goal(price=price, budget=budget)
+
+    def _learn(self, rows: Paired) -> None:
+        levels, group = np.unique(rows.verifier, return_inverse=True)
+        n = len(rows.verifier)
+        gain = np.bincount(group, weights=rows.gain) / n
+        weight = np.bincount(group) / n
+        least = np.append(levels, np.inf)
+        # The first threshold routes nothing: the lowest level seen is trusted.
+        self.threshold_ = float(least[self._goal.best_prefix(gain, weight, rows)])
+        gained = np.concatenate(([0.0], np.cumsum(gain)))
+        cost = rows.large_cost * np.concatenate(([0.0], np.cumsum(weight)))
+        self._corners = rising_hull(cost, gained)
+        worth = np.diff(gained[self._corners]) / np.diff(cost[self._corners])
+        self._worth, self._least = worth, least
+        self.prices_ = prices_between(worth)
+
+    def _routed(self, scores: Array, price: float | None) -> Bools:
         threshold = self.threshold_
         if price is not None:
-            taken = int(np.count_nonzero(self._worth > check_real("price", price, low=0.0)))
+            taken = int(np.count_nonzero(self._worth > price))
             threshold = float(self._least[self._corners[taken]])
-        return (scores < threshold) | self._always(len(scores), answers)
+        return scores < threshold
 
 
 class SelfConsistencyMetaVerifier(LearnedRouting):

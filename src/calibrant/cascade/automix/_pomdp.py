@@ -8,6 +8,7 @@ from typing import Literal, Self, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
+from calibrant.cascade._checks import check_count, check_real
 from calibrant.cascade.automix._beliefs import (
     BinnedRows,
     State,
@@ -16,11 +17,11 @@ from calibrant.cascade.automix._beliefs import (
     functional_belief,
     posterior_gain,
 )
-from calibrant.cascade.automix._meta import Goal, LearnedRouting, Paired, prices_between
+from calibrant.cascade.automix._meta import Goal, Paired, PricedRouting, prices_between
 from calibrant.cascade.automix._policy import bin_numbers
 from calibrant.cascade.automix._pomdp_file import PomdpSpecification
-from calibrant.cascade.automix._routing_checks import Array, Bools, check_count, check_real, check_scores
-from calibrant.core import ConfigurationError, NotFittedError
+from calibrant.cascade.automix._routing_checks import Array, Bools, check_scores
+from calibrant.core import ConfigurationError
 
 __all__ = ["POMDPMetaVerifier", "PomdpForm", "Rewards", "held_out_value"]
 
@@ -35,7 +36,7 @@ _AFTER = ("SIMPLE", "COMPLEX", "UNSOLVABLE")
 _FILE_ACTIONS = ("Init", "Trust_SLM", "Invoke_LLM")
 
 
-class POMDPMetaVerifier(LearnedRouting):
+class POMDPMetaVerifier(PricedRouting):
     """Routes where the belief about the question, after the verifier's score, makes the large model worth its price.
 
     Questions are simple, complex or unsolvable; the verifier's score, one of k + 1 values, is the observation. As
@@ -107,7 +108,6 @@ class POMDPMetaVerifier(LearnedRouting):
     state_gain_: Array
     gamma_: Array
     price_: float
-    prices_: Array
     large_cost_: float
     form_values_: dict[str, float]
 
@@ -236,38 +236,11 @@ class POMDPMetaVerifier(LearnedRouting):
         ConfigurationError
             Scores outside [0, 1].
         """
-        if not hasattr(self, "price_"):
-            raise NotFittedError("This POMDPMetaVerifier has learned nothing yet: call fit first.")
+        self._require_fitted()
         return self._gain_at(check_scores("verifier_score", verifier_score))
 
-    def route(
-        self,
-        verifier_score: ArrayLike,
-        *,
-        price: float | None = None,
-        answers: Sequence[str] | None = None,
-    ) -> Bools:
-        """Return which rows go on to the large model, shape (n,).
-
-        Parameters
-        ----------
-        verifier_score : array-like of shape (n,)
-            In [0, 1]; scores never seen are welcome.
-        price : float, optional
-            Another price than the one of the fit, at least 0.
-        answers : sequence of str of length n, optional
-            The small model's answers, needed with `fixed_answers`.
-
-        Raises
-        ------
-        NotFittedError
-            Before `fit`.
-        ConfigurationError
-            Bad scores, or missing answers.
-        """
-        gains = self.gain(verifier_score)
-        worth = self.price_ if price is None else check_real("price", price, low=0.0)
-        return (gains > worth * self.large_cost_) | self._always(len(gains), answers)
+    def _routed(self, scores: Array, price: float | None) -> Bools:
+        return self._gain_at(scores) > (self.price_ if price is None else price) * self.large_cost_
 
     def specification(self) -> PomdpSpecification:
         """Return the fitted POMDP in six states, as the paper writes it: three before the verifier, three after.
@@ -283,7 +256,7 @@ class POMDPMetaVerifier(LearnedRouting):
         ConfigurationError
             The form is ``"continuous"``.
         """
-        self.gain([0.0])
+        self._require_fitted()
         if self.form_ == "continuous":
             msg = "The continuous form has no file: its states are pairs of scores."
             raise ConfigurationError(msg)

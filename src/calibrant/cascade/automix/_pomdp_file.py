@@ -10,7 +10,7 @@ import numpy as np
 
 from calibrant.cascade.automix._pomdp_reader import PomdpReader
 from calibrant.cascade.automix._routing_checks import Array
-from calibrant.core import ConfigurationError, DataError
+from calibrant.core import ConfigurationError, DataError, StateError, write_atomically
 
 __all__ = ["PomdpSpecification", "format_pomdp", "parse_pomdp", "read_pomdp", "write_pomdp"]
 
@@ -179,5 +179,14 @@ def read_pomdp(path: str | Path) -> PomdpSpecification:
 
 
 def write_pomdp(specification: PomdpSpecification, path: str | Path) -> None:
-    """Write a POMDP file that solvers and `read_pomdp` understand, replacing what is there."""
-    Path(path).write_text(format_pomdp(specification), encoding="utf-8")
+    """Write a POMDP file that solvers and `read_pomdp` understand, replacing what is there.
+
+    Raises
+    ------
+    StateError
+        The file cannot be written.
+    """
+    try:
+        write_atomically(Path(path), format_pomdp(specification))
+    except OSError as error:
+        raise StateError(f"{path}: cannot be written ({error}): choose another place.") from error

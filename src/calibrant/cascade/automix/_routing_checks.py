@@ -1,20 +1,17 @@
-"""Checks shared by everything that plans which model answers: signals, scores, costs."""
+"""Checks of columns, shared by everything that plans which model answers: signals, scores, costs."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.cascade._checks import is_number
 from calibrant.core import ConfigurationError
 
 __all__ = [
     "Array",
     "Bools",
     "check_costs",
-    "check_count",
     "check_numbers",
-    "check_real",
     "check_rows",
     "check_scores",
 ]
@@ -78,23 +75,6 @@ def check_rows(**arrays: Array) -> int:
         msg = f"Expected one entry per row in each array, but {listed}: pair the rows of all runs first."
         raise ConfigurationError(msg)
     return next(iter(lengths.values()))
-
-
-def check_real(name: str, value: object, *, low: float = -np.inf, high: float = np.inf) -> float:
-    """Return `value` as a finite float in [low, high]; ConfigurationError for anything else."""
-    if not is_number(value) or not low <= value <= high:
-        msg = f"Expected {name} to be a finite number in [{low:g}, {high:g}], got {value!r}."
-        raise ConfigurationError(msg)
-    return float(value)
-
-
-def check_count(name: str, value: object, *, low: int = 1) -> int:
-    """Return `value` as an int of at least `low`; ConfigurationError for anything that is no whole number."""
-    number = check_real(name, value, low=low)
-    if not number.is_integer():
-        msg = f"Expected {name} to be a whole number, got {value!r}."
-        raise ConfigurationError(msg)
-    return int(number)
 
 
 def check_costs(name: str, cost: ArrayLike, n: int, *, positive: bool = False) -> Array:

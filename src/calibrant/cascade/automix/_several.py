@@ -9,16 +9,10 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calibrant.cascade._checks import check_count, check_real
+from calibrant.cascade.automix._corners import Corners
 from calibrant.cascade.automix._policy import bin_numbers
-from calibrant.cascade.automix._routing_checks import (
-    Array,
-    Bools,
-    check_count,
-    check_numbers,
-    check_real,
-    check_rows,
-    check_scores,
-)
+from calibrant.cascade.automix._routing_checks import Array, Bools, check_numbers, check_rows, check_scores
 from calibrant.cascade.automix._tree import CascadeAction, Node, Seen, Tree
 from calibrant.core import ConfigurationError
 
@@ -32,8 +26,6 @@ __all__ = [
 ]
 
 _MOST_CELLS = 1_000_000
-# Means are off by some units in the last place: a budget may miss the cheapest policy by as little.
-_ALMOST = 1.0 - 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +131,7 @@ class CascadePolicy:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class CascadeFrontier:
+class CascadeFrontier(Corners):
     """What each cost buys from N models: all break points, and the policy of each.
 
     Attributes
@@ -148,33 +140,7 @@ class CascadeFrontier:
         Expected per row at every break point; both ascend strictly, and the slope falls strictly.
     """
 
-    cost: Array = field(compare=False)
-    performance: Array = field(compare=False)
     _tree: Tree = field(compare=False)
-
-    def __len__(self) -> int:
-        return len(self.cost)
-
-    def __repr__(self) -> str:
-        return (
-            f"CascadeFrontier({len(self)} points, cost {self.cost[0]:.6g} to {self.cost[-1]:.6g}, "
-            f"performance {self.performance[0]:.6g} to {self.performance[-1]:.6g})"
-        )
-
-    @property
-    def price(self) -> Array:
-        """Performance per unit of cost that each point but the first must be worth, shape (m - 1,); falls strictly."""
-        return np.diff(self.performance) / np.diff(self.cost)
-
-    def at(self, cost: float) -> float:
-        """Return the best performance that costs at most `cost` per row; randomised between break points.
-
-        Raises
-        ------
-        ConfigurationError
-            Less than the cheapest policy costs, or not a number.
-        """
-        return float(np.interp(self._check_cost(cost), self.cost, self.performance))
 
     def policy(self, point: int) -> CascadePolicy:
         """Return the policy of a break point; negative numbers count from the dearest.
@@ -184,12 +150,9 @@ class CascadeFrontier:
         ConfigurationError
             There is no such point.
         """
-        if not -len(self) <= point < len(self):
-            msg = f"Expected a point in [0, {len(self)}), got {point!r}."
-            raise ConfigurationError(msg)
+        at = self._check_point(point)
         # Between its two slopes a corner is the only optimum, so that no ties have to be broken.
         slopes = np.concatenate(([2.0 * self.price[0]], self.price, [0.0])) if len(self) > 1 else np.ones(2)
-        at = point % len(self)
         actions = self._tree.best_actions(float(slopes[at] + slopes[at + 1]) / 2.0)
         return CascadePolicy(
             actions=MappingProxyType(actions),
@@ -218,13 +181,6 @@ class CascadeFrontier:
             return end, end, 0.0
         share = (budget - self.cost[upper - 1]) / (self.cost[upper] - self.cost[upper - 1])
         return self.policy(upper - 1), self.policy(upper), float(share)
-
-    def _check_cost(self, cost: float) -> float:
-        budget = check_real("cost", cost)
-        if budget < self.cost[0] * _ALMOST:
-            msg = f"Nothing can be had for {budget!r} per row: the cheapest policy costs {self.cost[0]:.6g}."
-            raise ConfigurationError(msg)
-        return budget
 
 
 def cascade_frontier(

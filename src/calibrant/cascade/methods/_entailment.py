@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeGuard
+from typing import Any, Final
 
-from calibrant.cascade._checks import is_number
+from calibrant.cascade._checks import check_share, is_count, is_number, is_share
 from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
 from calibrant.core import ConfigurationError, ProviderError, Usage
 from calibrant.inference import JsonService, Query, RetryPolicy
@@ -66,8 +66,7 @@ class AutoMixEntailment:
         include_task: bool = True,
         retry: RetryPolicy | None = None,
     ) -> None:
-        if not _is_share(threshold):
-            raise ConfigurationError(f"Expected threshold to be a number in [0, 1], got {threshold!r}.")
+        self.default_threshold = check_share("threshold", threshold)
         if not is_number(timeout_seconds) or timeout_seconds < 0:
             raise ConfigurationError(
                 f"Expected timeout_seconds to be a number of seconds, 0 (for 60) or more, got {timeout_seconds!r}."
@@ -77,7 +76,6 @@ class AutoMixEntailment:
                 f"Expected the address of a verifier for automix_entailment, got {url!r}: start one with `calibrant "
                 "verifier serve` and set verifier_server_url to the address it prints."
             )
-        self.default_threshold = float(threshold)
         self.include_task = include_task
         self._service = JsonService(
             _with_route(url),
@@ -120,9 +118,7 @@ class AutoMixEntailment:
         ConfigurationError
             It is not in [0, 1].
         """
-        if not _is_share(native):
-            raise ConfigurationError(f"Expected a share of samples in [0, 1], got {native!r}.")
-        return float(native)
+        return check_share("a share of samples", native)
 
     def describe(self) -> Mapping[str, Any]:
         """Return where the verifier is, and what it is told."""
@@ -181,11 +177,11 @@ class _Disbelieved(Exception):  # noqa: N818 (a name for what it means)
 def _read(answer: Mapping[str, Any]) -> tuple[float, str]:
     """Return confidence and what is to be said about it."""
     confidence = answer.get("confidence")
-    if not _is_share(confidence):
+    if not is_share(confidence):
         raise _Disbelieved(f"expected a confidence in [0, 1], got {confidence!r:.60}.")
     reason = _counts(answer, confidence)
     advice, threshold = answer.get("should_escalate"), answer.get("threshold")
-    if isinstance(advice, bool) and _is_share(threshold) and advice is not (confidence < threshold):
+    if isinstance(advice, bool) and is_share(threshold) and advice is not (confidence < threshold):
         verb = "escalate" if advice else "accept"
         reason += (
             f"; it says {verb}, which contradicts its confidence {confidence:g} at threshold {threshold:g}: that was "
@@ -219,9 +215,5 @@ def _with_route(url: str) -> str:
     return bare if bare.endswith(_ROUTE) else bare + _ROUTE
 
 
-def _is_share(value: object) -> TypeGuard[float]:
-    return is_number(value) and 0.0 <= value <= 1.0
-
-
 def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if is_count(value, low=0) else None

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol
-
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from typing import Any, ClassVar
 
 from calibrant.calibration import ConfidenceCalibrator
-from calibrant.cascade._checks import check_native, is_number
+from calibrant.cascade._calibrator import Calibrator, applied, behaviour
+from calibrant.cascade._checks import check_real, is_share
 from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
 from calibrant.core import CalibrantError, ConfigurationError, NotFittedError
 
-__all__ = ["Calibrator", "LabelProbability"]
+__all__ = ["LabelProbability"]
 
 _LEAST = 1e-300  # as in `Prediction.log_confidence`
-
-
-class Calibrator(Protocol):
-    """Turns confidence into the share of rows that are right."""
-
-    def predict(self, confidence: ArrayLike, /) -> NDArray[np.float64]:
-        """Return calibrated confidence, in [0, 1], shape (n,)."""
-        ...
 
 
 class LabelProbability:
@@ -40,9 +29,8 @@ class LabelProbability:
 
     Parameters
     ----------
-    calibrator : ConfidenceCalibrator or object with ``predict``, optional
-        Fitted on other rows; takes confidences of shape (n,). Those of `calibrant.calibration` are also
-        told the labels.
+    calibrator : Calibrator, optional
+        Fitted on other rows, as those of `calibrant.calibration`, which are told the labels as well.
 
     Raises
     ------
@@ -62,7 +50,7 @@ class LabelProbability:
     top_logprobs: ClassVar[int] = 0
     needs_tokens: ClassVar[bool] = False
 
-    def __init__(self, *, calibrator: ConfidenceCalibrator | Calibrator | None = None) -> None:
+    def __init__(self, *, calibrator: Calibrator | None = None) -> None:
         if calibrator is not None and not callable(getattr(calibrator, "predict", None)):
             raise ConfigurationError(
                 f"Expected a calibrator with predict, got {calibrator!r}: take one of calibrant.calibration, such as "
@@ -72,6 +60,7 @@ class LabelProbability:
             name = type(calibrator).__name__
             raise NotFittedError(f"Expected a fitted {name}, got one before fit: call fit or load it first.")
         self.calibrator = calibrator
+        self._calibrate = None if calibrator is None else applied(calibrator)
 
     async def assess(self, answered: Answered) -> Assessment | NoEvidence:
         """Return the probability of the label; no evidence where the prediction has none."""
@@ -82,21 +71,14 @@ class LabelProbability:
                 "log-probabilities, or scoring='sampled'."
             )
         try:
-            confidence = self._calibrated(given, label)
+            confidence = float(given) if self._calibrate is None else self._calibrate(given, label)
         except CalibrantError as error:
             return NoEvidence(reason=f"The calibrator failed: {error}")
-        if not (is_number(confidence) and 0.0 <= confidence <= 1.0):
+        if not is_share(confidence):
             return NoEvidence(
                 reason=f"Expected a confidence in [0, 1], got {confidence!r} from {given!r}: check the calibrator."
             )
         return Assessment(confidence=confidence, native=math.log(max(confidence, _LEAST)))
-
-    def _calibrated(self, confidence: float, label: str) -> float:
-        if self.calibrator is None:
-            return float(confidence)
-        if isinstance(self.calibrator, ConfidenceCalibrator):
-            return float(self.calibrator.predict([confidence], predicted=[label])[0])
-        return float(self.calibrator.predict(np.array([confidence]))[0])
 
     def to_confidence(self, native: float) -> float:
         """Return the confidence of a natural logarithm.
@@ -106,22 +88,14 @@ class LabelProbability:
         ConfigurationError
             It is not a finite number <= 0.
         """
-        return math.exp(check_native("the natural logarithm of a probability", native, high=0.0))
+        return math.exp(check_real("the natural logarithm of a probability", native, high=0.0))
 
     def describe(self) -> Mapping[str, Any]:
-        """Return the method's name and what its calibrator learned."""
-        return {"method": self.name, "calibrator": self._calibrator_record()}
-
-    def _calibrator_record(self) -> object:
-        calibrator = self.calibrator
-        if calibrator is None:
-            return None
-        if isinstance(calibrator, ConfidenceCalibrator):
-            record = calibrator.to_record()
-            return {"method": record["method"], "learned": record["learned"]}
-        # What a foreign one learned is not known, but what it does is.
-        curve = np.asarray(calibrator.predict(np.linspace(0.0, 1.0, 1001)), dtype="<f8")
-        return {"class": type(calibrator).__qualname__, "sha256": hashlib.sha256(curve.tobytes()).hexdigest()}
+        """Return the method's name, and what tells its calibrator from others."""
+        return {
+            "method": self.name,
+            "calibrator": None if self.calibrator is None else behaviour(self.calibrator),
+        }
 
     def close(self) -> None:
         """Nothing is held."""

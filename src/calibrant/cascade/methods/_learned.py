@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.calibration import Fingerprint, read_state, write_state
-from calibrant.cascade._checks import check_share
+from calibrant.cascade._checks import check_share, is_count
 from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
 from calibrant.cascade.methods._features import CONFIDENCE_FEATURES, TextWeights, confidence_features
-from calibrant.core import ConfigurationError, NotFittedError, Prediction, StateError
+from calibrant.core import ConfigurationError, NotFittedError, Prediction, damaged_record
 
 __all__ = ["LearnedScorer"]
 
@@ -77,7 +77,7 @@ class LearnedScorer:
     _intercept: float
 
     def __init__(self, *, n_buckets: int = 4096) -> None:
-        if isinstance(n_buckets, bool) or not isinstance(n_buckets, int) or n_buckets < 2:
+        if not is_count(n_buckets, low=2):
             raise ConfigurationError(
                 f"Expected n_buckets to be a whole number of at least 2, got {n_buckets!r}."
             )
@@ -236,7 +236,7 @@ class LearnedScorer:
         try:
             return cls._from_record(state)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise StateError(f"{path}: damaged ({error!r}): fit and save it again.") from error
+            raise damaged_record(path, error, make="fit and save it") from error
 
     def _probability(self, question: str, prediction: Prediction) -> float | None:
         if prediction.label is None:

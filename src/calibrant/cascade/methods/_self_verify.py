@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from calibrant.cascade._checks import check_share, is_number
+from calibrant.cascade._checks import check_share, is_count, is_number, is_share
 from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
 from calibrant.core import CalibrantError, Completion, CompletionRequest, ConfigurationError
 from calibrant.inference import Classifier
@@ -107,10 +107,9 @@ class SelfVerify:
             raise ConfigurationError(
                 f"Expected a prompt with the slots {' and '.join(_NEEDED)}, got one without {' and '.join(missing)}."
             )
-        length = self.max_tokens
-        if isinstance(length, bool) or not isinstance(length, int) or length < 1:
+        if not is_count(self.max_tokens):
             raise ConfigurationError(
-                f"Expected max_tokens to be a whole number of at least 1, got {length!r}."
+                f"Expected max_tokens to be a whole number of at least 1, got {self.max_tokens!r}."
             )
         if self.temperature is not None and not (is_number(self.temperature) and self.temperature >= 0.0):
             raise ConfigurationError(
@@ -208,7 +207,7 @@ def _grade(completion: Completion) -> tuple[float, str]:
         raise _UnreadableError(
             f"Expected a grade such as {{'confidence': 0.8, 'reason': '...'}}, got {text[:_SHOWN]!r}.{cut}"
         )
-    if not (is_number(found) and 0.0 <= found <= 1.0):
+    if not is_share(found):
         raise _UnreadableError(f"Expected a confidence in [0, 1], got {found!r} in {text[:_SHOWN]!r}.")
     return float(found), reason
 

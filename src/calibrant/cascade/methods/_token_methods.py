@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from calibrant.cascade._checks import check_native, check_share
+from calibrant.cascade._checks import check_real, check_share
 from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
 from calibrant.cascade.methods._filters import TokenFilter, check_filter, kept_tokens
 from calibrant.core import ConfigurationError, LogprobsUnavailableError, Token
@@ -173,7 +173,7 @@ class AvgLogprob(_TokenMethod):
         ConfigurationError
             It is not a finite number <= 0.
         """
-        return _from_logprob(check_native("a mean natural log-probability", native, high=0.0))
+        return _from_logprob(check_real("a mean natural log-probability", native, high=0.0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,7 +222,7 @@ class Margin(_TokenMethod):
         ConfigurationError
             It is not a finite number >= 0.
         """
-        return _from_gap(check_native("a mean gap in nats", native, low=0.0))
+        return _from_gap(check_real("a mean gap in nats", native, low=0.0))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from calibrant.cascade._checks import is_number
+from calibrant.cascade._checks import is_count, is_number
 from calibrant.cascade.methods._verifier_prompt import VERIFIER_PROMPT, VerifierPrompt
 from calibrant.core import (
     Client,
@@ -306,7 +306,7 @@ class Verifier:
 
 
 def _check(k: object, temperature: object, options: Mapping[str, Any]) -> None:
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+    if not is_count(k):
         raise ConfigurationError(
             f"Expected k, the samples of a verifier, to be a whole number above 0, got {k!r}."
         )
@@ -314,11 +314,12 @@ def _check(k: object, temperature: object, options: Mapping[str, Any]) -> None:
         raise ConfigurationError(
             "Expected no temperature among the options of a verifier: set temperature of Verifier itself."
         )
-    legal = temperature is None or (is_number(temperature) and temperature >= 0)
-    if not legal or (temperature == 0 and k > 1):
+    if temperature is not None and not (
+        is_number(temperature) and temperature >= 0 and (temperature > 0 or k == 1)
+    ):
         raise ConfigurationError(
-            f"Expected a temperature above 0 for the {k} samples of a verifier, got {temperature!r}: at 0 all "
-            "samples are alike, so ask for one (k=1)."
+            f"Expected a temperature above 0 for the {k} samples of a verifier, got {temperature!r}: at 0 all samples "
+            "are alike, so ask for one (k=1)."
         )
     seed = options.get("seed")
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):

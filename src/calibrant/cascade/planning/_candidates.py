@@ -72,8 +72,7 @@ class _Fixed:
     def curve(self, rows: Signals, prices: Prices) -> tuple[_Floats, _Floats]:
         route = self.only.follow(rows.of(self.only))
         right = rows.correct[route.answered, np.arange(rows.correct.shape[1])]
-        cost = route.asked.mean(axis=1) @ prices.models + route.judged.mean(axis=1) @ prices.verifier
-        return np.array([cost]), np.array([right.mean()])
+        return np.array([prices.mean_of(route)]), np.array([right.mean()])
 
     def policy(self, place: int) -> KeepPolicy:  # noqa: ARG002  (there is one)
         return self.only

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.calibration import ConfidenceCalibrator, Fingerprint, calibrator_from_record
-from calibrant.cascade.planning._plan_file import read_plan, write_plan
 from calibrant.cascade.planning._priced import PricedPolicy, Prices
 from calibrant.cascade.planning._rules import KeepPolicy
-from calibrant.core import ConfigurationError, StateError
+from calibrant.core import ConfigurationError, StateError, damaged_record, read_record, write_record
 
 if TYPE_CHECKING:
     from calibrant.cascade._cascade import Cascade
@@ -29,6 +28,11 @@ __all__ = [
     "PlanningRows",
     "calibrated",
 ]
+
+_KIND: Final = "cascade plan"
+_VERSION: Final = 1
+_MAKE: Final = "plan"
+_FILE: Final = "plan.json"
 
 Goal = Literal["certified", "target_accuracy", "budget"]
 
@@ -343,7 +347,7 @@ class CascadePlan:
         StateError
             It cannot be written.
         """
-        write_plan(path, self.to_record())
+        write_record(path, self.to_record(), kind=_KIND, version=_VERSION)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -354,7 +358,12 @@ class CascadePlan:
         StateError
             It is missing or damaged, holds something else, or was written by another version.
         """
-        return read_plan(path, cls.from_record)
+        file = Path(path) / _FILE if Path(path).is_dir() else Path(path)
+        record = read_record(file, kind=_KIND, version=_VERSION, make=_MAKE)
+        try:
+            return cls.from_record(record)
+        except (AttributeError, ConfigurationError, KeyError, TypeError, ValueError) as error:
+            raise damaged_record(file, error, make=_MAKE) from error
 
 
 def calibrated(

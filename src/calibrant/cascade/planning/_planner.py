@@ -8,7 +8,7 @@ from typing import Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.cascade._checks import is_number
+from calibrant.cascade._checks import check_real
 from calibrant.cascade.planning._guarantee import certify_cascade, check_risk, fewest_rows, kept_in_order
 from calibrant.cascade.planning._loss_test import loss_p_value
 from calibrant.cascade.planning._plan import CascadePlan, Goal, PlanCertificate, PlanningRows
@@ -266,7 +266,7 @@ def _check_goal(target_accuracy: float | None, budget: float | None, certify_on:
             f"Expected target_accuracy or budget, got both ({target_accuracy!r}, {budget!r}): leave one out."
         )
     for name, value, most in (("target_accuracy", target_accuracy, 1.0), ("budget", budget, np.inf)):
-        if value is not None and (not is_number(value) or not 0.0 <= value <= most):
-            raise ConfigurationError(f"Expected {name} as a number in [0, {most:g}], got {value!r}.")
+        if value is not None:
+            check_real(name, value, low=0.0, high=most)
     if certify_on not in get_args(CertifyOn):
         raise ConfigurationError(f"Expected certify_on as one of {get_args(CertifyOn)}, got {certify_on!r}.")

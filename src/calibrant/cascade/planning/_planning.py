@@ -133,9 +133,7 @@ class Planning:
 
     def mean_cost(self, policy: KeepPolicy, rows: _Rows) -> float:
         """Return what a policy costs per row."""
-        route = policy.follow(self.signals.take(rows).of(policy))
-        models, checks = route.asked.mean(axis=1), route.judged.mean(axis=1)
-        return float(models @ self.prices.models + checks @ self.prices.verifier)
+        return self.prices.mean_of(policy.follow(self.signals.take(rows).of(policy)))
 
     def losses(self, policy: KeepPolicy, rows: _Rows) -> tuple[int, int]:
         """Return on how many rows only the last model is right, and on how many only the policy."""

@@ -9,8 +9,8 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.cascade._checks import is_number
-from calibrant.cascade.planning._rules import KeepPolicy
+from calibrant.cascade._checks import check_real
+from calibrant.cascade.planning._rules import KeepPolicy, Route
 from calibrant.core import ConfigurationError, Interval
 from calibrant.metrics import bootstrap_interval, paired_comparison, wilson_interval
 
@@ -37,6 +37,12 @@ class Prices:
     models: tuple[float, ...]
     verifier: tuple[float, ...]
 
+    def mean_of(self, route: Route) -> float:
+        """Return what a route costs per row."""
+        # Shares first, so that one model alone costs what it costs to the last bit.
+        models, checks = route.asked.mean(axis=1), route.judged.mean(axis=1)
+        return float(models @ self.models + checks @ self.verifier)
+
     @classmethod
     def of(cls, models: Sequence[object], verifier: object = 0.0) -> Self:
         """Check prices; one price of the verifier stands for all models.
@@ -55,8 +61,10 @@ class Prices:
                 f"Expected one price of the verifier, or one for each of {n} models, got {len(checks)}."
             )
         found = cls(
-            models=tuple(_price(f"the cost of model {place}", one) for place, one in enumerate(models, 1)),
-            verifier=tuple(_price("the verifier's cost", one) for one in checks),
+            models=tuple(
+                check_real(f"the cost of model {place}", one, low=0.0) for place, one in enumerate(models, 1)
+            ),
+            verifier=tuple(check_real("the verifier's cost", one, low=0.0) for one in checks),
         )
         if not found.models[-1]:
             raise ConfigurationError(
@@ -175,9 +183,3 @@ def price_policy(  # noqa: PLR0913  (keyword-only options)
         ),
         held_out=held_out,
     )
-
-
-def _price(what: str, value: object) -> float:
-    if not is_number(value) or value < 0.0:
-        raise ConfigurationError(f"Expected {what} to be a number of at least 0, got {value!r}.")
-    return float(value)
