@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ from calibrant.cli._cascade import cascade_lines
 from calibrant.cli._classify import read_prompt
 from calibrant.cli._errors import FAILED, GATE_FAILED, INTERRUPTED
 from calibrant.cli._history import history_lines
+from calibrant.cli._interrupts import ENDED_BY_SIGNAL, interruptible
 from calibrant.cli._progress import EvaluationDisplay
 from calibrant.core import (
     ConfigurationError,
@@ -37,11 +36,9 @@ from calibrant.evaluation import (
     default_cache,
     open_cache,
 )
-from calibrant.inference import Limits, Stop
+from calibrant.inference import Limits
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from calibrant.evaluation import EvaluationMetrics, EvaluationResult, HistoryEntry
     from calibrant.inference import Classifier
     from calibrant.store import PredictionCache
@@ -51,8 +48,6 @@ if TYPE_CHECKING:
 __all__ = ["EvaluateOptions", "run_evaluate"]
 
 _CONCURRENCY: Final = 64
-_INTERRUPTED: Final = "interrupted"
-_SIGNALS: Final = ("SIGINT", "SIGTERM")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +113,7 @@ def run_evaluate(task_file: Path, options: EvaluateOptions) -> None:
     classifier = _classifier(task, options, limits)
     try:
         record = _recorder(task, options, classifier)
-        with _cache(options) as cache, _interruptible() as stop, EvaluationDisplay() as display:
+        with _cache(options) as cache, interruptible() as stop, EvaluationDisplay() as display:
             evaluator = BatchEvaluator(classifier, concurrency=limits.concurrency, limits=limits, cache=cache)
             result = evaluator.evaluate(
                 rows, out=options.out, about={"task": task.name}, on_progress=display, stop=stop
@@ -135,7 +130,7 @@ def run_evaluate(task_file: Path, options: EvaluateOptions) -> None:
     if problem is not None:
         _say("The run is kept: run the same command again to add it to the history.")
         raise problem
-    _exit_as(result.metrics, gates, interrupted=stop.reason == _INTERRUPTED)
+    _exit_as(result.metrics, gates, interrupted=stop.reason == ENDED_BY_SIGNAL)
 
 
 def _gate(text: str) -> tuple[str, float]:
@@ -222,29 +217,6 @@ def _cache(options: EvaluateOptions) -> Iterator[PredictionCache | None]:
         return
     with open_cache(options.cache or default_cache()) as cache:
         yield cache
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[Stop]:
-    """Return what the first Ctrl-C (or SIGTERM) asks to stop; a second one ends the run at once."""
-    stop = Stop()
-
-    def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        if stop.reason == _INTERRUPTED:
-            raise KeyboardInterrupt
-        stop.reason = _INTERRUPTED
-        with contextlib.suppress(OSError, RuntimeError):  # nobody reads, or it was just being written
-            _say("interrupted: finishing the rows under way; press Ctrl-C again to end at once.")
-
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-    before = {name: signal.signal(getattr(signal, name), handle) for name in _SIGNALS}
-    try:
-        yield stop
-    finally:
-        for name, handler in before.items():
-            signal.signal(getattr(signal, name), handler)
 
 
 def _recorder(task: Task, options: EvaluateOptions, classifier: Classifier) -> _Record:

@@ -15,6 +15,7 @@ cascade = typer.Typer(
     name="cascade",
     help="The cheapest model that is sure enough: planned from recorded runs, without a call.",
     no_args_is_help=True,
+    add_completion=False,
 )
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
@@ -155,6 +156,9 @@ def run(  # noqa: PLR0913
     split: Annotated[
         str, typer.Option(help="With --out: rows of the first task: train, validation or test.")
     ] = "test",
+    max_rows: Annotated[
+        int | None, typer.Option(min=1, help="With --out: only the first so many rows.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Evaluate into this directory; an interrupted run in it goes on.")
     ] = None,
@@ -171,6 +175,7 @@ def run(  # noqa: PLR0913
             texts=tuple(text or ()),
             file=file,
             split=split,
+            max_rows=max_rows,
             out=out,
             as_json=as_json,
         ),

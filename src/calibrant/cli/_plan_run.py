@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, cast
 
 from calibrant.cascade import CascadePlan
 from calibrant.cli._cascade import cascade_lines
-from calibrant.cli._errors import FAILED
+from calibrant.cli._errors import FAILED, INTERRUPTED
+from calibrant.cli._interrupts import ENDED_BY_SIGNAL, interruptible
+from calibrant.cli._progress import EvaluationDisplay
 from calibrant.cli._tables import with_interval
 from calibrant.core import ConfigurationError, DataSource, Example, LabelSet, Outcome, Task, read_texts
 from calibrant.evaluation import BatchEvaluator, Dataset, default_cache, open_cache, row_record
@@ -19,6 +21,7 @@ from calibrant.inference import Classifier
 
 if TYPE_CHECKING:
     from calibrant.core import Prediction, Split
+    from calibrant.evaluation import EvaluationMetrics
 
 __all__ = ["RunOptions", "run_planned"]
 
@@ -31,6 +34,7 @@ class RunOptions:
     texts: tuple[str, ...]
     file: Path | None
     split: str
+    max_rows: int | None
     out: Path | None
     as_json: bool
 
@@ -100,7 +104,13 @@ def _line(text: str, prediction: Prediction, *, as_json: bool) -> str:
     if prediction.outcome is not Outcome.OK:
         return f"{prediction.outcome.value}\t-\t-\t{flat:.80}\t({prediction.reason})"
     sure = "-" if prediction.confidence is None else f"{prediction.confidence:.3f}"
-    return f"{prediction.label}\t{sure}\t{prediction.model or '-'}\t{flat:.80}"
+    return f"{prediction.label}\t{sure}\t{_answered_by(prediction)}\t{flat:.80}"
+
+
+def _answered_by(prediction: Prediction) -> str:
+    """Return the name of the cascade's model, which tells two prompts of one model apart."""
+    answers = [step.model for step in prediction.steps if step.label == prediction.label]
+    return answers[-1] if answers else prediction.model or "-"
 
 
 def _evaluate(planned: Classifier, task: Task, options: RunOptions, out: Path) -> None:
@@ -114,21 +124,32 @@ def _evaluate(planned: Classifier, task: Task, options: RunOptions, out: Path) -
                 f"Task {task.name!r} has no {options.split!r} rows: name a file for it under [data], or pass --file."
             )
         source = found
-    rows = Dataset(source=source, labels=LabelSet.of(task.labels))
-    with open_cache(default_cache()) as cache:
-        result = BatchEvaluator(planned, cache=cache).evaluate(rows, out=out, about={"task": task.name})
+    rows = Dataset(source=source, labels=LabelSet.of(task.labels), limit=options.max_rows)
+    with open_cache(default_cache()) as cache, interruptible() as stop, EvaluationDisplay() as display:
+        result = BatchEvaluator(planned, cache=cache).evaluate(
+            rows, out=out, about={"task": task.name}, on_progress=display, stop=stop
+        )
     metrics = result.metrics
+    _print(metrics, task, options, out)
+    if not metrics.complete:
+        sys.stderr.write(
+            f"stopped ({metrics.stopped}): {metrics.rows:,} rows are saved; run the same command again to go on.\n"
+        )
+        raise SystemExit(INTERRUPTED if stop.reason == ENDED_BY_SIGNAL else FAILED)
+    if metrics.answered == 0:
+        raise SystemExit(FAILED)
+
+
+def _print(metrics: EvaluationMetrics, task: Task, options: RunOptions, out: Path) -> None:
     if options.as_json:
         sys.stdout.write((out / "metrics.json").read_text(encoding="utf-8").strip() + "\n")
     else:
         cost = "" if metrics.cost is None else f", ${metrics.cost:.4f}"
         sys.stdout.write(
-            f"{task.name}: {metrics.rows:,} rows, accuracy {with_interval(metrics.accuracy)}, {metrics.calls:,} calls"
-            f"{cost}\n"
+            f"{task.name}: {metrics.rows:,} rows, accuracy {with_interval(metrics.accuracy)}, {metrics.calls:,} calls, "
+            f"{metrics.rows_from_cache:,} rows without a call{cost}\n"
         )
         lines = [] if metrics.cascade is None else cascade_lines(metrics.cascade)
         sys.stdout.write(
             "\n".join([*lines, f"Files: {out}/predictions.jsonl, metrics.json, run.json"]) + "\n"
         )
-    if not metrics.complete or metrics.answered == 0:
-        raise SystemExit(FAILED)
