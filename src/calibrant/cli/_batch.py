@@ -21,6 +21,7 @@ batch = typer.Typer(
     name="batch",
     help="Classify at a provider's batch interface: cheaper, done within 24 hours.",
     no_args_is_help=True,
+    add_completion=False,
 )
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of the job.")]

@@ -126,8 +126,17 @@ def _line(text: str, prediction: Prediction, *, as_json: bool) -> str:
     if prediction.outcome is not Outcome.OK:
         return f"{prediction.outcome.value}\t-\t{_shorten(text)}\t({prediction.reason})"
     confidence = "-" if prediction.confidence is None else f"{prediction.confidence:.3f}"
-    unsure = "\t(not accepted: no model was sure enough)" if prediction.accepted is False else ""
-    return f"{prediction.label}\t{confidence}\t{_shorten(text)}{unsure}"
+    return f"{prediction.label}\t{confidence}\t{_shorten(text)}{_unsure(prediction)}"
+
+
+def _unsure(prediction: Prediction) -> str:
+    """Return what to add where no model of a cascade was sure enough, or nothing says how sure they are."""
+    if prediction.accepted is not False:
+        return ""
+    if prediction.confidence is None and prediction.steps:
+        why = prediction.steps[-1].reason
+        return f"\t(not accepted: nothing says how sure the models are: {_shorten(why, 200)})"
+    return "\t(not accepted: no model was sure enough)"
 
 
 def _record(text: str, prediction: Prediction) -> dict[str, Any]:

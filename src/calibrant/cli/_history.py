@@ -20,6 +20,7 @@ history = typer.Typer(
     name="history",
     help="Scores of evaluators in a database, and intervals over the latest of them.",
     no_args_is_help=True,
+    add_completion=False,
 )
 
 Account = Annotated[str, typer.Option("--account", metavar="ID", help="Whose scores.")]

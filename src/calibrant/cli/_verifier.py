@@ -17,6 +17,7 @@ verifier = typer.Typer(
     name="verifier",
     help="AutoMix's verifier: a model is asked several times whether an answer is right.",
     no_args_is_help=True,
+    add_completion=False,
 )
 
 

@@ -78,7 +78,8 @@ class PricedPolicy:
     accuracy : Interval
         With its Wilson interval.
     difference : Interval
-        Its accuracy minus that of always using the last model, on the same rows (Newcombe's paired interval).
+        Its accuracy minus that of always using the last model, on the same rows (Newcombe's
+        paired interval); exactly 0 for that model itself.
     cost : Interval
         Per row, with its bootstrap interval.
     shares : tuple of Interval, one per model
@@ -162,7 +163,9 @@ def price_policy(  # noqa: PLR0913  (keyword-only options)
         policy=policy,
         n=n,
         accuracy=wilson_interval(int(right.sum()), n, level),
-        difference=paired_comparison(correct[-1], right, level).interval,
+        difference=Interval(lower=0.0, upper=0.0, level=level, estimate=0.0)
+        if policy.members == (m - 1,)
+        else paired_comparison(correct[-1], right, level).interval,
         cost=bootstrap_interval(cost, level, n_resamples=resamples, rng=rng),
         shares=tuple(
             wilson_interval(int(count), n, level) for count in np.bincount(route.answered, minlength=m)
