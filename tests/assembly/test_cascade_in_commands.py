@@ -208,6 +208,17 @@ def test_a_broken_step_is_named_with_its_line(
     assert opened
 
 
+def test_rows_from_the_cache_count_no_call_for_any_model(task: Path, tmp_path: Path, opened: Opened) -> None:
+    """What another run paid for is not paid for here, neither in all nor model by model."""
+    cache = ("--cache", tmp_path / "cache.sqlite")
+    assert run("evaluate", task, "--out", tmp_path / "first", *cache).exit_code == 0
+    result = run("evaluate", task, "--out", tmp_path / "second", *cache)
+    assert asked(opened) == [5, 2]
+    found = json.loads((tmp_path / "second" / "metrics.json").read_text())
+    assert (found["calls"], found["cascade"]["calls"]) == (0, 0)
+    assert "0 calls, 5 rows without a call" in result.stdout
+
+
 def test_evaluate_counts_rows_nobody_was_sure_of(
     write_task: WriteTask, tmp_path: Path, opened: Opened
 ) -> None:

@@ -284,8 +284,8 @@ def _names(plan: CascadePlan) -> list[str]:
 
 
 def _short(names: Sequence[str]) -> list[str]:
-    """Return the last parts of paths, where these differ."""
-    last = [Path(name).name or name for name in names]
+    """Return the last parts of paths, without what only tells the format, where these differ."""
+    last = [Path(name.removesuffix(".jsonl")).name or name for name in names]
     return last if len(set(last)) == len(last) else list(names)
 
 
