@@ -85,6 +85,22 @@ def test_classify_prints_the_answer_of_the_model_that_was_sure(task: Path, opene
     assert all(fake.closed for fakes in opened.values() for fake in fakes)
 
 
+def test_classify_says_why_nothing_says_how_sure_the_models_are(
+    write_task: WriteTask, opened: Opened
+) -> None:
+    """Such as a verifier that is down: otherwise nobody finds out."""
+    assert opened == {}
+    section = SECTION.replace("label_probability", "automix_entailment").format(threshold=0.5)
+    verifier = (
+        'verifier_server_url = "http://127.0.0.1:9"\nverifier_timeout_seconds = 1\n\n[[cascade.models]]'
+    )
+    task = write_task(extra=section.replace("[[cascade.models]]", verifier, 1))
+    result = run("classify", task, "--text", "woof")
+    assert result.exit_code == 0, result.stderr
+    assert "not accepted: nothing says how sure the models are: " in result.stdout
+    assert "127.0.0.1:9" in result.stdout
+
+
 def test_classify_says_when_nobody_was_sure(write_task: WriteTask, opened: Opened) -> None:
     """An answer nobody vouches for is not passed off as one."""
     task = write_task(extra=SECTION.format(threshold=0.98))
@@ -192,6 +208,17 @@ def test_a_broken_step_is_named_with_its_line(
     assert opened
 
 
+def test_rows_from_the_cache_count_no_call_for_any_model(task: Path, tmp_path: Path, opened: Opened) -> None:
+    """What another run paid for is not paid for here, neither in all nor model by model."""
+    cache = ("--cache", tmp_path / "cache.sqlite")
+    assert run("evaluate", task, "--out", tmp_path / "first", *cache).exit_code == 0
+    result = run("evaluate", task, "--out", tmp_path / "second", *cache)
+    assert asked(opened) == [5, 2]
+    found = json.loads((tmp_path / "second" / "metrics.json").read_text())
+    assert (found["calls"], found["cascade"]["calls"]) == (0, 0)
+    assert "0 calls, 5 rows without a call" in result.stdout
+
+
 def test_evaluate_counts_rows_nobody_was_sure_of(
     write_task: WriteTask, tmp_path: Path, opened: Opened
 ) -> None:
@@ -225,7 +252,10 @@ def test_evaluate_names_models_without_an_answer(
     monkeypatch.setattr(FakeClient, "complete", babble)
     result = run("evaluate", task, "--out", tmp_path / "out", "--no-cache")
     assert result.exit_code == 0, result.stderr
-    assert "no answer to judge: small: 5 failed" in result.stdout.splitlines()
+    assert (
+        'not judged: small: 5 failed (why: "reason" in the steps of predictions.jsonl)'
+        in result.stdout.splitlines()
+    )
 
 
 def test_a_row_that_failed_is_neither_right_nor_wrong(
@@ -243,7 +273,10 @@ def test_a_row_that_failed_is_neither_right_nor_wrong(
     out = tmp_path / "out"
     result = run("evaluate", task, "--out", out, "--no-cache")
     assert "not accepted" not in result.stdout
-    assert "no answer to judge: small: 1 failed; large: 1 failed" in result.stdout.splitlines()
+    assert (
+        'not judged: small: 1 failed; large: 1 failed (why: "reason" in the steps of predictions.jsonl)'
+        in result.stdout.splitlines()
+    )
     found = json.loads((out / "metrics.json").read_text())["cascade"]
     assert (found["rows"], found["accepted"], found["unaccepted_answered"]) == (5, 4, 0)
     assert run("report", out).exit_code == 0

@@ -195,7 +195,10 @@ def test_models_keep_their_order(tmp_path: Path) -> None:
         ),
         pytest.param(
             "\nconfidence_method: margin\nthreshold: -1\n",
-            ["3: threshold: Input should be greater than or equal to 0, got -1."],
+            [
+                ("3: threshold: Input should be a confidence in [0, 1], got -1: a value in the method's own unit "
+                "goes into native_threshold of a task file.")
+            ],
             id="negative-threshold-of-another-method",
         ),
         pytest.param(

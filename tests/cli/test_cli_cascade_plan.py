@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import signal
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from dataclasses import replace
@@ -140,13 +142,41 @@ def test_a_run_that_ended_early_is_planned_with_a_warning(runs: tuple[Path, Path
     assert "not finished" in result.stderr
 
 
+def test_a_plan_with_a_threshold_beside_it_is_refused(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    """Which of the two is meant, nobody knows."""
+    assert cascade("plan", *runs, *COSTS, "--out", tmp_path / "out").exit_code == 0
+    result = cascade("replay", tmp_path / "out", *runs, "--threshold", 0.5)
+    assert result.exit_code == 2
+    assert "Expected a plan or --threshold, got both" in result.stderr
+
+
+def test_a_first_model_that_costs_more_is_warned_of(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    """It may be meant, yet hardly."""
+    wrong_way = ("--small-cost", 50, "--large-cost", 1)
+    result = cascade("plan", *runs, *wrong_way, "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.stderr
+    assert "name the runs from small to large" in result.stderr
+    assert cascade("plan", *runs, *COSTS, "--out", tmp_path / "out").stderr == ""
+
+
+def test_numbers_say_what_their_intervals_are(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    """On the terminal and on the page; the last model minus itself is 0, for sure."""
+    result = cascade("plan", *runs, *COSTS, "--out", tmp_path / "out")
+    assert "95 % intervals" in result.stdout
+    assert "+0.0000 (+0.0000 to +0.0000)" in result.stdout.splitlines()[-2]
+    assert "95 % interval" in (tmp_path / "out" / "plan.html").read_text()
+    replay = cascade("replay", *runs, "--threshold", 0.5, "--cost", 1, "--cost", 2)
+    assert "95 %" in replay.stdout
+
+
 def test_three_runs_make_a_chain(runs: tuple[Path, Path], tmp_path: Path) -> None:
     """From small to large."""
     small, large = runs
+    between = Path(shutil.copytree(small, tmp_path / "between"))
     result = cascade(
         "plan",
         small,
-        small,
+        between,
         large,
         *COSTS,
         "--between-cost",
@@ -177,7 +207,11 @@ def test_three_runs_make_a_chain(runs: tuple[Path, Path], tmp_path: Path) -> Non
             "a threshold to be a number in",
         ),
         (("replay", "OUT/plan.json", "SMALL", "LARGE"), "cannot be read"),
-        (("replay", "SMALL/predictions.jsonl"), "damaged"),
+        (("replay", "SMALL/predictions.jsonl"), "Expected a plan before the runs, or --threshold"),
+        (("replay", "SMALL", "LARGE"), "Expected a plan before the runs, or --threshold"),
+        (("plan", "SMALL", "SMALL", *COSTS, "--out", "OUT"), "twice"),
+        (("plan", "SMALL", "LARGE", *COSTS, "--method", "guess", "--out", "OUT"), "--method to be one of"),
+        (("plan", "SMALL", "LARGE", *COSTS, "--between-cost", 3, "--out", "OUT"), "last, 0, got 1"),
         (("run", "OUT/plan.json", "task.toml", "--text", "x"), "cannot be read"),
     ],
 )
@@ -268,7 +302,8 @@ def test_texts_are_classified_as_planned(planned: tuple[Path, Path]) -> None:
     """By the small model where it is sure enough; the other model is named."""
     result = cascade("run", *planned, *MODELS, "--text", "meow", "--text", "woof")
     assert result.exit_code == 0, result.stderr
-    assert [line.split("\t")[0] for line in result.stdout.splitlines()] == ["cat", "dog"]
+    lines = [line.split("\t") for line in result.stdout.splitlines()]
+    assert [(line[0], line[2]) for line in lines] == [("cat", "small"), ("dog", "large")]
     found = cascade("run", *planned, *MODELS, "--text", "meow", "--text", "woof", "--json")
     steps = [[step["model"] for step in json.loads(line)["steps"]] for line in found.stdout.splitlines()]
     assert steps == [["small"], ["small", "large"]]
@@ -287,6 +322,35 @@ def test_labelled_rows_are_evaluated_as_planned(planned: tuple[Path, Path], tmp_
     assert json.loads(twice.stdout)["rows"] == 4
     wrong = cascade("run", *planned, *MODELS, "--out", out, "--split", "all")
     assert (wrong.exit_code, "--split to be one of" in wrong.stderr) == (2, True)
+
+
+def test_an_interrupted_run_is_kept_and_goes_on(
+    planned: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows under way are finished; the exit code is that of `calibrant evaluate`."""
+    healthy = FakeClient.complete
+
+    async def pressing(self: FakeClient, request: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        monkeypatch.setattr(FakeClient, "complete", healthy)
+        return await healthy(self, request)
+
+    monkeypatch.setattr(FakeClient, "complete", pressing)
+    arguments = ("run", *planned, *MODELS, "--out", tmp_path / "out")
+    first = cascade(*arguments)
+    assert first.exit_code in {0, 130}, first.output
+    assert "interrupted: finishing the rows under way" in first.stderr
+    again = cascade(*arguments)
+    assert again.exit_code == 0, again.output
+    assert len((tmp_path / "out" / "predictions.jsonl").read_text().splitlines()) == 4
+
+
+def test_only_the_first_rows_are_evaluated_where_so_many_are_asked_for(
+    planned: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """As with `calibrant evaluate`."""
+    result = cascade("run", *planned, *MODELS, "--max-rows", 2, "--out", tmp_path / "out", "--json")
+    assert json.loads(result.stdout)["rows"] == 2
 
 
 def test_models_the_plan_was_not_made_for_are_refused(planned: tuple[Path, Path]) -> None:

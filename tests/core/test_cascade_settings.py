@@ -178,7 +178,14 @@ def test_a_cost_of_zero_is_zero(tmp_path: Path) -> None:
         ('token_filter = "none"', 5, "cascade.token_filter: Input should be 'all', 'stop', "),
         ('on_error = "retry"', 5, "cascade.on_error: Input should be 'skip' or 'fail', got 'retry'."),
         ("threshold = 1.01", 5, "cascade.threshold: Input should be less than or equal to 1, got 1.01."),
-        ("threshold = -1", 5, "cascade.threshold: Input should be greater than or equal to 0, got -1."),
+        (
+            "threshold = -1",
+            5,
+            (
+                "cascade.threshold: Input should be a confidence in [0, 1], got -1: a value in the method's own unit "
+                "goes into native_threshold of a task file."
+            ),
+        ),
         ("threshold = nan", 5, "cascade.threshold: Input should be a finite number, got nan."),
         ("threshold = true", 5, "cascade.threshold: Input should be a valid number, got True."),
         ('threshold = "0.5"', 5, "cascade.threshold: Input should be a valid number, got '0.5'."),

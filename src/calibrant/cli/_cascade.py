@@ -51,7 +51,9 @@ def cascade_lines(found: CascadeMetrics) -> list[str]:
             f"not accepted, yet answered: {_share(found.unaccepted_answered, rows)} of the rows, accuracy "
             f"{with_interval(found.unaccepted_accuracy)}"
         )
-    return lines + ([f"no answer to judge: {'; '.join(troubles)}"] if troubles else [])
+    if troubles:
+        lines.append(f'not judged: {"; ".join(troubles)} (why: "reason" in the steps of predictions.jsonl)')
+    return lines
 
 
 def _share(part: int, rows: int) -> str:

@@ -161,12 +161,27 @@ def read_prompt(path: Path) -> str:
 def _line(text: str, prediction: Prediction, *, as_json: bool, with_model: bool) -> str:
     if as_json:
         return json.dumps(_record(text, prediction), ensure_ascii=False)
-    shown = f"{prediction.model or '-'}\t{_shorten(text)}" if with_model else _shorten(text)
+    shown = f"{_answered_by(prediction)}\t{_shorten(text)}" if with_model else _shorten(text)
     if prediction.outcome is not Outcome.OK:
         return f"{prediction.outcome.value}\t-\t{shown}\t({prediction.reason})"
     confidence = "-" if prediction.confidence is None else f"{prediction.confidence:.3f}"
-    unsure = "\t(not accepted: no model was sure enough)" if prediction.accepted is False else ""
-    return f"{prediction.label}\t{confidence}\t{shown}{unsure}"
+    return f"{prediction.label}\t{confidence}\t{shown}{_unsure(prediction)}"
+
+
+def _answered_by(prediction: Prediction) -> str:
+    """Return the name of the cascade's model, which tells two prompts of one model apart."""
+    answers = [step.model for step in prediction.steps if step.label == prediction.label]
+    return answers[-1] if answers else prediction.model or "-"
+
+
+def _unsure(prediction: Prediction) -> str:
+    """Return what to add where no model of a cascade was sure enough, or nothing says how sure they are."""
+    if prediction.accepted is not False:
+        return ""
+    if prediction.confidence is None and prediction.steps:
+        why = prediction.steps[-1].reason
+        return f"\t(not accepted: nothing says how sure the models are: {_shorten(why, 200)})"
+    return "\t(not accepted: no model was sure enough)"
 
 
 def _record(text: str, prediction: Prediction) -> dict[str, Any]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ from calibrant.cli._cascade import cascade_lines
 from calibrant.cli._classify import read_prompt
 from calibrant.cli._errors import FAILED, GATE_FAILED, INTERRUPTED
 from calibrant.cli._history import history_lines
+from calibrant.cli._interrupts import ENDED_BY_SIGNAL, interruptible
 from calibrant.cli._progress import EvaluationDisplay
 from calibrant.cli._tables import aligned, number, with_interval
 from calibrant.core import (
@@ -38,13 +37,11 @@ from calibrant.evaluation import (
     default_cache,
     open_cache,
 )
-from calibrant.inference import Limits, Stop
+from calibrant.inference import Limits
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from calibrant.evaluation import EvaluationMetrics, EvaluationResult, HistoryEntry
-    from calibrant.inference import Classifier
+    from calibrant.inference import Classifier, Stop
     from calibrant.store import PredictionCache
 
     _Record = Callable[[EvaluationResult], tuple[HistoryEntry | None, StateError | None]]
@@ -52,15 +49,12 @@ if TYPE_CHECKING:
 __all__ = [
     "EvaluateOptions",
     "exit_as",
-    "interruptible",
     "labelled_source",
     "print_result",
     "run_evaluate",
 ]
 
 _CONCURRENCY: Final = 64
-_INTERRUPTED: Final = "interrupted"
-_SIGNALS: Final = ("SIGINT", "SIGTERM")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,29 +231,6 @@ def _cache(options: EvaluateOptions) -> Iterator[PredictionCache | None]:
         yield cache
 
 
-@contextlib.contextmanager
-def interruptible() -> Iterator[Stop]:
-    """Return what the first Ctrl-C (or SIGTERM) asks to stop; a second one ends the run at once."""
-    stop = Stop()
-
-    def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        if stop.reason == _INTERRUPTED:
-            raise KeyboardInterrupt
-        stop.reason = _INTERRUPTED
-        with contextlib.suppress(OSError, RuntimeError):  # nobody reads, or it was just being written
-            _say("interrupted: finishing the rows under way; press Ctrl-C again to end at once.")
-
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-    before = {name: signal.signal(getattr(signal, name), handle) for name in _SIGNALS}
-    try:
-        yield stop
-    finally:
-        for name, handler in before.items():
-            signal.signal(getattr(signal, name), handler)
-
-
 def _recorder(task: Task, options: EvaluateOptions, classifier: Classifier) -> _Record:
     """Return what adds a run to the history; a history that cannot be used is an error before the first call."""
     if options.history is None:
@@ -348,7 +319,7 @@ def exit_as(metrics: EvaluationMetrics, gates: Mapping[str, float], *, stop: Sto
     if not metrics.complete:
         total = "" if metrics.rows_expected is None else f" of {metrics.rows_expected:,}"
         _say(f"stopped ({metrics.stopped}): {metrics.rows:,}{total} rows are saved; {again} to go on.")
-        raise SystemExit(INTERRUPTED if stop.reason == _INTERRUPTED else FAILED)
+        raise SystemExit(INTERRUPTED if stop.reason == ENDED_BY_SIGNAL else FAILED)
     failed = metrics.rows - metrics.answered
     if failed:
         _say(f"{failed:,} rows failed for the server's reasons; {again} to ask them again.")

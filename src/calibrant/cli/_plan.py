@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from calibrant.calibration import unfinished
-from calibrant.cascade import CascadePlan, plan_cascade, recorded_run
+from calibrant.cascade import METHOD_NAMES, CascadePlan, plan_cascade, recorded_run
 from calibrant.cascade import replay as replayed
 from calibrant.cli._errors import GATE_FAILED
 from calibrant.cli._tables import aligned, with_interval
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from calibrant.cascade import PlanCertificate, PricedPolicy, RecordedRun
 
 __all__ = ["PlanOptions", "run_plan", "run_replay"]
+
+_METHODS: Final = (*METHOD_NAMES, "learned")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +51,9 @@ def run_plan(paths: Sequence[Path], options: PlanOptions) -> None:
         raise ConfigurationError(
             f"Expected recorded runs of at least two models, from small to large, got {len(paths)}."
         )
+    _check(paths, options)
     runs = _runs(paths, advice="run the evaluation again, and plan on all of its rows")
+    _warn_of_order(runs, options)
     plan = plan_cascade(
         runs[0],
         runs[-1],
@@ -82,6 +86,33 @@ def run_plan(paths: Sequence[Path], options: PlanOptions) -> None:
         raise SystemExit(GATE_FAILED)
 
 
+def _check(paths: Sequence[Path], options: PlanOptions) -> None:
+    """Refuse what can only be a slip on the command line."""
+    places = [path.resolve() for path in paths]
+    twice = next((path for path, place in zip(paths, places, strict=True) if places.count(place) > 1), None)
+    if twice is not None:
+        raise ConfigurationError(f"Expected a run of each model, got {twice} twice: name another run.")
+    if options.method not in _METHODS:
+        raise ConfigurationError(
+            f"Expected --method to be one of {', '.join(_METHODS)}, got {options.method!r}."
+        )
+    count = len(options.between_costs)
+    if count and count != len(paths) - 2:
+        raise ConfigurationError(
+            f"Expected --between-cost once for each model between the first and the last, {len(paths) - 2}, got "
+            f"{count}."
+        )
+
+
+def _warn_of_order(runs: Sequence[RecordedRun], options: PlanOptions) -> None:
+    small, large = options.small_cost, options.large_cost
+    if small is not None and large is not None and small > large:
+        sys.stderr.write(
+            f"warning: the first model ({runs[0].name}) costs more than the last ({runs[-1].name}): name the runs from "
+            "small to large.\n"
+        )
+
+
 def run_replay(
     paths: Sequence[Path],
     *,
@@ -94,9 +125,16 @@ def run_replay(
     """Print what a plan, or thresholds, are worth on recorded runs."""
     policy: CascadePlan | float | list[float]
     if thresholds:
+        if _is_plan(paths[0]):
+            raise ConfigurationError(f"Expected a plan or --threshold, got both ({paths[0]}): leave one out.")
         policy = thresholds[0] if len(thresholds) == 1 else list(thresholds)
         sources = paths
     else:
+        if not _is_plan(paths[0]) and (paths[0].suffix == ".jsonl" or _is_run(paths[0])):
+            raise ConfigurationError(
+                f"Expected a plan before the runs, or --threshold, got the run {paths[0]} first: make a plan with "
+                "`calibrant cascade plan`, or say from which confidence on answers are kept."
+            )
         policy, sources = CascadePlan.load(paths[0]), paths[1:]
     if not sources:
         raise ConfigurationError("Expected a recorded run of each model behind the plan, got none.")
@@ -114,10 +152,19 @@ def run_replay(
     sys.stdout.write("\n".join(aligned(_priced(found, _short([run.name for run in runs])))) + "\n")
 
 
+def _is_plan(path: Path) -> bool:
+    return path.name == "plan.json" or (path / "plan.json").exists()
+
+
+def _is_run(path: Path) -> bool:
+    return (path / "predictions.jsonl").exists()
+
+
 def _priced(found: PricedPolicy, names: Sequence[str]) -> list[list[str]]:
     return [
         ["policy", found.policy.name],
         ["rows", f"{found.n:,}"],
+        ["intervals", f"{100 * found.accuracy.level:g} %"],
         ["accuracy", with_interval(found.accuracy)],
         [f"minus {names[-1]} alone", with_interval(found.difference, "+.4f")],
         ["cost per row", with_interval(found.cost, ".6g")],
@@ -200,7 +247,8 @@ def _statements(plan: CascadePlan) -> list[str]:
     return [
         f"{members}: {plan.policy.name}.",
         _certificate(plan),
-        f"The numbers are from {rows.reporting:,} rows that {seen}; {rows.planning:,} others were for planning"
+        f"The numbers, with {100 * plan.report.accuracy.level:g} % intervals, are from {rows.reporting:,} rows that "
+        f"{seen}; {rows.planning:,} others were for planning"
         + (f" (left out: {', '.join(left_out)})." if left_out else "."),
     ]
 
@@ -213,7 +261,11 @@ def _certificate(plan: CascadePlan) -> str:
         seen = f"observed loss {found.loss:+.4f} on {found.rows:,} rows, exact p = {found.p_value:.3g}"
         return f"Certified: {promise} ({seen})."
     if found.holds:
-        few = f"; at least {found.fewest_rows:,} rows are needed" if found.rows < found.fewest_rows else ""
+        few = (
+            f"; where the models agree on every row, {found.fewest_rows:,} are needed"
+            if found.rows < found.fewest_rows
+            else ""
+        )
         proof = f"{found.rows:,} rows prove no cheaper policy within {found.epsilon:g}{few}"
         return f"Nothing certified but {last} alone: {proof}."
     return (
@@ -227,8 +279,8 @@ def _names(plan: CascadePlan) -> list[str]:
 
 
 def _short(names: Sequence[str]) -> list[str]:
-    """Return the last parts of paths, where these differ."""
-    last = [Path(name).name or name for name in names]
+    """Return the last parts of paths, without what only tells the format, where these differ."""
+    last = [Path(name.removesuffix(".jsonl")).name or name for name in names]
     return last if len(set(last)) == len(last) else list(names)
 
 

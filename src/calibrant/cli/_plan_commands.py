@@ -155,6 +155,9 @@ def run(  # noqa: PLR0913
     split: Annotated[
         str, typer.Option(help="With --out: rows of the first task: train, validation or test.")
     ] = "test",
+    max_rows: Annotated[
+        int | None, typer.Option(min=1, help="With --out: only the first so many rows.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Evaluate into this directory; an interrupted run in it goes on.")
     ] = None,
@@ -171,6 +174,7 @@ def run(  # noqa: PLR0913
             texts=tuple(text or ()),
             file=file,
             split=split,
+            max_rows=max_rows,
             out=out,
             as_json=as_json,
         ),

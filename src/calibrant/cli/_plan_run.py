@@ -9,7 +9,8 @@ from pathlib import Path
 
 from calibrant.cascade import CascadePlan
 from calibrant.cli._classify import all_texts, print_predictions
-from calibrant.cli._evaluate import exit_as, interruptible, labelled_source, print_result
+from calibrant.cli._evaluate import exit_as, labelled_source, print_result
+from calibrant.cli._interrupts import interruptible
 from calibrant.cli._progress import EvaluationDisplay
 from calibrant.core import ConfigurationError, LabelSet, Task
 from calibrant.evaluation import BatchEvaluator, Dataset, default_cache, open_cache
@@ -26,6 +27,7 @@ class RunOptions:
     texts: tuple[str, ...]
     file: Path | None
     split: str
+    max_rows: int | None
     out: Path | None
     as_json: bool
 
@@ -75,7 +77,7 @@ def _tasks(plan: CascadePlan, files: Sequence[Path], options: RunOptions) -> lis
 def _evaluate(planned: Classifier, task: Task, options: RunOptions, out: Path) -> None:
     """Evaluate labelled rows into a directory, and print the numbers."""
     source = labelled_source(task, options.file, options.split)
-    rows = Dataset(source=source, labels=LabelSet.of(task.labels))
+    rows = Dataset(source=source, labels=LabelSet.of(task.labels), limit=options.max_rows)
     with open_cache(default_cache()) as cache, interruptible() as stop, EvaluationDisplay() as display:
         result = BatchEvaluator(planned, cache=cache).evaluate(
             rows, out=out, about={"task": task.name}, on_progress=display, stop=stop

@@ -155,6 +155,16 @@ class CascadeSettings(Section):
     deadline_seconds: _Amount | None = None
     models: tuple[CascadeModelSettings, ...] = ()
 
+    @pydantic.field_validator("threshold", mode="before")
+    @classmethod
+    def _check_unit(cls, threshold: object) -> object:
+        if isinstance(threshold, int | float) and -float("inf") < threshold < 0.0:
+            raise wrong(
+                "Input should be a confidence in [0, 1]",
+                "a value in the method's own unit goes into native_threshold of a task file",
+            )
+        return threshold
+
     @pydantic.field_validator("native_threshold")
     @classmethod
     def _check_one_threshold(cls, native: float | None, info: pydantic.ValidationInfo) -> float | None:

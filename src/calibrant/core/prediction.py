@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -169,7 +169,7 @@ class Prediction:
         Parameters
         ----------
         attempts : int, optional
-            By default this one's.
+            By default this one's; 0 makes it 0 for every step of a cascade as well.
         latency_seconds : float, optional
             By default this one's.
         """
@@ -178,6 +178,8 @@ class Prediction:
         copy.__dict__.update(self.__dict__)
         if attempts is not None:
             copy.__dict__["attempts"] = attempts
+            if attempts == 0 and self.steps:
+                copy.__dict__["steps"] = tuple(replace(step, attempts=0) for step in self.steps)
         if latency_seconds is not None:
             copy.__dict__["latency_seconds"] = latency_seconds
         return copy

@@ -155,6 +155,7 @@ def write_trade(  # noqa: PLR0913  (keyword-only options)
             models=models,
             chosen=chosen,
             settings=settings,
+            level=_level(chosen),
             style=css,
             policy=f"default-src 'none'; style-src {policy_hash(css)}; base-uri 'none'; form-action 'none'",
         )
@@ -166,6 +167,12 @@ def write_trade(  # noqa: PLR0913  (keyword-only options)
     for path, text in files.items():
         _write(path, text)
     return list(files)
+
+
+def _level(point: TradePoint) -> str:
+    """Return what to say of its interval, with a blank behind it."""
+    sure = point.performance_interval
+    return "" if sure is None else f"{100 * sure.level:g} % "
 
 
 def _write(path: Path, text: str) -> None:

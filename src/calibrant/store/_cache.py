@@ -29,7 +29,7 @@ __all__ = ["PredictionCache"]
 _LOG = logging.getLogger("calibrant")
 
 # A transaction is begun after so many seconds or predictions, whichever comes first: what a kill may lose.
-_PAUSE = 0.05
+_PAUSE = 0.03
 _ENOUGH = 64
 _LONGEST_PAUSE = 2.0  # between attempts while the database cannot be written
 _TRANSACTION = 2048  # rows; larger ones would keep other processes waiting

@@ -147,7 +147,7 @@ def kept_in_order(
 
 
 def fewest_rows(epsilon: float, delta: float) -> int:
-    """Return how many rows are needed to certify anything: ``log(delta) / log(1 - epsilon)`` agreeing ones."""
+    """Return how many rows that agree certify anything: ``log(delta) / log(1 - epsilon)``."""
     return math.ceil(math.log(delta) / math.log1p(-epsilon) - 1e-9)
 
 

@@ -106,7 +106,7 @@ class PlanCertificate:
         Whether thresholds were tested one after the other, from "route everything", on these rows, or one
         policy that was chosen on others.
     fewest_rows : int
-        Below this number of rows nothing can be certified.
+        So many rows are needed where both are right on the same ones; fewer do where the policy is right more often.
     """
 
     holds: bool

@@ -272,7 +272,8 @@ def recorded_costs(runs: PairedRuns, given: Sequence[float | None]) -> list[floa
     for name, one, recorded in zip(runs.names, given, runs.cost, strict=True):
         if one is None and np.isnan(recorded).all():
             raise ConfigurationError(
-                f"Expected the cost of an answer of {name}: its rows do not say, so give one."
+                f"Expected the cost of an answer of {name}: its rows do not say, so give one for each such model "
+                "(small_cost, between_costs and large_cost of a plan, costs of a replay)."
             )
         found.append(float(np.nanmean(recorded)) if one is None else one)
     return found

@@ -1,0 +1,48 @@
+"""Ctrl-C: the first one ends a run in order, the second at once."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from calibrant.inference import Stop
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+__all__ = ["ENDED_BY_SIGNAL", "interruptible"]
+
+ENDED_BY_SIGNAL: Final = "interrupted"
+_SIGNALS: Final = ("SIGINT", "SIGTERM")
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[Stop]:
+    """Return what the first Ctrl-C (or SIGTERM) asks to stop; a second one ends the run at once."""
+    stop = Stop()
+
+    def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        if stop.reason == ENDED_BY_SIGNAL:
+            raise KeyboardInterrupt
+        stop.reason = ENDED_BY_SIGNAL
+        with contextlib.suppress(OSError, RuntimeError):  # nobody reads, or it was just being written
+            _say("interrupted: finishing the rows under way; press Ctrl-C again to end at once.")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {name: signal.signal(getattr(signal, name), handle) for name in _SIGNALS}
+    try:
+        yield stop
+    finally:
+        for name, handler in before.items():
+            signal.signal(getattr(signal, name), handler)
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
