@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import random
 from collections.abc import Iterator, Sequence
@@ -45,8 +46,10 @@ AWKWARD = [
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[LlamaCppClient]:
-    """Return a client of the embedded model."""
+    """Return a client of the embedded model that has llguidance, as the first one of a process."""
+    gc.collect()  # clients of other tests that nobody closed hold it until then
     found = LlamaCppClient.local(n_ctx=2048, n_threads=2)
+    assert found._loaded().llguidance
     yield found
     found.close()
 
