@@ -81,20 +81,7 @@ def create_verifier_app(
         found = await while_connected(request, _verified(verifier, asked), stopping=stopping)
         if found.confidence is None:
             return _without_verdict(found)
-        limit = threshold if asked.threshold is None else asked.threshold
-        return JSONResponse(
-            {
-                "confidence": found.confidence,
-                "should_escalate": found.confidence < limit,
-                "verified_count": found.verified_count,
-                "total_samples": found.total_samples,
-                "samples": found.samples,
-                "threshold": limit,
-                "unreadable": found.unreadable,
-                "context_cut": found.context_cut,
-                **_spent(found),
-            }
-        )
+        return _verdict(found, found.confidence, threshold if asked.threshold is None else asked.threshold)
 
     @app.get("/health")
     async def health() -> JSONResponse:
@@ -107,6 +94,22 @@ def create_verifier_app(
         return JSONResponse(body, status_code=503 if verifier is None else 200)
 
     return app
+
+
+def _verdict(found: Verification, confidence: float, threshold: float) -> JSONResponse:
+    return JSONResponse(
+        {
+            "confidence": confidence,
+            "should_escalate": confidence < threshold,
+            "verified_count": found.verified_count,
+            "total_samples": found.total_samples,
+            "samples": found.samples,
+            "threshold": threshold,
+            "unreadable": found.unreadable,
+            "context_cut": found.context_cut,
+            **_spent(found),
+        }
+    )
 
 
 def _parsed(body: bytes) -> _Question:
