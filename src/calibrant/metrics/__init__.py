@@ -8,7 +8,7 @@ from calibrant.metrics._distributions import multiclass_brier_score, multiclass_
 from calibrant.metrics._intervals import paired_mean_interval, wilson_interval
 from calibrant.metrics._paired import PairedComparison, holm, paired_comparison
 from calibrant.metrics._selective import aurc, auroc, excess_aurc, selective_accuracy
-from calibrant.metrics._validation import check_confidence, check_confidence_correct
+from calibrant.metrics._validation import check_confidence, check_confidence_correct, check_values
 
 __all__ = [
     "CascadeMetrics",
@@ -23,6 +23,7 @@ __all__ = [
     "brier_score",
     "check_confidence",
     "check_confidence_correct",
+    "check_values",
     "classification_summary",
     "excess_aurc",
     "expected_calibration_error",

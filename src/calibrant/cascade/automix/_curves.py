@@ -14,8 +14,9 @@ from calibrant.cascade.automix._hull import rising_hull
 from calibrant.cascade.automix._ibc import ibc_lift
 from calibrant.cascade.automix._meta import MetaVerifier
 from calibrant.cascade.automix._pomdp import POMDPMetaVerifier
-from calibrant.cascade.automix._routing_checks import Array, check_numbers, check_rows, check_scores
+from calibrant.cascade.automix._routing_checks import Array, check_rows, check_scores
 from calibrant.core import ConfigurationError
+from calibrant.metrics import check_values
 
 __all__ = [
     "CostRatioLift",
@@ -108,7 +109,7 @@ def reference_line(*, cost: ArrayLike, performance: ArrayLike) -> ReferenceLine:
     ----------
     Aggarwal, Madaan et al. (2023). AutoMix: Automatically Mixing Language Models. arXiv:2310.12963, appendix B.2.
     """
-    costs, values = check_numbers("cost", cost), check_numbers("performance", performance)
+    costs, values = check_values("cost", cost), check_values("performance", performance)
     check_rows(cost=costs, performance=values)
     if (costs < 0.0).any():
         msg = f"Expected cost to be at least 0, got {costs.min()}."
@@ -194,7 +195,7 @@ def _curve(
     cost: ArrayLike, performance: ArrayLike, *, small_cost: float, small_performance: float
 ) -> tuple[Array, Array]:
     """Return the points by what they cost and gain beyond the small model, which is the first, shape (m + 1,)."""
-    costs, values = check_numbers("cost", cost), check_numbers("performance", performance)
+    costs, values = check_values("cost", cost), check_values("performance", performance)
     check_rows(cost=costs, performance=values)
     dearer = costs > small_cost
     if not dearer.any():

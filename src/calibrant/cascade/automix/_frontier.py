@@ -16,11 +16,11 @@ from calibrant.cascade.automix._routing_checks import (
     Array,
     Bools,
     check_costs,
-    check_numbers,
     check_rows,
     check_scores,
 )
 from calibrant.core import ConfigurationError
+from calibrant.metrics import check_values
 
 __all__ = ["RoutingFrontier", "routing_frontier"]
 
@@ -191,7 +191,7 @@ def routing_frontier(  # noqa: PLR0913  (keyword-only options)
     steps, no grid. With one row per bin this is hindsight: use `k` or `thresholds_only` there.
     """
     small, large = check_scores("small_score", small_score), check_scores("large_score", large_score)
-    values = check_numbers("signal", signal)
+    values = check_values("signal", signal)
     n = check_rows(signal=values, small_score=small, large_score=large)
     if k is not None:
         k = check_count("k", k)

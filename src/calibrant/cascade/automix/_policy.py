@@ -11,11 +11,11 @@ from calibrant.cascade.automix._routing_checks import (
     Array,
     Bools,
     check_costs,
-    check_numbers,
     check_rows,
     check_scores,
 )
 from calibrant.core import ConfigurationError
+from calibrant.metrics import check_values
 
 __all__ = ["RoutingDecisions", "RoutingPolicy", "SignalBins", "bin_numbers"]
 
@@ -61,7 +61,7 @@ class SignalBins:
             NaN or infinite, not of shape (n,) or, with `k`, outside [0, 1].
         """
         if self.k is None:
-            values = check_numbers("signal", signal)
+            values = check_values("signal", signal)
         else:
             values = bin_numbers(signal, self.k, name="signal") / self.k
         return np.maximum(np.searchsorted(self.values, values, side="right") - 1, 0)

@@ -6,12 +6,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core import ConfigurationError
+from calibrant.metrics import check_values
 
 __all__ = [
     "Array",
     "Bools",
     "check_costs",
-    "check_numbers",
     "check_rows",
     "check_scores",
 ]
@@ -23,39 +23,15 @@ Bools = NDArray[np.bool_]
 _ROUNDING = 1e-6
 
 
-def check_numbers(name: str, values: ArrayLike) -> Array:
-    """Return `values` as finite floats of shape (n,), n >= 1.
-
-    Raises
-    ------
-    ConfigurationError
-        Not numbers, not one-dimensional, empty, NaN or infinite.
-    """
-    try:
-        array = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        msg = f"Expected {name} to hold numbers: {error}. Leave out rows without a value."
-        raise ConfigurationError(msg) from error
-    if array.ndim != 1 or array.size == 0:
-        msg = f"Expected {name} of shape (n,) with at least one row, got {array.shape}."
-        raise ConfigurationError(msg)
-    finite = np.isfinite(array)
-    if not finite.all():
-        row = int(np.argmin(finite))
-        msg = f"Expected {name} to be finite, got {array[row]} in row {row}: leave out rows without a value."
-        raise ConfigurationError(msg)
-    return array
-
-
 def check_scores(name: str, values: ArrayLike) -> Array:
     """Return `values` clipped to [0, 1], shape (n,), n >= 1; up to 1e-6 outside counts as rounding.
 
     Raises
     ------
     ConfigurationError
-        As `check_numbers`, or out of range.
+        As `calibrant.metrics.check_values`, or out of range.
     """
-    array = check_numbers(name, values)
+    array = check_values(name, values)
     legal = (array >= -_ROUNDING) & (array <= 1.0 + _ROUNDING)
     if not legal.all():
         row = int(np.argmin(legal))
@@ -97,7 +73,7 @@ def check_costs(name: str, cost: ArrayLike, n: int, *, positive: bool = False) -
         Another length, negative, NaN, infinite, or nothing but zeros with `positive`.
     """
     given = np.asarray(cost)
-    array = check_numbers(name, given.reshape(1) if given.ndim == 0 else given)
+    array = check_values(name, given.reshape(1) if given.ndim == 0 else given)
     if given.ndim and len(array) != n:
         msg = f"Expected {name} to be one number or one for each of the {n} rows, got {len(array)} numbers."
         raise ConfigurationError(msg)

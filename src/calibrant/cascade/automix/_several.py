@@ -12,9 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 from calibrant.cascade._checks import check_count, check_real
 from calibrant.cascade.automix._corners import Corners
 from calibrant.cascade.automix._policy import bin_numbers
-from calibrant.cascade.automix._routing_checks import Array, Bools, check_numbers, check_rows, check_scores
+from calibrant.cascade.automix._routing_checks import Array, Bools, check_rows, check_scores
 from calibrant.cascade.automix._tree import CascadeAction, Node, Seen, Tree
 from calibrant.core import ConfigurationError
+from calibrant.metrics import check_values
 
 __all__ = [
     "CascadeAction",
@@ -324,7 +325,7 @@ def _check_bins(verifier_scores: Sequence[ArrayLike], k: tuple[int, ...]) -> lis
 
 
 def _check_prices(cost: ArrayLike, verifier_cost: ArrayLike, *, models: int) -> tuple[Array, Array]:
-    costs, looks = check_numbers("cost", cost), check_numbers("verifier_cost", verifier_cost)
+    costs, looks = check_values("cost", cost), check_values("verifier_cost", verifier_cost)
     if (len(costs), len(looks)) != (models, models - 1) or min(costs.min(), looks.min()) < 0.0:
         msg = (
             f"Expected {models} costs and {models - 1} verifier costs, all at least 0, got {costs.tolist()} and "
