@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from calibrant.calibration._fingerprint import Fingerprint
 from calibrant.calibration._rows import FittedRows
 from calibrant.calibration._state import damaged, read_state, write_state
-from calibrant.calibration._validation import as_numbers, check_number
-from calibrant.core import ConfigurationError, NotFittedError
+from calibrant.calibration._validation import as_numbers, check_number, require_fitted
+from calibrant.core import ConfigurationError
 from calibrant.metrics import (
     brier_score,
     check_confidence,
@@ -129,7 +129,7 @@ class ConfidenceCalibrator(ABC):
         ConfigurationError
             No rows, NaN, or values out of range.
         """
-        self._require_fitted("predict")
+        require_fitted(self, "rows_", what="predict")
         return np.clip(self._apply(check_confidence(confidence), predicted), 0.0, 1.0)
 
     def evaluate(
@@ -150,7 +150,7 @@ class ConfidenceCalibrator(ABC):
             As `fit`; or the rows were fitted: one of their `ids` was, or, where the fit or this
             call has none, they are the fitted rows as a whole, in whatever order.
         """
-        self._require_fitted("evaluate")
+        require_fitted(self, "rows_", what="evaluate")
         p, y = check_confidence_correct(confidence, correct)
         self.rows_.refuse(p, y, ids)
         q = self.predict(p, predicted=predicted)
@@ -181,7 +181,7 @@ class ConfidenceCalibrator(ABC):
         StateError
             The file cannot be written.
         """
-        self._require_fitted("save")
+        require_fitted(self, "rows_", what="save")
         write_state(path, kind=KIND, version=VERSION, fingerprint=fingerprint, state=self.to_record())
 
     def to_record(self) -> dict[str, Any]:
@@ -227,11 +227,6 @@ class ConfidenceCalibrator(ABC):
 
     @abstractmethod
     def _restore(self, learned: Mapping[str, Any]) -> None: ...
-
-    def _require_fitted(self, what: str) -> None:
-        if not hasattr(self, "rows_"):
-            name = type(self).__name__
-            raise NotFittedError(f"Expected a fitted {name}, got {what} before fit: call fit or load first.")
 
 
 class IdentityCalibrator(ConfidenceCalibrator):

@@ -20,8 +20,9 @@ from calibrant.calibration._validation import (
     check_answers,
     check_log_probabilities,
     check_number,
+    require_fitted,
 )
-from calibrant.core import ConfigurationError, NotFittedError
+from calibrant.core import ConfigurationError
 
 __all__ = ["DistributionScaling", "ScalingSelection", "TemperatureScaling", "VectorScaling", "select_scaling"]
 
@@ -83,7 +84,7 @@ class DistributionScaling(ABC):
         ConfigurationError
             Wrong shapes, no rows, NaN or infinity.
         """
-        self._require_fitted("transform")
+        require_fitted(self, "n_labels_", what="transform")
         given = as_numbers("log_probabilities", log_probabilities)
         rows = check_log_probabilities(
             "log_probabilities", given[None, :] if given.ndim == 1 else given, n_labels=self.n_labels_
@@ -103,7 +104,7 @@ class DistributionScaling(ABC):
         StateError
             The file cannot be written.
         """
-        self._require_fitted("save")
+        require_fitted(self, "n_labels_", what="save")
         if len(fingerprint.labels) != self.n_labels_:
             raise ConfigurationError(
                 f"Expected a fingerprint of {self.n_labels_} labels, as fitted, got {len(fingerprint.labels)}: "
@@ -144,11 +145,6 @@ class DistributionScaling(ABC):
 
     @abstractmethod
     def _restore(self, learned: Mapping[str, Any]) -> None: ...
-
-    def _require_fitted(self, what: str) -> None:
-        if not hasattr(self, "n_labels_"):
-            name = type(self).__name__
-            raise NotFittedError(f"Expected a fitted {name}, got {what} before fit: call fit or load first.")
 
 
 class TemperatureScaling(DistributionScaling):

@@ -7,12 +7,19 @@ from numbers import Real
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.core import ConfigurationError
+from calibrant.core import ConfigurationError, NotFittedError
 
-__all__ = ["as_numbers", "check_answers", "check_log_probabilities", "check_number"]
+__all__ = ["as_numbers", "check_answers", "check_log_probabilities", "check_number", "require_fitted"]
 
 # Masked logits are often the least float32, about -3e38; beyond this, squares overflow.
 _HUGE = 1e100
+
+
+def require_fitted(fitted: object, learned: str, *, what: str) -> None:
+    """Raise NotFittedError unless `fitted` has the attribute `learned`, before `what` is done with it."""
+    if not hasattr(fitted, learned):
+        name = type(fitted).__name__
+        raise NotFittedError(f"Expected a fitted {name}, got {what} before fit: call fit or load first.")
 
 
 def as_numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:
