@@ -30,6 +30,7 @@ from calibrant.core.interval import Interval
 from calibrant.core.labels import LabelSet, normalise_label
 from calibrant.core.prediction import Outcome, Prediction, Step, Usage, Verdict
 from calibrant.core.records import Journal, prediction_from_record, prediction_to_record, step_to_record
+from calibrant.core.router_state import RouterState
 from calibrant.core.rows import (
     Columns,
     DataSource,
@@ -78,6 +79,7 @@ __all__ = [
     "ProviderError",
     "ProviderTimeoutError",
     "RateLimitError",
+    "RouterState",
     "Row",
     "ScoringSettings",
     "Split",
