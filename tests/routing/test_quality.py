@@ -65,7 +65,14 @@ SOUND = {
     "Could frame thy fearful symmetry?",
     "refrain": "Row, row, row your boat, gently down the stream. Merrily, merrily, merrily, merrily, "
     "life is but a dream.",
-    "laughter": "No, no, no, no!",
+    "laughter": "No, no, no, no, no, no!",
+    "a long scream": "He cried "
+    + "a" * 40
+    + " and ran down the stairs into the yard, where nobody was to be seen.",
+    "binary": "10" * 40,
+    "Brainfuck": "++++++++[>++++[>++>+++>+++>+<<<<-]>+>+>->>+[<]<-]>>.>---.+++++++..+++.",
+    "names among Russian": "Сервер понимает http, https, smtp, grpc, mqtt, sftp, html и xhtml, но только если "
+    "администратор заранее включил их в настройках.",
     "short sentences": "Stop. Look. Listen. Think. Breathe. Walk on.",
     "answers to six questions": "Yes. No. Yes. Yes. No. Yes.",
     "cities": "Paris. Rome. Berlin. Madrid. Vienna. Prague. Lisbon.",
@@ -85,7 +92,7 @@ SOUND = {
     "regex": r"^(?:\d{1,3}\.){3}\d{1,3}$",
     "LaTeX": r"\[ \int_0^1 x^2 \, dx = \frac{1}{3} \]",
     "protocols": "http, https, smtp, grpc, mqtt",
-    "acronyms": "HTTP TCP FTPS SMTP HTML XMLNS DNS BGP MQTT",
+    "acronyms": "HTTP TCP FTPS SMTP HTML XMLNS DNS BGP MQTT HTTPS GRPC SFTP",
     "footnote": "[1] Smith, On Rivers, 2019. [2] Jones, On Lakes, 2021.",
     "link": "[the manual](https://example.org) says so",
     "note": "[Note: the passage does not say]",
