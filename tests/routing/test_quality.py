@@ -45,6 +45,7 @@ SOUND = {
     "JSON zeros": json.dumps([[0] * 12] * 12),
     "JSON rows alike": json.dumps([{"label": "Sports"}] * 30),
     "JSON nested": '{"a": {"b": [1, 2, {"c": "deep"}]}}',
+    "words behind JSON": '{"a": 1} is the object; it opens with { and stays open in this text',
     "JSON with brackets in a text": '{"formula": "f(x) = [a, b) {"}',
     "single minus": "-3.5",
     "money": "€1,204.50",
@@ -287,14 +288,20 @@ def brute_force(words: list[str], window: int | None) -> float:
 
 class TestRepetitionAndHostileTexts:
     @given(
-        words=st.lists(st.sampled_from(["red", "Green", "blue", "7", "42"]), min_size=8, max_size=60),
-        window=st.none() | st.integers(4, 70),
+        words=st.lists(st.sampled_from(["red", "Green", "7"]), min_size=8, max_size=60),
+        window=st.none() | st.integers(4, 14),
     )
     def test_repetition_is_the_share_of_trigrams_that_came_before_in_the_worst_window(
         self, words: list[str], window: int | None
     ) -> None:
         expected = brute_force([word.lower() for word in words], window)
         assert repetition(" ".join(words), window_size=window) == pytest.approx(expected, abs=1e-12)
+
+    def test_every_window_of_a_long_text_is_counted_for_itself(self) -> None:
+        words = list(np.random.default_rng(3).choice(["red", "blue", "7", "42", "sky"], size=400))
+        for window in (4, 5, 9, 20, 60, 399, 400, 401):
+            expected = brute_force(words, window)
+            assert repetition(" ".join(words), window_size=window) == pytest.approx(expected, abs=1e-12)
 
     def test_a_text_said_twice_is_sound_and_three_times_is_not(self) -> None:
         assert answer_quality(f"{LETTER} {LETTER}").reasons == ()
