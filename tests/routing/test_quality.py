@@ -230,6 +230,10 @@ class TestQuality:
     def test_other_reasons_to_end_say_nothing(self, reason: str | None) -> None:
         assert answer_quality("Paris", finish_reason=reason) == AnswerQuality(score=1.0)
 
+    @pytest.mark.parametrize("reason", ["tool_calls", "function_call"])
+    def test_calls_of_tools_need_no_text(self, reason: str) -> None:
+        assert answer_quality("", finish_reason=reason).score == 1.0
+
     def test_a_whole_json_document_lacks_nothing_even_at_the_limit(self) -> None:
         """Some models go on with line feeds behind it until they are stopped."""
         assert answer_quality('{"category": "Sports"}\n\n\n', finish_reason="length").score == 1.0
