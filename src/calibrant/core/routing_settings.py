@@ -227,10 +227,10 @@ class RoutingSettings(Section):
         The same for one strategy.
     thompson_decay : float, default 1.0
         What remains of earlier observations at every new one for ``thompson``, in (0, 1].
-    cooldown_seconds : float, default 30
-        Seconds that a failing provider is left out.
+    cooldown_seconds : float, default 5
+        Seconds that a failing provider is left out at first, above 0; longer every time in a row.
     allowed_failures : int, default 3
-        Failed calls in a row that do not yet count as failing.
+        Failed calls in a row after which it is left out, at least 1.
     tasks : mapping of str to str
         Provider of every task, for ``task``.
     cascade, bandit, coherence : CascadeRoutingSettings, BanditSettings, CoherenceSettings
@@ -249,8 +249,8 @@ class RoutingSettings(Section):
     thompson_state_path: _Name | None = None
     bandit_state_path: _Name | None = None
     thompson_decay: _Weight = 1.0
-    cooldown_seconds: Amount = 30.0
-    allowed_failures: Count = 3
+    cooldown_seconds: _Positive = 5.0
+    allowed_failures: _AtLeastOne = 3
     tasks: dict[str, str] = pydantic.Field(default_factory=dict)
     cascade: CascadeRoutingSettings = CascadeRoutingSettings()
     triage: TriageSettings | None = None
