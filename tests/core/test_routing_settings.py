@@ -426,8 +426,9 @@ def test_zero_is_zero(tmp_path: Path, key: str) -> None:
         ),
         # --- bandit
         ("[routing.bandit]\nbeta = 1", 6, "unknown key 'routing.bandit.beta': expected one of alpha, dim,"),
-        ("[routing.bandit]\nalpha = 0", 6, "routing.bandit.alpha: Input should be greater than 0, got"),
+        ("[routing.bandit]\nalpha = -1", 6, "routing.bandit.alpha: Input should be greater than or equal to 0, got -1"),
         ("[routing.bandit]\ndim = 0", 6, "routing.bandit.dim: Input should be greater than or equal to 1, got 0."),
+        ("[routing.bandit]\ndim = 1025", 6, "routing.bandit.dim: Input should be less than or equal to 1024, got"),
         ("[routing.bandit]\ndim = 6.5", 6, "routing.bandit.dim: Input should be a valid integer, got 6.5."),
         ("[routing.bandit]\ncost_weight = -1", 6, "routing.bandit.cost_weight: Input should be greater than or equal"),
         ("[routing.bandit]\ndecay_factor = 0", 6, "routing.bandit.decay_factor: Input should be greater than 0, got"),

@@ -110,9 +110,9 @@ class BanditSettings(Section):
     Attributes
     ----------
     alpha : float, default 1.0
-        How much uncertainty counts in a provider's favour, above 0.
+        How much uncertainty counts in a provider's favour, at least 0.
     dim : int, default 64
-        Entries of the embedding that are used.
+        Entries of the embedding that are used, in [1, 1024].
     cost_weight : float, default 0.1
         How much cost counts against a provider, at least 0.
     decay_factor : float, default 0.99
@@ -125,8 +125,8 @@ class BanditSettings(Section):
         Embeddings that are kept.
     """
 
-    alpha: _Positive = 1.0
-    dim: _AtLeastOne = 64
+    alpha: Amount = 1.0
+    dim: Annotated[_AtLeastOne, pydantic.Field(le=1024)] = 64
     cost_weight: Amount = 0.1
     decay_factor: _Weight = 0.99
     embedding_provider: str | None = None
