@@ -365,7 +365,7 @@ def test_zero_is_zero(tmp_path: Path, key: str) -> None:
         ("[routing.cascade]\nthreshold = 1", 6, "unknown key 'routing.cascade.threshold': expected one of quality_th"),
         ("[routing.cascade]\nquality_threshold = 2", 6, "routing.cascade.quality_threshold: Input should be less than"),
         ("[routing.cascade]\nmax_escalations = -1", 6, "routing.cascade.max_escalations: Input should be greater"),
-        ("[routing.cascade]\nwindow_size = 0", 6, "routing.cascade.window_size: Input should be greater than or equal"),
+        ("[routing.cascade]\nwindow_size = 3", 6, "routing.cascade.window_size: Input should be greater than or equal"),
         ("[routing.cascade]\nmax_cascade_tokens = 0", 6, "routing.cascade.max_cascade_tokens: Input should be greater"),
         ('[routing.cascade]\nclassifier_mode = "llm"', 6, "routing.cascade.classifier_mode: Input should be 'heur"),
         (

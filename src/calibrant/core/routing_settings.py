@@ -48,7 +48,7 @@ class CascadeRoutingSettings(Section):
     judge_provider : str or None
         The provider that judges answers; ``judge`` needs it.
     window_size : int or None
-        Words, from the end, in which repetitions are looked for; None takes the whole answer.
+        Words, at least 4, in which to look for repetition; None takes the whole answer.
     max_cascade_tokens : int or None
         Tokens that all answers to a request may take together.
     cost_tiers : tuple of str or None
@@ -59,7 +59,7 @@ class CascadeRoutingSettings(Section):
     max_escalations: Count = 2
     classifier_mode: Literal["heuristic", "judge"] = "heuristic"
     judge_provider: str | None = None
-    window_size: _AtLeastOne | None = None
+    window_size: Annotated[Count, pydantic.Field(ge=4)] | None = None
     max_cascade_tokens: _AtLeastOne | None = None
     cost_tiers: tuple[str, ...] | None = None
 
