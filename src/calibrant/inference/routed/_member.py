@@ -65,6 +65,8 @@ class Answer:
         What the call took.
     recovered : bool
         Whether the provider is back with it.
+    allowance_spent : bool
+        Whether the provider says that its rate limit is used up for a while.
     """
 
     member: Member
@@ -72,6 +74,7 @@ class Answer:
     completion: Completion
     latency_seconds: float
     recovered: bool
+    allowance_spent: bool = False
 
     @property
     def cost(self) -> float | None:
@@ -224,14 +227,16 @@ class Member:
     def _answered(self, turn: Turn, response: object, completion: Completion, seconds: float) -> Answer:
         recovered = self.breaker.succeeded(turn)
         state = rate_state(response)
-        if state is not None and state.spent_seconds:
-            self.breaker.pause(state.spent_seconds)
+        spent = None if state is None else state.spent_seconds
+        if spent:
+            self.breaker.pause(spent)
         answer = Answer(
             member=self,
             response=response,
             completion=completion,
             latency_seconds=seconds,
             recovered=recovered,
+            allowance_spent=bool(spent),
         )
         usage = completion.usage
         usage = usage if usage.cost == answer.cost else replace(usage, cost=answer.cost)
