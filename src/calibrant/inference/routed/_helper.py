@@ -80,9 +80,7 @@ class Helper:
             return None
         request = CompletionRequest(messages=messages, response_format=response_format, top_logprobs=0)
         try:
-            response = await in_time(
-                lambda: self.client.complete(request), self._seconds, self.client.name
-            )
+            response = await in_time(lambda: self.client.complete(request), self._seconds, self.client.name)
             completion = _read(response, self.client.name)
         except ProviderError as error:
             self._breaker.failed(turn, error)
@@ -122,7 +120,7 @@ class Helper:
         with self._lock:
             first, self._warned = not self._warned, True
         if first:
-            _LOG.warning(f"The {self._role} model %s " + what + ".", self.client.name, detail)  # noqa: G003, G004
+            _LOG.warning(f"The {self._role} model %s " + what + ".", self.client.name, detail)
 
 
 def _read(response: object, name: str) -> Any:  # noqa: ANN401
