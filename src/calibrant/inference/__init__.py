@@ -27,6 +27,7 @@ from calibrant.inference.doctor import (
     load_examination,
     save_examination,
 )
+from calibrant.inference.routed import HelperStats, Provider, ProviderStats, RoutedClient
 
 __all__ = [
     "AnswerReader",
@@ -39,15 +40,19 @@ __all__ = [
     "Examination",
     "Finding",
     "Gate",
+    "HelperStats",
     "JsonService",
     "LabelCodes",
     "Limits",
     "Method",
     "ModelLike",
     "OnPrediction",
+    "Provider",
+    "ProviderStats",
     "Query",
     "RemoteBatch",
     "RetryPolicy",
+    "RoutedClient",
     "Runner",
     "Sampling",
     "Scoring",
