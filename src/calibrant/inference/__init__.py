@@ -37,6 +37,7 @@ from calibrant.inference.doctor import (
     load_examination,
     save_examination,
 )
+from calibrant.inference.routed import HelperStats, Provider, ProviderStats, RoutedClient
 
 __all__ = [
     "AnswerReader",
@@ -54,6 +55,7 @@ __all__ = [
     "Finding",
     "Gate",
     "HashingEmbedder",
+    "HelperStats",
     "JsonService",
     "LabelCodes",
     "Limits",
@@ -62,9 +64,12 @@ __all__ = [
     "Model2VecEmbedder",
     "ModelLike",
     "OnPrediction",
+    "Provider",
+    "ProviderStats",
     "Query",
     "RemoteBatch",
     "RetryPolicy",
+    "RoutedClient",
     "Runner",
     "Sampling",
     "Scoring",
