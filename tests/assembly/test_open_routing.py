@@ -236,16 +236,21 @@ def test_every_provider_has_its_own_settings(providers: Providers) -> None:
         "cost": 0.5,
         "context_window": 100,
     }
-    client = open_routed_client(settings(providers=[first, {"name": "second"}]), task_name="t")
+    client = open_routed_client(
+        settings(providers=[first, {"name": "second", "space": "raw"}]), task_name="t"
+    )
     assert providers.settings == [
         (
             "first",
             {"space": "raw", "concurrency": 3, "options": {"max_tokens": 7, "api_base": "http://h/v1"}},
         ),
-        ("second", {"space": None, "concurrency": None, "options": {}}),
+        ("second", {"space": "raw", "concurrency": None, "options": {}}),
     ]
     assert isinstance(client, RoutedClient)
-    assert [stats.provider for stats in client.stats()] == ["one", "second"]
+    one = client.providers[0]
+    assert (one.name, one.concurrency, one.cost, one.context_window, one.space) == ("one", 3, 0.5, 100, "raw")
+    assert dict(one.options) == {"max_tokens": 7, "api_base": "http://h/v1"}
+    assert list(client.stats()) == ["one", "second"]
     client.close()
     assert providers.all_closed
 
@@ -406,7 +411,7 @@ def test_routing_is_a_model_of_a_cascade(open_task: OpenTask, providers: Provide
     )
     assert isinstance(cascade, Cascade)
     found = cascade.classify("meow")
-    assert [step.model for step in found.steps] == ["many", "routed(first, second)"]
+    assert [step.model for step in found.steps] == ["many", "routed:none(first, second)"]
     assert {name: len(fakes) for name, fakes in providers.items()} == {"first": 1, "second": 1}
     prompts = [request.messages[0]["content"] for request in providers["first"][0].requests]
     assert prompts == ["Which animal?", "Again."]

@@ -151,9 +151,12 @@ def test_evaluate_puts_the_providers_into_its_json(task: WriteRouted, tmp_path: 
     """Beside the numbers of the run."""
     result = run("evaluate", task(), "--out", tmp_path / "out", "--no-cache", "--json")
     record = json.loads(result.stdout)
-    assert [one["provider"] for one in record["providers"]] == ["broken", "healthy"]
-    assert record["providers"][1]["calls"] == 12
-    assert record["model"] == "routed(broken, healthy)"
+    routing = record["routing"]
+    assert routing["strategy"] == "ema"
+    assert [one["provider"] for one in routing["providers"]] == ["broken", "healthy"]
+    assert routing["providers"][1]["calls"] == 12
+    assert routing["helpers"] == {}
+    assert record["model"] == "routed:ema(broken, healthy)"
 
 
 def test_the_state_is_the_owner_s_and_the_next_run_begins_with_it(
