@@ -515,8 +515,8 @@ def test_there_must_be_somebody_to_ask(tmp_path: Path) -> None:
     """Whatever else is there."""
     assert mistakes(tmp_path, f'{HEAD}[routing]\nrouting = "ema"\n') == [
         (
-            "task.toml:4: routing.providers: Input should hold at least one provider, got []: add [[routing.providers]] "
-            "with a name."
+            "task.toml:4: routing.providers: Input should hold at least one provider, got []: add "
+            "[[routing.providers]] with a name."
         )
     ]
 
