@@ -23,7 +23,7 @@ from calibrant.assembly import (
 )
 from calibrant.cascade import Cascade
 from calibrant.core import Client, ConfigurationError, ProviderError, RoutingSettings
-from calibrant.inference import Decoding, Limits, RoutedClient
+from calibrant.inference import Decoding, Limits, RoutedClient, SharedRouter
 from calibrant.routing import (
     BanditRouter,
     CascadeRouter,
@@ -522,12 +522,24 @@ def test_cooldown_and_patience_arrive(open_task: OpenTask, providers: Providers)
     assert 100 < client.stats()["first"].cooling_seconds <= 200
 
 
-def test_providers_of_two_kinds_are_refused(providers: Providers) -> None:
-    """One confidence cannot be read two ways; nothing stays open."""
+def test_providers_of_two_kinds_are_refused(
+    providers: Providers, embedders: list[Texts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One confidence cannot be read two ways; neither providers nor embedder nor state stay open."""
+    closed: list[str] = []
+
+    class Shared(SharedRouter):
+        def close(self) -> None:
+            closed.append(self.strategy)
+            super().close()
+
+    monkeypatch.setattr(_routing, "SharedRouter", Shared)
     mixed = [{"name": "first", "space": "raw"}, {"name": "second", "space": "masked"}]
     with pytest.raises(ConfigurationError, match=r"of one space, got first \(raw\), second \(masked\)"):
-        open_routed_client(settings(providers=mixed), task_name="t")
+        open_routed_client(settings(routing="bandit", providers=mixed), task_name="t")
     assert providers.all_closed
+    assert [embedder.closed for embedder in embedders] == [True]
+    assert closed == ["bandit"]
 
 
 def test_a_provider_that_is_known_to_mislead_is_refused(

@@ -291,7 +291,7 @@ class RoutingSettings(Section):
     @property
     def strategy(self) -> RoutingStrategy:
         """The strategy that is really used."""
-        return "ema" if self.routing == "none" and self.router_ema_enabled else self.routing
+        return "ema" if self.router_ema_enabled else self.routing
 
     @property
     def state_place(self) -> str | None:
