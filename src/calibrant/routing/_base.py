@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -133,7 +133,7 @@ def stored_numbers(
 def _number(values: object, name: str, provider: str) -> float:
     """Return a finite number; observations have to be a count."""
     value = values.get(name) if isinstance(values, Mapping) else None
-    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    good = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     if good and name == "observations":
         good = isinstance(value, int) and value >= 0
     if not good:
