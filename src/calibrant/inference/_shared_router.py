@@ -73,7 +73,7 @@ class SharedRouter:
         self._first = self._copy.snapshot()  # what to begin with where nothing is stored
         self._closed = False
         self._reset()
-        self._try(self._refresh)
+        self._try(self._sync)
         _OPEN.add(self)
 
     def _reset(self) -> None:
@@ -159,8 +159,10 @@ class SharedRouter:
             It cannot be written; it stays in memory and is tried again.
         """
         try:
-            self._save()
+            with self._write_lock:
+                self._save()
         except Exception as error:
+            self._wake_up()
             raise StateError(
                 f"{len(self._notes)} observations could not be saved for now: {error}"
             ) from error
@@ -177,7 +179,7 @@ class SharedRouter:
             self._thread.join()
         _OPEN.discard(self)
         if not self._failing:  # the thread just tried
-            self._try(self._save)
+            self._try(self._sync)
         lost = len(self._notes) + self._dropped
         if lost:
             _LOG.warning(
@@ -211,7 +213,7 @@ class SharedRouter:
             self._stop.wait(pause)
             self._wake.clear()
             began = time.monotonic()
-            if self._try(self._save if self._notes else self._refresh):
+            if self._try(self._sync):
                 pause = _SHARE * (time.monotonic() - began)
             else:
                 pause = 2 * max(pause, _SHORTEST_RETRY)
@@ -246,33 +248,40 @@ class SharedRouter:
             self._notes.popleft()
             self._dropped += 1
 
+    def _sync(self) -> None:
+        # Decided while nobody else writes: what a failed write put back is there again, and reading
+        # alone does not pass for an end of the failure.
+        with self._write_lock:
+            if self._notes:
+                self._save()
+            else:
+                self._refresh()
+
     def _save(self) -> None:
         """Store what was noted so far, and go on from what all processes know."""
-        with self._write_lock:
-            left, merged = len(self._notes), None
-            while left > 0:
+        left, merged = len(self._notes), None
+        while left > 0:
+            with self._lock:
+                batch = [self._notes.popleft() for _ in range(min(left, _BLOCK, len(self._notes)))]
+            try:
+                merged = self._state.update(self.strategy, functools.partial(self._merged, batch))
+            except BaseException:
                 with self._lock:
-                    batch = [self._notes.popleft() for _ in range(min(left, _BLOCK, len(self._notes)))]
-                try:
-                    merged = self._state.update(self.strategy, functools.partial(self._merged, batch))
-                except BaseException:
-                    with self._lock:
-                        self._notes.extendleft(reversed(batch))
-                    raise
-                left -= _BLOCK
-            if merged is not None:
-                self._go_on_from(merged)
+                    self._notes.extendleft(reversed(batch))
+                raise
+            left -= _BLOCK
+        if merged is not None:
+            self._go_on_from(merged)
 
     def _refresh(self) -> None:
         """Take over what others stored; a record that cannot be used is set aside."""
-        with self._write_lock:
-            try:
-                stored = self._state.read(self.strategy)
-                self._check_version(stored)
-                if stored is not None:
-                    self._go_on_from(stored)
-            except StateError:
-                self._go_on_from(self._state.update(self.strategy, functools.partial(self._merged, ())))
+        try:
+            stored = self._state.read(self.strategy)
+            self._check_version(stored)
+            if stored is not None:
+                self._go_on_from(stored)
+        except StateError:
+            self._go_on_from(self._state.update(self.strategy, functools.partial(self._merged, ())))
 
     def _merged(
         self, observations: Sequence[Observation], stored: Mapping[str, Any] | None
