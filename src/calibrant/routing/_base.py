@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -103,7 +103,7 @@ class CountingRouter(ABC):
 def stored_numbers(
     snapshot: Mapping[str, Any], *, strategy: str, providers: Sequence[str], names: Sequence[str]
 ) -> dict[str, dict[str, float]]:
-    """Return the finite numbers that a snapshot holds about the providers that are still there.
+    """Return the finite numbers that a snapshot holds about the providers that are still there; none if it is empty.
 
     Raises
     ------
@@ -112,6 +112,8 @@ def stored_numbers(
     """
     if not isinstance(snapshot, Mapping):
         raise StateError(f"Expected the record of a strategy, got {snapshot!r:.80}: reset it.")
+    if not snapshot:
+        return {}
     found = snapshot.get("version"), snapshot.get("strategy")
     if found != (_VERSION, strategy):
         raise StateError(
@@ -131,7 +133,7 @@ def stored_numbers(
 def _number(values: object, name: str, provider: str) -> float:
     """Return a finite number; observations have to be a count."""
     value = values.get(name) if isinstance(values, Mapping) else None
-    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    good = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     if good and name == "observations":
         good = isinstance(value, int) and value >= 0
     if not good:
