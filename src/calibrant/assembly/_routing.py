@@ -1,0 +1,255 @@
+"""From the ``[routing]`` section to what asks its providers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from calibrant.core import (
+    Client,
+    ConfigurationError,
+    RoutingProviderSettings,
+    RoutingSettings,
+    RoutingStrategy,
+)
+from calibrant.inference import (
+    CachedEmbedder,
+    Provider,
+    RoutedClient,
+    SharedRouter,
+    call_options,
+    open_client,
+    open_embedder,
+)
+from calibrant.routing import (
+    BanditRouter,
+    CascadeRouter,
+    CoherenceMonitor,
+    EMARouter,
+    FixedRouter,
+    QualityGate,
+    Router,
+    TaskRouter,
+    ThompsonRouter,
+    TriageRouter,
+)
+from calibrant.store import open_router_state
+
+__all__ = ["default_router_state", "open_routed_client", "open_router"]
+
+# These have nothing to learn, and nothing to count.
+_WITHOUT_STATE: Final = frozenset({"none", "task"})
+_LINUCB: Final = {"alpha", "dim", "cost_weight", "decay_factor"}
+# What of a provider's options an embedding takes too: where it is, and who pays.
+_ACCESS: Final = frozenset(
+    {
+        "api_base",
+        "api_key",
+        "api_version",
+        "base_url",
+        "custom_llm_provider",
+        "extra_headers",
+        "organization",
+        "timeout",
+    }
+)
+_HASHED: Final = 256  # buckets for comparisons; a bandit takes its own number
+
+
+def default_router_state() -> str:
+    """Return the URL or file of what the user's routers have learnt.
+
+    ``$CALIBRANT_ROUTER_STATE`` (a SQLAlchemy URL or a file), or else ``router.sqlite`` in ``$CALIBRANT_HOME``,
+    or else in ``calibrant`` in the user's folder for state (``$XDG_STATE_HOME``, ``~/.local/state``).
+    """
+    named = os.environ.get("CALIBRANT_ROUTER_STATE")
+    if named:
+        return named
+    home = os.environ.get("CALIBRANT_HOME")
+    if home:
+        return str(Path(home).expanduser() / "router.sqlite")
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
+    # The standard says that a relative path is to be ignored.
+    folder = state if state.is_absolute() else Path.home() / ".local" / "state"
+    return str(folder / "calibrant" / "router.sqlite")
+
+
+def open_router(settings: RoutingSettings, *, rng: np.random.Generator | None = None) -> Router:
+    """Return the strategy that a section describes, without experience.
+
+    Parameters
+    ----------
+    settings : RoutingSettings
+        The section.
+    rng : numpy Generator, optional
+        What it draws from; None takes a fresh one.
+
+    Raises
+    ------
+    ConfigurationError
+        The strategy takes a setting for wrong.
+    """
+    kind, described = _STRATEGIES[settings.strategy]
+    router: Router = kind(settings.names, **described(settings), rng=rng)
+    return router
+
+
+def _triage(settings: RoutingSettings) -> dict[str, Any]:
+    if settings.triage is None:  # the section refuses it
+        raise ConfigurationError("Expected [routing.triage] for routing = 'triage', got none: add it.")
+    return {
+        "tiers": settings.triage.tiers.model_dump(exclude_none=True),
+        "context_windows": _known(settings, "context_window"),
+    }
+
+
+# What makes a strategy, and from what beside the providers' names.
+_STRATEGIES: Final[
+    Mapping[RoutingStrategy, tuple[type[Any], Callable[[RoutingSettings], dict[str, Any]]]]
+] = {
+    "none": (FixedRouter, lambda _: {}),
+    "ema": (
+        EMARouter,
+        lambda own: {"alpha": own.router_ema_alpha, "reorder_interval": own.router_reorder_interval},
+    ),
+    "thompson": (ThompsonRouter, lambda own: {"decay": own.thompson_decay}),
+    "task": (TaskRouter, lambda own: {"tasks": own.tasks}),
+    "cascade": (
+        CascadeRouter,
+        lambda own: own.cascade.model_dump(exclude={"judge_provider"}) | {"costs": _known(own, "cost")},
+    ),
+    "triage": (TriageRouter, _triage),
+    "bandit": (
+        BanditRouter,
+        lambda own: own.bandit.model_dump(include=_LINUCB) | {"costs": _known(own, "cost")},
+    ),
+}
+
+
+def _known(settings: RoutingSettings, key: str) -> dict[str, Any] | None:
+    """Return what is said of providers under a key; None where nothing is."""
+    found = {own.label: getattr(own, key) for own in settings.providers}
+    return {name: value for name, value in found.items() if value is not None} or None
+
+
+def open_routed_client(
+    settings: RoutingSettings,
+    *,
+    task_name: str,
+    rng: np.random.Generator | None = None,
+) -> RoutedClient:
+    """Return a client that asks the providers of a section in the order its strategy takes.
+
+    Parameters
+    ----------
+    settings : RoutingSettings
+        The section.
+    task_name : str
+        What the requests belong to: the strategy ``task`` looks it up, and what is learnt is kept under it.
+    rng : numpy Generator, optional
+        What the strategy draws from; None takes a fresh one.
+
+    Returns
+    -------
+    RoutedClient
+        Closing it writes down what was learnt and frees all that was opened for it.
+
+    Raises
+    ------
+    ConfigurationError
+        A provider cannot be opened, or a setting does not fit.
+    """
+    with ExitStack() as opened:
+        clients = {own.label: _client(own, opened) for own in settings.providers}
+        embedder = _embedder(settings, opened)
+        routed = RoutedClient(
+            [_provider(own, clients[own.label]) for own in settings.providers],
+            router=_shared(open_router(settings, rng=rng), settings, task_name, opened),
+            embedder=embedder,
+            task=task_name,
+            cooldown_seconds=settings.cooldown_seconds,
+            allowed_failures=settings.allowed_failures,
+            owned=True,
+            **_parts(settings, clients),
+        )
+        opened.pop_all()
+    return routed
+
+
+def _client(own: RoutingProviderSettings, opened: ExitStack) -> Client:
+    client = open_client(
+        own.name, space=own.space, concurrency=own.concurrency, options=provider_options(own)
+    )
+    opened.callback(client.close)
+    return client
+
+
+def provider_options(own: RoutingProviderSettings) -> dict[str, Any]:
+    """Return the options of a provider, its address among them."""
+    return dict(own.options) | ({} if own.api_base is None else {"api_base": own.api_base})
+
+
+def _provider(own: RoutingProviderSettings, client: Client) -> Provider:
+    return Provider(
+        own.label,
+        client,
+        concurrency=own.concurrency,
+        options=call_options(provider_options(own)),
+        cost=own.cost,
+        context_window=own.context_window,
+        space=own.space,
+    )
+
+
+def _shared(router: Router, settings: RoutingSettings, task_name: str, opened: ExitStack) -> Router:
+    """Return the strategy with what it has learnt, if there is anything to learn."""
+    if settings.strategy in _WITHOUT_STATE:
+        return router
+    state = open_router_state(settings.state_place or default_router_state(), scope=task_name)
+    shared = SharedRouter(router, state)
+    opened.callback(shared.close)
+    return shared
+
+
+def _parts(settings: RoutingSettings, clients: Mapping[str, Client]) -> dict[str, Any]:
+    """Return what a strategy has besides its order."""
+    parts: dict[str, Any] = {}
+    if settings.strategy == "cascade" and settings.cascade.classifier_mode == "judge":
+        parts["judge"] = clients[settings.cascade.judge_provider or ""]
+    if settings.strategy == "triage" and settings.triage is not None:
+        parts["triage"] = clients[settings.triage.triage_provider]
+        parts["helper_seconds"] = settings.triage.timeout_seconds
+    if settings.quality_gate > 0 and len(clients) > 1:
+        parts["gate"] = QualityGate(settings.quality_gate)
+    if settings.coherence.enabled:
+        own = settings.coherence.model_dump(exclude={"enabled", "embedding_provider"})
+        parts["coherence"] = CoherenceMonitor(**own)
+    return parts
+
+
+def _embedder(settings: RoutingSettings, opened: ExitStack) -> CachedEmbedder | None:
+    """Return what embeds texts, if anything needs it."""
+    name = settings.embedder
+    if name is None:
+        return None
+    own = next((provider for provider in settings.providers if provider.label == name), None)
+    access = {} if own is None else provider_options(own)
+    bandit = settings.bandit
+    dim = bandit.dim if settings.strategy == "bandit" else _HASHED if name == "hashing" else 1
+    embedder = open_embedder(
+        name if own is None else own.name,
+        dim=dim,
+        options={option: value for option, value in access.items() if option in _ACCESS},
+    )
+    opened.callback(embedder.close)
+    return CachedEmbedder(
+        embedder,
+        dim=dim,
+        cache_size=bandit.cache_size,
+        timeout_seconds=bandit.embedding_timeout_ms / 1000,
+    )

@@ -1,0 +1,166 @@
+"""Exponential moving averages of success and latency."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from calibrant.core import ConfigurationError, StateError
+from calibrant.routing._base import CountingRouter, stored_numbers
+from calibrant.routing._protocol import Observation, RoutingRequest
+
+__all__ = ["EMARouter"]
+
+_SUCCESS = 1.0
+_LATENCY_SECONDS = 0.5
+_SECONDS_PER_SUCCESS = 10.0  # so much latency weighs as much as failing always
+
+
+class EMARouter(CountingRouter):
+    """Orders providers by moving averages of their success and latency, without ever exploring.
+
+    Every average ``x`` takes in a value ``v`` as ``alpha v + (1 - alpha) x``. A provider's score is the average
+    of its success, minus that of its latency over 10 seconds, minus that of its penalties; averages begin at 1,
+    half a second and 0, so that a provider that was never asked scores 0.95. Providers are sorted by score, equal
+    ones as they were declared.
+
+    Rate limits are failures. A call that failed raises the average of the latency where it took longer, as a
+    timeout does, and never lowers it: failing fast is not being fast. The first answer after an outage
+    (`Observation.recovered`) puts success back to where it began before it counts, and so latency where it
+    was higher, as nothing else would bring the provider forward again.
+
+    Parameters
+    ----------
+    providers : sequence of str
+        At least one, each once.
+    alpha : float, default 0.1
+        Weight of a new value, in (0, 1].
+    reorder_interval : int, default 10
+        Observations after which providers are sorted anew, at least 0; 0 keeps the declared order for ever.
+    rng : Generator or int, optional
+        Not used; every strategy takes it.
+
+    Raises
+    ------
+    ConfigurationError
+        An argument is out of its range.
+    """
+
+    strategy = "ema"
+
+    def __init__(
+        self,
+        providers: Sequence[str],
+        *,
+        alpha: float = 0.1,
+        reorder_interval: int = 10,
+        rng: np.random.Generator | int | None = None,  # noqa: ARG002
+    ) -> None:
+        super().__init__(providers)
+        if not isinstance(alpha, int | float) or not 0.0 < alpha <= 1.0:
+            raise ConfigurationError(f"Expected alpha in (0, 1], got {alpha!r}.")
+        if (
+            not isinstance(reorder_interval, int)
+            or isinstance(reorder_interval, bool)
+            or reorder_interval < 0
+        ):
+            raise ConfigurationError(
+                f"Expected reorder_interval to be a whole number of at least 0, got {reorder_interval!r}."
+            )
+        self._alpha = float(alpha)
+        self._interval = reorder_interval
+        self._forget()
+
+    def _forget(self) -> None:
+        """Begin without experience."""
+        count = len(self._providers)
+        self._counts = [0] * count
+        self._success, self._latency = [_SUCCESS] * count, [_LATENCY_SECONDS] * count
+        self._penalty = [0.0] * count
+        self._unsorted = 0
+        self._order = list(self._providers)
+
+    def order(self, request: RoutingRequest | None = None) -> list[str]:  # noqa: ARG002
+        """Return all providers as they were sorted last."""
+        return self._order.copy()
+
+    def record(self, observation: Observation) -> None:
+        """Take a call into the averages of its provider; sort when it is time.
+
+        Raises
+        ------
+        ConfigurationError
+            The provider is unknown.
+        """
+        number, alpha = self._count(observation), self._alpha
+        keep = 1.0 - alpha
+        done, seconds = observation.success, float(observation.latency_seconds)
+        if observation.recovered and done:
+            self._success[number] = _SUCCESS
+            self._latency[number] = min(self._latency[number], _LATENCY_SECONDS)
+        self._success[number] = (alpha if done else 0.0) + keep * self._success[number]
+        self._penalty[number] = alpha * float(observation.penalty) + keep * self._penalty[number]
+        if done or seconds > self._latency[number]:
+            self._latency[number] = alpha * seconds + keep * self._latency[number]
+        self._unsorted += 1
+        if self._unsorted == self._interval:
+            self._sort()
+
+    def _score(self, number: int) -> float:
+        return self._success[number] - self._latency[number] / _SECONDS_PER_SUCCESS - self._penalty[number]
+
+    def _sort(self) -> None:
+        """Order providers by score; the sort is stable."""
+        scores = [-self._score(number) for number in range(len(self._providers))]
+        self._order = [
+            self._providers[number] for number in sorted(range(len(scores)), key=scores.__getitem__)
+        ]
+        self._unsorted = 0
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the averages as JSON values."""
+        columns = {"success": self._success, "latency_seconds": self._latency, "penalty": self._penalty}
+        return self._record_of(columns)
+
+    def restore(self, snapshot: Mapping[str, Any] | None) -> None:
+        """Take over the averages in a snapshot and sort by them; None forgets everything.
+
+        Providers that are no longer there are left out, new ones begin without experience.
+
+        Raises
+        ------
+        StateError
+            A value is missing, not finite or out of its range; nothing is changed.
+        """
+        names = ("success", "latency_seconds", "penalty")
+        stored = (
+            {}
+            if snapshot is None
+            else stored_numbers(snapshot, strategy=self.strategy, providers=self._providers, names=names)
+        )
+        for provider, values in stored.items():
+            if not (0.0 <= values["success"] <= 1.0 and 0.0 <= values["penalty"] <= 1.0) or (
+                values["latency_seconds"] < 0.0
+            ):
+                raise StateError(
+                    f"Expected success and penalty of {provider!r} in [0, 1] and latency_seconds of at least 0, "
+                    f"got {values}: reset the record."
+                )
+        self._forget()
+        for provider, values in stored.items():
+            number = self._numbers[provider]
+            self._counts[number] = int(values["observations"])
+            self._success[number], self._penalty[number] = values["success"], values["penalty"]
+            self._latency[number] = values["latency_seconds"]
+        if self._interval:
+            self._sort()
+
+    def _values(self, number: int) -> dict[str, float]:
+        return {
+            "success": self._success[number],
+            "latency_seconds": self._latency[number],
+            "penalty": self._penalty[number],
+            "score": self._score(number),
+        }

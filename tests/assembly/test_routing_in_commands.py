@@ -1,0 +1,275 @@
+"""classify, evaluate and optimize on a task with [routing]: as on one model, and what each provider did."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from calibrant.cli import app
+from calibrant.core import ConfigurationError, Task
+from calibrant.inference import Classifier
+from calibrant.testing import FaultServer
+
+WriteTask = Callable[..., Path]
+
+SECTION = """
+[routing]
+{keys}
+[[routing.providers]]
+name = "openai/first"
+alias = "broken"
+api_base = "{broken}"
+options = {{ api_key = "k" }}
+[[routing.providers]]
+name = "openai/second"
+alias = "healthy"
+api_base = "{healthy}"
+cost = 0.25
+options = {{ api_key = "k" }}
+"""
+EMA = 'routing = "ema"\nrouter_reorder_interval = 1\nstate = "router.json"\n'
+ROWS = [{"input": f"{number} a cat", "answer": "cat"} for number in range(12)]
+
+
+def run(*arguments: object) -> Result:
+    """Run the command line in this process."""
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+def broken(_number: int, _body: object) -> str:
+    """Answer nothing."""
+    return "503"
+
+
+@pytest.fixture
+def servers() -> Iterator[tuple[FaultServer, FaultServer]]:
+    """Return a server that always fails and one that never does."""
+    with FaultServer(["cat", "dog"], faults=broken) as first, FaultServer(["cat", "dog"]) as second:
+        yield first, second
+
+
+Servers = tuple[FaultServer, FaultServer]
+
+
+@pytest.fixture
+def task(write_task: WriteTask, servers: Servers) -> Callable[..., Path]:
+    """Return a function that writes a task that both servers may answer."""
+    first, second = servers
+
+    def write(keys: str = EMA, extra: str = "") -> Path:
+        section = SECTION.format(keys=keys, broken=first.api_base, healthy=second.api_base)
+        return write_task(extra=section + extra, test=ROWS)
+
+    return write
+
+
+WriteRouted = Callable[..., Path]
+
+
+def table(result: Result) -> list[list[str]]:
+    """Return the cells of all printed lines."""
+    return [re.split(r" {2,}", line) for line in result.stdout.splitlines()]
+
+
+# --- classify -----------------------------------------------------------------------------------
+
+
+def test_classify_asks_who_answers(task: WriteRouted, servers: Servers, tmp_path: Path) -> None:
+    """And writes down what was learnt before it ends."""
+    result = run("classify", task(), "--text", "a cat", "--text", "a dog")
+    assert result.exit_code == 0, result.stderr
+    assert [line.split("\t")[0] for line in result.stdout.splitlines()] == ["cat", "dog"]
+    assert all(server.requests for server in servers)
+    record = json.loads((tmp_path / "router.json").read_text())
+    assert "broken" in json.dumps(record)
+
+
+def test_a_model_on_the_command_line_is_asked_alone(
+    task: WriteRouted, servers: Servers, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Instead of all providers, which is said."""
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    monkeypatch.setenv("OPENAI_API_BASE", servers[1].api_base)
+    result = run("classify", task(), "--text", "a cat", "--model", "openai/x")
+    assert result.exit_code == 0, result.stderr
+    assert [len(server.requests) for server in servers] == [0, 1]
+    (message,) = [record.message for record in caplog.records if "alone" in record.message]
+    assert message == "openai/x alone is asked: the task's routing and its settings are not used."
+
+
+def test_a_mistake_in_the_section_is_bad_input(task: WriteRouted, servers: Servers) -> None:
+    """With its line, and before anybody is asked."""
+    result = run(
+        "classify", task('routing = "cascade"\ncascade = { cost_tiers = ["nobody"] }'), "--text", "x"
+    )
+    assert result.exit_code == 2
+    assert "task.toml:13: routing.cascade.cost_tiers: Input should be one of the providers" in result.stderr
+    assert [len(server.requests) for server in servers] == [0, 0]
+
+
+def test_commands_that_ask_one_model_refuse_several(
+    task: WriteRouted, tmp_path: Path, servers: Servers
+) -> None:
+    """By name, with what to do."""
+    with pytest.raises(ConfigurationError, match=r"got the \[routing\] of task 'animals': name one model"):
+        Classifier.from_task(Task.from_file(task()))
+    result = run("batch", "submit", task(), "--out", tmp_path / "batch")
+    assert result.exit_code == 2
+    assert "Expected a task with one model, got the [routing] of task 'animals'" in result.stderr
+    assert [len(server.requests) for server in servers] == [0, 0]
+
+
+# --- evaluate -----------------------------------------------------------------------------------
+
+
+def test_evaluate_says_what_became_of_every_provider(
+    task: WriteRouted, servers: Servers, tmp_path: Path
+) -> None:
+    """Calls, failures, time, tokens and cost; every row is answered all the same."""
+    result = run("evaluate", task(), "--out", tmp_path / "out", "--no-cache", "--concurrency", "1")
+    assert result.exit_code == 0, result.stderr
+    lines = table(result)
+    start = next(number for number, line in enumerate(lines) if line[0] == "provider")
+    assert lines[start] == ["provider", "calls", "failed", "turned down", "mean latency", "tokens", "cost"]
+    first, second = lines[start + 1], lines[start + 2]
+    asked = [len(server.requests) for server in servers]
+    assert first[:4] == ["broken", str(asked[0]), str(asked[0]), "0"]
+    assert second[:4] == ["healthy", "12", "0", "0"]
+    assert second[6] == "$3.0000"
+    assert 1 <= asked[0] <= 3
+    assert lines[1][:2] == ["accuracy, all rows", lines[1][1]]
+    assert lines[1][1].startswith("1.000")
+
+
+def test_evaluate_puts_the_providers_into_its_json(task: WriteRouted, tmp_path: Path) -> None:
+    """Beside the numbers of the run."""
+    result = run("evaluate", task(), "--out", tmp_path / "out", "--no-cache", "--json")
+    record = json.loads(result.stdout)
+    routing = record["routing"]
+    assert routing["strategy"] == "ema"
+    assert [one["provider"] for one in routing["providers"]] == ["broken", "healthy"]
+    assert routing["providers"][1]["calls"] == 12
+    assert routing["helpers"] == {}
+    assert record["model"] == "routed:ema(broken, healthy)"
+
+
+def test_the_state_is_the_owner_s_and_the_next_run_begins_with_it(
+    task: WriteRouted, servers: Servers, tmp_path: Path
+) -> None:
+    """The provider that failed is not tried first again."""
+    path = task()
+    assert run("evaluate", path, "--out", tmp_path / "one", "--no-cache").exit_code == 0
+    state = tmp_path / "router.json"
+    assert stat.S_IMODE(state.stat().st_mode) == 0o600
+    asked = len(servers[0].requests)
+    assert asked >= 1
+    assert run("evaluate", path, "--out", tmp_path / "two", "--no-cache").exit_code == 0
+    assert len(servers[0].requests) == asked
+    assert len(servers[1].requests) == 24
+
+
+def test_a_run_that_is_there_already_has_no_such_table(task: WriteRouted, tmp_path: Path) -> None:
+    """Nobody was asked."""
+    path = task()
+    assert run("evaluate", path, "--out", tmp_path / "out", "--no-cache").exit_code == 0
+    again = run("evaluate", path, "--out", tmp_path / "out", "--no-cache")
+    assert again.exit_code == 0, again.stderr
+    assert "mean latency" not in again.stdout
+    record = json.loads(run("evaluate", path, "--out", tmp_path / "out", "--no-cache", "--json").stdout)
+    assert [one["calls"] for one in record["routing"]["providers"]] == [0, 0]
+
+
+def test_one_model_has_no_such_table(
+    write_task: WriteTask, servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither on the terminal nor in the JSON."""
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    path = write_task(extra=f'\n[model]\nname = "openai/x"\napi_base = "{servers[1].api_base}"\n', test=ROWS)
+    result = run("evaluate", path, "--out", tmp_path / "out", "--no-cache")
+    assert result.exit_code == 0, result.stderr
+    assert "mean latency" not in result.stdout
+    again = run("evaluate", path, "--out", tmp_path / "out", "--no-cache", "--json")
+    assert "routing" not in json.loads(again.stdout)
+
+
+def test_evaluate_names_judges_and_who_is_left_out(
+    task: WriteRouted, servers: Servers, tmp_path: Path
+) -> None:
+    """Under the table; a judge that cannot grade is seen there."""
+    keys = (
+        'routing = "cascade"\nallowed_failures = 1\ncooldown_seconds = 100\n'
+        'cascade = { classifier_mode = "judge", judge_provider = "healthy", cost_tiers = ["healthy", "broken"] }'
+    )
+    result = run("evaluate", task(keys), "--out", tmp_path / "out", "--no-cache", "--concurrency", "1")
+    assert result.exit_code == 0, result.stderr
+    (judge,) = [line for line in result.stdout.splitlines() if line.startswith("judge: ")]
+    assert re.fullmatch(r"judge: 12 calls, 0 failed, 12 replies of no use, [\d,]+ \+ \d+ tokens, -", judge)
+    assert not servers[0].requests
+    keys = "allowed_failures = 1\ncooldown_seconds = 100"
+    result = run("evaluate", task(keys), "--out", tmp_path / "two", "--no-cache", "--concurrency", "1")
+    assert re.search(r"^left out for failing: broken for \d+ s$", result.stdout, re.MULTILINE)
+    assert len(servers[0].requests) == 1
+
+
+# --- cascades -----------------------------------------------------------------------------------
+
+MEMBERS = """
+[cascade]
+confidence_method = "label_probability"
+threshold = 0.5
+[[cascade.models]]
+name = "routed"
+alias = "many"
+[[cascade.models]]
+name = "openai/last"
+api_base = "{healthy}"
+options = {{ api_key = "k" }}
+"""
+
+
+def test_a_cascade_may_ask_the_providers(task: WriteRouted, servers: Servers, tmp_path: Path) -> None:
+    """As one of its models; both tables are printed."""
+    path = task(extra=MEMBERS.format(healthy=servers[1].api_base))
+    result = run("evaluate", path, "--out", tmp_path / "out", "--no-cache", "--concurrency", "1")
+    assert result.exit_code == 0, result.stderr
+    lines = table(result)
+    (many,) = [line for line in lines if line[0] == "many"]
+    assert many[1:3] == ["12 (100.0 %)", "12 (100.0 %)"]
+    (healthy,) = [line for line in lines if line[0] == "healthy"]
+    assert healthy[1:3] == ["12", "0"]
+    assert (tmp_path / "router.json").exists()
+
+
+# --- optimize -----------------------------------------------------------------------------------
+
+BUDGET = ("--max-metric-calls", "60", "--minibatch-size", "2", "--seed", "0")
+
+
+def test_optimize_searches_for_a_prompt_of_all_providers(
+    task: WriteRouted, servers: Servers, tmp_path: Path
+) -> None:
+    """A second start asks nobody."""
+    out = tmp_path / "out"
+    result = run("optimize", task(), *BUDGET, "--out", out, "--json")
+    assert result.exit_code == 0, result.stderr
+    record = json.loads(result.stdout)
+    assert record["model"] == "routed:ema(broken, healthy)"
+    asked = [len(server.requests) for server in servers]
+    assert all(asked)
+    again = run("optimize", task(), *BUDGET, "--out", out, "--json")
+    assert again.exit_code == 0, again.stderr
+    assert [len(server.requests) for server in servers] == asked
+
+
+def test_optimize_corrects_no_prior_of_several_providers(task: WriteRouted, servers: Servers) -> None:
+    """Each has one of its own."""
+    result = run("optimize", task(), "--prior-correction", "batch")
+    assert result.exit_code == 2
+    assert "Expected no --prior-correction batch beside [routing]" in result.stderr
+    assert [len(server.requests) for server in servers] == [0, 0]
