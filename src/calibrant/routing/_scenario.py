@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core import ConfigurationError
+from calibrant.routing._numbers import is_number
 from calibrant.routing._protocol import check_providers
 from calibrant.routing._recording import Recording
 
@@ -183,17 +183,10 @@ def _check_numbers(who: str, stated: SimulatedProvider | Change) -> None:
             continue
         numbers = np.atleast_1d(np.asarray(value, dtype=object))
         good = numbers.ndim == 1 and numbers.size > 0 and (name == "success" or numbers.size == 1)
-        if not good or not all(_is_in(number, most) for number in numbers):
+        if not good or not all(is_number(number) and 0.0 <= number <= most for number in numbers):
             raise ConfigurationError(
                 f"Expected {name} of {who!r} in [0, {most:g}] and finite, got {value!r}."
             )
-
-
-def _is_in(number: object, most: float) -> bool:
-    """Return whether something is a finite number in [0, most]."""
-    if isinstance(number, bool) or not isinstance(number, int | float):
-        return False
-    return 0.0 <= number <= most and math.isfinite(number)
 
 
 def _by_kind(value: float | Sequence[float], kind: NDArray[np.int64]) -> Array:
