@@ -151,6 +151,8 @@ def test_contexts_have_length_one_and_tell_the_kinds_apart() -> None:
         lambda: Scenario(providers=providers(0.5), dim=0),
         lambda: Scenario(providers=providers(0.5), noise=-1.0),
         lambda: Scenario(providers=providers(0.5), noise=NAN),
+        lambda: Scenario(providers=providers(0.5), noise="much"),  # type: ignore[arg-type]
+        lambda: Scenario(providers=providers(0.5), dim=2.5),  # type: ignore[arg-type]
         lambda: Scenario(providers=providers(0.5)).draw(0, np.random.default_rng(0)),
     ],
 )
