@@ -30,7 +30,9 @@ class BanditRouter:
     A request is the first `dim` entries of its embedding, scaled to length 1. Every provider has a
     linear model of its reward with an upper confidence bound (`LinUCB` states the recursion); providers
     are ordered by that bound, ties as they were declared. One that was never asked has the widest
-    bound, so no separate warm-up is needed.
+    bound, so no separate warm-up is needed. As in the paper there is no constant term: that one provider
+    is the best for all requests is learnt by what their embeddings have in common, and slowly where
+    that is little.
 
     **Reward.** An answer earns ``clamp(quality - cost_weight * cost_fraction, -1, 1)``; a failed call
     -0.5, a rate limit -1 (twice as much, as with Thompson sampling). `cost_fraction` in [0, 1] is what

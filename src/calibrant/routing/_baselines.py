@@ -1,0 +1,102 @@
+"""Simple strategies that simulations measure the others by; nobody should route with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from calibrant.core import ConfigurationError
+from calibrant.routing._base import CountingRouter
+from calibrant.routing._protocol import Observation, RoutingRequest
+
+__all__ = ["EpsilonGreedy", "RoundRobin"]
+
+
+class RoundRobin(CountingRouter):
+    """Asks providers in turn.
+
+    Parameters
+    ----------
+    providers : sequence of str
+        At least one, each once.
+    rng : Generator or int, optional
+        Not used; every strategy takes it.
+
+    Raises
+    ------
+    ConfigurationError
+        The providers cannot be used.
+    """
+
+    strategy = "round-robin"
+
+    def __init__(
+        self,
+        providers: Sequence[str],
+        *,
+        rng: np.random.Generator | int | None = None,  # noqa: ARG002
+    ) -> None:
+        super().__init__(providers)
+        self._next = 0
+
+    def order(self, request: RoutingRequest | None = None) -> list[str]:  # noqa: ARG002
+        """Return all providers, from the next one on."""
+        first = self._next
+        self._next = (first + 1) % len(self._providers)
+        return [*self._providers[first:], *self._providers[:first]]
+
+
+class EpsilonGreedy(CountingRouter):
+    """Asks a random provider now and then, else the one with the highest share of answers so far.
+
+    Providers that were never asked count as having answered always.
+
+    Parameters
+    ----------
+    providers : sequence of str
+        At least one, each once.
+    epsilon : float, default 0.1
+        Probability in [0, 1] of a random first provider.
+    rng : Generator or int, optional
+        Randomness; a fresh one by default.
+
+    Raises
+    ------
+    ConfigurationError
+        An argument is out of its range.
+    """
+
+    strategy = "epsilon-greedy"
+
+    def __init__(
+        self, providers: Sequence[str], *, epsilon: float = 0.1, rng: np.random.Generator | int | None = None
+    ) -> None:
+        super().__init__(providers)
+        if not 0.0 <= epsilon <= 1.0:
+            raise ConfigurationError(f"Expected epsilon in [0, 1], got {epsilon!r}.")
+        self._epsilon = epsilon
+        self._rng = np.random.default_rng(rng)
+        self._answers = [0] * len(self._providers)
+
+    def order(self, request: RoutingRequest | None = None) -> list[str]:  # noqa: ARG002
+        """Return all providers by their share of answers; now and then a random one first."""
+        share = [
+            answers / count if count else 1.0
+            for answers, count in zip(self._answers, self._counts, strict=True)
+        ]
+        numbers = sorted(range(len(share)), key=share.__getitem__, reverse=True)
+        if self._rng.random() < self._epsilon:
+            first = int(self._rng.integers(len(numbers)))
+            numbers.sort(key=lambda number: number != first)
+        return [self._providers[number] for number in numbers]
+
+    def record(self, observation: Observation) -> None:
+        """Count a call, and whether an answer came.
+
+        Raises
+        ------
+        ConfigurationError
+            The provider is unknown.
+        """
+        self._answers[self._count(observation)] += observation.success

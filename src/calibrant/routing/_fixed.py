@@ -1,0 +1,91 @@
+"""Orders that are declared: strategies that learn nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from calibrant.core import ConfigurationError
+from calibrant.routing._base import CountingRouter
+from calibrant.routing._protocol import RoutingRequest
+
+__all__ = ["FixedRouter", "TaskRouter"]
+
+
+class FixedRouter(CountingRouter):
+    """Asks providers in the order in which they were declared.
+
+    Parameters
+    ----------
+    providers : sequence of str
+        At least one, each once.
+    rng : Generator or int, optional
+        Not used; every strategy takes it.
+
+    Raises
+    ------
+    ConfigurationError
+        The providers cannot be used.
+    """
+
+    strategy = "none"
+
+    def __init__(
+        self,
+        providers: Sequence[str],
+        *,
+        rng: np.random.Generator | int | None = None,  # noqa: ARG002
+    ) -> None:
+        super().__init__(providers)
+
+    def order(self, request: RoutingRequest | None = None) -> list[str]:  # noqa: ARG002
+        """Return all providers as they were declared."""
+        return list(self._providers)
+
+
+class TaskRouter(CountingRouter):
+    """Asks the provider first that a table names for the request's task, then the others as declared.
+
+    A request without a task, or of one that is not in the table, keeps the declared order.
+
+    Parameters
+    ----------
+    providers : sequence of str
+        At least one, each once.
+    tasks : mapping of str to str
+        The provider of every task, by the task's name.
+    rng : Generator or int, optional
+        Not used; every strategy takes it.
+
+    Raises
+    ------
+    ConfigurationError
+        The providers cannot be used, or the table names one that is not among them.
+    """
+
+    strategy = "task"
+
+    def __init__(
+        self,
+        providers: Sequence[str],
+        *,
+        tasks: Mapping[str, str],
+        rng: np.random.Generator | int | None = None,  # noqa: ARG002
+    ) -> None:
+        super().__init__(providers)
+        if not isinstance(tasks, Mapping):
+            raise ConfigurationError(f"Expected a table from task to provider, got {tasks!r:.80}.")
+        self._orders: dict[str, list[str]] = {}
+        for task, first in tasks.items():
+            if first not in self._providers:
+                raise ConfigurationError(
+                    f"Expected the provider of task {task!r} to be one of {', '.join(self._providers)}, "
+                    f"got {first!r:.80}."
+                )
+            self._orders[task] = [first, *(name for name in self._providers if name != first)]
+
+    def order(self, request: RoutingRequest | None = None) -> list[str]:
+        """Return all providers, the task's at the front."""
+        task = None if request is None else request.task
+        return list(self._orders.get(task, self._providers) if task is not None else self._providers)
