@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -22,6 +23,8 @@ _VERSION: Final = 1
 _FAILED: Final = -0.5
 _RATE_LIMITED: Final = -1.0
 _MOST_DIMENSIONS: Final = 1024
+# Squares of lengths that neither overflow nor lose digits; beyond, more care is taken.
+_PLAIN: Final = (1e-200, 1e200)
 
 
 class BanditRouter:
@@ -229,6 +232,9 @@ class BanditRouter:
                 "choose a larger model of embeddings or a smaller dim."
             )
         vector = vector[: self._dim]
+        square = float(vector @ vector)
+        if _PLAIN[0] < square < _PLAIN[1]:
+            return vector / math.sqrt(square)
         if not np.isfinite(vector).all():
             raise ConfigurationError("Expected an embedding of finite numbers, got NaN or infinity.")
         return unit_vector(vector)
