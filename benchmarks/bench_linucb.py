@@ -5,8 +5,8 @@
 1. `LinUCB` (dim 64, five arms, decay 0.99) beside the closed form of the same recursion: A and b summed over all
    records at once, theta from numpy.linalg.solve. Largest absolute errors (bar: 1e-8) and condition number.
 2. `BanditRouter.order` and `.record` together, without the embedding, in microseconds by dim: the least median of five
-   parts of the rounds, as other processes only add to it, and the mean of all. Bars: 100 at dim 64, and at most 2 for the
-   exponent of the power of dim fitted to the medians (O(dim^2) work beside a part that does not grow must stay
+   parts of the rounds, as other processes only add to it, and the mean of all. Bars: 100 at dim 64, and at most 2 for
+   the exponent of the power of dim fitted to the medians (O(dim^2) work beside a part that does not grow must stay
    below). The peer decides and learns by the textbook: it decays A towards the identity at every record and
    inverts the matrix of every arm for every decision.
 

@@ -232,7 +232,7 @@ class BanditRouter:
                 "choose a larger model of embeddings or a smaller dim."
             )
         vector = vector[: self._dim]
-        square = float(vector @ vector)
+        square = float(np.dot(vector, vector))  # not @, which warns when it overflows
         if _PLAIN[0] < square < _PLAIN[1]:
             return vector / math.sqrt(square)
         if not np.isfinite(vector).all():
