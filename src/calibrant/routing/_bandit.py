@@ -23,8 +23,8 @@ _VERSION: Final = 1
 _FAILED: Final = -0.5
 _RATE_LIMITED: Final = -1.0
 _MOST_DIMENSIONS: Final = 1024
-# Squares of lengths that neither overflow nor lose digits; beyond, more care is taken.
-_PLAIN: Final = (1e-200, 1e200)
+# Numbers whose squares neither overflow nor lose digits; beyond, more care is taken.
+_PLAIN: Final = (1e-100, 1e100)
 
 
 class BanditRouter:
@@ -232,9 +232,8 @@ class BanditRouter:
                 "choose a larger model of embeddings or a smaller dim."
             )
         vector = vector[: self._dim]
-        square = float(np.dot(vector, vector))  # not @, which warns when it overflows
-        if _PLAIN[0] < square < _PLAIN[1]:
-            return vector / math.sqrt(square)
+        if _PLAIN[0] < np.abs(vector).max() < _PLAIN[1]:
+            return vector / math.sqrt(float(vector @ vector))
         if not np.isfinite(vector).all():
             raise ConfigurationError("Expected an embedding of finite numbers, got NaN or infinity.")
         return unit_vector(vector)
