@@ -94,6 +94,29 @@ def test_outcomes_come_as_often_as_stated_and_change_when_stated() -> None:
     assert rows.latencies()[[19_999, 20_000]].tolist() == [[2.0, 0.5], [2.0, 1.0]]
 
 
+def test_changes_happen_in_the_order_of_their_requests() -> None:
+    """However they are listed; those of kinds keep to the kind of each request."""
+    scenario = Scenario(
+        providers=providers((0.9, 0.1)),
+        changes=[
+            Change(at=60, provider="a", success=(0.2, 0.8)),
+            Change(at=30, provider="a", success=0.5),
+            Change(at=90, provider="a", quality=0.0),
+        ],
+        dim=3,
+    )
+    rows = scenario.draw(100, np.random.default_rng(0))
+    assert rows.expected is not None
+    assert rows.contexts is not None
+    found = rows.expected[:, 0]
+    assert set(found[:30]) == {0.9, 0.1}
+    assert set(found[30:60]) == {0.5}
+    assert set(found[60:90]) == {0.2, 0.8}
+    assert set(found[90:]) == {0.0}
+    likeness = rows.contexts[60:90] @ rows.contexts[:30].T
+    assert ((found[60:90] == 0.2) == (found[likeness.argmax(axis=1)] == 0.9)).all()
+
+
 def test_providers_answer_independently_of_each_other() -> None:
     """No luck is shared: outcomes of two providers on the same requests are uncorrelated."""
     rows = Scenario(providers=providers(0.5, 0.5)).draw(20_000, np.random.default_rng(1))
@@ -151,6 +174,8 @@ def test_contexts_have_length_one_and_tell_the_kinds_apart() -> None:
         lambda: Scenario(providers=providers(0.5), dim=0),
         lambda: Scenario(providers=providers(0.5), noise=-1.0),
         lambda: Scenario(providers=providers(0.5), noise=NAN),
+        lambda: Scenario(providers=providers(0.5), noise="much"),  # type: ignore[arg-type]
+        lambda: Scenario(providers=providers(0.5), dim=2.5),  # type: ignore[arg-type]
         lambda: Scenario(providers=providers(0.5)).draw(0, np.random.default_rng(0)),
     ],
 )
@@ -187,6 +212,7 @@ def test_a_reward_is_told_as_success_and_as_quality() -> None:
     assert [one.context.tolist() for one in spy.told if one.context is not None] == contexts.tolist()
     asked = [one.embedding.tolist() for one in spy.requests if one and one.embedding is not None]
     assert asked == contexts.tolist()
+    assert [one.request for one in spy.told] == spy.requests
 
 
 def test_unknown_quality_is_told_as_unknown_and_counts_as_one() -> None:
@@ -378,6 +404,16 @@ def test_a_fixed_choice_is_worth_the_mean_of_its_requests() -> None:
     )
 
 
+def test_two_matches_have_a_standard_error() -> None:
+    """Poor answers are told as failures on demand, here too."""
+    log = Recording(providers=("a",), success=[[1], [1]], quality=[[0.2], [0.8]])  # type: ignore[arg-type]
+    spy = Spy(("a",))
+    found = replay(log, {"spy": lambda _: spy}, quality_threshold=0.5)["spy"]
+    assert found.reward == pytest.approx(0.5)
+    assert found.standard_error == pytest.approx(0.3)
+    assert [one.success for one in spy.told] == [False, True]
+
+
 def test_a_choice_that_never_matches_has_no_estimate() -> None:
     """Nothing is made up."""
     log = Recording(providers=("a", "b"), success=[[1, NAN], [0, NAN]])  # type: ignore[arg-type]
@@ -512,14 +548,18 @@ def test_contexts_pay_where_they_matter() -> None:
 
 
 def test_turns_are_taken() -> None:
-    """From the first on, and round again; the others follow in order."""
+    """From the first on, and round again and again; the others follow in order."""
     router = RoundRobin(NAMES)
-    assert [router.order() for _ in range(4)] == [
-        ["a", "b", "c"],
-        ["b", "c", "a"],
-        ["c", "a", "b"],
-        ["a", "b", "c"],
-    ]
+    assert [router.order() for _ in range(8)] == 2 * [[*"abc"], [*"bca"], [*"cab"]] + [[*"abc"], [*"bca"]]
+
+
+def test_greed_tries_everybody_once() -> None:
+    """Providers that were never asked come before one that failed; equal ones stand as declared."""
+    router = EpsilonGreedy(NAMES, epsilon=0.0)
+    router.record(Observation(provider="a", success=False, latency_seconds=0.1))
+    assert router.order() == ["b", "c", "a"]
+    router.record(Observation(provider="c", success=True, latency_seconds=0.1))
+    assert router.order() == ["b", "c", "a"]
 
 
 def test_epsilon_is_the_share_of_random_choices() -> None:
