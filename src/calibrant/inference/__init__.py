@@ -26,6 +26,7 @@ from calibrant.inference._reader import AnswerReader
 from calibrant.inference._runner import Query, Runner
 from calibrant.inference._sampling import Sampling
 from calibrant.inference._several import Answers, ask_together
+from calibrant.inference._shared_router import SharedRouter
 from calibrant.inference.doctor import (
     Examination,
     Finding,
@@ -36,6 +37,7 @@ from calibrant.inference.doctor import (
     load_examination,
     save_examination,
 )
+from calibrant.inference.routed import HelperStats, Provider, ProviderStats, RoutedClient
 
 __all__ = [
     "AnswerReader",
@@ -53,6 +55,7 @@ __all__ = [
     "Finding",
     "Gate",
     "HashingEmbedder",
+    "HelperStats",
     "JsonService",
     "LabelCodes",
     "Limits",
@@ -61,12 +64,16 @@ __all__ = [
     "Model2VecEmbedder",
     "ModelLike",
     "OnPrediction",
+    "Provider",
+    "ProviderStats",
     "Query",
     "RemoteBatch",
     "RetryPolicy",
+    "RoutedClient",
     "Runner",
     "Sampling",
     "Scoring",
+    "SharedRouter",
     "Stop",
     "Thresholds",
     "Tolerance",

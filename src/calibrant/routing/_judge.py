@@ -49,6 +49,7 @@ _LONE = re.compile(
     rf"({_NUMBER})(?:\s*(?:/|out\s+of)\s*10(?:\.0+)?)?[\s*_`\"']*\.?[\s*_`\"']*",
     re.IGNORECASE,
 )
+_LONGEST: Final = 100  # characters of a number with all that may stand around it
 _DIGIT = re.compile(r"\d")
 
 
@@ -112,5 +113,5 @@ def read_judgement(text: str) -> float | None:
 
 
 def _lone(text: str) -> float | None:
-    match = _LONE.fullmatch(text)
+    match = _LONE.fullmatch(text) if len(text) <= _LONGEST else None
     return None if match is None else float(match[1])
