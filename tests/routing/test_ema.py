@@ -137,6 +137,18 @@ def test_an_interval_of_nought_never_sorts() -> None:
     assert router.order() == NAMES
 
 
+def test_restoring_begins_a_new_interval() -> None:
+    """What was recorded before it does not count towards the next sort."""
+    router = EMARouter(NAMES, reorder_interval=3)
+    for _ in range(2):
+        router.record(seen("a", success=False))
+    router.restore(None)
+    for number in range(3):
+        assert router.order() == NAMES, number
+        router.record(seen("a", success=False))
+    assert router.order() == ["b", "c", "a"]
+
+
 def test_equal_scores_stand_as_declared() -> None:
     """Whoever was asked."""
     router = EMARouter(["z", "y", "x", "w"], reorder_interval=1)
