@@ -177,7 +177,7 @@ class TestCounts:
         router = CascadeRouter(["a", "b"])
         for quality in (0.2, 0.9, None):
             router.record(Observation(provider="a", success=True, latency_seconds=0.1, quality=quality))
-        router.record(Observation(provider="a", success=False, latency_seconds=0.1))
+        router.record(Observation(provider="a", success=False, latency_seconds=0.1, quality=0.0))
         first, second = router.standings()
         assert (first.provider, first.observations) == ("a", 4)
         assert first.values == {"judged": 2, "mean_quality": pytest.approx(0.55)}

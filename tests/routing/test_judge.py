@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -53,6 +55,13 @@ class TestMessages:
         system, user = judge_messages(QUESTION, answer)
         assert known not in system["content"]
         assert answer in user["content"]
+
+    def test_a_code_that_is_in_the_text_is_passed_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """No text is known that holds its own; whatever the digest, the rule holds."""
+        digests = iter([b"\1" * 32, b"\2" * 32, b"\3" * 32])
+        monkeypatch.setattr(hashlib, "sha256", lambda _: SimpleNamespace(digest=lambda: next(digests)))
+        system, _ = judge_messages("01" * 20, "02" * 20)
+        assert "code 0303030303030303." in system["content"]
 
     def test_question_and_answer_cannot_trade_places_unnoticed(self) -> None:
         """The code depends on where one ends and the other begins."""
@@ -165,6 +174,7 @@ class TestReading:
             'The answer says {"score": 10}.\nMy grade: 1/10',
             "<think>7",
             "{" * 100_000,
+            "7" + " " * 50_000 + "x",
         ],
     )
     def test_anything_else_is_of_no_use_and_nothing_is_bent_into_range(self, reply: str) -> None:

@@ -45,6 +45,7 @@ SOUND = {
     "JSON zeros": json.dumps([[0] * 12] * 12),
     "JSON rows alike": json.dumps([{"label": "Sports"}] * 30),
     "JSON nested": '{"a": {"b": [1, 2, {"c": "deep"}]}}',
+    "words behind JSON": '{"a": 1} is the object; it opens with { and stays open in this text',
     "JSON with brackets in a text": '{"formula": "f(x) = [a, b) {"}',
     "single minus": "-3.5",
     "money": "€1,204.50",
@@ -65,7 +66,14 @@ SOUND = {
     "Could frame thy fearful symmetry?",
     "refrain": "Row, row, row your boat, gently down the stream. Merrily, merrily, merrily, merrily, "
     "life is but a dream.",
-    "laughter": "No, no, no, no!",
+    "laughter": "No, no, no, no, no, no!",
+    "a long scream": "He cried "
+    + "a" * 40
+    + " and ran down the stairs into the yard, where nobody was to be seen.",
+    "binary": "10" * 40,
+    "Brainfuck": "++++++++[>++++[>++>+++>+++>+<<<<-]>+>+>->>+[<]<-]>>.>---.+++++++..+++.",
+    "names among Russian": "Сервер понимает http, https, smtp, grpc, mqtt, sftp, html и xhtml, но только если "
+    "администратор заранее включил их в настройках.",
     "short sentences": "Stop. Look. Listen. Think. Breathe. Walk on.",
     "answers to six questions": "Yes. No. Yes. Yes. No. Yes.",
     "cities": "Paris. Rome. Berlin. Madrid. Vienna. Prague. Lisbon.",
@@ -85,7 +93,7 @@ SOUND = {
     "regex": r"^(?:\d{1,3}\.){3}\d{1,3}$",
     "LaTeX": r"\[ \int_0^1 x^2 \, dx = \frac{1}{3} \]",
     "protocols": "http, https, smtp, grpc, mqtt",
-    "acronyms": "HTTP TCP FTPS SMTP HTML XMLNS DNS BGP MQTT",
+    "acronyms": "HTTP TCP FTPS SMTP HTML XMLNS DNS BGP MQTT HTTPS GRPC SFTP",
     "footnote": "[1] Smith, On Rivers, 2019. [2] Jones, On Lakes, 2021.",
     "link": "[the manual](https://example.org) says so",
     "note": "[Note: the passage does not say]",
@@ -110,6 +118,12 @@ SOUND = {
     "apology of a customer": "I'm sorry, I cannot come to the appointment tomorrow.",
     "cannot help but": "I cannot help but smile when I read this review.",
     "no exact figure": "I can't provide an exact figure, but about three million people live there.",
+    "a customer's five stars": "I'm not able to give it five stars because the strap broke.",
+    "a senator": "I cannot support this candidate, says the senator.",
+    "a manager": "As an assistant manager, I cannot approve refunds above 50 euros.",
+    "a viewer": "I cannot discuss it without tears: the ending is that good.",
+    "declined invitation": "I have to decline the invitation.",
+    "letter of a company": "I'm sorry to hear that. Your refund is on its way.",
     "translation": "Lo siento, no puedo ir a la fiesta.",
     "thoughts first": "<think>Capital of France... Paris, surely.</think>\nParis",
     "thoughts without a beginning": "It must be Paris.</think>Paris",
@@ -174,6 +188,12 @@ DEGENERATE = {
     "decline": ("I must respectfully decline to answer.", "refused"),
     "rather not": ("I'd rather not discuss this topic.", "refused"),
     "unfortunately": ("Unfortunately, I cannot process your request at this time.", "refused"),
+    "cannot classify": ("I cannot classify this text because it contains hate speech.", "refused"),
+    "medical": ("I'm not able to provide medical advice.", "refused"),
+    "answer that": ("I can't answer that.", "refused"),
+    "not comfortable": ("I don't feel comfortable discussing that.", "refused"),
+    "not something": ("That's not something I can help with.", "refused"),
+    "decline at the end": ("I have to decline.", "refused"),
     "bold": ("**I can't help with that.**", "refused"),
     "in JSON": ('{"answer": "I\'m sorry, but I can\'t help with that."}', "refused"),
     "German": ("Es tut mir leid, aber dabei kann ich nicht helfen.", "refused"),
@@ -209,6 +229,10 @@ class TestQuality:
     @pytest.mark.parametrize("reason", [None, "stop", "tool_calls", "", "unheard of"])
     def test_other_reasons_to_end_say_nothing(self, reason: str | None) -> None:
         assert answer_quality("Paris", finish_reason=reason) == AnswerQuality(score=1.0)
+
+    @pytest.mark.parametrize("reason", ["tool_calls", "function_call"])
+    def test_calls_of_tools_need_no_text(self, reason: str) -> None:
+        assert answer_quality("", finish_reason=reason).score == 1.0
 
     def test_a_whole_json_document_lacks_nothing_even_at_the_limit(self) -> None:
         """Some models go on with line feeds behind it until they are stopped."""
@@ -268,14 +292,20 @@ def brute_force(words: list[str], window: int | None) -> float:
 
 class TestRepetitionAndHostileTexts:
     @given(
-        words=st.lists(st.sampled_from(["red", "Green", "blue", "7", "42"]), min_size=8, max_size=60),
-        window=st.none() | st.integers(4, 70),
+        words=st.lists(st.sampled_from(["red", "Green", "7"]), min_size=8, max_size=60),
+        window=st.none() | st.integers(4, 14),
     )
     def test_repetition_is_the_share_of_trigrams_that_came_before_in_the_worst_window(
         self, words: list[str], window: int | None
     ) -> None:
         expected = brute_force([word.lower() for word in words], window)
         assert repetition(" ".join(words), window_size=window) == pytest.approx(expected, abs=1e-12)
+
+    def test_every_window_of_a_long_text_is_counted_for_itself(self) -> None:
+        words = list(np.random.default_rng(3).choice(["red", "blue", "7", "42", "sky"], size=400))
+        for window in (4, 5, 9, 20, 60, 399, 400, 401):
+            expected = brute_force(words, window)
+            assert repetition(" ".join(words), window_size=window) == pytest.approx(expected, abs=1e-12)
 
     def test_a_text_said_twice_is_sound_and_three_times_is_not(self) -> None:
         assert answer_quality(f"{LETTER} {LETTER}").reasons == ()

@@ -154,7 +154,8 @@ class TestCounts:
     def test_a_fallback_after_a_failure_is_not_put_down_to_the_window(self) -> None:
         router = TriageRouter(["s", "m"], tiers={"simple": "s", "medium": "m"}, context_windows={"s": 10})
         router.record(observed("m", RoutingRequest(tier="simple", tokens=1)))
-        assert router.standings()[1].values["larger_window"] == 0
+        router.record(observed("s", RoutingRequest(tier="simple", tokens=9)))
+        assert [standing.values["larger_window"] for standing in router.standings()] == [0, 0]
 
     def test_asking_for_an_order_counts_nothing(self) -> None:
         router = TriageRouter(["s"], tiers={"simple": "s"})

@@ -46,10 +46,9 @@ Reply with one JSON object and nothing else, such as {{"score": 6}}."""
 _NUMBER: Final = r"[0-9]+(?:\.[0-9]+)?"
 _LONE = re.compile(
     rf"[\s*_`\"']*(?:(?:score|rating|grade)[\s*_`\"']*[:=][\s*_`\"']*)?"
-    rf"({_NUMBER})(?:\s*(?:/|out\s+of)\s*10(?:\.0+)?)?[\s*_`\"']*\.?[\s*_`\"']*",
+    rf"({_NUMBER})(?:\s*(?:/|out\s+of)\s*10(?:\.0+)?)?[\s*_`\"'.]*",
     re.IGNORECASE,
 )
-_LONGEST: Final = 100  # characters of a number with all that may stand around it
 _DIGIT = re.compile(r"\d")
 
 
@@ -113,5 +112,5 @@ def read_judgement(text: str) -> float | None:
 
 
 def _lone(text: str) -> float | None:
-    match = _LONE.fullmatch(text) if len(text) <= _LONGEST else None
+    match = _LONE.fullmatch(text)
     return None if match is None else float(match[1])

@@ -27,6 +27,7 @@ _CUT_OFF: Final = frozenset({"length", "max_tokens", "max_output_tokens", "model
 _FILTERED: Final = frozenset(
     {"content_filter", "content_filtered", "refusal", "safety", "prohibited_content"}
 )
+_CALLS: Final = frozenset({"tool_calls", "function_call"})  # what was said is in the calls
 _TOKEN = re.compile(r"<\|[^<>|\s]{1,40}\|>|</?s>|<(?:pad|unk|eos|bos)>")
 _CODE_FENCE = re.compile(r"```[\w+-]*\s*(?:```)?")
 _UNSEEN = re.compile("[\x00-\x08\x0e-\x1f\u00ad\u200b-\u200f\u2060-\u2064\ufeff]")
@@ -89,7 +90,7 @@ def answer_quality(
 
     ========== ===== =========================================================================
     empty      0     nothing but space, special tokens, thoughts, an empty code block, one kind of
-                     punctuation, or a JSON document without a value
+                     punctuation, or a JSON document without a value, where no tools are called
     refused    0.1   the provider says so (`refusal`, `finish_reason`), or the text begins like one; a
                      text of more than 150 words is never taken for one by its wording
     incoherent 0.2   characters that were lost in decoding, letters or symbols at random, or sentences of
@@ -132,7 +133,7 @@ def answer_quality(
     document = _document(body)
     texts = [body] if document is None else list(_texts(document.value))
     found: dict[str, float] = {}
-    if _is_empty(body, document):
+    if reason not in _CALLS and _is_empty(body, document):
         found["empty"] = _EMPTY
     if (refusal or "").strip() or reason in _FILTERED or _is_declined(document, texts):
         found["refused"] = _REFUSED
