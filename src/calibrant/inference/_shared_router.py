@@ -71,6 +71,8 @@ class SharedRouter:
         self._flush_seconds = flush_seconds
         self._copy = copy.deepcopy(router)
         self._first = self._copy.snapshot()  # what to begin with where nothing is stored
+        self._known: Mapping[str, Any] | None = None  # what was stored when it was looked at last
+        self._news = False  # whether that was somebody else's
         self._closed = False
         self._reset()
         self._try(self._sync)
@@ -162,7 +164,6 @@ class SharedRouter:
             with self._write_lock:
                 self._save()
         except Exception as error:
-            self._wake_up()
             raise StateError(
                 f"{len(self._notes)} observations could not be saved for now: {error}"
             ) from error
@@ -247,6 +248,7 @@ class SharedRouter:
         while len(self._notes) > _MAX_WAITING:
             self._notes.popleft()
             self._dropped += 1
+            self._news = True  # what is stored will lack it
 
     def _sync(self) -> None:
         # Decided while nobody else writes: what a failed write put back is there again, and reading
@@ -259,45 +261,54 @@ class SharedRouter:
 
     def _save(self) -> None:
         """Store what was noted so far, and go on from what all processes know."""
-        left, merged = len(self._notes), None
+        left = len(self._notes)
         while left > 0:
             with self._lock:
                 batch = [self._notes.popleft() for _ in range(min(left, _BLOCK, len(self._notes)))]
             try:
-                merged = self._state.update(self.strategy, functools.partial(self._merged, batch))
+                self._known = self._state.update(self.strategy, functools.partial(self._merged, batch))
             except BaseException:
                 with self._lock:
                     self._notes.extendleft(reversed(batch))
                 raise
             left -= _BLOCK
-        if merged is not None:
-            self._go_on_from(merged)
+        self._go_on()
 
     def _refresh(self) -> None:
         """Take over what others stored; a record that cannot be used is set aside."""
         try:
             stored = self._state.read(self.strategy)
             self._check_version(stored)
-            if stored is not None:
-                self._go_on_from(stored)
+            if stored is not None and stored != self._known:
+                with self._lock:
+                    self._take_over(stored)
+                self._known = stored
         except StateError:
-            self._go_on_from(self._state.update(self.strategy, functools.partial(self._merged, ())))
+            self._known = self._state.update(self.strategy, functools.partial(self._merged, ()))
+            self._go_on()
 
     def _merged(
         self, observations: Sequence[Observation], stored: Mapping[str, Any] | None
     ) -> Mapping[str, Any]:
         """Return a stored record that has learnt from observations."""
         self._check_version(stored)
+        self._news = self._news or stored != self._known
         self._copy.restore(self._first or None if stored is None else stored)
         for observation in observations:
             self._copy.record(observation)
         return self._copy.snapshot()
 
-    def _go_on_from(self, record: Mapping[str, Any]) -> None:
-        with self._lock:
-            self._router.restore(record)
-            for observation in self._notes:  # noted since
-                self._router.record(observation)
+    def _go_on(self) -> None:
+        """Let the router take over what was stored, unless it is what it learnt itself."""
+        if self._news and self._known is not None:
+            with self._lock:
+                self._take_over(self._known)
+        self._news = False
+
+    def _take_over(self, record: Mapping[str, Any]) -> None:
+        self._router.restore(record)
+        for observation in self._notes:  # noted since
+            self._router.record(observation)
 
     def _check_version(self, stored: Mapping[str, Any] | None) -> None:
         """Refuse the record of a newer version; set aside, it would go to and fro between old and new processes."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from calibrant.core import CompletionRequest, LogprobSpace
+from calibrant.inference import Provider, RoutedClient
+from calibrant.routing import FixedRouter, Observation, RoutingRequest
 from calibrant.testing import fake_response
-
-LABELS = ["cat", "dog"]
 
 
 class Clock:
@@ -92,6 +92,49 @@ def asking(text: str = "what purrs?", **options: Any) -> CompletionRequest:
     """Return a request."""
     messages = ({"role": "system", "content": "Which animal?"}, {"role": "user", "content": text})
     return CompletionRequest(messages=messages, options=options)
+
+
+class Learner(FixedRouter):
+    """Keeps the declared order but counts as a strategy that learns, and remembers what it is told."""
+
+    strategy = "recording"
+
+    def __init__(self, providers: Sequence[str], **options: Any) -> None:
+        super().__init__(providers, **options)
+        self.seen: list[Observation] = []
+        self.requests: list[RoutingRequest | None] = []
+
+    def order(self, request: RoutingRequest | None = None) -> list[str]:
+        """Return the declared order."""
+        self.requests.append(request)
+        return super().order(request)
+
+    def record(self, observation: Observation) -> None:
+        """Remember."""
+        self.seen.append(observation)
+        super().record(observation)
+
+
+class Declared(Learner):
+    """The same, as an order that was declared."""
+
+    strategy = "none"
+
+
+def route(*clients: Any, kind: str = "learner", **options: Any) -> tuple[RoutedClient, Learner]:
+    """Return a routed client of providers a, b, c, ... and its router."""
+    providers = [
+        found if isinstance(found, Provider) else Provider(name, found)
+        for name, found in zip("abcdef", clients, strict=False)
+    ]
+    router = (Declared if kind == "declared" else Learner)([provider.name for provider in providers])
+    return RoutedClient(providers, router=router, **options), router
+
+
+@pytest.fixture
+def routed() -> Callable[..., tuple[RoutedClient, Learner]]:
+    """Return what makes routed clients and their routers, which remember all they are told."""
+    return route
 
 
 @pytest.fixture
