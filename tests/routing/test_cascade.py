@@ -199,11 +199,11 @@ class TestCounts:
     @pytest.mark.parametrize(
         "tally",
         [
-            {"calls": 1, "judged": 2, "quality": 1.0},
-            {"calls": 3, "judged": 2, "quality": 2.5},
-            {"calls": 3, "judged": 2, "quality": -0.5},
-            {"calls": 3, "judged": 2},
-            {"calls": 3, "judged": 2, "quality": float("inf")},
+            {"observations": 1, "judged": 2, "quality": 1.0},
+            {"observations": 3, "judged": 2, "quality": 2.5},
+            {"observations": 3, "judged": 2, "quality": -0.5},
+            {"observations": 3, "judged": 2},
+            {"observations": 3, "judged": 2, "quality": float("inf")},
             [],
         ],
     )

@@ -156,14 +156,16 @@ class TestScores:
         """The prior knows no reward, and the width of I is 1."""
         model = LinUCB(arms=3, dim=5, alpha=0.7, decay=0.99)
         np.testing.assert_allclose(model.scores(unit_rows(np.random.default_rng(0), 1, 5)[0]), 0.7)
-        np.testing.assert_allclose(model.widths(), 0.7)
+        np.testing.assert_allclose(model.widths(np.full(5, 0.2)), 0.7)
 
-    def test_widths_are_the_root_mean_square_over_directions(self) -> None:
-        """Checked with many random directions."""
+    def test_widths_are_the_root_mean_square_over_contexts(self) -> None:
+        """Checked with many random directions, one of which is longer than the others."""
         model, _, matrices, _ = played(100, dim=4, count=2, decay=0.95, seed=4, alpha=2.0)
         directions = np.random.default_rng(5).normal(size=(100_000, 4))
         directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-        for width, a in zip(model.widths(), matrices, strict=True):
+        directions[:, 2] *= 3.0
+        mean_squares = np.array([1.0, 1.0, 9.0, 1.0]) / 4.0
+        for width, a in zip(model.widths(mean_squares), matrices, strict=True):
             squares = 4.0 * np.einsum("nd,nd->n", directions @ np.linalg.inv(a), directions)
             assert width == pytest.approx(np.sqrt(squares.mean()), rel=0.01)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -10,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.core import ConfigurationError
+from calibrant.core import ConfigurationError, StateError
 from calibrant.routing import (
     BanditRouter,
+    CascadeRouter,
     EMARouter,
     EpsilonGreedy,
     FixedRouter,
@@ -22,8 +25,17 @@ from calibrant.routing import (
     Router,
     TaskRouter,
     ThompsonRouter,
+    TriageRouter,
 )
 from calibrant.routing._protocol import check_providers
+
+YES, NO = np.array([True, False])
+
+
+def triage(providers: Any, rng: Any = None) -> TriageRouter:
+    """Return a router whose first provider serves simple requests."""
+    return TriageRouter(providers, tiers={"simple": next(iter(providers), "nobody")}, rng=rng)
+
 
 ROUTERS = [
     pytest.param(FixedRouter, {}, "none", id="none"),
@@ -31,6 +43,8 @@ ROUTERS = [
     pytest.param(EMARouter, {}, "ema", id="ema"),
     pytest.param(ThompsonRouter, {}, "thompson", id="thompson"),
     pytest.param(BanditRouter, {}, "bandit", id="bandit"),
+    pytest.param(CascadeRouter, {}, "cascade", id="cascade"),
+    pytest.param(triage, {}, "triage", id="triage"),
     pytest.param(RoundRobin, {}, "round-robin", id="round-robin"),
     pytest.param(EpsilonGreedy, {}, "epsilon-greedy", id="epsilon-greedy"),
 ]
@@ -50,6 +64,51 @@ def test_every_strategy_keeps_the_protocol(kind: Any, options: dict[str, Any], s
     assert [standing.provider for standing in router.standings()] == ["b", "a", "c"]
     with pytest.raises(ConfigurationError, match="b, a, c"):
         router.record(Observation(provider="d", success=True, latency_seconds=0.1))
+
+
+@pytest.mark.parametrize(("kind", "options", "strategy"), ROUTERS)
+def test_randomness_may_be_a_number_or_a_generator(kind: Any, options: dict[str, Any], strategy: str) -> None:
+    """The same one makes the same choices."""
+    first, second, third = (
+        kind(["a", "b", "c", "d"], rng=rng, **options) for rng in (5, np.int64(5), np.random.default_rng(5))
+    )
+    for _ in range(20):
+        assert first.order() == second.order() == third.order()
+    assert strategy
+
+
+@pytest.mark.parametrize(("kind", "options", "strategy"), ROUTERS)
+def test_what_is_learnt_from_numpy_numbers_is_json(kind: Any, options: dict[str, Any], strategy: str) -> None:
+    """Single precision, whole numbers and numpy's truth values included."""
+    router, plain = kind(["a"], **options), kind(["a"], **options)
+    numbers: dict[str, Any] = {"latency_seconds": 1, "cost": np.int32(1), "quality": np.float32(0.5)}
+    shared: dict[str, Any] = {"provider": "a", "context": np.ones(64)}
+    router.record(Observation(**shared, **numbers, success=YES, penalty=np.float16(0.25)))
+    plain.record(
+        Observation(**shared, latency_seconds=1.0, cost=1.0, quality=0.5, success=True, penalty=0.25)
+    )
+    assert json.dumps(router.snapshot()) == json.dumps(plain.snapshot())
+    assert router.strategy == strategy
+
+
+@pytest.mark.parametrize(("kind", "options", "strategy"), ROUTERS)
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        *("x", 3, [1], {"providers": {}}, {"version": 3, "strategy": "x", "providers": {}}),
+        *({"version": True, "strategy": "bandit"}, {"version": 2, "strategy": "bandit", "providers": 3}),
+    ],
+    ids=str,
+)
+def test_what_is_no_state_is_refused(kind: Any, options: dict[str, Any], strategy: str, damaged: Any) -> None:
+    """Whatever it is, and whatever the strategy; nothing changes."""
+    router = kind(["a", "b"], **options)
+    router.record(Observation(provider="a", success=True, latency_seconds=0.1))
+    before = router.snapshot()
+    with pytest.raises(StateError, match="Expected"):
+        router.restore(damaged)
+    assert router.snapshot() == before
+    assert router.strategy == strategy
 
 
 @pytest.mark.parametrize(("kind", "options", "strategy"), ROUTERS)
@@ -96,6 +155,10 @@ GOOD: dict[str, Any] = {"provider": "a", "success": True, "latency_seconds": 0.0
         *({"latency_seconds": value} for value in (-0.1, math.nan, math.inf, None, "1", [1.0], 1j)),
         *({"quality": value} for value in (-0.1, 1.1, math.nan, "7/10", [0.5], np.array([0.1, 0.2]))),
         *({"cost": value} for value in (-1e-9, math.nan, math.inf, "free")),
+        *({"success": value} for value in (None, "no", math.nan, 2, 0.5, [True])),
+        {"rate_limited": "yes", "success": False},
+        {"recovered": None},
+        *({"latency_seconds": value} for value in (True, 10**400, Decimal(1), np.array([0.1]))),
         *({"penalty": value} for value in (-0.1, 1.1, math.nan, None, "high")),
         {"success": True, "rate_limited": True},
         {"provider": ["a"]},
@@ -122,6 +185,24 @@ def test_an_observation_that_cannot_be_is_refused(change: dict[str, Any]) -> Non
 def test_an_observation_at_the_ends_of_the_ranges_is_taken(change: dict[str, Any]) -> None:
     """The ends belong to the ranges; numpy's numbers are numbers."""
     Observation(**GOOD | change)
+
+
+def test_an_observation_holds_plain_numbers() -> None:
+    """Whatever they came as: floats, truth values, and right or wrong as the best and the least quality."""
+    made = Observation(
+        provider="a",
+        success=NO,  # type: ignore[arg-type]
+        latency_seconds=2,
+        rate_limited=1,  # type: ignore[arg-type]
+        quality=YES,  # type: ignore[arg-type]
+        cost=np.float32(0.5),  # type: ignore[arg-type]
+        penalty=np.int8(1),  # type: ignore[arg-type]
+    )
+    assert (made.success, made.rate_limited, made.recovered) == (False, True, False)
+    numbers = (made.latency_seconds, made.quality, made.cost, made.penalty)
+    assert numbers == (2.0, 1.0, 0.5, 1.0)
+    assert {type(number) for number in numbers} == {float}
+    assert {type(flag) for flag in (made.success, made.rate_limited, made.recovered)} == {bool}
 
 
 answers = st.lists(

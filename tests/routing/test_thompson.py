@@ -184,7 +184,7 @@ def test_what_is_no_finite_number_is_refused_and_nothing_changes(field: str, val
     before = router.snapshot()
     damaged = json.loads(json.dumps(before))
     damaged["providers"]["b"][field] = value
-    with pytest.raises(StateError, match=f"{field} of 'b'"):
+    with pytest.raises(StateError, match=f"'b': Expected {field} to be finite"):
         router.restore(damaged)
     assert router.snapshot() == before
 

@@ -181,7 +181,7 @@ class TestCounts:
         other.restore(snapshot)
         other.record(observed("s"))
         assert router.snapshot() == snapshot
-        assert snapshot["providers"]["s"]["calls"] == 0
+        assert snapshot["providers"]["s"]["observations"] == 0
 
     @pytest.mark.parametrize(
         "damage",
@@ -191,15 +191,15 @@ class TestCounts:
             {"providers": None},
             {"providers": {"s": None}},
             {"providers": {"s": {}}},
-            {"providers": {"s": dict.fromkeys(("calls", *TIERS, "untriaged"), 0)}},
-            {"providers": {"s": dict.fromkeys(("calls", *TIERS, "untriaged", "larger_window"), -1)}},
+            {"providers": {"s": dict.fromkeys(("observations", *TIERS, "untriaged"), 0)}},
+            {"providers": {"s": dict.fromkeys(("observations", *TIERS, "untriaged", "larger_window"), -1)}},
             {
                 "providers": {
-                    "s": dict.fromkeys(("calls", *TIERS, "untriaged", "larger_window"), float("nan"))
+                    "s": dict.fromkeys(("observations", *TIERS, "untriaged", "larger_window"), float("nan"))
                 }
             },
-            {"providers": {"s": dict.fromkeys(("calls", *TIERS, "untriaged", "larger_window"), "1")}},
-            {"providers": {"s": dict.fromkeys(("calls", *TIERS, "untriaged", "larger_window"), True)}},
+            {"providers": {"s": dict.fromkeys(("observations", *TIERS, "untriaged", "larger_window"), "1")}},
+            {"providers": {"s": dict.fromkeys(("observations", *TIERS, "untriaged", "larger_window"), True)}},
         ],
     )
     def test_damaged_counts_are_refused_and_change_nothing(self, damage: dict[str, Any]) -> None:

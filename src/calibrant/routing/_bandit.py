@@ -11,31 +11,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core import ConfigurationError, StateError
-from calibrant.routing._bandit_state import Tally, arm_record, read_arm, whole
+from calibrant.routing._bandit_state import Tally, arm_record, read_arm
+from calibrant.routing._base import NamedRouter
 from calibrant.routing._linucb import LinUCB
-from calibrant.routing._numbers import check_real, check_whole, unit_vector
-from calibrant.routing._protocol import Observation, RoutingRequest, Standing, check_providers
+from calibrant.routing._numbers import check_real, check_share, check_whole, unit_vector
+from calibrant.routing._protocol import Observation, RoutingRequest, check_known
+from calibrant.routing._snapshots import read_count, read_records, write_records
 
 __all__ = ["BanditRouter"]
 
 _LOG = logging.getLogger("calibrant")
-_VERSION: Final = 1
+_VERSION: Final = 2  # 1 had no constant
 _FAILED: Final = -0.5
 _RATE_LIMITED: Final = -1.0
 _MOST_DIMENSIONS: Final = 1024
+# Length of an embedding, and size of the constant: together a context has length 1.
+_PART: Final = math.sqrt(0.5)
 # Numbers whose squares neither overflow nor lose digits; beyond, more care is taken.
 _PLAIN: Final = (1e-100, 1e100)
 
 
-class BanditRouter:
+class BanditRouter(NamedRouter):
     r"""LinUCB: ask the provider whose reward may be the highest for a request like this one.
 
-    A request is the first `dim` entries of its embedding, scaled to length 1. Every provider has a
-    linear model of its reward with an upper confidence bound (`LinUCB` states the recursion); providers
-    are ordered by that bound, ties as they were declared. One that was never asked has the widest
-    bound, so no separate warm-up is needed. As in the paper there is no constant term: that one provider
-    is the best for all requests is learnt by what their embeddings have in common, and slowly where
-    that is little.
+    A request is the first `dim` entries of its embedding, scaled to length 1, and the constant 1; both
+    divided by :math:`\sqrt 2`, so that the whole has length 1. Every provider has a linear model of its
+    reward with an upper confidence bound (`LinUCB` states the recursion); providers are ordered by that
+    bound, ties as they were declared. One that was never asked has the widest bound, so no separate
+    warm-up is needed. The constant, which the paper leaves to the features, is how a provider that
+    is better for all requests is told from the others although their embeddings have nothing in common.
 
     **Reward.** An answer earns ``clamp(quality - cost_weight * cost_fraction, -1, 1)``; a failed call
     -0.5, a rate limit -1 (twice as much, as with Thompson sampling). `cost_fraction` in [0, 1] is what
@@ -51,6 +55,11 @@ class BanditRouter:
     and is only counted. Its providers are ordered by mean reward, ``sum / (n + 1)``, so that one
     never asked counts as 0: the declared order as long as nothing is learnt.
 
+    **Standings.** ``reward`` is the mean reward, ``uncertainty`` alpha times the root mean square, over all
+    directions of embeddings, of the width of the bound (`alpha` before the first record). ``quality`` and
+    ``cost`` (US dollars) are means per answer and left out while unknown; later calls count more in all
+    means. ``unembedded`` counts calls without an embedding.
+
     Penalties of coherence are left out of account, since quality is learnt here; `recovered` too, since a
     provider that is not asked is forgotten and tried again.
 
@@ -61,7 +70,8 @@ class BanditRouter:
     alpha : float, default 1.0
         Weight of the bound's width, at least 0; higher tries more.
     dim : int, default 64
-        Entries of an embedding that are used, in [1, 1024]; time grows with its square.
+        Entries of an embedding that are used, in [1, 1024], the constant not counted; time grows with
+        its square.
     cost_weight : float, default 0.1
         What the dearest provider's mean cost takes off the reward, at least 0.
     decay_factor : float, default 0.99
@@ -70,8 +80,8 @@ class BanditRouter:
     costs : mapping of str to float, optional
         What providers cost in relation to each other, in any unit, at least 0, for as long as no
         price of a call is known.
-    rng : numpy Generator, optional
-        Not used: nothing is drawn at random.
+    rng : Generator or int, optional
+        Not used; every strategy takes it.
 
     Raises
     ------
@@ -84,7 +94,7 @@ class BanditRouter:
     recommendation, WWW.
     """
 
-    strategy: Final = "bandit"
+    strategy = "bandit"
 
     def __init__(  # noqa: PLR0913 (keyword-only options)
         self,
@@ -95,18 +105,15 @@ class BanditRouter:
         cost_weight: float = 0.1,
         decay_factor: float = 0.99,
         costs: Mapping[str, float] | None = None,
-        rng: np.random.Generator | None = None,  # noqa: ARG002 (every strategy takes one)
+        rng: np.random.Generator | int | None = None,  # noqa: ARG002
     ) -> None:
-        self.providers: Final = check_providers(providers)
-        self._arms = {name: arm for arm, name in enumerate(self.providers)}
+        super().__init__(providers)
         self._alpha = check_real("alpha", alpha)
         self._dim = check_whole("dim", dim, low=1)
         if self._dim > _MOST_DIMENSIONS:
             raise ConfigurationError(f"Expected dim in [1, {_MOST_DIMENSIONS}], got {dim!r}.")
         self._cost_weight = check_real("cost_weight", cost_weight)
-        self._decay = check_real("decay_factor", decay_factor, high=1.0)
-        if self._decay == 0.0:
-            raise ConfigurationError("Expected decay_factor in (0, 1], got 0: 1 forgets nothing.")
+        self._decay = check_share("decay_factor", decay_factor)
         self._declared = self._shares(costs or {})
         self._model, self._tallies = self._fresh()
 
@@ -124,7 +131,7 @@ class BanditRouter:
             scores = np.array([reward.mean * reward.weight / (reward.weight + 1.0) for reward in rewards])
         else:
             scores = self._model.scores(context)
-        return [self.providers[arm] for arm in np.argsort(-scores, kind="stable").tolist()]
+        return [self._providers[arm] for arm in np.argsort(-scores, kind="stable").tolist()]
 
     def record(self, observation: Observation) -> None:
         """Learn from a call.
@@ -134,12 +141,7 @@ class BanditRouter:
         ConfigurationError
             The provider is unknown; the context has fewer than `dim` entries, or one that is not finite.
         """
-        arm = self._arms.get(observation.provider)
-        if arm is None:
-            known = ", ".join(self.providers)
-            raise ConfigurationError(
-                f"Expected one of the providers {known}, got {observation.provider!r:.80}."
-            )
+        arm = self._number(observation)
         context = self._context(observation.context)
         tally = self._tallies[arm]
         if context is None:
@@ -158,15 +160,11 @@ class BanditRouter:
 
     def snapshot(self) -> dict[str, Any]:
         """Return what has been learnt as JSON values: about ``6 * dim ** 2`` bytes per provider."""
-        return {
-            "version": _VERSION,
-            "strategy": self.strategy,
-            "dim": self._dim,
-            "providers": {
-                name: tally.record() | arm_record(self._model, arm)
-                for (name, arm), tally in zip(self._arms.items(), self._tallies, strict=True)
-            },
+        records = {
+            name: tally.record() | arm_record(self._model, arm)
+            for arm, (name, tally) in enumerate(zip(self._providers, self._tallies, strict=True))
         }
+        return {**write_records(self.strategy, records, version=_VERSION), "dim": self._dim}
 
     def restore(self, snapshot: Mapping[str, Any] | None) -> None:
         """Take over what a bandit has learnt; None, or another `dim` (with a warning), begins afresh.
@@ -179,45 +177,44 @@ class BanditRouter:
             A value is missing, not finite or out of its range; nothing is changed.
         """
         model, tallies = self._fresh()
-        for name, record in self._records(snapshot or {}).items():
-            arm = self._arms.get(name)
-            if arm is None:
-                continue
-            if not isinstance(record, Mapping):
-                raise StateError(f"Expected a record of {name!r:.80}, got {record!r:.80}.")
+        records = read_records(snapshot, strategy=self.strategy, providers=self._providers, version=_VERSION)
+        dim = read_count(snapshot, "dim") if snapshot else self._dim
+        if dim != self._dim:
+            _LOG.warning("The bandit's state has dim %d, not %d: it starts afresh.", dim, self._dim)
+            records = {}
+        for name, record in records.items():
+            arm = self._numbers[name]
             try:
                 tallies[arm] = Tally.read(record)
                 read_arm(model, arm, record, observations=tallies[arm].observations)
             except StateError as error:
-                raise StateError(f"Provider {name!r:.80}: {error}") from None
+                raise StateError(f"Provider {name!r:.80}: {error} Reset the state.") from None
         self._model, self._tallies = model, tallies
 
-    def standings(self) -> tuple[Standing, ...]:
-        """Return what is thought of every provider.
+    def _observed(self, number: int) -> int:
+        return self._tallies[number].observations
 
-        ``reward`` is the mean reward, ``uncertainty`` alpha times the root mean square, over all
-        directions, of the width of the bound (`alpha` before the first record). ``quality`` and ``cost`` (US
-        dollars) are means per answer and left out while unknown; later calls count more in all
-        means. ``unembedded`` counts calls without an embedding.
-        """
-        return tuple(map(self._standing, self.providers, self._tallies, self._model.widths().tolist()))
-
-    def _standing(self, name: str, tally: Tally, width: float) -> Standing:
-        values = {"reward": tally.reward.mean, "uncertainty": width}
+    def _values(self, number: int) -> dict[str, float]:
+        tally = self._tallies[number]
+        embedding = np.full(self._dim, _PART**2 / self._dim)
+        widths = self._model.widths(np.append(embedding, _PART**2))
+        values = {"reward": tally.reward.mean, "uncertainty": float(widths[number])}
         if tally.quality.weight:
             values["quality"] = tally.quality.mean
         if tally.cost.weight:
             values["cost"] = tally.cost.mean
-        values["unembedded"] = float(tally.unembedded)
-        return Standing(provider=name, observations=tally.observations, values=values)
+        return values | {"unembedded": float(tally.unembedded)}
 
     def _fresh(self) -> tuple[LinUCB, list[Tally]]:
-        arms = len(self.providers)
-        model = LinUCB(arms=arms, dim=self._dim, alpha=self._alpha, decay=self._decay)
+        arms = len(self._providers)
+        model = LinUCB(arms=arms, dim=self._dim + 1, alpha=self._alpha, decay=self._decay)
         return model, [Tally() for _ in range(arms)]
 
     def _context(self, embedding: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
-        """Return the part of an embedding that is used, of length 1; None where there is none."""
+        """Return what is used of an embedding and the constant, shape (dim + 1,), of length 1.
+
+        None where there is no embedding, or none with a direction.
+        """
         if embedding is None:
             return None
         try:
@@ -231,12 +228,18 @@ class BanditRouter:
                 f"Expected an embedding of at least {self._dim} numbers, got the shape {vector.shape}: "
                 "choose a larger model of embeddings or a smaller dim."
             )
-        vector = vector[: self._dim]
-        if _PLAIN[0] < np.abs(vector).max() < _PLAIN[1]:
-            return vector / math.sqrt(float(vector @ vector))
-        if not np.isfinite(vector).all():
+        context = np.empty(self._dim + 1)
+        used, context[-1] = vector[: self._dim], _PART
+        if _PLAIN[0] < np.abs(used).max() < _PLAIN[1]:
+            context[:-1] = used * (_PART / math.sqrt(float(used @ used)))
+            return context
+        if not np.isfinite(used).all():
             raise ConfigurationError("Expected an embedding of finite numbers, got NaN or infinity.")
-        return unit_vector(vector)
+        direction = unit_vector(used)
+        if direction is None:
+            return None
+        context[:-1] = _PART * direction
+        return context
 
     def _reward(self, arm: int, observation: Observation) -> float | None:
         if not observation.success:
@@ -256,28 +259,7 @@ class BanditRouter:
         return min(cost / highest, 1.0) if highest > 0.0 else 0.0
 
     def _shares(self, costs: Mapping[str, float]) -> list[float]:
-        unknown = sorted(set(costs) - set(self.providers))
-        if unknown:
-            raise ConfigurationError(
-                f"Expected costs of {', '.join(self.providers)}, got one of {', '.join(unknown)}: correct the name."
-            )
+        check_known("costs", costs, self._providers)
         known = {name: check_real(f"the cost of {name}", cost) for name, cost in costs.items()}
         highest = max(known.values(), default=0.0)
-        return [known.get(name, 0.0) / highest if highest > 0.0 else 0.0 for name in self.providers]
-
-    def _records(self, snapshot: Mapping[str, Any]) -> Mapping[str, Any]:
-        if not snapshot:
-            return {}
-        if snapshot.get("version") != _VERSION or snapshot.get("strategy") != self.strategy:
-            raise StateError(
-                f"Expected the state of {self.strategy!r}, version {_VERSION}, got "
-                f"{snapshot.get('strategy')!r:.80}, version {snapshot.get('version')!r:.80}: reset it."
-            )
-        dim = whole(snapshot, "dim")
-        if dim != self._dim:
-            _LOG.warning("The bandit's state has dim %d, not %d: it starts afresh.", dim, self._dim)
-            return {}
-        records = snapshot.get("providers")
-        if not isinstance(records, Mapping):
-            raise StateError(f"Expected a record of every provider, got {records!r:.80}.")
-        return records
+        return [known.get(name, 0.0) / highest if highest > 0.0 else 0.0 for name in self._providers]

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from calibrant.core import StateError
 from calibrant.routing._linucb import LEAST_RIDGE, LinUCB
 from calibrant.routing._numbers import is_number
+from calibrant.routing._snapshots import read_count
 
-__all__ = ["Average", "Tally", "arm_record", "read_arm", "whole"]
+__all__ = ["Average", "Tally", "arm_record", "read_arm"]
 
 # What rounding may add to a bound that holds exactly.
 _ROUNDING = 1e-6
@@ -81,10 +82,10 @@ class Tally:
         StateError
             A value is missing, not finite or out of its range.
         """
-        observations = whole(record, "observations")
+        observations = read_count(record, "observations")
         return cls(
             observations=observations,
-            unembedded=whole(record, "unembedded"),
+            unembedded=read_count(record, "unembedded"),
             reward=_average(record, "reward", low=-1.0, high=1.0),
             quality=_average(record, "quality", low=0.0, high=1.0),
             cost=_average(record, "cost", low=0.0),
@@ -109,7 +110,7 @@ def read_arm(model: LinUCB, arm: int, record: Mapping[str, Any], *, observations
     """
     dim = model.dim
     ridge = _checked(record.get("ridge"), "ridge", low=LEAST_RIDGE, high=1.0)
-    updates = whole(record, "updates")
+    updates = read_count(record, "updates")
     gram = np.zeros((dim, dim))
     rows, columns = np.triu_indices(dim)
     gram[rows, columns] = gram[columns, rows] = _unpacked(record, "gram", size=rows.size)
@@ -125,14 +126,6 @@ def read_arm(model: LinUCB, arm: int, record: Mapping[str, Any], *, observations
         model.set_arm(arm, ridge=ridge, updates=updates, gram=gram, response=response)
     except np.linalg.LinAlgError:
         raise StateError("Expected a gram without negative eigenvalues, got one that has some.") from None
-
-
-def whole(record: Mapping[str, Any], key: str) -> int:
-    """Return a whole number of a record, at least 0; StateError otherwise."""
-    value = record.get(key)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise StateError(f"Expected {key} to be a whole number of at least 0, got {value!r:.80}.")
-    return value
 
 
 def _average(record: Mapping[str, Any], key: str, *, low: float, high: float = math.inf) -> Average:

@@ -1,4 +1,4 @@
-"""What strategies share that keep a few numbers about every provider."""
+"""What strategies have in common: whom they order, and a few numbers about every provider."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 from calibrant.core import ConfigurationError, StateError
 from calibrant.routing._protocol import Observation, RoutingRequest, Standing, check_providers
-from calibrant.routing._tallies import read_numbers, write_tallies
+from calibrant.routing._snapshots import read_count, read_numbers, read_records, write_records
 
-__all__ = ["CountingRouter"]
+__all__ = ["CountingRouter", "NamedRouter"]
 
 _COUNT = "observations"
 
 
-class CountingRouter(ABC):
-    """Knows its providers and how many observations there were of each.
+class NamedRouter(ABC):
+    """Knows its providers.
 
     Parameters
     ----------
@@ -29,7 +29,6 @@ class CountingRouter(ABC):
     def __init__(self, providers: Sequence[str]) -> None:
         self._providers = check_providers(providers)
         self._numbers = {name: number for number, name in enumerate(self._providers)}
-        self._counts = [0] * len(self._providers)
 
     @property
     def providers(self) -> tuple[str, ...]:
@@ -39,6 +38,45 @@ class CountingRouter(ABC):
     @abstractmethod
     def order(self, request: RoutingRequest | None = None) -> list[str]:
         """Return all providers, the one to ask first at the front; the others are its fallbacks."""
+
+    def _number(self, observation: Observation) -> int:
+        """Return the number of a call's provider, from 0 as they were declared."""
+        number = self._numbers.get(observation.provider)
+        if number is None:
+            raise ConfigurationError(
+                f"Expected an observation of one of {', '.join(self._providers)}, got one of "
+                f"{observation.provider!r:.80}."
+            )
+        return number
+
+    def standings(self) -> tuple[Standing, ...]:
+        """Return what it knows of every provider, as they were declared."""
+        return tuple(
+            Standing(provider=name, observations=self._observed(number), values=self._values(number))
+            for number, name in enumerate(self._providers)
+        )
+
+    @abstractmethod
+    def _observed(self, number: int) -> int:
+        """Return how many observations of one provider it has learnt from."""
+
+    def _values(self, number: int) -> dict[str, float]:  # noqa: ARG002 (subclasses use it)
+        """Return what it thinks of one provider."""
+        return {}
+
+
+class CountingRouter(NamedRouter):
+    """Knows how many observations there were of every provider, and may keep a few numbers about each.
+
+    Parameters
+    ----------
+    providers : sequence of str
+        As in `Router`.
+    """
+
+    def __init__(self, providers: Sequence[str]) -> None:
+        super().__init__(providers)
+        self._counts = [0] * len(self._providers)
 
     def record(self, observation: Observation) -> None:
         """Count a call.
@@ -52,12 +90,7 @@ class CountingRouter(ABC):
 
     def _count(self, observation: Observation) -> int:
         """Count a call and return its provider's number."""
-        number = self._numbers.get(observation.provider)
-        if number is None:
-            raise ConfigurationError(
-                f"Expected an observation of one of {', '.join(self._providers)}, got one of "
-                f"{observation.provider!r:.80}."
-            )
+        number = self._number(observation)
         self._counts[number] += 1
         return number
 
@@ -80,23 +113,15 @@ class CountingRouter(ABC):
                 f"Expected an empty record of the strategy {self.strategy!r}, got {snapshot!r:.80}."
             )
 
-    def standings(self) -> tuple[Standing, ...]:
-        """Return what it knows of every provider, as they were declared."""
-        return tuple(
-            Standing(provider=name, observations=self._counts[number], values=self._values(number))
-            for number, name in enumerate(self._providers)
-        )
-
-    def _values(self, number: int) -> dict[str, float]:  # noqa: ARG002 (subclasses use it)
-        """Return what it thinks of one provider."""
-        return {}
+    def _observed(self, number: int) -> int:
+        return self._counts[number]
 
     def _written(self, columns: Mapping[str, Sequence[float]]) -> dict[str, Any]:
         """Return a snapshot that holds a few numbers about every provider, and the counts."""
         named = {_COUNT: self._counts, **columns}
         rows = zip(*named.values(), strict=True)
-        numbers = (dict(zip(named, row, strict=True)) for row in rows)
-        return write_tallies(self.strategy, dict(zip(self._providers, numbers, strict=True)))
+        records = (dict(zip(named, row, strict=True)) for row in rows)
+        return write_records(self.strategy, dict(zip(self._providers, records, strict=True)))
 
     def _read(self, snapshot: Mapping[str, Any] | None, names: Sequence[str]) -> dict[int, dict[str, float]]:
         """Return what is stored about the providers that are still there, by their number.
@@ -106,18 +131,21 @@ class CountingRouter(ABC):
         StateError
             A number is missing or not finite, or a count is none.
         """
-        stored = read_numbers(
-            snapshot, strategy=self.strategy, providers=self._providers, names=(_COUNT, *names)
-        )
-        for provider, values in stored.items():
-            if not isinstance(values[_COUNT], int) or values[_COUNT] < 0:
-                raise StateError(
-                    f"Expected a count as {_COUNT} of {provider!r}, got {values[_COUNT]!r}: reset the state."
-                )
-        return {self._numbers[provider]: values for provider, values in stored.items()}
+        stored = {}
+        for provider, record in read_records(
+            snapshot, strategy=self.strategy, providers=self._providers
+        ).items():
+            try:
+                values = {_COUNT: read_count(record, _COUNT), **read_numbers(record, names)}
+            except StateError as error:
+                raise StateError(f"Provider {provider!r:.80}: {error} Reset the state.") from None
+            stored[self._numbers[provider]] = values
+        return stored
 
-    def _begin(self, stored: Mapping[int, Mapping[str, float]]) -> None:
-        """Set the counts to what is stored."""
-        self._counts = [
-            int(stored[number][_COUNT]) if number in stored else 0 for number in range(len(self._counts))
-        ]
+    def _begin(
+        self, stored: Mapping[int, Mapping[str, float]], start: Mapping[str, float]
+    ) -> list[list[float]]:
+        """Set the counts to what is stored; return the columns of `start`, with it where nothing is."""
+        rows = [stored.get(number, {_COUNT: 0, **start}) for number in range(len(self._providers))]
+        self._counts = [int(row[_COUNT]) for row in rows]
+        return [[row[name] for row in rows] for name in start]

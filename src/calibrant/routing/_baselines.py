@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from calibrant.core import ConfigurationError
 from calibrant.routing._base import CountingRouter
+from calibrant.routing._numbers import check_real
 from calibrant.routing._protocol import Observation, RoutingRequest
 
 __all__ = ["EpsilonGreedy", "RoundRobin"]
@@ -73,9 +73,7 @@ class EpsilonGreedy(CountingRouter):
         self, providers: Sequence[str], *, epsilon: float = 0.1, rng: np.random.Generator | int | None = None
     ) -> None:
         super().__init__(providers)
-        if not 0.0 <= epsilon <= 1.0:
-            raise ConfigurationError(f"Expected epsilon in [0, 1], got {epsilon!r}.")
-        self._epsilon = epsilon
+        self._epsilon = check_real("epsilon", epsilon, high=1.0)
         self._rng = np.random.default_rng(rng)
         self._answers = [0] * len(self._providers)
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
 from calibrant.core import ConfigurationError, StateError
+from calibrant.routing._base import CountingRouter
 from calibrant.routing._ladder import Ladder
 from calibrant.routing._numbers import check_real, check_whole
-from calibrant.routing._protocol import Observation, RoutingRequest, Standing, check_providers
+from calibrant.routing._protocol import Observation, RoutingRequest, check_known, check_providers
 from calibrant.routing._quality import AnswerQuality, answer_quality
-from calibrant.routing._tallies import fresh_tallies, read_tallies, write_tallies
 
 __all__ = ["CascadeRouter", "ClassifierMode"]
 
@@ -20,15 +20,16 @@ ClassifierMode = Literal["heuristic", "judge"]
 
 # The least in which a trigram can come again.
 _LEAST_WINDOW: Final = 4
-_COUNTS: Final = ("calls", "judged", "quality")
+_START: Final = {"judged": 0, "quality": 0.0}
 
 
-class CascadeRouter:
+class CascadeRouter(CountingRouter):
     """Orders providers from cheap to dear; every request climbs until an answer is good enough.
 
     The order never changes by what is observed. Whoever makes the calls takes a `ladder` for each request,
     tells it what every answer is worth, and returns its best one. Failed calls are no answers: they use
-    up no escalation.
+    up no escalation. Its standings say how many answers were ``judged``, and, if any were, their
+    ``mean_quality``.
 
     Parameters
     ----------
@@ -50,8 +51,8 @@ class CascadeRouter:
     classifier_mode : {"heuristic", "judge"}, default "heuristic"
         Who says what an answer is worth: `assess`, or a model (`judge_messages`, `read_judgement`), and
         `assess` where that gives nothing of use.
-    rng : numpy.random.Generator, optional
-        Not used: nothing here is random.
+    rng : Generator or int, optional
+        Not used; every strategy takes it.
 
     Attributes
     ----------
@@ -78,7 +79,7 @@ class CascadeRouter:
     (True, 1)
     """
 
-    strategy: ClassVar[str] = "cascade"
+    strategy = "cascade"
 
     def __init__(  # noqa: PLR0913 - the options of the strategy
         self,
@@ -91,11 +92,10 @@ class CascadeRouter:
         max_cascade_tokens: int | None = None,
         window_size: int | None = None,
         classifier_mode: ClassifierMode = "heuristic",
-        rng: np.random.Generator | None = None,
+        rng: np.random.Generator | int | None = None,  # noqa: ARG002
     ) -> None:
-        del rng
-        self.providers = check_providers(providers)
-        self._cheapest_first = _cheapest_first(self.providers, cost_tiers, costs)
+        super().__init__(providers)
+        self._cheapest_first = _cheapest_first(self._providers, cost_tiers, costs)
         self._threshold = check_real("quality_threshold", quality_threshold, high=1.0)
         self._escalations = check_whole("max_escalations", max_escalations, low=0)
         self._tokens = _optional("max_cascade_tokens", max_cascade_tokens, low=1)
@@ -105,11 +105,11 @@ class CascadeRouter:
                 f"Expected classifier_mode to be 'heuristic' or 'judge', got {classifier_mode!r:.80}."
             )
         self.classifier_mode = classifier_mode
-        self._tallies = fresh_tallies(self.providers, _COUNTS)
+        self.restore(None)
 
     def order(self, request: RoutingRequest | None = None) -> list[str]:
         """Return all providers, the cheapest first; as declared for a request that offers tools."""
-        return list(self.providers if request is not None and request.has_tools else self._cheapest_first)
+        return list(self._providers if request is not None and request.has_tools else self._cheapest_first)
 
     def ladder(self) -> Ladder:
         """Return what judges the answers to one request."""
@@ -129,19 +129,14 @@ class CascadeRouter:
         ConfigurationError
             The provider is unknown.
         """
-        tally = self._tallies.get(observation.provider)
-        if tally is None:
-            raise ConfigurationError(
-                f"Expected one of the providers {', '.join(self.providers)}, got {observation.provider!r:.80}."
-            )
-        tally["calls"] += 1
+        number = self._count(observation)
         if observation.success and observation.quality is not None:
-            tally["judged"] += 1
-            tally["quality"] += observation.quality
+            self._judged[number] += 1
+            self._quality[number] += observation.quality
 
     def snapshot(self) -> dict[str, Any]:
         """Return the counts as JSON values."""
-        return write_tallies(self.strategy, self._tallies)
+        return self._written({"judged": self._judged, "quality": self._quality})
 
     def restore(self, snapshot: Mapping[str, Any] | None) -> None:
         """Take over counts; None begins at zero.
@@ -151,47 +146,32 @@ class CascadeRouter:
         StateError
             They are damaged; nothing is changed.
         """
-        found = read_tallies(snapshot, strategy=self.strategy, providers=self.providers, names=_COUNTS)
-        for provider, tally in found.items():
-            if not tally["quality"] <= tally["judged"] <= tally["calls"]:
+        stored = self._read(snapshot, tuple(_START))
+        for number, values in stored.items():
+            if not 0.0 <= values["quality"] <= values["judged"] <= values["observations"]:
                 raise StateError(
-                    f"Expected quality <= judged <= calls for {provider!r}, got {tally}: reset the state."
+                    f"Expected 0 <= quality <= judged <= observations for {self._providers[number]!r}, got "
+                    f"{values}: reset the state."
                 )
-        self._tallies = found
+        self._judged, self._quality = self._begin(stored, _START)
 
-    def standings(self) -> tuple[Standing, ...]:
-        """Return for every provider how many answers were judged (``judged``), and, if any, their ``mean_quality``."""
-        return tuple(
-            Standing(provider=name, observations=int(self._tallies[name]["calls"]), values=self._shown(name))
-            for name in self.providers
-        )
-
-    def _shown(self, provider: str) -> dict[str, float]:
-        tally = self._tallies[provider]
-        judged = {"judged": tally["judged"]}
-        return judged | {"mean_quality": tally["quality"] / tally["judged"]} if tally["judged"] else judged
+    def _values(self, number: int) -> dict[str, float]:
+        judged = self._judged[number]
+        return {"judged": judged} | ({"mean_quality": self._quality[number] / judged} if judged else {})
 
 
 def _cheapest_first(
     providers: tuple[str, ...], cost_tiers: Sequence[str] | None, costs: Mapping[str, float] | None
 ) -> tuple[str, ...]:
     prices = dict(costs or {})
-    _check_known("costs", prices, providers)
+    check_known("costs", prices, providers)
     for name, cost in prices.items():
         check_real(f"the cost of {name!r}", cost)
     if not cost_tiers:
         return tuple(sorted(providers, key=lambda name: prices.get(name, np.inf)))
     tiers = check_providers(cost_tiers)
-    _check_known("cost_tiers", tiers, providers)
+    check_known("cost_tiers", tiers, providers)
     return tiers + tuple(name for name in providers if name not in tiers)
-
-
-def _check_known(option: str, names: Mapping[str, float] | Sequence[str], providers: Sequence[str]) -> None:
-    unknown = [str(name) for name in names if name not in providers]
-    if unknown:
-        raise ConfigurationError(
-            f"Expected {option} to name some of the providers {', '.join(providers)}, got {', '.join(unknown)}."
-        )
 
 
 def _optional(name: str, value: object, *, low: int) -> int | None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core import ConfigurationError, StateError
+from calibrant.core import StateError
 from calibrant.routing._base import CountingRouter
-from calibrant.routing._numbers import check_whole, is_number
+from calibrant.routing._numbers import check_share, check_whole
 from calibrant.routing._protocol import Observation, RoutingRequest
 
 __all__ = ["EMARouter"]
@@ -60,9 +60,7 @@ class EMARouter(CountingRouter):
         rng: np.random.Generator | int | None = None,  # noqa: ARG002
     ) -> None:
         super().__init__(providers)
-        if not is_number(alpha) or not 0.0 < alpha <= 1.0:
-            raise ConfigurationError(f"Expected alpha in (0, 1], got {alpha!r}.")
-        self._alpha = float(alpha)
+        self._alpha = check_share("alpha", alpha)
         self._interval = check_whole("reorder_interval", reorder_interval, low=0)
         self.restore(None)
 
@@ -80,12 +78,12 @@ class EMARouter(CountingRouter):
         """
         number, alpha = self._count(observation), self._alpha
         keep = 1.0 - alpha
-        done, seconds = observation.success, float(observation.latency_seconds)
+        done, seconds = observation.success, observation.latency_seconds
         if observation.recovered and done:
             self._success[number] = _START["success"]
             self._latency[number] = min(self._latency[number], _START["latency_seconds"])
         self._success[number] = (alpha if done else 0.0) + keep * self._success[number]
-        self._penalty[number] = alpha * float(observation.penalty) + keep * self._penalty[number]
+        self._penalty[number] = alpha * observation.penalty + keep * self._penalty[number]
         if done or seconds > self._latency[number]:
             self._latency[number] = alpha * seconds + keep * self._latency[number]
         self._unsorted += 1
@@ -126,9 +124,7 @@ class EMARouter(CountingRouter):
                     f"Expected success and penalty of {self._providers[number]!r} in [0, 1] and latency_seconds "
                     f"of at least 0, got {values}: reset the state."
                 )
-        self._begin(stored)
-        rows = [stored.get(number, _START) for number in range(len(self._providers))]
-        self._success, self._latency, self._penalty = ([row[name] for row in rows] for name in _COLUMNS)
+        self._success, self._latency, self._penalty = self._begin(stored, _START)
         self._order, self._unsorted = list(self._providers), 0
         if self._interval:
             self._sort()

@@ -8,7 +8,7 @@ import numpy as np
 
 from calibrant.core import ConfigurationError
 from calibrant.routing._base import CountingRouter
-from calibrant.routing._protocol import RoutingRequest
+from calibrant.routing._protocol import RoutingRequest, check_known
 
 __all__ = ["FixedRouter", "TaskRouter"]
 
@@ -76,14 +76,11 @@ class TaskRouter(CountingRouter):
         super().__init__(providers)
         if not isinstance(tasks, Mapping):
             raise ConfigurationError(f"Expected a table from task to provider, got {tasks!r:.80}.")
-        self._orders: dict[str, list[str]] = {}
-        for task, first in tasks.items():
-            if first not in self._providers:
-                raise ConfigurationError(
-                    f"Expected the provider of task {task!r} to be one of {', '.join(self._providers)}, "
-                    f"got {first!r:.80}."
-                )
-            self._orders[task] = [first, *(name for name in self._providers if name != first)]
+        check_known("tasks", tasks.values(), self._providers)
+        self._orders = {
+            task: [first, *(name for name in self._providers if name != first)]
+            for task, first in tasks.items()
+        }
 
     def order(self, request: RoutingRequest | None = None) -> list[str]:
         """Return all providers, the task's at the front."""

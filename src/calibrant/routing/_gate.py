@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from numpy.typing import ArrayLike
 
-from calibrant.core import ConfigurationError
 from calibrant.routing._ladder import Ladder
-from calibrant.routing._numbers import is_number, unit_vector
+from calibrant.routing._numbers import check_share, unit_vector
 
 __all__ = ["QualityGate"]
 
@@ -43,12 +42,7 @@ class QualityGate:
     """
 
     def __init__(self, threshold: float) -> None:
-        if not is_number(threshold) or not 0.0 < threshold <= 1.0:
-            raise ConfigurationError(
-                f"Expected the threshold of a quality gate in (0, 1], got {threshold!r:.80}: "
-                "leave the gate out to turn it off."
-            )
-        self.threshold = float(threshold)
+        self.threshold = check_share("the threshold of a quality gate (none is off)", threshold)
 
     def similarity(self, query: ArrayLike | None, answer: ArrayLike | None) -> float | None:
         """Return the cosine of the angle between two embeddings.

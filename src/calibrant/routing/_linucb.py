@@ -95,10 +95,13 @@ class LinUCB:
         """Return every arm's A, shape (arms, dim, dim)."""
         return self._ridge[:, None, None] * (np.eye(self.dim) + self._gram)
 
-    def widths(self) -> NDArray[np.float64]:
-        """Return alpha times the root mean square of the width over all directions, shape (arms,)."""
-        traces = np.trace(self._inverse, axis1=1, axis2=2)
-        widths: NDArray[np.float64] = self._alpha * np.sqrt(traces / (self.dim * self._ridge))
+    def widths(self, squares: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return alpha times the root mean square of the width over contexts, shape (arms,).
+
+        Their entries are uncorrelated and have the mean squares `squares`, shape (dim,).
+        """
+        diagonals = np.diagonal(self._inverse, axis1=1, axis2=2)
+        widths: NDArray[np.float64] = self._alpha * np.sqrt(diagonals @ squares / self._ridge)
         return widths
 
     def arm(self, arm: int) -> tuple[float, int, NDArray[np.float64], NDArray[np.float64]]:

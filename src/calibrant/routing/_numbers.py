@@ -1,4 +1,4 @@
-"""Checks of the numbers and vectors that policies about answers are given."""
+"""Checks of the numbers and vectors that strategies are given."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core import ConfigurationError
 
-__all__ = ["check_real", "check_whole", "is_number", "unit_vector"]
+__all__ = ["check_real", "check_share", "check_whole", "is_number", "unit_vector"]
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -37,6 +37,19 @@ def check_real(name: str, value: object, *, low: float = 0.0, high: float = math
             f"a finite number of at least {low:g}" if high == math.inf else f"a number in [{low:g}, {high:g}]"
         )
         raise ConfigurationError(f"Expected {name} to be {kind}, got {value!r:.80}.")
+    return float(value)
+
+
+def check_share(name: str, value: object) -> float:
+    """Return `value` as a float in (0, 1].
+
+    Raises
+    ------
+    ConfigurationError
+        It is something else.
+    """
+    if not is_number(value) or not 0.0 < value <= 1.0:
+        raise ConfigurationError(f"Expected {name} in (0, 1], got {value!r:.80}.")
     return float(value)
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core import ConfigurationError
+from calibrant.routing._numbers import check_real, is_number
 
-__all__ = ["Observation", "Router", "RoutingRequest", "Standing", "check_providers"]
+__all__ = ["Observation", "Router", "RoutingRequest", "Standing", "check_known", "check_providers"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -40,9 +41,22 @@ class RoutingRequest:
     tokens: int | None = None
 
 
+_FLAGS: Final = ("success", "rate_limited", "recovered")
+# The most that a number may be, and whether it may be None.
+_RANGES: Final = (
+    ("latency_seconds", math.inf, False),
+    ("quality", 1.0, True),
+    ("cost", math.inf, True),
+    ("penalty", 1.0, False),
+)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Observation:
     """What came of one call.
+
+    Real numbers of any kind are taken, numpy's too, and kept as floats; 0 and 1 as truth values where such are asked
+    for, and the other way round as quality.
 
     Attributes
     ----------
@@ -70,7 +84,7 @@ class Observation:
     Raises
     ------
     ConfigurationError
-        A number is out of its range, not finite or no number.
+        A number is out of its range, not finite or no number, or a truth value is neither true nor false.
     """
 
     provider: str
@@ -85,31 +99,22 @@ class Observation:
     request: RoutingRequest | None = None
 
     def __post_init__(self) -> None:
-        try:
-            self._check()
-        except ConfigurationError:
-            raise
-        except (TypeError, ValueError) as error:
-            raise ConfigurationError(
-                f"Expected the numbers of an observation to be numbers: {error}."
-            ) from error
-
-    def _check(self) -> None:
-        """Raise for numbers that are out of their range."""
         if not isinstance(self.provider, str):
             raise ConfigurationError(f"Expected the name of a provider, got {self.provider!r:.80}.")
-        if not 0.0 <= self.latency_seconds < math.inf:
-            raise ConfigurationError(
-                f"Expected latency_seconds to be a finite number of at least 0, got {self.latency_seconds!r}."
-            )
-        if self.quality is not None and not 0.0 <= self.quality <= 1.0:
-            raise ConfigurationError(f"Expected quality in [0, 1] or None, got {self.quality!r}.")
-        if self.cost is not None and not 0.0 <= self.cost < math.inf:
-            raise ConfigurationError(
-                f"Expected cost to be a finite number of at least 0, or None, got {self.cost!r}."
-            )
-        if not 0.0 <= self.penalty <= 1.0:
-            raise ConfigurationError(f"Expected penalty in [0, 1], got {self.penalty!r}.")
+        for name in _FLAGS:
+            flag = getattr(self, name)
+            if flag is not True and flag is not False:
+                object.__setattr__(self, name, _truth(name, flag))
+        quality: object = self.quality
+        if isinstance(quality, bool | np.bool_):  # right or wrong
+            object.__setattr__(self, "quality", float(quality))
+        for name, most, optional in _RANGES:
+            value = getattr(self, name)
+            # Checks by type come first: this is made once per call, and mostly of plain floats.
+            if not (value is None and optional) and not (
+                type(value) is float and 0.0 <= value <= most and value < math.inf
+            ):
+                object.__setattr__(self, name, check_real(name, value, high=most))
         if self.success and self.rate_limited:
             raise ConfigurationError("Expected a rate-limited call to have no success, got both.")
 
@@ -187,6 +192,29 @@ class Router(Protocol):
     def standings(self) -> tuple[Standing, ...]:
         """Return what it thinks of every provider, as they were declared."""
         ...
+
+
+def _truth(name: str, value: object) -> bool:
+    """Return what is true or false, or 1 or 0, as a truth value."""
+    if not isinstance(value, np.bool_) and not (is_number(value) and value in (0, 1)):
+        raise ConfigurationError(f"Expected {name} to be true or false, got {value!r:.80}.")
+    return bool(value)
+
+
+def check_known(option: str, names: Iterable[str], providers: Sequence[str]) -> None:
+    """Raise for names in an option that are no providers.
+
+    Raises
+    ------
+    ConfigurationError
+        There is one.
+    """
+    unknown = sorted({str(name) for name in names if name not in providers})
+    if unknown:
+        raise ConfigurationError(
+            f"Expected {option} to name some of the providers {', '.join(providers)}, got "
+            f"{', '.join(unknown):.80}: correct the name."
+        )
 
 
 def check_providers(providers: Sequence[str]) -> tuple[str, ...]:

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core import ConfigurationError
 from calibrant.routing._base import CountingRouter
-from calibrant.routing._numbers import is_number
+from calibrant.routing._numbers import check_share
 from calibrant.routing._protocol import Observation, RoutingRequest
 
 __all__ = ["ThompsonRouter"]
@@ -64,9 +63,7 @@ class ThompsonRouter(CountingRouter):
         rng: np.random.Generator | int | None = None,
     ) -> None:
         super().__init__(providers)
-        if not is_number(decay) or not 0.0 < decay <= 1.0:
-            raise ConfigurationError(f"Expected decay in (0, 1], got {decay!r}.")
-        self._decay = float(decay)
+        self._decay = check_share("decay", decay)
         self._rng = np.random.default_rng(rng)
         self._alpha: list[float]
         self._beta: list[float]
@@ -112,10 +109,8 @@ class ThompsonRouter(CountingRouter):
             A value is missing or not finite; nothing is changed.
         """
         stored = self._read(snapshot, tuple(_START))
-        self._begin(stored)
-        rows = [stored.get(number, _START) for number in range(len(self._providers))]
-        self._alpha = [_within(row["alpha"]) for row in rows]
-        self._beta = [_within(row["beta"]) for row in rows]
+        alphas, betas = self._begin(stored, _START)
+        self._alpha, self._beta = list(map(_within, alphas)), list(map(_within, betas))
 
     def _values(self, number: int) -> dict[str, float]:
         from scipy.special import betaincinv  # noqa: PLC0415 (slow to load, needed for display only)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 
-from calibrant.core import ConfigurationError, Message
+from calibrant.core import ConfigurationError, Message, StateError
+from calibrant.routing._base import CountingRouter
 from calibrant.routing._numbers import check_whole
-from calibrant.routing._protocol import Observation, RoutingRequest, Standing, check_providers
+from calibrant.routing._protocol import Observation, RoutingRequest, check_known
 from calibrant.routing._replies import fence, fenced, json_object, without_thinking
-from calibrant.routing._tallies import fresh_tallies, read_tallies, write_tallies
 
 __all__ = ["TRIAGE_FORMAT", "TriageRouter", "read_tier", "triage_messages"]
 
@@ -25,7 +25,7 @@ _TIERS: Final[dict[str, str]] = {
 }
 _SHOWN: Final = 400  # characters
 _FILL: Final = 0.8
-_COUNTS: Final = ("calls", *_TIERS, "untriaged", "larger_window")
+_START: Final = dict.fromkeys((*_TIERS, "untriaged", "larger_window"), 0)
 
 TRIAGE_FORMAT: Final[dict[str, Any]] = {
     "type": "json_schema",
@@ -58,7 +58,7 @@ _QUOTED = re.compile(rf"([\"'`*]|\u201c)\s*({_NAMES})\s*(?:\1|\u201d)", re.IGNOR
 _ALONE = re.compile(rf"\W*(?:tier\W+)?({_NAMES})\W*", re.IGNORECASE)
 
 
-class TriageRouter:
+class TriageRouter(CountingRouter):
     """Sends a request to the provider of its tier; the others are its fallbacks.
 
     Tiers are ``simple``, ``medium``, ``complex`` and ``expert``. A tier without a provider is served by
@@ -70,6 +70,9 @@ class TriageRouter:
     a request may take 80 % of a window, the rest is for the answer. So a request that is too long for its
     tier goes to the first fallback that holds it.
 
+    Its standings count the calls of each tier by its name, those without a known tier (``untriaged``), and
+    those that came to a provider because that of their tier holds too little (``larger_window``).
+
     Parameters
     ----------
     providers : sequence of str
@@ -78,8 +81,8 @@ class TriageRouter:
         Provider of each tier; at least one. A provider may serve several.
     context_windows : mapping of str to int, optional
         Tokens, at least 1, that a provider takes. One without an entry is never taken to be too small.
-    rng : numpy.random.Generator, optional
-        Not used: nothing here is random.
+    rng : Generator or int, optional
+        Not used; every strategy takes it.
 
     Attributes
     ----------
@@ -102,7 +105,7 @@ class TriageRouter:
     ['small', 'big']
     """
 
-    strategy: ClassVar[str] = "triage"
+    strategy = "triage"
 
     def __init__(
         self,
@@ -110,28 +113,22 @@ class TriageRouter:
         *,
         tiers: Mapping[str, str],
         context_windows: Mapping[str, int] | None = None,
-        rng: np.random.Generator | None = None,
+        rng: np.random.Generator | int | None = None,  # noqa: ARG002
     ) -> None:
-        del rng
-        self.providers = check_providers(providers)
+        super().__init__(providers)
         if not tiers:
             raise ConfigurationError(
                 f"Expected a provider for at least one of the tiers {', '.join(_TIERS)}, got none."
             )
         self.tiers = {tier: tiers[tier] for tier in _in_order(tiers)}
         windows = dict(context_windows or {})
-        for option, names in (("tiers", self.tiers.values()), ("context_windows", windows.keys())):
-            unknown = [str(name) for name in names if name not in self.providers]
-            if unknown:
-                raise ConfigurationError(
-                    f"Expected {option} to name some of the providers {', '.join(self.providers)}, "
-                    f"got {', '.join(unknown)}."
-                )
+        check_known("tiers", self.tiers.values(), self._providers)
+        check_known("context_windows", windows, self._providers)
         self._windows = {
             name: check_whole(f"the context window of {name!r}", window, low=1)
             for name, window in windows.items()
         }
-        self._tallies = fresh_tallies(self.providers, _COUNTS)
+        self.restore(None)
 
     def order(self, request: RoutingRequest | None = None) -> list[str]:
         """Return all providers, that of the request's tier first unless its window is too small.
@@ -152,21 +149,16 @@ class TriageRouter:
         ConfigurationError
             The provider is unknown, or the tier is.
         """
-        tally = self._tallies.get(observation.provider)
-        if tally is None:
-            raise ConfigurationError(
-                f"Expected one of the providers {', '.join(self.providers)}, got {observation.provider!r:.80}."
-            )
-        request = observation.request
+        number, request = self._number(observation), observation.request
         if request is not None:
             first, wanted = self.order(request)[0], self._chain(request.tier)[0]
-            tally[request.tier or "untriaged"] += 1
-            tally["larger_window"] += observation.provider == first != wanted
-        tally["calls"] += 1
+            self._tallies[request.tier or "untriaged"][number] += 1
+            self._tallies["larger_window"][number] += observation.provider == first != wanted
+        self._count(observation)
 
     def snapshot(self) -> dict[str, Any]:
         """Return the counts as JSON values."""
-        return write_tallies(self.strategy, self._tallies)
+        return self._written(self._tallies)
 
     def restore(self, snapshot: Mapping[str, Any] | None) -> None:
         """Take over counts; None begins at zero.
@@ -176,24 +168,16 @@ class TriageRouter:
         StateError
             They are damaged; nothing is changed.
         """
-        self._tallies = read_tallies(
-            snapshot, strategy=self.strategy, providers=self.providers, names=_COUNTS
-        )
+        stored = self._read(snapshot, tuple(_START))
+        for number, values in stored.items():
+            if min(values.values()) < 0.0:
+                raise StateError(
+                    f"Expected counts of at least 0 for {self._providers[number]!r}, got {values}: reset the state."
+                )
+        self._tallies = dict(zip(_START, self._begin(stored, _START), strict=True))
 
-    def standings(self) -> tuple[Standing, ...]:
-        """Return the calls of every provider.
-
-        Those of each tier by its name, those without a known tier (``untriaged``), and those that came to it
-        because the provider of their tier holds too little (``larger_window``).
-        """
-        return tuple(
-            Standing(
-                provider=name,
-                observations=int(self._tallies[name]["calls"]),
-                values={count: self._tallies[name][count] for count in _COUNTS[1:]},
-            )
-            for name in self.providers
-        )
+    def _values(self, number: int) -> dict[str, float]:
+        return {name: column[number] for name, column in self._tallies.items()}
 
     def _chain(self, tier: str | None) -> list[str]:
         """Return all providers, starting from a tier, whatever their windows."""
@@ -205,7 +189,7 @@ class TriageRouter:
         start = 0 if tier is None else ranks.index(tier)
         upward = [self.tiers[name] for name in ranks[start:] if name in self.tiers]
         downward = [self.tiers[name] for name in reversed(ranks[:start]) if name in self.tiers]
-        return list(dict.fromkeys([*upward, *downward, *self.providers]))
+        return list(dict.fromkeys([*upward, *downward, *self._providers]))
 
     def _shortage(self, provider: str, tokens: int | None) -> float:
         """Return 0 where a request fits, else a number the lower the larger the window is."""
