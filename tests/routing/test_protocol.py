@@ -27,7 +27,7 @@ from calibrant.routing import (
     ThompsonRouter,
     TriageRouter,
 )
-from calibrant.routing._protocol import check_providers
+from calibrant.routing._checks import check_providers
 
 YES, NO = np.array([True, False])
 
@@ -138,6 +138,34 @@ def test_providers_that_cannot_be_told_apart_are_refused(
     with pytest.raises(ConfigurationError, match=r"^Expected (a list|at least one|the name|every provider)"):
         kind(providers, **options)
     assert strategy
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (TaskRouter, {"tasks": None}),
+        (TaskRouter, {"tasks": {"t": "cc"}}),
+        *(
+            (CascadeRouter, {"costs": costs})
+            for costs in ([("a", 1)], "a", {"cc": 1}, {"a": -1}, {"a": math.nan})
+        ),
+        *((BanditRouter, {"costs": costs}) for costs in ([("a", 1)], "a", {"cc": 1}, {"a": -1}, {"a": "1"})),
+        (CascadeRouter, {"cost_tiers": ["cc"]}),
+        (TriageRouter, {"tiers": None}),
+        (TriageRouter, {"tiers": [("simple", "a")]}),
+        (TriageRouter, {"tiers": {"simple": "cc"}}),
+        (TriageRouter, {"tiers": {"simple": "a"}, "context_windows": [("a", 1)]}),
+        (TriageRouter, {"tiers": {"simple": "a"}, "context_windows": {"cc": 1}}),
+    ],
+    ids=str,
+)
+def test_a_table_that_is_none_or_names_nobody_is_refused(kind: Any, options: dict[str, Any]) -> None:
+    """The option or the stranger is in the message."""
+    option = list(options)[-1]
+    with pytest.raises(
+        ConfigurationError, match=f"^Expected ({option} to (be a table|.*a, b, got cc)|the cost of 'a')"
+    ):
+        kind(["a", "b"], **options)
 
 
 def test_the_doubled_providers_are_named() -> None:

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from calibrant.core import ConfigurationError, StateError
 from calibrant.routing._bandit_state import Tally, arm_record, read_arm
 from calibrant.routing._base import NamedRouter
+from calibrant.routing._checks import check_costs, check_real, check_share, check_whole, unit_vector
 from calibrant.routing._linucb import LinUCB
-from calibrant.routing._numbers import check_real, check_share, check_whole, unit_vector
-from calibrant.routing._protocol import Observation, RoutingRequest, check_known
+from calibrant.routing._protocol import Observation, RoutingRequest
 from calibrant.routing._snapshots import read_count, read_records, write_records
 
 __all__ = ["BanditRouter"]
@@ -114,7 +114,7 @@ class BanditRouter(NamedRouter):
             raise ConfigurationError(f"Expected dim in [1, {_MOST_DIMENSIONS}], got {dim!r}.")
         self._cost_weight = check_real("cost_weight", cost_weight)
         self._decay = check_share("decay_factor", decay_factor)
-        self._declared = self._shares(costs or {})
+        self._declared = self._shares(costs)
         self._model, self._tallies = self._fresh()
 
     def order(self, request: RoutingRequest | None = None) -> list[str]:
@@ -258,8 +258,7 @@ class BanditRouter(NamedRouter):
         highest = max(tally.cost.mean for tally in self._tallies)
         return min(cost / highest, 1.0) if highest > 0.0 else 0.0
 
-    def _shares(self, costs: Mapping[str, float]) -> list[float]:
-        check_known("costs", costs, self._providers)
-        known = {name: check_real(f"the cost of {name}", cost) for name, cost in costs.items()}
+    def _shares(self, costs: Mapping[str, float] | None) -> list[float]:
+        known = check_costs(costs, self._providers)
         highest = max(known.values(), default=0.0)
         return [known.get(name, 0.0) / highest if highest > 0.0 else 0.0 for name in self._providers]

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core import StateError
+from calibrant.routing._checks import is_number
 from calibrant.routing._linucb import LEAST_RIDGE, LinUCB
-from calibrant.routing._numbers import is_number
 from calibrant.routing._snapshots import read_count
 
 __all__ = ["Average", "Tally", "arm_record", "read_arm"]

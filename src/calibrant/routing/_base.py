@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from calibrant.core import ConfigurationError, StateError
-from calibrant.routing._protocol import Observation, RoutingRequest, Standing, check_providers
+from calibrant.routing._checks import check_providers
+from calibrant.routing._protocol import Observation, RoutingRequest, Standing
 from calibrant.routing._snapshots import read_count, read_numbers, read_records, write_records
 
 __all__ = ["CountingRouter", "NamedRouter"]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from calibrant.routing._base import CountingRouter
-from calibrant.routing._numbers import check_real
+from calibrant.routing._checks import check_real
 from calibrant.routing._protocol import Observation, RoutingRequest
 
 __all__ = ["EpsilonGreedy", "RoundRobin"]

@@ -9,9 +9,9 @@ import numpy as np
 
 from calibrant.core import ConfigurationError, StateError
 from calibrant.routing._base import CountingRouter
+from calibrant.routing._checks import check_costs, check_known, check_providers, check_real, check_whole
 from calibrant.routing._ladder import Ladder
-from calibrant.routing._numbers import check_real, check_whole
-from calibrant.routing._protocol import Observation, RoutingRequest, check_known, check_providers
+from calibrant.routing._protocol import Observation, RoutingRequest
 from calibrant.routing._quality import AnswerQuality, answer_quality
 
 __all__ = ["CascadeRouter", "ClassifierMode"]
@@ -163,10 +163,7 @@ class CascadeRouter(CountingRouter):
 def _cheapest_first(
     providers: tuple[str, ...], cost_tiers: Sequence[str] | None, costs: Mapping[str, float] | None
 ) -> tuple[str, ...]:
-    prices = dict(costs or {})
-    check_known("costs", prices, providers)
-    for name, cost in prices.items():
-        check_real(f"the cost of {name!r}", cost)
+    prices = check_costs(costs, providers)
     if not cost_tiers:
         return tuple(sorted(providers, key=lambda name: prices.get(name, np.inf)))
     tiers = check_providers(cost_tiers)

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.routing._numbers import check_real, check_whole, unit_vector
+from calibrant.routing._checks import check_real, check_whole, unit_vector
 
 __all__ = ["CoherenceMonitor"]
 

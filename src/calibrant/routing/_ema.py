@@ -9,7 +9,7 @@ import numpy as np
 
 from calibrant.core import StateError
 from calibrant.routing._base import CountingRouter
-from calibrant.routing._numbers import check_share, check_whole
+from calibrant.routing._checks import check_share, check_whole
 from calibrant.routing._protocol import Observation, RoutingRequest
 
 __all__ = ["EMARouter"]

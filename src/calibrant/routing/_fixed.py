@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from calibrant.core import ConfigurationError
 from calibrant.routing._base import CountingRouter
-from calibrant.routing._protocol import RoutingRequest, check_known
+from calibrant.routing._checks import check_known, check_table
+from calibrant.routing._protocol import RoutingRequest
 
 __all__ = ["FixedRouter", "TaskRouter"]
 
@@ -74,12 +74,11 @@ class TaskRouter(CountingRouter):
         rng: np.random.Generator | int | None = None,  # noqa: ARG002
     ) -> None:
         super().__init__(providers)
-        if not isinstance(tasks, Mapping):
-            raise ConfigurationError(f"Expected a table from task to provider, got {tasks!r:.80}.")
-        check_known("tasks", tasks.values(), self._providers)
+        table = check_table("tasks", tasks)
+        check_known("tasks", table.values(), self._providers)
         self._orders = {
             task: [first, *(name for name in self._providers if name != first)]
-            for task, first in tasks.items()
+            for task, first in table.items()
         }
 
     def order(self, request: RoutingRequest | None = None) -> list[str]:

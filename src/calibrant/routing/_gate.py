@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from numpy.typing import ArrayLike
 
+from calibrant.routing._checks import check_share, unit_vector
 from calibrant.routing._ladder import Ladder
-from calibrant.routing._numbers import check_share, unit_vector
 
 __all__ = ["QualityGate"]
 

@@ -6,7 +6,7 @@ import re
 from typing import Any, Final
 
 from calibrant.core import Message
-from calibrant.routing._numbers import is_number
+from calibrant.routing._checks import is_number
 from calibrant.routing._replies import fence, fenced, json_object, without_thinking
 
 __all__ = ["JUDGE_FORMAT", "judge_messages", "read_judgement"]

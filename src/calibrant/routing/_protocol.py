@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core import ConfigurationError
-from calibrant.routing._numbers import check_real, is_number
+from calibrant.routing._checks import check_real, is_number
 
-__all__ = ["Observation", "Router", "RoutingRequest", "Standing", "check_known", "check_providers"]
+__all__ = ["Observation", "Router", "RoutingRequest", "Standing"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -199,43 +199,3 @@ def _truth(name: str, value: object) -> bool:
     if not isinstance(value, np.bool_) and not (is_number(value) and value in (0, 1)):
         raise ConfigurationError(f"Expected {name} to be true or false, got {value!r:.80}.")
     return bool(value)
-
-
-def check_known(option: str, names: Iterable[str], providers: Sequence[str]) -> None:
-    """Raise for names in an option that are no providers.
-
-    Raises
-    ------
-    ConfigurationError
-        There is one.
-    """
-    unknown = sorted({str(name) for name in names if name not in providers})
-    if unknown:
-        raise ConfigurationError(
-            f"Expected {option} to name some of the providers {', '.join(providers)}, got "
-            f"{', '.join(unknown):.80}: correct the name."
-        )
-
-
-def check_providers(providers: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of providers.
-
-    Raises
-    ------
-    ConfigurationError
-        There is none, one is no name, or one is there twice.
-    """
-    if isinstance(providers, str):
-        raise ConfigurationError(f"Expected a list of providers, got the text {providers!r:.80}.")
-    names = tuple(providers)
-    if not names:
-        raise ConfigurationError("Expected at least one provider, got none: name those to choose from.")
-    for name in names:
-        if not isinstance(name, str) or not name.strip():
-            raise ConfigurationError(f"Expected the name of a provider, got {name!r:.80}.")
-    doubled = sorted({name for name in names if names.count(name) > 1})
-    if doubled:
-        raise ConfigurationError(
-            f"Expected every provider once, got {', '.join(doubled)} more than once: give them names of their own."
-        )
-    return names

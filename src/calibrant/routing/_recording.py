@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core import ConfigurationError
-from calibrant.routing._protocol import check_providers
+from calibrant.routing._checks import check_providers, check_real, check_whole
 
 __all__ = ["Recording"]
 
@@ -119,8 +119,8 @@ class Recording:
             There are fewer rows than requests, or requests is below 1.
         """
         rows = len(self.success)
-        count = rows if requests is None else requests
-        if not 1 <= count <= rows:
+        count = rows if requests is None else check_whole("requests", requests, low=1)
+        if count > rows:
             raise ConfigurationError(f"Expected requests in [1, {rows}], the rows there are, got {count!r}.")
         order = rng.permutation(rows)[:count] if self.shuffled else np.arange(count)
         kept = {name: value[order] for name in _ARRAYS if (value := getattr(self, name)) is not None}
@@ -134,8 +134,7 @@ class Recording:
         ConfigurationError
             The threshold is not in [0, 1].
         """
-        if not 0.0 <= threshold <= 1.0:
-            raise ConfigurationError(f"Expected quality_threshold in [0, 1], got {threshold!r}.")
+        check_real("quality_threshold", threshold, high=1.0)
         poor = self.known & (self.cells("quality") < threshold)
         return replace(self, success=np.where(poor, 0.0, self.success))
 

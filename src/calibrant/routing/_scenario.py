@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core import ConfigurationError
-from calibrant.routing._numbers import check_real, check_whole, is_number
-from calibrant.routing._protocol import check_providers
+from calibrant.routing._checks import check_known, check_providers, check_real, check_whole, is_number
 from calibrant.routing._recording import Recording
 
 __all__ = ["Change", "Scenario", "SimulatedProvider"]
@@ -103,11 +102,8 @@ class Scenario:
         object.__setattr__(self, "dim", check_whole("dim", self.dim, low=1))
         check_real("noise", self.noise)
         for change in self.changes:
-            if change.provider not in names or not isinstance(change.at, int) or change.at < 0:
-                raise ConfigurationError(
-                    f"Expected a change from request 0 or later on of one of {', '.join(names)}, got "
-                    f"{change.provider!r} at {change.at!r}."
-                )
+            check_known("changes", [change.provider], names)
+            check_whole(f"the request at which {change.provider!r} changes", change.at, low=0)
         for provider in self.providers:
             _check_numbers(provider.name, provider)
         for change in self.changes:
@@ -134,11 +130,9 @@ class Scenario:
         Raises
         ------
         ConfigurationError
-            requests is below 1.
+            requests is no whole number of at least 1.
         """
-        count = _REQUESTS if requests is None else requests
-        if count < 1:
-            raise ConfigurationError(f"Expected requests of at least 1, got {requests!r}.")
+        count = _REQUESTS if requests is None else check_whole("requests", requests, low=1)
         kind = rng.integers(self.kinds, size=count)
         success = self._course("success", kind)
         quality = self._course("quality", kind)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core import ConfigurationError
+from calibrant.routing._checks import check_real, check_whole
 from calibrant.routing._protocol import Observation, Router, RoutingRequest
 from calibrant.routing._recording import Recording
 
@@ -124,7 +125,7 @@ def simulate(  # noqa: PLR0913 (keyword-only options)
     """
     _check_routers(routers, runs=runs, cost_weight=cost_weight)
     collected: dict[str, list[SimulatedRuns]] = {name: [] for name in routers}
-    for run in np.random.default_rng(rng).spawn(runs):
+    for run in np.random.default_rng(rng).spawn(int(runs)):
         own, *others = run.spawn(1 + len(routers))
         rows = world.draw(requests, own)
         if not rows.known.all():
@@ -198,12 +199,8 @@ def _check_routers(routers: Mapping[str, RouterFactory], *, runs: int, cost_weig
     """Raise for arguments that make no sense."""
     if not routers:
         raise ConfigurationError("Expected at least one strategy to run, got none.")
-    if runs < 1:
-        raise ConfigurationError(f"Expected runs of at least 1, got {runs!r}.")
-    if not 0.0 <= cost_weight < np.inf:
-        raise ConfigurationError(
-            f"Expected cost_weight to be a finite number of at least 0, got {cost_weight!r}."
-        )
+    check_whole("runs", runs, low=1)
+    check_real("cost_weight", cost_weight)
 
 
 def _checked(name: str, router: Router, rows: Recording) -> Router:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from calibrant.core import StateError
-from calibrant.routing._numbers import is_number
+from calibrant.routing._checks import is_number
 
 __all__ = ["read_count", "read_numbers", "read_records", "write_records"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.routing._base import CountingRouter
-from calibrant.routing._numbers import check_share
+from calibrant.routing._checks import check_share
 from calibrant.routing._protocol import Observation, RoutingRequest
 
 __all__ = ["ThompsonRouter"]

@@ -10,8 +10,8 @@ import numpy as np
 
 from calibrant.core import ConfigurationError, Message, StateError
 from calibrant.routing._base import CountingRouter
-from calibrant.routing._numbers import check_whole
-from calibrant.routing._protocol import Observation, RoutingRequest, check_known
+from calibrant.routing._checks import check_known, check_table, check_whole
+from calibrant.routing._protocol import Observation, RoutingRequest
 from calibrant.routing._replies import fence, fenced, json_object, without_thinking
 
 __all__ = ["TRIAGE_FORMAT", "TriageRouter", "read_tier", "triage_messages"]
@@ -116,12 +116,13 @@ class TriageRouter(CountingRouter):
         rng: np.random.Generator | int | None = None,  # noqa: ARG002
     ) -> None:
         super().__init__(providers)
-        if not tiers:
+        table = check_table("tiers", tiers)
+        windows = {} if context_windows is None else check_table("context_windows", context_windows)
+        if not table:
             raise ConfigurationError(
                 f"Expected a provider for at least one of the tiers {', '.join(_TIERS)}, got none."
             )
-        self.tiers = {tier: tiers[tier] for tier in _in_order(tiers)}
-        windows = dict(context_windows or {})
+        self.tiers = {tier: table[tier] for tier in _in_order(table)}
         check_known("tiers", self.tiers.values(), self._providers)
         check_known("context_windows", windows, self._providers)
         self._windows = {

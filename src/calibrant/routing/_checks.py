@@ -1,17 +1,94 @@
-"""Checks of the numbers and vectors that strategies are given."""
+"""Checks of what strategies are given: names of providers, numbers, vectors."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core import ConfigurationError
 
-__all__ = ["check_real", "check_share", "check_whole", "is_number", "unit_vector"]
+__all__ = [
+    "check_costs",
+    "check_known",
+    "check_providers",
+    "check_real",
+    "check_share",
+    "check_table",
+    "check_whole",
+    "is_number",
+    "unit_vector",
+]
+
+
+def check_providers(providers: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of providers.
+
+    Raises
+    ------
+    ConfigurationError
+        There is none, one is no name, or one is there twice.
+    """
+    if isinstance(providers, str):
+        raise ConfigurationError(f"Expected a list of providers, got the text {providers!r:.80}.")
+    names = tuple(providers)
+    if not names:
+        raise ConfigurationError("Expected at least one provider, got none: name those to choose from.")
+    for name in names:
+        if not isinstance(name, str) or not name.strip():
+            raise ConfigurationError(f"Expected the name of a provider, got {name!r:.80}.")
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    if doubled:
+        raise ConfigurationError(
+            f"Expected every provider once, got {', '.join(doubled)} more than once: give them names of their own."
+        )
+    return names
+
+
+def check_known(option: str, names: Iterable[str], providers: Sequence[str]) -> None:
+    """Raise for names in an option that are no providers.
+
+    Raises
+    ------
+    ConfigurationError
+        There is one.
+    """
+    unknown = sorted({str(name) for name in names if name not in providers})
+    if unknown:
+        raise ConfigurationError(
+            f"Expected {option} to name some of the providers {', '.join(providers)}, got "
+            f"{', '.join(unknown):.80}: correct the name."
+        )
+
+
+def check_table(option: str, table: object) -> dict[str, Any]:
+    """Return a table as a dict.
+
+    Raises
+    ------
+    ConfigurationError
+        It is something else.
+    """
+    if not isinstance(table, Mapping):
+        raise ConfigurationError(f"Expected {option} to be a table, got {table!r:.80}.")
+    return dict(table)
+
+
+def check_costs(costs: Mapping[str, float] | None, providers: Sequence[str]) -> dict[str, float]:
+    """Return what providers cost; None is nothing known.
+
+    Raises
+    ------
+    ConfigurationError
+        It is no table, or a name is unknown, or a cost no finite number of at least 0.
+    """
+    table = {} if costs is None else check_table("costs", costs)
+    check_known("costs", table, providers)
+    return {name: check_real(f"the cost of {name!r}", cost) for name, cost in table.items()}
 
 
 def is_number(value: object) -> TypeGuard[float]:
