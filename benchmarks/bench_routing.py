@@ -10,6 +10,8 @@ stationary  one probability per provider.
 change      all probabilities are drawn anew at half-time.
 contexts    five kinds of requests, each provider with a probability for each; the kind shows in the embedding
             only (64 numbers, noise half as long as the signal).
+noise       one probability per provider, and embeddings that have nothing in common and say nothing; only to see
+            what LinUCB pays for looking at them.
 
 Differences are paired by seed, with 95 % t intervals; a strategy is below another when the whole interval is.
 Beside the textbook both are means of 5 runs per seed, as luck makes them differ by more than 5 % else; drawing from
@@ -74,11 +76,13 @@ COMPARED = {
     "stationary": ("thompson", "ema", "epsilon-greedy", "round-robin"),
     "change": ("thompson decay", "thompson", "ema", "epsilon-greedy", "round-robin"),
     "contexts": ("linucb", "thompson", "thompson decay", "ema", "epsilon-greedy", "round-robin"),
+    "noise": ("linucb", "thompson", "round-robin"),
 }
 MUST_BEAT = {
     "stationary": COMPARED["stationary"][1:],
     "change": ("thompson",),
     "contexts": COMPARED["contexts"][1:],
+    "noise": ("round-robin",),
 }
 
 
@@ -98,6 +102,8 @@ def scenario(setting: str, requests: int, rng: np.random.Generator) -> Scenario:
     """Return the providers of one seed."""
     kinds = 5 if setting == "contexts" else 1
     success = rng.random((len(NAMES), kinds))
+    if setting == "noise":
+        success, kinds = np.repeat(success, 2, axis=1), 2  # alike, but told with an embedding
     providers = [
         SimulatedProvider(name=name, success=own.tolist() if kinds > 1 else float(own[0]))
         for name, own in zip(NAMES, success, strict=True)
@@ -107,7 +113,7 @@ def scenario(setting: str, requests: int, rng: np.random.Generator) -> Scenario:
         Change(at=requests // 2, provider=name, success=own)
         for name, own in zip(NAMES[: len(later)], later, strict=True)
     ]
-    return Scenario(providers=providers, changes=changes)
+    return Scenario(providers=providers, changes=changes, noise=100.0 if setting == "noise" else 0.5)
 
 
 def one_seed(setting: str, requests: int, seed: int) -> Regrets:

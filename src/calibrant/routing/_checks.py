@@ -110,10 +110,8 @@ def check_real(name: str, value: object, *, low: float = 0.0, high: float = math
         It is something else.
     """
     if not is_number(value) or not low <= value <= high:
-        kind = (
-            f"a finite number of at least {low:g}" if high == math.inf else f"a number in [{low:g}, {high:g}]"
-        )
-        raise ConfigurationError(f"Expected {name} to be {kind}, got {value!r:.80}.")
+        kind = f"to be a finite number of at least {low:g}" if high == math.inf else f"in [{low:g}, {high:g}]"
+        raise ConfigurationError(f"Expected {name} {kind}, got {value!r:.80}.")
     return float(value)
 
 
