@@ -25,7 +25,13 @@ from calibrant.core.errors import (
     RateLimitError,
     StateError,
 )
-from calibrant.core.files import damaged_record, read_record, write_atomically, write_record
+from calibrant.core.files import (
+    damaged_record,
+    read_record,
+    remove_leftovers,
+    write_atomically,
+    write_record,
+)
 from calibrant.core.interval import Interval
 from calibrant.core.labels import LabelSet, normalise_label
 from calibrant.core.prediction import Outcome, Prediction, Step, Usage, Verdict
@@ -100,6 +106,7 @@ __all__ = [
     "read_record",
     "read_rows",
     "read_texts",
+    "remove_leftovers",
     "step_to_record",
     "write_atomically",
     "write_record",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
@@ -11,22 +12,57 @@ from typing import Any
 
 from calibrant.core.errors import StateError
 
-__all__ = ["damaged_record", "read_record", "write_atomically", "write_record"]
+__all__ = ["damaged_record", "read_record", "remove_leftovers", "write_atomically", "write_record"]
+
+_TEMPORARY = ".tmp"
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write `text` to a temporary file beside `path`, then put it in place."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:
+    """Write `text` to a temporary file beside `path`, then put it in place; both survive a power cut.
+
+    The temporary file's name cannot be foreseen, nobody else can open it, and no symbolic link is followed.
+
+    Parameters
+    ----------
+    path : Path
+        Where to; what is there is replaced, be it a symbolic link.
+    text : str
+        What to write, in UTF-8.
+    mode : int, default 0o644
+        Permissions of the file.
+    """
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_TEMPORARY)
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
+        Path(temporary).chmod(mode)
         Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+    _sync_folder(path.parent)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove the temporary files of writers of `path` that were killed; only for who keeps others from writing."""
+    beginning, length = f".{path.name}.", len(f".{path.name}.") + 8 + len(_TEMPORARY)
+    with os.scandir(path.parent) as entries:
+        names = [entry.name for entry in entries]
+    for name in names:
+        if name.startswith(beginning) and name.endswith(_TEMPORARY) and len(name) == length:
+            (path.parent / name).unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Let the new name survive a power cut, where the file system can promise that."""
+    with contextlib.suppress(OSError):  # the file is in place already
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def write_record(path: str | Path, record: Mapping[str, Any], *, kind: str, version: int) -> None:

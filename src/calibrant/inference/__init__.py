@@ -16,6 +16,7 @@ from calibrant.inference._reader import AnswerReader
 from calibrant.inference._runner import Query, Runner
 from calibrant.inference._sampling import Sampling
 from calibrant.inference._several import Answers, ask_together
+from calibrant.inference._shared_router import SharedRouter
 from calibrant.inference.doctor import (
     Examination,
     Finding,
@@ -50,6 +51,7 @@ __all__ = [
     "Runner",
     "Sampling",
     "Scoring",
+    "SharedRouter",
     "Stop",
     "Thresholds",
     "Tolerance",

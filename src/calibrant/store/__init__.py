@@ -1,7 +1,8 @@
-"""What outlives a run: finished predictions and scores in a SQL database."""
+"""What outlives a run: finished predictions, scores and what routers learnt, in a SQL database or a JSON file."""
 
 from calibrant.store._cache import PredictionCache
+from calibrant.store._router_open import open_router_state
 from calibrant.store._score_records import Scope, ScopeSummary, Score
 from calibrant.store._scores import ScoreStore
 
-__all__ = ["PredictionCache", "Scope", "ScopeSummary", "Score", "ScoreStore"]
+__all__ = ["PredictionCache", "Scope", "ScopeSummary", "Score", "ScoreStore", "open_router_state"]

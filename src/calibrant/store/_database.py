@@ -41,6 +41,8 @@ class Database(abc.ABC):
         Seconds to wait for locks of other processes.
     create : bool, default True
         Whether what is missing is made; otherwise it is an error.
+    at_once : bool, default True
+        Whether it is opened here; otherwise `open` comes before everything else.
 
     Attributes
     ----------
@@ -66,11 +68,24 @@ class Database(abc.ABC):
     holds: ClassVar[str]
     pool: ClassVar[type[Pool] | None] = None
 
-    def __init__(self, location: Location, *, busy_timeout: float, create: bool = True) -> None:
+    def __init__(
+        self, location: Location, *, busy_timeout: float, create: bool = True, at_once: bool = True
+    ) -> None:
         self._location = location
         self._may_create = create
         self._busy_timeout = busy_timeout
         self._engine = self._connect()
+        if at_once:
+            self.open()
+
+    def open(self) -> None:
+        """Look into the database, and make what is missing.
+
+        Raises
+        ------
+        StateError
+            See the class.
+        """
         try:
             self._open()
         except SQLAlchemyError as error:
@@ -144,13 +159,13 @@ class Database(abc.ABC):
             connection.execute(sa.insert(_VERSIONS).values(name=self.name, version=self.version))
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[sa.Connection]:
-        """Begin a transaction that no other one of this kind runs beside."""
+    def _writing(self, lock: int = _LOCK) -> Iterator[sa.Connection]:
+        """Begin a transaction that no other one runs beside; in PostgreSQL, none with the same `lock`."""
         with self._engine.begin() as connection:
             if self._location.path is not None:
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
             elif self._location.is_postgresql:
-                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(lock)))
             yield connection
 
     @abc.abstractmethod

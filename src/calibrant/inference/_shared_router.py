@@ -1,0 +1,322 @@
+"""A router that learns together with those of other processes, without ever waiting for the disk."""
+
+from __future__ import annotations
+
+import atexit
+import copy
+import functools
+import logging
+import math
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+from calibrant.core import CalibrantError, ConfigurationError, RouterState, StateError
+from calibrant.routing import Observation, Router, RoutingRequest, Standing
+
+__all__ = ["SharedRouter"]
+
+_LOG = logging.getLogger("calibrant")
+
+_BLOCK = 1000  # observations per update: more would keep other processes waiting
+_MAX_WAITING = 10_000  # observations kept in memory while nothing can be written
+_REFRESH = 1.0  # seconds after which who only asks looks at what others learnt
+_SHARE = 10  # times as long as it took to write, nothing is written: other processes want their turn, too
+_SHORTEST_RETRY, _LONGEST_PAUSE = 0.05, 2.0  # seconds between attempts while nothing can be written
+
+
+class SharedRouter:
+    """A `Router` whose experience is kept in a `RouterState` and shared with other processes.
+
+    `record` teaches the router at once and notes the observation; a thread of its own writes what was noted: in
+    one update, a copy of the router takes over the stored record, learns what was noted, and its record is
+    stored. The router then goes on from there, so every process learns from all. Nothing is lost
+    where two processes write at once, and strategies that forget or average see each observation once, in the
+    order in which it was stored.
+
+    While the state cannot be read or written, requests go on, one warning is logged, up to 10,000 observations
+    are kept (then the oldest go) and it is tried again. A stored record that the strategy cannot read is set
+    aside with a warning; one of a newer version is left as it is, and nothing is written.
+
+    Close it, or use it as a context manager; at the end of the program it is closed by itself, but not in
+    children of multiprocessing. After a fork the child goes on with what its parent had learnt; what was
+    not yet written is written by the parent. Processes that share a record should have the same providers: each
+    forgets those that it does not know. Use another scope of the state for others.
+
+    Parameters
+    ----------
+    router : Router
+        The strategy. It belongs to this object from now on.
+    state : RouterState
+        Where to keep what it learns; closed with this object.
+    flush_seconds : float, default 0.1
+        Seconds in [0, 3600] in which observations are collected before they are written; what a kill may lose.
+        Where an update takes more than a tenth of it, pauses grow accordingly.
+
+    Raises
+    ------
+    ConfigurationError
+        `flush_seconds` is out of its range, or the driver of the database is missing.
+    """
+
+    def __init__(self, router: Router, state: RouterState, *, flush_seconds: float = 0.1) -> None:
+        if not 0 <= flush_seconds <= 3600:
+            raise ConfigurationError(f"Expected flush_seconds in [0, 3600], got {flush_seconds!r}.")
+        self._router = router
+        self._state = state
+        self._flush_seconds = flush_seconds
+        self._copy = copy.deepcopy(router)
+        self._first = self._copy.snapshot()  # what to begin with where nothing is stored
+        self._closed = False
+        self._reset()
+        self._try(self._refresh)
+        _OPEN.add(self)
+
+    def _reset(self) -> None:
+        """Start with nothing noted and no thread."""
+        self._lock = threading.Lock()  # held for moments only
+        self._write_lock = threading.Lock()  # held while reading and writing
+        self._notes: deque[Observation] = deque()
+        self._failing = False
+        self._dropped = 0
+        self._seen = -math.inf  # when the state was looked at
+        self._wake = threading.Event()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._router!r}, {self._state.location!r})"
+
+    @property
+    def router(self) -> Router:
+        """The strategy itself, for its settings; its experience may be changed by another thread."""
+        return self._router
+
+    @property
+    def strategy(self) -> str:
+        """Name of the strategy."""
+        return self._router.strategy
+
+    @property
+    def providers(self) -> tuple[str, ...]:
+        """Whom it orders."""
+        return self._router.providers
+
+    def order(self, request: RoutingRequest | None = None) -> list[str]:
+        """Return all providers, the one to ask first at the front; see `Router`."""
+        if time.monotonic() - self._seen > _REFRESH:
+            self._wake_up()
+        with self._lock:
+            return self._router.order(request)
+
+    def record(self, observation: Observation) -> None:
+        """Learn from a call at once, and note it to be written soon; see `Router`."""
+        with self._lock:
+            self._router.record(observation)
+            if self._closed:  # a late answer: nobody writes any more
+                return
+            self._notes.append(observation)
+            if self._failing:
+                self._shorten()
+        self._wake_up()
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what has been learnt as JSON values; see `Router`."""
+        with self._lock:
+            return self._router.snapshot()
+
+    def restore(self, snapshot: Mapping[str, Any] | None) -> None:
+        """Replace what this process and all others have learnt; see `Router`.
+
+        Raises
+        ------
+        StateError
+            The snapshot cannot be used, or the state cannot be written; nothing is changed.
+        """
+        with self._write_lock:
+            self._copy.restore(snapshot)
+            record = self._copy.snapshot()
+            self._state.update(self.strategy, lambda _: record)
+            with self._lock:
+                self._notes.clear()
+                self._router.restore(record)
+
+    def standings(self) -> tuple[Standing, ...]:
+        """Return what it thinks of every provider; see `Router`."""
+        with self._lock:
+            return self._router.standings()
+
+    def flush(self) -> None:
+        """Return when everything recorded so far is stored.
+
+        Raises
+        ------
+        StateError
+            It cannot be written; it stays in memory and is tried again.
+        """
+        try:
+            self._save()
+        except Exception as error:
+            raise StateError(
+                f"{len(self._notes)} observations could not be saved for now: {error}"
+            ) from error
+
+    def close(self) -> None:
+        """Flush and close the state; what is lost is told by a warning. Closing again does nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._stop.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+        _OPEN.discard(self)
+        if not self._failing:  # the thread just tried
+            self._try(self._save)
+        lost = len(self._notes) + self._dropped
+        if lost:
+            _LOG.warning(
+                "%s: %d observations of the router %s could not be saved and are lost.",
+                self._state.location,
+                lost,
+                self.strategy,
+            )
+        self._state.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _wake_up(self) -> None:
+        if self._thread is None:
+            with self._lock:
+                if self._thread is None and not self._closed:
+                    self._thread = threading.Thread(target=self._run, name="calibrant-router", daemon=True)
+                    self._thread.start()
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def _run(self) -> None:
+        """Write what was noted, or look at what others wrote, until closed."""
+        pause = self._flush_seconds
+        while not self._stop.is_set():
+            self._wake.wait()
+            self._stop.wait(pause)
+            self._wake.clear()
+            began = time.monotonic()
+            if self._try(self._save if self._notes else self._refresh):
+                pause = _SHARE * (time.monotonic() - began)
+            else:
+                pause = 2 * max(pause, _SHORTEST_RETRY)
+                if self._notes:
+                    self._wake.set()
+            pause = max(self._flush_seconds, min(pause, _LONGEST_PAUSE))
+
+    def _try(self, work: Callable[[], None]) -> bool:
+        """Return whether `work` succeeded; the first failure of a row of them is told."""
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 (whatever it is, requests go on and it is tried again)
+            if not self._failing:
+                _LOG.warning(
+                    "What the router %s learns cannot be shared for now, and requests go on: %s",
+                    self.strategy,
+                    str(error) or type(error).__name__,
+                )
+            with self._lock:
+                self._failing = True
+                self._shorten()
+            return False
+        finally:
+            self._seen = time.monotonic()
+        if self._failing:
+            _LOG.info("What the router %s learns is shared again.", self.strategy)
+        self._failing = False
+        return True
+
+    def _shorten(self) -> None:
+        while len(self._notes) > _MAX_WAITING:
+            self._notes.popleft()
+            self._dropped += 1
+
+    def _save(self) -> None:
+        """Store what was noted so far, and go on from what all processes know."""
+        with self._write_lock:
+            left, merged = len(self._notes), None
+            while left > 0:
+                with self._lock:
+                    batch = [self._notes.popleft() for _ in range(min(left, _BLOCK, len(self._notes)))]
+                try:
+                    merged = self._state.update(self.strategy, functools.partial(self._merged, batch))
+                except BaseException:
+                    with self._lock:
+                        self._notes.extendleft(reversed(batch))
+                    raise
+                left -= _BLOCK
+            if merged is not None:
+                self._go_on_from(merged)
+
+    def _refresh(self) -> None:
+        """Take over what others stored; a record that cannot be used is set aside."""
+        with self._write_lock:
+            try:
+                stored = self._state.read(self.strategy)
+                self._check_version(stored)
+                if stored is not None:
+                    self._go_on_from(stored)
+            except StateError:
+                self._go_on_from(self._state.update(self.strategy, functools.partial(self._merged, ())))
+
+    def _merged(
+        self, observations: Sequence[Observation], stored: Mapping[str, Any] | None
+    ) -> Mapping[str, Any]:
+        """Return a stored record that has learnt from observations."""
+        self._check_version(stored)
+        self._copy.restore(self._first or None if stored is None else stored)
+        for observation in observations:
+            self._copy.record(observation)
+        return self._copy.snapshot()
+
+    def _go_on_from(self, record: Mapping[str, Any]) -> None:
+        with self._lock:
+            self._router.restore(record)
+            for observation in self._notes:  # noted since
+                self._router.record(observation)
+
+    def _check_version(self, stored: Mapping[str, Any] | None) -> None:
+        """Refuse the record of a newer version; set aside, it would go to and fro between old and new processes."""
+        ours, theirs = self._first.get("version"), None if stored is None else stored.get("version")
+        if type(ours) is int and type(theirs) is int and theirs > ours:
+            raise _NewerRecordError(
+                f"{self._state.location}: expected version {ours} of a record of the router {self.strategy}, got "
+                f"{theirs}: install the newer calibrant that wrote it, or name another place or scope."
+            )
+
+
+class _NewerRecordError(CalibrantError):
+    """A stored record is of a newer version; no `StateError`, which would have it set aside."""
+
+
+_OPEN: weakref.WeakSet[SharedRouter] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for router in list(_OPEN):
+        router._reset()  # noqa: SLF001 (this module's)
+
+
+def _close_all() -> None:
+    for router in list(_OPEN):
+        router.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+atexit.register(_close_all)

@@ -1,0 +1,59 @@
+"""Opens the place where routers keep what they learnt, by its name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from calibrant.core import ConfigurationError, RouterState
+from calibrant.store._router_records import check_name
+
+__all__ = ["open_router_state"]
+
+
+def open_router_state(
+    place: str | os.PathLike[str], *, scope: str = "default", busy_timeout: float = 5.0
+) -> RouterState:
+    """Return where routers keep what they learn, for this process and others.
+
+    Parameters
+    ----------
+    place : str or path
+        The path of a file that ends in ``.json``, or of any other file, a SQLite database, or a SQLAlchemy URL.
+        Tested with SQLite and PostgreSQL. Credentials in it are never shown. A missing file and its folder are
+        made with the first update; only their owner may read them. The folder of a JSON file must not
+        lie on a file system without locks (`flock`).
+    scope : str, default "default"
+        Keeps routers apart that share a place but not their providers: every scope has its own records. 1 to
+        255 printable characters.
+    busy_timeout : float, default 5.0
+        Seconds in [0, 3600] to wait for the locks of other processes.
+
+    Returns
+    -------
+    RouterState
+        Whether the place can be read or written shows when it is used, each time anew.
+
+    Raises
+    ------
+    ConfigurationError
+        The URL cannot be read, names a database in memory or one whose driver is missing, an option is out of
+        range, or the system has no locks for JSON files.
+    """
+    check_name(scope, what="a scope", longest=255)
+    if not 0 <= busy_timeout <= 3600:
+        raise ConfigurationError(f"Expected busy_timeout in [0, 3600] seconds, got {busy_timeout!r}.")
+    text = os.fspath(place)
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise ConfigurationError(f"Expected the path of a file or the URL of a database, got {text!r:.80}.")
+    if "://" in text or not text.lower().endswith(".json"):
+        from calibrant.store._router_state import SqlRouterState  # noqa: PLC0415 (loads sqlalchemy)
+
+        return SqlRouterState(text, scope=scope, busy_timeout=busy_timeout)
+    try:
+        from calibrant.store._router_file import FileRouterState  # noqa: PLC0415 (not on every system)
+    except ImportError as error:
+        raise ConfigurationError(
+            f"{text}: expected a database, because this system has no locks for JSON files: name a SQLite file."
+        ) from error
+    return FileRouterState(Path(text), scope=scope, busy_timeout=busy_timeout)

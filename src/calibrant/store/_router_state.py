@@ -1,0 +1,132 @@
+"""What routers learnt, in a SQL database."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
+
+from calibrant.core import StateError
+from calibrant.store._location import Location
+from calibrant.store._router_records import Change, as_record, as_text, changed, check_name, parse
+from calibrant.store._router_table import RouterRow, RouterTable
+
+__all__ = ["SqlRouterState"]
+
+_LOG = logging.getLogger("calibrant")
+_INHERITED: list[object] = []
+
+
+class SqlRouterState:
+    """A `calibrant.core.RouterState` in a SQL database; see `open_router_state`.
+
+    An update that returned survives a kill of any process. Threads may share it; the child of a fork
+    opens connections of its own. A database that cannot be opened is tried again with every call.
+    """
+
+    def __init__(self, place: str | os.PathLike[str], *, scope: str, busy_timeout: float) -> None:
+        self._place = Location.parse(place)
+        self.location = str(self._place)
+        self._scope = scope
+        # A database that is away for the moment may be there when it is used.
+        self._table = RouterTable(self._place, busy_timeout=busy_timeout, at_once=False)
+        self._open = False
+        self._process = os.getpid()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.location!r}, scope={self._scope!r})"
+
+    def read(self, strategy: str) -> dict[str, Any] | None:
+        """Return a strategy's record; see `RouterState`."""
+        if not self._there():
+            return None
+        with self._translated("read"):
+            found = self._opened().read(self._scope, strategy)
+        try:
+            return None if found is None else as_record(parse(found))
+        except ValueError as error:
+            raise StateError(
+                f"{self.location}: expected a record of the strategy {strategy}, got: {error}: it is damaged, and "
+                "is set aside with the next update."
+            ) from error
+
+    def update(self, strategy: str, change: Change) -> dict[str, Any]:
+        """Replace a strategy's record in one transaction; see `RouterState`."""
+        check_name(strategy, what="a strategy", longest=64)
+        with self._translated("written"), self._opened().locked(self._scope, strategy) as row:
+            record = changed(
+                lambda: _record(row), change, set_aside=lambda reason: self._set_aside(row, strategy, reason)
+            )
+            row.write(as_text(record, location=self.location))
+        return record
+
+    def reset(self, strategy: str | None = None) -> list[str]:
+        """Forget a strategy's record, or all of the scope; see `RouterState`."""
+        if not self._there():
+            return []
+        with self._translated("written"):
+            return self._opened().delete(self._scope, strategy)
+
+    def strategies(self) -> list[str]:
+        """Return the strategies with a record; see `RouterState`."""
+        if not self._there():
+            return []
+        with self._translated("read"):
+            return self._opened().strategies(self._scope)
+
+    def close(self) -> None:
+        """Close all connections."""
+        if self._process == os.getpid():
+            self._table.close()
+
+    def _there(self) -> bool:
+        """Whether there may be something to read: reading makes no file."""
+        return self._place.path is None or os.path.lexists(self._place.path)
+
+    def _opened(self) -> RouterTable:
+        if self._process != os.getpid():
+            # Closing an inherited connection would disturb the parent's: it stays open, unused.
+            _INHERITED.append(self._table.reconnect())
+            self._process = os.getpid()
+        # Two threads may do this at once, which does no harm; a lock might be held for ever after a fork.
+        if not self._open:
+            self._table.open()
+            self._open = True
+        return self._table
+
+    def _set_aside(self, row: RouterRow, strategy: str, reason: str) -> None:
+        row.set_aside(reason)
+        _LOG.warning(
+            "%s: the record of the strategy %s (scope %s) cannot be used and was set aside in the table "
+            "calibrant_router_set_aside; it begins anew: %s",
+            self.location,
+            strategy,
+            self._scope,
+            reason,
+        )
+
+    @contextlib.contextmanager
+    def _translated(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except SQLAlchemyError as error:
+            if not isinstance(error, OperationalError):
+                raise StateError(self._table.unusable(error)) from None
+            raise StateError(self._trouble(what, self._place.reason(error))) from None
+        except OSError as error:  # the file's folder
+            raise StateError(self._trouble(what, str(error))) from None
+
+    def _trouble(self, what: str, reason: str) -> str:
+        return (
+            f"{self.location}: the router state cannot be {what} ({reason}): end what locks it, make room, make it "
+            "writable or check the server."
+        )
+
+
+def _record(row: RouterRow) -> dict[str, Any] | None:
+    text = row.read()
+    return None if text is None else as_record(parse(text))

@@ -1,0 +1,129 @@
+"""The table of what routers learnt: SQL for any database."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import time
+from collections.abc import Iterator
+
+import sqlalchemy as sa
+
+from calibrant.core import StateError
+from calibrant.store._database import Database
+
+__all__ = ["RouterRow", "RouterTable"]
+
+_METADATA = sa.MetaData()
+_STATE = sa.Table(
+    "calibrant_router_state",
+    _METADATA,
+    sa.Column("scope", sa.String(255), primary_key=True),
+    sa.Column("strategy", sa.String(64), primary_key=True),
+    sa.Column("record", sa.Text, nullable=False),
+    sa.Column("revision", sa.BigInteger, nullable=False),  # how often it was written
+    sa.Column("updated", sa.BigInteger, nullable=False),  # milliseconds since 1970
+)
+_SET_ASIDE = sa.Table(
+    "calibrant_router_set_aside",
+    _METADATA,
+    sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
+    sa.Column("scope", sa.String(255), nullable=False),
+    sa.Column("strategy", sa.String(64), nullable=False),
+    sa.Column("record", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("set_aside", sa.BigInteger, nullable=False),  # milliseconds since 1970
+)
+
+
+class RouterTable(Database):
+    """One record for every scope and strategy; see `Database` for the parameters."""
+
+    name = _STATE.name
+    version = 1
+    holds = "router state"
+
+    def read(self, scope: str, strategy: str) -> str | bytes | None:
+        """Return a record; None where there is none."""
+        self._recover_file()
+        with self._engine.connect() as connection:
+            return self._row(connection, scope, strategy).read(keep=False)
+
+    @contextlib.contextmanager
+    def locked(self, scope: str, strategy: str) -> Iterator[RouterRow]:
+        """Give a record that nobody else writes until the block ends, committed then or left as it was."""
+        self._recover_file()
+        key = hashlib.sha256(f"{self.name}\0{scope}\0{strategy}".encode()).digest()
+        # A lock of the database's own for each record, because a record that is not there cannot be locked.
+        with self._writing(int.from_bytes(key[:8], signed=True)) as connection:
+            yield self._row(connection, scope, strategy)
+
+    def delete(self, scope: str, strategy: str | None) -> list[str]:
+        """Delete one record or all of a scope; return the strategies that had one, sorted."""
+        self._recover_file()
+        wanted = [_STATE.c.scope == scope]
+        if strategy is not None:
+            wanted.append(_STATE.c.strategy == strategy)
+        with self._writing() as connection:
+            found = connection.scalars(sa.select(_STATE.c.strategy).where(*wanted)).all()
+            connection.execute(sa.delete(_STATE).where(*wanted))
+        return sorted(found)
+
+    def strategies(self, scope: str) -> list[str]:
+        """Return the strategies with a record, sorted."""
+        self._recover_file()
+        with self._engine.connect() as connection:
+            return sorted(connection.scalars(sa.select(_STATE.c.strategy).where(_STATE.c.scope == scope)))
+
+    def _row(self, connection: sa.Connection, scope: str, strategy: str) -> RouterRow:
+        return RouterRow(connection, scope=scope, strategy=strategy, in_file=self._location.path is not None)
+
+    def _create(self, connection: sa.Connection, found: int | None) -> None:
+        if found is not None:
+            raise StateError(
+                f"{self._location}: expected router state of schema version {self.version}, got {found}: use the "
+                "calibrant that wrote it, or name another database."
+            )
+        _METADATA.create_all(connection)
+
+
+class RouterRow:
+    """One record within a transaction."""
+
+    def __init__(self, connection: sa.Connection, *, scope: str, strategy: str, in_file: bool) -> None:
+        self._connection = connection
+        self._key = {"scope": scope, "strategy": strategy}
+        self._where = (_STATE.c.scope == scope, _STATE.c.strategy == strategy)
+        self._in_file = in_file
+
+    def read(self, *, keep: bool = True) -> str | bytes | None:
+        """Return the record, or None where there is none; unless `keep` is off, nobody can delete it meanwhile."""
+        # A damaged file may hold text that is none: bytes arrive whatever they are.
+        column = sa.cast(_STATE.c.record, sa.LargeBinary) if self._in_file else _STATE.c.record
+        wanted = sa.select(column).where(*self._where)
+        found: str | bytes | None = self._connection.scalar(wanted.with_for_update() if keep else wanted)
+        return found
+
+    def write(self, record: str) -> None:
+        """Write the record over an older one."""
+        now = {"record": record, "updated": _now()}
+        newer = sa.update(_STATE).where(*self._where).values(**now, revision=_STATE.c.revision + 1)
+        if not self._connection.execute(newer).rowcount:
+            self._connection.execute(sa.insert(_STATE).values(**self._key, **now, revision=1))
+
+    def set_aside(self, reason: str) -> None:
+        """Keep a copy of the record as it is."""
+        columns = _STATE.c
+        copied = sa.select(
+            columns.scope,
+            columns.strategy,
+            columns.record,
+            sa.literal(reason),
+            sa.literal(_now(), sa.BigInteger),
+        ).where(*self._where)
+        names = ["scope", "strategy", "record", "reason", "set_aside"]
+        self._connection.execute(sa.insert(_SET_ASIDE).from_select(names, copied))
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
