@@ -1,5 +1,6 @@
 """Which provider to try first: pure strategies that learn from what they are told."""
 
+from calibrant.routing._bandit import BanditRouter
 from calibrant.routing._baselines import EpsilonGreedy, RoundRobin
 from calibrant.routing._ema import EMARouter
 from calibrant.routing._fixed import FixedRouter, TaskRouter
@@ -11,6 +12,7 @@ from calibrant.routing._simulation import Replay, RouterFactory, SimulatedRuns, 
 from calibrant.routing._thompson import ThompsonRouter
 
 __all__ = [
+    "BanditRouter",
     "Change",
     "EMARouter",
     "EpsilonGreedy",

@@ -103,7 +103,7 @@ class CountingRouter(ABC):
 def stored_numbers(
     snapshot: Mapping[str, Any], *, strategy: str, providers: Sequence[str], names: Sequence[str]
 ) -> dict[str, dict[str, float]]:
-    """Return the finite numbers that a snapshot holds about the providers that are still there.
+    """Return the finite numbers that a snapshot holds about the providers that are still there; none if it is empty.
 
     Raises
     ------
@@ -112,6 +112,8 @@ def stored_numbers(
     """
     if not isinstance(snapshot, Mapping):
         raise StateError(f"Expected the record of a strategy, got {snapshot!r:.80}: reset it.")
+    if not snapshot:
+        return {}
     found = snapshot.get("version"), snapshot.get("strategy")
     if found != (_VERSION, strategy):
         raise StateError(

@@ -1,0 +1,289 @@
+"""The bandit strategy: learn which provider is worth its price for which kind of request."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.core import ConfigurationError, StateError
+from calibrant.routing._bandit_state import Tally, arm_record, read_arm, whole
+from calibrant.routing._linucb import LinUCB
+from calibrant.routing._protocol import Observation, RoutingRequest, Standing, check_providers
+
+__all__ = ["BanditRouter"]
+
+_LOG = logging.getLogger("calibrant")
+_VERSION: Final = 1
+_FAILED: Final = -0.5
+_RATE_LIMITED: Final = -1.0
+_MOST_DIMENSIONS: Final = 1024
+
+
+class BanditRouter:
+    r"""LinUCB: ask the provider whose reward may be the highest for a request like this one.
+
+    A request is the first `dim` entries of its embedding, scaled to length 1. Every provider has a
+    linear model of its reward with an upper confidence bound (`LinUCB` states the recursion); providers
+    are ordered by that bound, ties as they were declared. One that was never asked has the widest
+    bound, so no separate warm-up is needed.
+
+    **Reward.** An answer earns ``clamp(quality - cost_weight * cost_fraction, -1, 1)``; a failed call
+    -0.5, a rate limit -1 (twice as much, as with Thompson sampling). `cost_fraction` in [0, 1] is what
+    the call cost, divided by the highest mean cost per answer of any provider so far; a call without
+    a price counts as the provider's mean, and while there is none as its share of the highest of
+    `costs`, or as free. Cost is known only after a call, so it is part of the reward and of nothing
+    else: what a provider costs lowers its score through what was learnt.
+
+    **Delayed rewards.** An answer whose quality is None teaches nothing but its cost; an `Observation` of the
+    same call with quality and context, whenever it comes, is learnt.
+
+    **No embedding.** A request without an embedding, or with one that is empty or all zero, trains nothing
+    and is only counted. Its providers are ordered by mean reward, ``sum / (n + 1)``, so that one
+    never asked counts as 0: the declared order as long as nothing is learnt.
+
+    Penalties of coherence are left out of account, since quality is learnt here; `recovered` too, since a
+    provider that is not asked is forgotten and tried again.
+
+    Parameters
+    ----------
+    providers : sequence of str
+        Whom to order, at least one, each once.
+    alpha : float, default 1.0
+        Weight of the bound's width, at least 0; higher tries more.
+    dim : int, default 64
+        Entries of an embedding that are used, in [1, 1024]; time grows with its square.
+    cost_weight : float, default 0.1
+        What the dearest provider's mean cost takes off the reward, at least 0.
+    decay_factor : float, default 0.99
+        In (0, 1]. With n providers every record leaves ``decay_factor ** (1 / n)`` of what was learnt,
+        so that a provider asked as often as average forgets this much per record of its own.
+    costs : mapping of str to float, optional
+        What providers cost in relation to each other, in any unit, at least 0, for as long as no
+        price of a call is known.
+    rng : numpy Generator, optional
+        Not used: nothing is drawn at random.
+
+    Raises
+    ------
+    ConfigurationError
+        An argument is out of its range, or `costs` names an unknown provider.
+
+    References
+    ----------
+    Li, Chu, Langford and Schapire (2010), A contextual-bandit approach to personalized news article
+    recommendation, WWW.
+    """
+
+    strategy: Final = "bandit"
+
+    def __init__(  # noqa: PLR0913 (keyword-only options)
+        self,
+        providers: Sequence[str],
+        *,
+        alpha: float = 1.0,
+        dim: int = 64,
+        cost_weight: float = 0.1,
+        decay_factor: float = 0.99,
+        costs: Mapping[str, float] | None = None,
+        rng: np.random.Generator | None = None,  # noqa: ARG002 (every strategy takes one)
+    ) -> None:
+        self.providers: Final = check_providers(providers)
+        self._arms = {name: arm for arm, name in enumerate(self.providers)}
+        self._alpha = _number("alpha", alpha)
+        self._dim = _dimensions(dim)
+        self._cost_weight = _number("cost_weight", cost_weight)
+        self._decay = _number("decay_factor", decay_factor)
+        if not 0.0 < self._decay <= 1.0:
+            raise ConfigurationError(
+                f"Expected decay_factor in (0, 1], got {decay_factor!r}: 1 forgets nothing."
+            )
+        self._declared = self._shares(costs or {})
+        self._model, self._tallies = self._fresh()
+
+    def order(self, request: RoutingRequest | None = None) -> list[str]:
+        """Return all providers, the highest bound first.
+
+        Raises
+        ------
+        ConfigurationError
+            The embedding has fewer than `dim` entries, or one that is not finite.
+        """
+        context = self._context(None if request is None else request.embedding)
+        if context is None:
+            rewards = (tally.reward for tally in self._tallies)
+            scores = np.array([reward.mean * reward.weight / (reward.weight + 1.0) for reward in rewards])
+        else:
+            scores = self._model.scores(context)
+        return [self.providers[arm] for arm in np.argsort(-scores, kind="stable").tolist()]
+
+    def record(self, observation: Observation) -> None:
+        """Learn from a call.
+
+        Raises
+        ------
+        ConfigurationError
+            The provider is unknown; the context has fewer than `dim` entries, or one that is not finite.
+        """
+        arm = self._arms.get(observation.provider)
+        if arm is None:
+            known = ", ".join(self.providers)
+            raise ConfigurationError(
+                f"Expected one of the providers {known}, got {observation.provider!r:.80}."
+            )
+        context = self._context(observation.context)
+        tally = self._tallies[arm]
+        if context is None:
+            tally.unembedded += 1
+            return
+        if observation.success and observation.cost is not None:
+            tally.cost.add(observation.cost, decay=self._decay)
+        reward = self._reward(arm, observation)
+        if reward is None:
+            return
+        tally.observations += 1
+        tally.reward.add(reward, decay=self._decay)
+        if observation.success and observation.quality is not None:
+            tally.quality.add(observation.quality, decay=self._decay)
+        self._model.learn(arm, context, reward)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what has been learnt as JSON values: about ``6 * dim ** 2`` bytes per provider."""
+        return {
+            "version": _VERSION,
+            "dim": self._dim,
+            "providers": {
+                name: tally.record() | arm_record(self._model, arm)
+                for (name, arm), tally in zip(self._arms.items(), self._tallies, strict=True)
+            },
+        }
+
+    def restore(self, snapshot: Mapping[str, Any] | None) -> None:
+        """Take over what a bandit has learnt; None, or another `dim` (with a warning), begins afresh.
+
+        Providers that are no longer there are left out, new ones begin without experience.
+
+        Raises
+        ------
+        StateError
+            A value is missing, not finite or out of its range; nothing is changed.
+        """
+        model, tallies = self._fresh()
+        for name, record in self._records(snapshot or {}).items():
+            arm = self._arms.get(name)
+            if arm is None:
+                continue
+            if not isinstance(record, Mapping):
+                raise StateError(f"Expected a record of {name!r:.80}, got {record!r:.80}.")
+            try:
+                tallies[arm] = Tally.read(record)
+                read_arm(model, arm, record, observations=tallies[arm].observations)
+            except StateError as error:
+                raise StateError(f"Provider {name!r:.80}: {error}") from None
+        self._model, self._tallies = model, tallies
+
+    def standings(self) -> tuple[Standing, ...]:
+        """Return what is thought of every provider.
+
+        ``reward`` is the mean reward, ``uncertainty`` alpha times the root mean square, over all
+        directions, of the width of the bound (`alpha` before the first record). ``quality`` and ``cost`` (US
+        dollars) are means per answer and left out while unknown; later calls count more in all
+        means. ``unembedded`` counts calls without an embedding.
+        """
+        return tuple(map(self._standing, self.providers, self._tallies, self._model.widths().tolist()))
+
+    def _standing(self, name: str, tally: Tally, width: float) -> Standing:
+        values = {"reward": tally.reward.mean, "uncertainty": width}
+        if tally.quality.weight:
+            values["quality"] = tally.quality.mean
+        if tally.cost.weight:
+            values["cost"] = tally.cost.mean
+        values["unembedded"] = float(tally.unembedded)
+        return Standing(provider=name, observations=tally.observations, values=values)
+
+    def _fresh(self) -> tuple[LinUCB, list[Tally]]:
+        arms = len(self.providers)
+        model = LinUCB(arms=arms, dim=self._dim, alpha=self._alpha, decay=self._decay)
+        return model, [Tally() for _ in range(arms)]
+
+    def _context(self, embedding: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
+        """Return the part of an embedding that is used, of length 1; None where there is none."""
+        if embedding is None:
+            return None
+        vector = np.asarray(embedding, dtype=np.float64)
+        if vector.size == 0:
+            return None
+        if vector.ndim != 1 or vector.size < self._dim:
+            raise ConfigurationError(
+                f"Expected an embedding of at least {self._dim} numbers, got the shape {vector.shape}: "
+                "choose a larger model of embeddings or a smaller dim."
+            )
+        vector = vector[: self._dim]
+        largest = float(np.abs(vector).max())
+        if not largest < math.inf:
+            raise ConfigurationError("Expected an embedding of finite numbers, got NaN or infinity.")
+        if largest == 0.0:
+            return None
+        vector = vector / largest  # squares of what is left neither overflow nor vanish
+        return vector / math.sqrt(float(vector @ vector))
+
+    def _reward(self, arm: int, observation: Observation) -> float | None:
+        if not observation.success:
+            return _RATE_LIMITED if observation.rate_limited else _FAILED
+        if observation.quality is None:
+            return None
+        reward = observation.quality - self._cost_weight * self._cost_fraction(arm, observation.cost)
+        return min(max(reward, -1.0), 1.0)
+
+    def _cost_fraction(self, arm: int, cost: float | None) -> float:
+        own = self._tallies[arm].cost
+        if cost is None:
+            if not own.weight:
+                return self._declared[arm]
+            cost = own.mean
+        highest = max(tally.cost.mean for tally in self._tallies)
+        return min(cost / highest, 1.0) if highest > 0.0 else 0.0
+
+    def _shares(self, costs: Mapping[str, float]) -> list[float]:
+        unknown = sorted(set(costs) - set(self.providers))
+        if unknown:
+            raise ConfigurationError(
+                f"Expected costs of {', '.join(self.providers)}, got one of {', '.join(unknown)}: correct the name."
+            )
+        known = {name: _number(f"the cost of {name}", cost) for name, cost in costs.items()}
+        highest = max(known.values(), default=0.0)
+        return [known.get(name, 0.0) / highest if highest > 0.0 else 0.0 for name in self.providers]
+
+    def _records(self, snapshot: Mapping[str, Any]) -> Mapping[str, Any]:
+        if not snapshot:
+            return {}
+        if snapshot.get("version") != _VERSION:
+            raise StateError(
+                f"Expected version {_VERSION} of a bandit's state, got {snapshot.get('version')!r:.80}."
+            )
+        dim = whole(snapshot, "dim")
+        if dim != self._dim:
+            _LOG.warning("The bandit's state has dim %d, not %d: it starts afresh.", dim, self._dim)
+            return {}
+        records = snapshot.get("providers")
+        if not isinstance(records, Mapping):
+            raise StateError(f"Expected a record of every provider, got {records!r:.80}.")
+        return records
+
+
+def _number(name: str, value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < math.inf:
+        raise ConfigurationError(f"Expected {name} to be a finite number of at least 0, got {value!r}.")
+    return float(value)
+
+
+def _dimensions(dim: int) -> int:
+    if isinstance(dim, bool) or not isinstance(dim, int) or not 1 <= dim <= _MOST_DIMENSIONS:
+        raise ConfigurationError(
+            f"Expected dim to be a whole number in [1, {_MOST_DIMENSIONS}], got {dim!r}."
+        )
+    return dim

@@ -1,0 +1,168 @@
+"""What the bandit strategy knows of one provider, and how it is written down."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.core import StateError
+from calibrant.routing._linucb import LEAST_RIDGE, LinUCB
+
+__all__ = ["Average", "Tally", "arm_record", "read_arm", "whole"]
+
+# What rounding may add to a bound that holds exactly.
+_ROUNDING = 1e-6
+
+
+@dataclass
+class Average:
+    """A mean in which every value counts less by a factor with each one that follows.
+
+    Attributes
+    ----------
+    weight : float
+        How many values of full weight it stands for; 0 before the first.
+    mean : float
+        The mean; 0 before the first.
+    """
+
+    weight: float = 0.0
+    mean: float = 0.0
+
+    def add(self, value: float, *, decay: float) -> None:
+        """Take in a value; those before lose the share 1 - `decay` of their weight."""
+        self.weight = decay * self.weight + 1.0
+        self.mean += (value - self.mean) / self.weight
+
+
+@dataclass
+class Tally:
+    """Counts and means of one provider.
+
+    Attributes
+    ----------
+    observations : int
+        Rewards it has been told.
+    unembedded : int
+        Calls nothing was learnt from, because their requests could not be embedded.
+    reward, quality, cost : Average
+        The rewards; qualities of answers that came; US dollars per answer.
+    """
+
+    observations: int = 0
+    unembedded: int = 0
+    reward: Average = field(default_factory=Average)
+    quality: Average = field(default_factory=Average)
+    cost: Average = field(default_factory=Average)
+
+    def record(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        averages = {"reward": self.reward, "quality": self.quality, "cost": self.cost}
+        return {
+            "observations": self.observations,
+            "unembedded": self.unembedded,
+            **{name: [average.weight, average.mean] for name, average in averages.items()},
+        }
+
+    @classmethod
+    def read(cls, record: Mapping[str, Any]) -> Tally:
+        """Return what `record` returned.
+
+        Raises
+        ------
+        StateError
+            A value is missing, not finite or out of its range.
+        """
+        observations = whole(record, "observations")
+        return cls(
+            observations=observations,
+            unembedded=whole(record, "unembedded"),
+            reward=_average(record, "reward", low=-1.0, high=1.0),
+            quality=_average(record, "quality", low=0.0, high=1.0),
+            cost=_average(record, "cost", low=0.0),
+        )
+
+
+def arm_record(model: LinUCB, arm: int) -> dict[str, Any]:
+    """Return what `model` has learnt of one arm as JSON values; floats keep every bit."""
+    ridge, updates, gram, response = model.arm(arm)
+    triangle = gram[np.triu_indices(model.dim)]
+    return {"ridge": ridge, "updates": updates, "gram": _packed(triangle), "response": _packed(response)}
+
+
+def read_arm(model: LinUCB, arm: int, record: Mapping[str, Any], *, observations: int) -> None:
+    """Let `model` take over what `arm_record` returned.
+
+    Raises
+    ------
+    StateError
+        A value is missing, not finite or of another size, or is nothing that `observations` contexts
+        of length 1 with rewards in [-1, 1] can lead to.
+    """
+    dim = model.dim
+    ridge = _checked(record.get("ridge"), "ridge", low=LEAST_RIDGE, high=1.0)
+    updates = whole(record, "updates")
+    gram = np.zeros((dim, dim))
+    rows, columns = np.triu_indices(dim)
+    gram[rows, columns] = gram[columns, rows] = _unpacked(record, "gram", size=rows.size)
+    response = _unpacked(record, "response", size=dim)
+    trace = float(np.trace(gram))
+    if not 0.0 <= ridge * trace <= observations * (1.0 + _ROUNDING) + _ROUNDING:
+        raise StateError(
+            f"Expected a gram of at most {observations} observations, got one of {ridge * trace}."
+        )
+    if float(np.abs(response).max()) > trace * (1.0 + _ROUNDING) + _ROUNDING:
+        raise StateError("Expected a response to rewards in [-1, 1], got a larger one.")
+    try:
+        np.linalg.cholesky(gram + _ROUNDING * (1.0 + trace) * np.eye(dim))
+        model.set_arm(arm, ridge=ridge, updates=updates, gram=gram, response=response)
+    except np.linalg.LinAlgError:
+        raise StateError("Expected a gram without negative eigenvalues, got one that has some.") from None
+
+
+def whole(record: Mapping[str, Any], key: str) -> int:
+    """Return a whole number of a record, at least 0; StateError otherwise."""
+    value = record.get(key)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise StateError(f"Expected {key} to be a whole number of at least 0, got {value!r:.80}.")
+    return value
+
+
+def _average(record: Mapping[str, Any], key: str, *, low: float, high: float = math.inf) -> Average:
+    pair = record.get(key)
+    if not isinstance(pair, list | tuple) or len(pair) != 2:
+        raise StateError(f"Expected {key} to be a weight and a mean, got {pair!r:.80}.")
+    weight = _checked(pair[0], f"the weight of {key}", low=0.0, high=math.inf)
+    return Average(weight, _checked(pair[1], f"the mean of {key}", low=low, high=high))
+
+
+def _checked(value: object, name: str, *, low: float, high: float) -> float:
+    fits = isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+    if not fits or not math.isfinite(value):  # type: ignore[arg-type]
+        raise StateError(f"Expected {name} to be a finite number in [{low}, {high}], got {value!r:.80}.")
+    return float(value)  # type: ignore[arg-type]
+
+
+def _packed(values: NDArray[np.float64]) -> str:
+    return base64.b64encode(np.ascontiguousarray(values, dtype="<f8").tobytes()).decode("ascii")
+
+
+def _unpacked(record: Mapping[str, Any], key: str, *, size: int) -> NDArray[np.float64]:
+    text = record.get(key)
+    try:
+        data = base64.b64decode(text, validate=True)  # type: ignore[arg-type]
+    except (TypeError, ValueError, binascii.Error):
+        raise StateError(f"Expected {key} to be numbers in base64, got {text!r:.80}.") from None
+    if len(data) != 8 * size:
+        raise StateError(f"Expected {key} to hold {size} numbers, got {len(data)} bytes.")
+    values = np.frombuffer(data, dtype="<f8").astype(np.float64)
+    if not np.isfinite(values).all():
+        raise StateError(f"Expected {key} to hold finite numbers, got some that are not.")
+    return values
