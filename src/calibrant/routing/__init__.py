@@ -2,23 +2,35 @@
 
 from calibrant.routing._bandit import BanditRouter
 from calibrant.routing._baselines import EpsilonGreedy, RoundRobin
+from calibrant.routing._cascade import CascadeRouter
+from calibrant.routing._coherence import CoherenceMonitor
 from calibrant.routing._ema import EMARouter
 from calibrant.routing._fixed import FixedRouter, TaskRouter
+from calibrant.routing._gate import QualityGate
+from calibrant.routing._judge import JUDGE_FORMAT, judge_messages, read_judgement
 from calibrant.routing._ladder import Ladder
 from calibrant.routing._protocol import Observation, Router, RoutingRequest, Standing
+from calibrant.routing._quality import AnswerQuality, answer_quality
 from calibrant.routing._recording import Recording
 from calibrant.routing._scenario import Change, Scenario, SimulatedProvider
 from calibrant.routing._simulation import Replay, RouterFactory, SimulatedRuns, replay, simulate
 from calibrant.routing._thompson import ThompsonRouter
+from calibrant.routing._triage import TRIAGE_FORMAT, TriageRouter, read_tier, triage_messages
 
 __all__ = [
+    "JUDGE_FORMAT",
+    "TRIAGE_FORMAT",
+    "AnswerQuality",
     "BanditRouter",
+    "CascadeRouter",
     "Change",
+    "CoherenceMonitor",
     "EMARouter",
     "EpsilonGreedy",
     "FixedRouter",
     "Ladder",
     "Observation",
+    "QualityGate",
     "Recording",
     "Replay",
     "RoundRobin",
@@ -31,6 +43,12 @@ __all__ = [
     "Standing",
     "TaskRouter",
     "ThompsonRouter",
+    "TriageRouter",
+    "answer_quality",
+    "judge_messages",
+    "read_judgement",
+    "read_tier",
     "replay",
     "simulate",
+    "triage_messages",
 ]

@@ -15,7 +15,7 @@ class Ladder:
     Parameters
     ----------
     threshold : float
-        Quality in [0, 1] from which an answer is accepted.
+        Quality from which an answer is accepted.
     max_escalations : int, optional
         Answers that may be turned down before the best one so far is taken.
     max_tokens : int, optional
@@ -46,7 +46,8 @@ class Ladder:
         Parameters
         ----------
         quality : float or None
-            What the answer is worth, in [0, 1]; None where it could not be judged, which lets it pass.
+            What the answer is worth, on the threshold's scale: any finite number, the more the better. None
+            where it could not be judged, which lets it pass.
         tokens : int, default 0
             What it took.
         """

@@ -64,6 +64,8 @@ class Observation:
         In [0, 1]; lowers the provider's chances whatever else was observed.
     recovered : bool
         Whether this is the first answer after the provider was left out for failing.
+    request : RoutingRequest or None
+        What the strategy was told of the request.
 
     Raises
     ------
@@ -80,6 +82,7 @@ class Observation:
     context: NDArray[np.float64] | None = None
     penalty: float = 0.0
     recovered: bool = False
+    request: RoutingRequest | None = None
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.latency_seconds < math.inf:

@@ -1,0 +1,114 @@
+"""Whether a provider's answers still resemble its earlier ones."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calibrant.routing._numbers import check_real, check_whole, unit_vector
+
+__all__ = ["CoherenceMonitor"]
+
+_LOG = logging.getLogger("calibrant")
+# A mean of unit vectors shorter than this is rounding.
+_NO_DIRECTION: Final = 1e-9
+
+
+class CoherenceMonitor:
+    """Compares every answer of a provider with the ones before it, and penalises one that drifts away.
+
+    Coherence is the cosine of the angle between an answer's embedding and the mean of those in the
+    window before it, each at length 1. It lasts for a session: nothing is stored. It measures drift, and
+    where requests change their topic from one to the next, answers do so too: it suits workloads of one
+    kind.
+
+    Parameters
+    ----------
+    window_size : int, default 10
+        Embeddings remembered per provider, at least 1.
+    coherence_threshold : float, default 0.5
+        In [0, 1]. Coherence below it costs a penalty, and is logged as a warning, once until the
+        provider recovers. 0 never does.
+    penalty_weight : float, default 0.3
+        In [0, 1]: the penalty at a coherence of 0 or less.
+
+    Raises
+    ------
+    ConfigurationError
+        A number is out of its range.
+    """
+
+    def __init__(
+        self, *, window_size: int = 10, coherence_threshold: float = 0.5, penalty_weight: float = 0.3
+    ) -> None:
+        self._size = check_whole("window_size", window_size, low=1)
+        self._threshold = check_real("coherence_threshold", coherence_threshold, high=1.0)
+        self._weight = check_real("penalty_weight", penalty_weight, high=1.0)
+        self._seen: dict[str, _Seen] = {}
+
+    def observe(self, provider: str, embedding: ArrayLike | None) -> float:
+        """Note an answer and return the penalty for it.
+
+        Parameters
+        ----------
+        provider : str
+            Who answered.
+        embedding : array-like of shape (d,), or None
+            The answer as a vector. One that is missing, all zeros, not finite or of another size than
+            the provider's earlier ones is ignored.
+
+        Returns
+        -------
+        float
+            In [0, `penalty_weight`]: `penalty_weight` times the share of the threshold that coherence
+            lacks. 0 for a first answer and for an ignored one.
+        """
+        vector = unit_vector(embedding)
+        if vector is None:
+            return 0.0
+        seen = self._seen.setdefault(provider, _Seen(deque(maxlen=self._size)))
+        if seen.window and seen.window[0].shape != vector.shape:
+            return 0.0
+        usual = np.mean(seen.window, axis=0) if seen.window else np.zeros_like(vector)
+        length = float(np.linalg.norm(usual))
+        seen.window.append(vector)
+        if length < _NO_DIRECTION:  # the first answer, or earlier ones that cancel each other out
+            return 0.0
+        seen.coherence = min(1.0, max(-1.0, float(vector @ usual) / length))
+        return self._penalty(provider, seen, seen.coherence)
+
+    def coherence(self, provider: str) -> float | None:
+        """Return how well a provider's last answer went with those before it, in [-1, 1].
+
+        None before its second answer.
+        """
+        seen = self._seen.get(provider)
+        return None if seen is None else seen.coherence
+
+    def _penalty(self, provider: str, seen: _Seen, coherence: float) -> float:
+        if coherence >= self._threshold or self._threshold == 0.0:
+            seen.warned = False
+            return 0.0
+        if not seen.warned:
+            seen.warned = True
+            _LOG.warning(
+                "Answers of %s drift away from its earlier ones: coherence %.2f is below %g.",
+                provider,
+                coherence,
+                self._threshold,
+            )
+        return self._weight * min(1.0, (self._threshold - coherence) / self._threshold)
+
+
+@dataclass
+class _Seen:
+    """What is known of one provider."""
+
+    window: deque[NDArray[np.float64]]
+    coherence: float | None = None
+    warned: bool = False

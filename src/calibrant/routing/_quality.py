@@ -1,0 +1,304 @@
+"""Whether an answer is degenerate: empty, repetitive, incoherent, cut off or declined. No model is asked."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from calibrant.routing._refusals import declines
+from calibrant.routing._replies import without_thinking
+
+__all__ = ["AnswerQuality", "answer_quality", "repetition"]
+
+_EMPTY: Final = 0.0
+_REFUSED: Final = 0.1
+_INCOHERENT: Final = 0.2
+_TRUNCATED: Final = 0.3
+# Up to this share of recurring trigrams an answer is not degenerate; the score crosses 0.5 there.
+_MOST_REPEATED: Final = 0.5
+# "No, no, no, no!" is an answer: fewer words than this are never repetitive.
+_FEWEST_WORDS: Final = 8
+
+_CUT_OFF: Final = frozenset({"length", "max_tokens", "max_output_tokens", "model_length"})
+_FILTERED: Final = frozenset(
+    {"content_filter", "content_filtered", "refusal", "safety", "prohibited_content"}
+)
+_TOKEN = re.compile(r"<\|[^<>|\s]{1,40}\|>|</?s>|<(?:pad|unk|eos|bos)>")
+_CODE_FENCE = re.compile(r"```[\w+-]*[ \t]*(?:\n(.*?))?\s*(?:```)?", re.DOTALL)
+_FILLERS: Final = frozenset(".…·•-–—_*#?!,;:\"'`“”„=~")
+
+# Where words are not spaced, pieces about as long as a word take their place: two characters of Chinese
+# and Japanese, four of Thai, Lao, Burmese and Khmer.
+_HAN: Final = "\u3040-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_THAI: Final = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
+_MARKS: Final = (
+    re.escape('!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~') + "\u00a1-\u00bf\u2010-\u2027\u2030-\u205e\u3000-\u303f"
+    "\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff65"
+)
+_WORD = re.compile(rf"[{_HAN}]{{1,2}}|[{_THAI}]{{1,4}}|[^\s{_HAN}{_THAI}{_MARKS}]+")
+_LETTERS = re.compile(r"[^\W\d_]")
+_ONE_WORD_LOOP: Final = 32  # characters
+_LONGEST_PERIOD: Final = 8
+
+_JSON_BEGINS = re.compile(r'\{\s*(?:"|\Z)|\[\s*(?:["{\[]|-?\d+\s*(?:,|\Z)|\Z)')
+_JSON_PART = re.compile(r'"(?:[^"\\]|\\.)*"|(")|([{\[])|([}\]])', re.DOTALL)
+
+_LOST = re.compile("[\ufffd\ud800-\udfff\x00-\x08\x0e-\x1a\x7f]")
+_SENTENCE_END = re.compile(r"[.!?]+(?=\s|$)")
+_FEWEST_FRAGMENTS: Final = 6
+_LATIN_WORD = re.compile(r"[a-z]{4,}")
+_VOWELS = re.compile("[aeiouy]")
+_FEWEST_NOISE_WORDS: Final = 8
+_FEWEST_SYMBOLS: Final = 40
+# English words that make no sentence without others.
+_GLUE: Final = frozenset(
+    "a an and are as at be been but by for from had has have if in into is its of on or so than that the "  # noqa: SIM905
+    "their then there these they this those to was were when where which while who whose will with would".split()
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerQuality:
+    """How sound an answer looks.
+
+    Attributes
+    ----------
+    score : float
+        In [0, 1]; below 0.5 it is degenerate.
+    reasons : tuple of str
+        Why it is: of ``empty``, ``refused``, ``truncated``, ``incoherent`` and ``repetitive`` those that
+        hold. None if and only if the score is at least 0.5.
+    """
+
+    score: float
+    reasons: tuple[str, ...] = ()
+
+
+def answer_quality(
+    text: str, *, finish_reason: str | None = None, refusal: str | None = None, window_size: int | None = None
+) -> AnswerQuality:
+    """Return how sound an answer looks by itself; whether it is right, nobody asks.
+
+    An answer is taken to be sound until something speaks against it, however short it is: ``Paris.``, a
+    label, a number or ``{"category": "Sports"}`` score 1. The score is the least of what applies:
+
+    ========== ===== =========================================================================
+    empty      0     nothing but space, special tokens, thoughts, an empty code block, one kind of
+                     punctuation, or a JSON document without a value
+    refused    0.1   the provider says so (`refusal`, `finish_reason`), or the text begins like one; a
+                     text of more than 150 words is never taken for one by its wording
+    incoherent 0.2   characters that were lost in decoding, letters or symbols at random, or sentences of
+                     nothing but English function words
+    truncated  0.3   `finish_reason` is ``length`` and the text is no whole JSON document; or JSON that
+                     ends before its brackets or quotes are closed
+    repetitive 1 - r r is the share of word trigrams that come again, if more than half do
+    ========== ===== =========================================================================
+
+    With r of one half or less, 1 - r is the score of an answer that nothing else speaks against. In a JSON
+    document, repetition is looked for in each text by itself, so that rows alike are no repetition.
+
+    Parameters
+    ----------
+    text : str
+        The answer.
+    finish_reason : str, optional
+        Why it ended, as OpenAI names it, in any case.
+    refusal : str, optional
+        The refusal, where the provider reports one.
+    window_size : int, optional
+        Words in a window: r is then that of the worst window anywhere in the text, which shows a loop at
+        the end of a long answer. By default it is that of the whole text.
+
+    Returns
+    -------
+    AnswerQuality
+        The score and what it rests on. It takes time in proportion to the text's length.
+
+    Examples
+    --------
+    >>> answer_quality("Paris.").score
+    1.0
+    >>> answer_quality("The capital of France is", finish_reason="length").reasons
+    ('truncated',)
+    """
+    reason = (finish_reason or "").lower()
+    body = _unwrapped(_TOKEN.sub("", without_thinking(text)))
+    document = _document(body)
+    texts = [body] if document is None else list(_texts(document.value))
+    found: dict[str, float] = {}
+    if _is_empty(body, document):
+        found["empty"] = _EMPTY
+    if (refusal or "").strip() or reason in _FILTERED or _is_declined(document, texts):
+        found["refused"] = _REFUSED
+    if (reason in _CUT_OFF and document is None) or _is_cut_json(body):
+        found["truncated"] = _TRUNCATED
+    if any(_is_noise(part) or _is_fragmented(part) for part in texts):
+        found["incoherent"] = _INCOHERENT
+    repeated = max((repetition(part, window_size=window_size) for part in texts), default=0.0)
+    if repeated > _MOST_REPEATED:
+        found["repetitive"] = 1.0 - repeated
+    return AnswerQuality(score=min(found.values(), default=1.0 - repeated), reasons=tuple(found))
+
+
+def repetition(text: str, *, window_size: int | None = None) -> float:
+    """Return the share of word trigrams that come again.
+
+    A word is what stands between spaces and punctuation, in any case; where a script sets no spaces, two
+    characters (Chinese, Japanese) or four (Thai and its neighbours) count as one. Trigrams without a letter never
+    count as coming again: tables of numbers are no repetition.
+
+    Parameters
+    ----------
+    text : str
+        Any text.
+    window_size : int, optional
+        Words in a window, at least 4; the window where the share is largest counts. None takes the whole text.
+
+    Returns
+    -------
+    float
+        In [0, 1]; 0 for fewer than 8 words, and 1 for one endless word.
+    """
+    words = _WORD.findall(text.casefold())
+    if _is_one_loop(words):
+        return 1.0
+    if len(words) < _FEWEST_WORDS:
+        return 0.0
+    spelt = [_LETTERS.search(word) is not None for word in words]
+    trigrams = [
+        words[at] + " " + words[at + 1] + " " + words[at + 2]
+        if spelt[at] or spelt[at + 1] or spelt[at + 2]
+        else None
+        for at in range(len(words) - 2)
+    ]
+    width = len(trigrams) if window_size is None else min(window_size - 2, len(trigrams))
+    return _most_repeated(trigrams, width) / width
+
+
+def _most_repeated(trigrams: Sequence[str | None], width: int) -> int:
+    """Return how many of `width` trigrams in a row come again among these, where it is most."""
+    counts: Counter[str] = Counter()
+    recurring = most = 0
+    for at, entering in enumerate(trigrams):
+        if entering is not None:
+            counts[entering] += 1
+            recurring += _step(counts[entering])
+        leaving = trigrams[at - width] if at >= width else None
+        if leaving is not None:
+            recurring -= _step(counts[leaving])
+            counts[leaving] -= 1
+        if at >= width - 1:
+            most = max(most, recurring)
+    return most
+
+
+def _step(count: int) -> int:
+    """Return how many occurrences more recur among `count` than among one less."""
+    return 0 if count == 1 else 2 if count == 2 else 1
+
+
+def _is_one_loop(words: Sequence[str]) -> bool:
+    """Return whether most of a text is one long word with a short period, such as lalala."""
+    longest = max(words, key=len, default="")
+    if len(longest) < _ONE_WORD_LOOP or 2 * len(longest) <= sum(map(len, words)):
+        return False
+    periods = range(1, _LONGEST_PERIOD + 1)
+    return bool(_LETTERS.search(longest)) and any(longest[n:] == longest[:-n] for n in periods)
+
+
+@dataclass(frozen=True)
+class _Document:
+    value: Any
+
+
+def _unwrapped(text: str) -> str:
+    """Return the inside of a Markdown code block that is all there is."""
+    body = text.strip().removeprefix("\ufeff")
+    match = _CODE_FENCE.fullmatch(body) if body.startswith("```") else None
+    return body if match is None else (match[1] or "").strip()
+
+
+def _document(body: str) -> _Document | None:
+    """Return the JSON object, array, text or null that `body` is."""
+    if body[:1] not in {"{", "[", '"'} and body != "null":
+        return None
+    try:
+        return _Document(json.loads(body, strict=False))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _texts(document: object) -> Iterator[str]:
+    """Yield every text in a JSON document; not its keys."""
+    left = [document]
+    while left:
+        node = left.pop()
+        if isinstance(node, str):
+            yield node
+        elif isinstance(node, dict):
+            left.extend(node.values())
+        elif isinstance(node, list):
+            left.extend(node)
+
+
+def _is_empty(body: str, document: _Document | None) -> bool:
+    if document is None:
+        return _says_nothing(body)
+    value = document.value
+    if isinstance(value, dict):  # an empty list, or null under a key, says that there is nothing
+        return all(isinstance(entry, str) and _says_nothing(entry) for entry in value.values())
+    return value is None or (isinstance(value, str) and _says_nothing(value))
+
+
+def _is_declined(document: _Document | None, texts: Sequence[str]) -> bool:
+    """Return whether the only text declines; a text in quotes is somebody else's."""
+    quoted = document is not None and isinstance(document.value, str)
+    return len(texts) == 1 and not quoted and declines(texts[0])
+
+
+def _says_nothing(text: str) -> bool:
+    shown = {char for char in text if char.isprintable() and not char.isspace()}
+    return not shown or (len(shown) == 1 and shown <= _FILLERS)
+
+
+def _is_cut_json(body: str) -> bool:
+    """Return whether `body` begins as JSON and ends within a text, an object or an array."""
+    if _JSON_BEGINS.match(body) is None:
+        return False
+    depth = 0
+    for part in _JSON_PART.finditer(body):
+        if part[1]:
+            return True
+        depth += 1 if part[2] else -1 if part[3] else 0
+        if depth <= 0:
+            return False  # prose behind a whole document, if anything
+    return depth > 0
+
+
+def _is_noise(text: str) -> bool:
+    """Return whether much of a text is lost characters, or letters or symbols at random."""
+    shown = "".join(text.split())
+    if len(_LOST.findall(shown)) > 0.1 * len(shown):
+        return True
+    symbols = [char for char in shown if char.isascii() and not char.isalnum()]
+    if len(shown) >= _FEWEST_SYMBOLS and len(symbols) > 0.9 * len(shown) and len(set(symbols)) >= 10:
+        return True
+    words = _WORD.findall(text)
+    latin = [
+        word.casefold() for word in words if not word.isupper() and _LATIN_WORD.fullmatch(word.casefold())
+    ]
+    if len(latin) < _FEWEST_NOISE_WORDS or 2 * len(latin) <= len(words):
+        return False
+    return 2 * sum(_VOWELS.search(word) is None for word in latin) > len(latin)
+
+
+def _is_fragmented(text: str) -> bool:
+    """Return whether most of at least six sentences hold nothing but function words."""
+    sentences = [found for part in _SENTENCE_END.split(text) if (found := _WORD.findall(part.casefold()))]
+    if len(sentences) < _FEWEST_FRAGMENTS:
+        return False
+    return 2 * sum(_GLUE.issuperset(sentence) for sentence in sentences) > len(sentences)
