@@ -158,7 +158,7 @@ def test_the_example_task_is_valid() -> None:
 # --- bad task files -----------------------------------------------------------------------------
 
 HEAD = 'name = "n"\nlabels = ["cat", "dog"]\nprompt = "p"\n'
-ROOT_KEYS = "name, labels, prompt, field, user_template, data, model, scoring, calibration, cascade"
+ROOT_KEYS = "name, labels, prompt, field, user_template, data, model, scoring, calibration, cascade, routing"
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from calibrant.cascade._order import EscalationOrder, escalated
 from calibrant.cascade._protocol import ConfidenceMethod
 from calibrant.cascade._purse import Purse
 from calibrant.cascade._walk import CascadeRunner, Member, OnError, Walk
-from calibrant.core import Completion, CompletionRequest, ConfigurationError, Journal, LogprobSpace
+from calibrant.core import Client, Completion, CompletionRequest, ConfigurationError, Journal, LogprobSpace
 from calibrant.inference import Classifier, Decoding, Limits
 
 __all__ = ["Cascade"]
@@ -236,6 +236,11 @@ class Cascade(Classifier):
     def models(self) -> tuple[str, ...]:
         """The names of the models in the order in which they are asked."""
         return tuple(member.name for member in self._walk.members)
+
+    @property
+    def clients(self) -> tuple[Client, ...]:
+        """The clients of the models in that order."""
+        return tuple(member.classifier.client for member in self._walk.members)
 
     @property
     def thresholds(self) -> tuple[float, ...] | None:

@@ -58,7 +58,8 @@ def submit(
         raise ConfigurationError("Expected --split or --file, got both: leave one out.")
     loaded = Task.from_file(task)
     rows = _rows(loaded, split, file)
-    if model is not None or loaded.cascade is None:  # a cascade is refused by name below
+    several = loaded.cascade is not None or loaded.routing is not None
+    if model is not None or not several:  # several models are refused by name below
         _check_model(loaded.model.name if model is None else model)
     classifier = Classifier.from_task(loaded, model=model)
     try:

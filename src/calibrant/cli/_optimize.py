@@ -38,11 +38,8 @@ def run_optimize(
 ) -> None:
     """Run the search and print what it found."""
     task = Task.from_file(task_file)
-    if task.cascade is not None and model is None and options.get("prior_correction") == "batch":
-        raise ConfigurationError(
-            "Expected no --prior-correction batch for a cascade: a label that it changes is one that no model was sure "
-            "of. Leave it out, or name one model with --model."
-        )
+    if model is None and options.get("prior_correction") == "batch":
+        _refuse_prior(task)
     with _asked(task, model) as asked, ProgressDisplay() as display:
         result = optimize(task, model=asked, out=out, progress=display, **options)
     if out is not None:
@@ -56,15 +53,30 @@ def run_optimize(
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
+def _refuse_prior(task: Task) -> None:
+    remedy = "Leave it out, or name one model with --model."
+    if task.cascade is not None:
+        raise ConfigurationError(
+            "Expected no --prior-correction batch for a cascade: a label that it changes is one that no model was sure "
+            f"of. {remedy}"
+        )
+    if task.routing is not None:
+        raise ConfigurationError(
+            "Expected no --prior-correction batch beside [routing]: every provider has a label prior of its own. "
+            + remedy
+        )
+
+
 @contextmanager
 def _asked(task: Task, model: str | None) -> Iterator[str | Classifier | None]:
-    """Return what the search asks: the model that is named, the task's cascade, or None for its own model."""
-    if task.cascade is None:
+    """Return what the search asks: the model that is named, all that the task names, or None for its own model."""
+    if task.cascade is None and task.routing is None:
         yield model
         return
     classifier = open_classifier(task, model=model)
     try:
-        own = [entry.prompt for entry in task.cascade.models if entry.prompt is not None]
+        members = () if task.cascade is None else task.cascade.models
+        own = [entry.prompt for entry in members if entry.prompt is not None]
         if model is None and own:
             _LOG.warning(
                 "The search asks every model of the cascade under the same prompt: %d prompt(s) of [[cascade.models]] "

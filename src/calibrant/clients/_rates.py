@@ -34,6 +34,15 @@ class RateState:
     remaining_tokens: int | None = None
     reset_tokens_seconds: float | None = None
 
+    @property
+    def spent_seconds(self) -> float | None:
+        """Seconds until an allowance that is used up comes back; None where none is."""
+        waits = (
+            (self.remaining_requests, self.reset_requests_seconds),
+            (self.remaining_tokens, self.reset_tokens_seconds),
+        )
+        return max((seconds for left, seconds in waits if left == 0 and seconds is not None), default=None)
+
 
 class _Names(NamedTuple):
     remaining: str
@@ -113,17 +122,7 @@ def exhausted_seconds(headers: Mapping[str, Any]) -> float | None:
         Response headers, whose names may be written in any case.
     """
     state = _state(headers)
-    if state is None:
-        return None
-    spent = [
-        seconds
-        for remaining, seconds in (
-            (state.remaining_requests, state.reset_requests_seconds),
-            (state.remaining_tokens, state.reset_tokens_seconds),
-        )
-        if remaining == 0 and seconds is not None
-    ]
-    return max(spent, default=None)
+    return None if state is None else state.spent_seconds
 
 
 def _state(headers: Mapping[str, Any]) -> RateState | None:

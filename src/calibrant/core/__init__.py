@@ -37,6 +37,16 @@ from calibrant.core.labels import LabelSet, normalise_label
 from calibrant.core.prediction import Outcome, Prediction, Step, Usage, Verdict
 from calibrant.core.records import Journal, prediction_from_record, prediction_to_record, step_to_record
 from calibrant.core.router_state import RouterState
+from calibrant.core.routing_settings import (
+    BanditSettings,
+    CascadeRoutingSettings,
+    CoherenceSettings,
+    RoutingProviderSettings,
+    RoutingSettings,
+    RoutingStrategy,
+    TierSettings,
+    TriageSettings,
+)
 from calibrant.core.rows import (
     Columns,
     DataSource,
@@ -49,15 +59,19 @@ from calibrant.core.rows import (
 )
 from calibrant.core.sections import describe_problem
 from calibrant.core.settings import CalibrationSettings, ModelSettings, ScoringSettings
-from calibrant.core.task import Split, Task, check_answer
+from calibrant.core.task import ROUTED, Split, Task, check_answer
 
 __all__ = [
     "LOOPER_KEYS",
+    "ROUTED",
+    "BanditSettings",
     "CalibrantError",
     "CalibrationSettings",
     "CascadeModelSettings",
+    "CascadeRoutingSettings",
     "CascadeSettings",
     "Client",
+    "CoherenceSettings",
     "Columns",
     "Completion",
     "CompletionRequest",
@@ -86,13 +100,18 @@ __all__ = [
     "ProviderTimeoutError",
     "RateLimitError",
     "RouterState",
+    "RoutingProviderSettings",
+    "RoutingSettings",
+    "RoutingStrategy",
     "Row",
     "ScoringSettings",
     "Split",
     "StateError",
     "Step",
     "Task",
+    "TierSettings",
     "Token",
+    "TriageSettings",
     "Usage",
     "Verdict",
     "check_answer",

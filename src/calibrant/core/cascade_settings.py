@@ -9,16 +9,10 @@ from urllib.parse import urlsplit
 
 import pydantic
 
-from calibrant.core.sections import Section, wrong
+from calibrant.core.sections import Amount, Count, Number, Section, Share, wrong
 from calibrant.core.settings import ModelSettings
 
 __all__ = ["LOOPER_KEYS", "CascadeModelSettings", "CascadeSettings", "HybridWeights"]
-
-# Strict: neither true nor "0.5" is a number.
-_Number = Annotated[float, pydantic.Field(strict=True, allow_inf_nan=False)]
-_Share = Annotated[_Number, pydantic.Field(ge=0, le=1)]
-_Amount = Annotated[_Number, pydantic.Field(ge=0)]
-_Count = Annotated[int, pydantic.Field(strict=True, ge=0)]
 
 ENTAILMENT: Final = "automix_entailment"
 HYBRID: Final = "hybrid"
@@ -35,8 +29,8 @@ class HybridWeights(Section):
         In [0, 1]; together 1. Zero is zero.
     """
 
-    logprob_weight: _Share = 0.5
-    margin_weight: _Share = pydantic.Field(default=0.5, validate_default=True)
+    logprob_weight: Share = 0.5
+    margin_weight: Share = pydantic.Field(default=0.5, validate_default=True)
 
     @pydantic.field_validator("margin_weight")
     @classmethod
@@ -75,9 +69,9 @@ class CascadeModelSettings(ModelSettings):
     name: str
     prompt: str | None = None
     alias: str | None = pydantic.Field(default=None, min_length=1)
-    cost: _Amount | None = None
+    cost: Amount | None = None
     size: str | float | None = None
-    quality: Annotated[_Number, pydantic.Field(gt=0, le=1)] | None = None
+    quality: Annotated[Number, pydantic.Field(gt=0, le=1)] | None = None
 
     @pydantic.field_validator("size", mode="before")
     @classmethod
@@ -139,20 +133,20 @@ class CascadeSettings(Section):
         "label_probability",
         "learned",
     ] = "avg_logprob"
-    threshold: _Share | None = None
-    native_threshold: _Number | None = None
+    threshold: Share | None = None
+    native_threshold: Number | None = None
     escalation_order: Literal["size", "small_to_large", "declared", "cost", "automix"] = "small_to_large"
-    cost_quality_tradeoff: _Share = 0.3
+    cost_quality_tradeoff: Share = 0.3
     token_filter: Literal["all", "stop", "label", "tool_call_args"] = "label"  # noqa: S105 (no password)
     on_error: Literal["skip", "fail"] = "skip"
     hybrid_weights: HybridWeights | None = None
     verifier_server_url: str | None = pydantic.Field(default=None, validate_default=True)
-    verifier_timeout_seconds: _Amount = 0.0
+    verifier_timeout_seconds: Amount = 0.0
     learned_file: Path | None = pydantic.Field(default=None, validate_default=True)
-    max_escalations: _Count | None = None
-    max_tokens: _Count | None = None
-    max_cost: _Amount | None = None
-    deadline_seconds: _Amount | None = None
+    max_escalations: Count | None = None
+    max_tokens: Count | None = None
+    max_cost: Amount | None = None
+    deadline_seconds: Amount | None = None
     models: tuple[CascadeModelSettings, ...] = ()
 
     @pydantic.field_validator("threshold", mode="before")

@@ -5,12 +5,28 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from typing import Annotated, Any, TypeAlias, get_args
 
 import pydantic
-from pydantic_core import PydanticCustomError
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
-__all__ = ["Section", "describe_problem", "line_of", "wrong"]
+__all__ = [
+    "Amount",
+    "Count",
+    "Number",
+    "Section",
+    "Share",
+    "describe_problem",
+    "line_of",
+    "wrong",
+    "wrong_at",
+]
+
+# Strict: neither true nor "0.5" is a number.
+Number: TypeAlias = Annotated[float, pydantic.Field(strict=True, allow_inf_nan=False)]
+Share: TypeAlias = Annotated[Number, pydantic.Field(ge=0, le=1)]
+Amount: TypeAlias = Annotated[Number, pydantic.Field(ge=0)]
+Count: TypeAlias = Annotated[int, pydantic.Field(strict=True, ge=0)]
 
 _HEADER = re.compile(r"^\s*(\[+)([^\]=,]+)\]")
 _KEY = re.compile(r"""^\s*([\w."' \t-]+?)\s*=""")
@@ -25,6 +41,22 @@ class Section(pydantic.BaseModel):
 def wrong(message: str, remedy: str, **values: object) -> PydanticCustomError:
     """Return what a validator raises; `message` is a template over `values`."""
     return PydanticCustomError("calibrant", message, {"remedy": remedy, **values})
+
+
+def wrong_at(
+    section: Section, problems: Sequence[tuple[tuple[str | int, ...], object, PydanticCustomError]]
+) -> pydantic.ValidationError:
+    """Return what a validator of a whole section raises.
+
+    Parameters
+    ----------
+    section : Section
+        The section.
+    problems : sequence of (location, input, error)
+        Where in it each mistake is, what stands there, and what `wrong` says of it.
+    """
+    details = [InitErrorDetails(type=error, loc=loc, input=given) for loc, given, error in problems]
+    return pydantic.ValidationError.from_exception_data(type(section).__name__, details)
 
 
 def describe_problem(problem: Mapping[str, Any], root: type[pydantic.BaseModel], *, prefix: str = "") -> str:

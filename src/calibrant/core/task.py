@@ -7,7 +7,7 @@ import logging
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +17,7 @@ import pydantic
 from calibrant.core.cascade_settings import LOOPER_KEYS, CascadeSettings
 from calibrant.core.errors import ConfigurationError, DataError
 from calibrant.core.labels import LabelSet, normalise_label
+from calibrant.core.routing_settings import RoutingSettings
 from calibrant.core.rows import Columns, DataSource, Example
 from calibrant.core.sections import Section, describe_problem, line_of, wrong
 from calibrant.core.settings import SCORING_PARAMETERS, CalibrationSettings, ModelSettings, ScoringSettings
@@ -28,6 +29,8 @@ Split = Literal["train", "validation", "test"]
 _LOG = logging.getLogger("calibrant")
 _SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 INPUT_SLOT = "{input}"
+ROUTED = "routed"  # the model of a cascade that stands for [routing]
+_OF_ONE_MODEL = frozenset({"api_base", "space", "options"})
 _FIELD = re.compile(r"(?:\[\d*\]|[^.\[\]]+)(?:\[\d*\])*(?:\.[^.\[\]]+(?:\[\d*\])*)*")
 _FIELD_REMEDY = (
     "name the keys, separated by dots, as in 'category', 'result.category' or 'results[].category'"
@@ -69,6 +72,7 @@ class _TaskFile(Section):
     scoring: ScoringSettings = ScoringSettings()
     calibration: CalibrationSettings = CalibrationSettings()
     cascade: CascadeSettings | None = None
+    routing: RoutingSettings | None = None
 
     @pydantic.field_validator("field")
     @classmethod
@@ -111,6 +115,8 @@ class Task:
         What is done to distributions before they are used.
     cascade : CascadeSettings or None
         The models that are asked in turn instead of `model`; see `calibrant.assembly.open_classifier`.
+    routing : RoutingSettings or None
+        The providers that are asked instead of `model`, or as the model ``routed`` of `cascade`.
     columns : Columns
         Which columns of its data files hold what.
     sources : mapping of str to DataSource
@@ -129,6 +135,7 @@ class Task:
     scoring: ScoringSettings = ScoringSettings()
     calibration: CalibrationSettings = CalibrationSettings()
     cascade: CascadeSettings | None = None
+    routing: RoutingSettings | None = None
     columns: Columns = Columns()
     sources: Mapping[Split, DataSource] = dataclasses.field(default_factory=dict)
 
@@ -187,6 +194,7 @@ class Task:
         settings = _parse(text, path)
         _check_parameters(settings.scoring, text, path)
         cascade = _check_cascade(settings, text, path)
+        routing = _check_routing(settings, text, path)
         try:
             labels = LabelSet(settings.labels)
         except ConfigurationError as error:
@@ -210,6 +218,7 @@ class Task:
             scoring=settings.scoring,
             calibration=settings.calibration,
             cascade=cascade,
+            routing=routing,
             columns=settings.data.columns,
             sources=sources,
         )
@@ -291,6 +300,53 @@ def _check_cascade(settings: _TaskFile, text: str, path: Path) -> CascadeSetting
         raise ConfigurationError("\n".join(problems))
     files = {name: getattr(cascade, name) for name in ("file", "learned_file")}
     return cascade.model_copy(update={name: file and path.parent / file for name, file in files.items()})
+
+
+def _check_routing(settings: _TaskFile, text: str, path: Path) -> RoutingSettings | None:
+    """Refuse what does not fit the rest of the file; returns the section with its files relative to the task's."""
+    found = [*_member_problems(settings), *_routing_problems(settings)]
+    if found:
+        lines = [f"{path}:{line_of(text, location)}: {problem}" for location, problem in found]
+        raise ConfigurationError("\n".join(lines))
+    return settings.routing and settings.routing.beside(path.parent)
+
+
+def _member_problems(settings: _TaskFile) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield what is wrong with the models of a cascade that stand for [routing]."""
+    for number, member in enumerate(() if settings.cascade is None else settings.cascade.models):
+        if member.name != ROUTED:
+            continue
+        place = ("cascade", "models", number)
+        if settings.routing is None:
+            problem = f"expected a [routing] section for the model {ROUTED!r}: add it, or name another model."
+            yield (*place, "name"), problem
+        for key in sorted(member.model_fields_set & _OF_ONE_MODEL):
+            problem = f"expected no {key!r} of the model {ROUTED!r}: set it under [[routing.providers]]."
+            yield (*place, key), problem
+
+
+def _routing_problems(settings: _TaskFile) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield what is said twice, or for nothing."""
+    routing, cascade = settings.routing, settings.cascade
+    if routing is None:
+        return
+    if cascade is not None and ROUTED not in {member.name for member in cascade.models}:
+        problem = (
+            f"expected one of the [[cascade.models]] to have name = {ROUTED!r}, got none: add it, or remove "
+        )
+        yield ("routing",), problem + "[routing], which nobody would use."
+    if cascade is None and "model" in settings.model_fields_set:
+        problem = "expected no [model] beside [routing]: it would not be asked; name it under [[routing.providers]], "
+        yield ("model",), problem + "or remove it."
+    if cascade is None and settings.calibration.prior_correction is not None:
+        problem = (
+            "expected no prior_correction beside [routing]: every provider has a label prior of its own; "
+        )
+        yield ("calibration", "prior_correction"), problem + "leave it out."
+    if routing.strategy == "task" and settings.name not in routing.tasks:
+        named = ", ".join(map(repr, routing.tasks))
+        problem = f"expected a provider for this task, {settings.name!r}, got one for {named}: add it."
+        yield ("routing", "tasks"), problem
 
 
 def _load(source: DataSource, labels: LabelSet) -> tuple[Example, ...]:

@@ -20,7 +20,7 @@ from calibrant.core import (
 from calibrant.inference._limits import Gate
 from calibrant.logprobs import read_completion
 
-__all__ = ["Calls"]
+__all__ = ["Calls", "in_time"]
 
 _T = TypeVar("_T")
 
@@ -102,7 +102,7 @@ class Calls:
         try:
             if gate.limits.call_seconds is None:
                 return await call()
-            return await _in_time(call, gate.limits.call_seconds, provider)
+            return await in_time(call, gate.limits.call_seconds, provider)
         except BaseException as error:
             failure = error
             if isinstance(error, ProviderError):
@@ -114,7 +114,14 @@ class Calls:
             gate.leave(epoch, failure, pause=pause)
 
 
-async def _in_time(call: Callable[[], Awaitable[_T]], seconds: float, provider: str) -> _T:
+async def in_time(call: Callable[[], Awaitable[_T]], seconds: float, provider: str) -> _T:
+    """Make a call that may take so long.
+
+    Raises
+    ------
+    ProviderTimeoutError
+        It took longer.
+    """
     deadline = asyncio.timeout(seconds)
     try:
         async with deadline:

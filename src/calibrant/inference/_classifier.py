@@ -197,6 +197,7 @@ class Classifier:
         task: Task,
         *,
         model: ModelLike | None = None,
+        client: Client | None = None,
         journal: Journal | None = None,
         limits: Limits | None = None,
     ) -> Classifier:
@@ -208,6 +209,8 @@ class Classifier:
             The task.
         model : str, Client or callable, optional
             Used instead of the task's own model; the task's options then do not apply.
+        client : Client, optional
+            Stands for the task's own model, whose options apply; closed with the classifier.
         journal : Journal, optional
             Finished predictions.
         limits : Limits, optional
@@ -216,13 +219,11 @@ class Classifier:
         Raises
         ------
         ConfigurationError
-            The task describes a cascade: `calibrant.assembly.open_classifier` opens it.
+            The task describes a cascade, or several providers: `calibrant.assembly.open_classifier` opens
+            them.
         """
-        if task.cascade is not None and model is None:
-            raise ConfigurationError(
-                f"Expected a task with one model, got the cascade of task {task.name!r}: name one model, or open all "
-                "with calibrant.assembly.open_classifier(task)."
-            )
+        if model is None and client is None:
+            _refuse_several(task)
         own = task.model
         if model is not None and own.api_base is not None:
             _LOG.warning(
@@ -233,8 +234,8 @@ class Classifier:
         options = dict(own.options) if model is None else {}
         if model is None and own.api_base is not None:
             options["api_base"] = own.api_base
-        return cls(
-            model=own.name if model is None else model,
+        found = cls(
+            model=(own.name if client is None else client) if model is None else model,
             labels=task.labels,
             field=task.field,
             prompt=task.prompt,
@@ -249,6 +250,8 @@ class Classifier:
             samples=own.samples if model is None else None,
             label_codes=_label_codes(own.label_codes) if model is None else False,
         )
+        found._owns_client = found._owns_client or found.client is client
+        return found
 
     @property
     def client(self) -> Client:
@@ -460,6 +463,15 @@ class Classifier:
         """Free what the client holds; a client that was handed in is left open."""
         if self._owns_client:
             self.runner.client.close()
+
+
+def _refuse_several(task: Task) -> None:
+    several = "cascade" if task.cascade is not None else "[routing]" if task.routing is not None else None
+    if several is not None:
+        raise ConfigurationError(
+            f"Expected a task with one model, got the {several} of task {task.name!r}: name one model, or open all "
+            "with calibrant.assembly.open_classifier(task)."
+        )
 
 
 def _label_codes(wished: bool | int) -> LabelCodes | bool:

@@ -14,7 +14,7 @@ from typing import Final
 from calibrant.clients import RateState
 from calibrant.core import ConfigurationError, ProviderError, Usage
 
-__all__ = ["DEFAULT_CONCURRENCY", "Gate", "Limits"]
+__all__ = ["DEFAULT_CONCURRENCY", "LONGEST_PAUSE", "Gate", "Limits"]
 
 DEFAULT_CONCURRENCY: Final = 10
 
@@ -23,7 +23,7 @@ _OVERLOAD: Final = frozenset({429, 503, 529})
 _MINUTE: Final = 60.0
 _TRIES: Final = 3
 # An allowance that comes back later than this is not waited for: the provider may as well say 429.
-_LONGEST_PAUSE: Final = 60.0
+LONGEST_PAUSE: Final = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,18 +175,31 @@ class Gate:
                 waiter = None
                 delay = self._delay()
                 if delay <= 0.0:
-                    if self._in_flight < max(1, int(self.allowed)):
-                        self._in_flight += 1
-                        self.requests += 1
-                        if self._requests:
-                            self._requests.take(1.0)
-                        return self._epoch
+                    if self._has_room():
+                        return self._begin()
                     waiter = asyncio.get_running_loop().create_future()
                     self._waiting.append(waiter)
             if waiter is None:
                 await self._sleep(delay)
             else:
                 await self._turn(waiter)
+
+    def try_enter(self) -> int | None:
+        """Begin a call if one may begin at once; returns what `leave` is to be told, or None."""
+        with self._lock:
+            if self._waiting or not self._has_room() or self._delay() > 0.0:
+                return None
+            return self._begin()
+
+    def _has_room(self) -> bool:
+        return self._in_flight < max(1, int(self.allowed))
+
+    def _begin(self) -> int:
+        self._in_flight += 1
+        self.requests += 1
+        if self._requests:
+            self._requests.take(1.0)
+        return self._epoch
 
     async def _turn(self, waiter: asyncio.Future[None]) -> None:
         try:
@@ -252,16 +265,10 @@ class Gate:
 
     def heard(self, state: RateState | None) -> None:
         """Take note of the allowance an answer came with: a spent one is waited for, not run into."""
-        if state is None:
-            return
-        waits = (
-            (state.remaining_requests, state.reset_requests_seconds),
-            (state.remaining_tokens, state.reset_tokens_seconds),
-        )
-        pause = max((seconds for left, seconds in waits if left == 0 and seconds is not None), default=0.0)
-        if pause > 0.0:
+        pause = None if state is None else state.spent_seconds
+        if pause:
             with self._lock:
-                self._not_before = max(self._not_before, self._clock() + min(pause, _LONGEST_PAUSE))
+                self._not_before = max(self._not_before, self._clock() + min(pause, LONGEST_PAUSE))
 
     @property
     def hopeless(self) -> bool:

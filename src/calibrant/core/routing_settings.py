@@ -1,0 +1,416 @@
+"""The ``[routing]`` section: several providers for one task, and how the one to ask first is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias
+
+import pydantic
+from pydantic_core import PydanticCustomError
+
+from calibrant.core.sections import Amount, Count, Number, Section, Share, wrong, wrong_at
+
+__all__ = [
+    "BanditSettings",
+    "CascadeRoutingSettings",
+    "CoherenceSettings",
+    "RoutingProviderSettings",
+    "RoutingSettings",
+    "RoutingStrategy",
+    "TierSettings",
+    "TriageSettings",
+]
+
+RoutingStrategy: TypeAlias = Literal["none", "ema", "thompson", "cascade", "task", "triage", "bandit"]
+
+_Name = Annotated[str, pydantic.Field(min_length=1)]
+_Positive = Annotated[Number, pydantic.Field(gt=0)]
+_Weight = Annotated[_Positive, pydantic.Field(le=1)]
+_AtLeastOne = Annotated[Count, pydantic.Field(ge=1)]
+_Problem: TypeAlias = tuple[tuple[str | int, ...], object, PydanticCustomError]
+
+# These judge answers themselves: neither the gate nor the coherence of answers applies to them.
+_OWN_SIGNAL: Final = frozenset({"cascade", "bandit"})
+
+
+class CascadeRoutingSettings(Section):
+    """The ``[routing.cascade]`` table, for ``routing = "cascade"``: the cheapest first, the next if its answer is bad.
+
+    Attributes
+    ----------
+    quality_threshold : float, default 0.5
+        Quality in [0, 1] from which an answer is accepted.
+    max_escalations : int, default 2
+        Answers that may be turned down before the best one so far is taken.
+    classifier_mode : str, default "heuristic"
+        ``heuristic``, or ``judge``, which asks `judge_provider`.
+    judge_provider : str or None
+        The provider that judges answers; ``judge`` needs it.
+    window_size : int or None
+        Words, at least 4, in which to look for repetition; None takes the whole answer.
+    max_cascade_tokens : int or None
+        Tokens that all answers to a request may take together.
+    cost_tiers : tuple of str or None
+        Providers, the cheapest first; those not named follow as declared. None orders by `cost`.
+    """
+
+    quality_threshold: Share = 0.5
+    max_escalations: Count = 2
+    classifier_mode: Literal["heuristic", "judge"] = "heuristic"
+    judge_provider: str | None = None
+    window_size: Annotated[Count, pydantic.Field(ge=4)] | None = None
+    max_cascade_tokens: _AtLeastOne | None = None
+    cost_tiers: tuple[str, ...] | None = None
+
+
+class TierSettings(Section):
+    """The ``[routing.triage.tiers]`` table: which provider answers how hard a request.
+
+    Attributes
+    ----------
+    simple, medium, complex, expert : str or None
+        A provider; a tier without one takes that of the next harder tier, or else of the next easier one.
+    """
+
+    simple: str | None = None
+    medium: str | None = None
+    complex: str | None = None
+    expert: str | None = None
+
+
+class TriageSettings(Section):
+    """The ``[routing.triage]`` table, for ``routing = "triage"``: a cheap model says how hard a request is.
+
+    Attributes
+    ----------
+    triage_provider : str
+        The provider that sorts requests.
+    tiers : TierSettings
+        Who answers which; at least one.
+    timeout_seconds : float, default 5
+        How long sorting a request may take.
+    """
+
+    triage_provider: str
+    tiers: TierSettings
+    timeout_seconds: _Positive = 5.0
+
+    @pydantic.field_validator("tiers")
+    @classmethod
+    def _check_tiers(cls, tiers: TierSettings) -> TierSettings:
+        if not _named(tiers):
+            raise wrong("Input should name a provider for at least one tier", "write simple = 'NAME'")
+        return tiers
+
+
+class BanditSettings(Section):
+    """The ``[routing.bandit]`` table, for ``routing = "bandit"``: LinUCB on an embedding of the request.
+
+    Attributes
+    ----------
+    alpha : float, default 1.0
+        How much uncertainty counts in a provider's favour, at least 0.
+    dim : int, default 64
+        Entries of the embedding that are used, in [1, 1024].
+    cost_weight : float, default 0.1
+        How much cost counts against a provider, at least 0.
+    decay_factor : float, default 0.99
+        What remains of earlier observations at every new one, in (0, 1].
+    embedding_provider : str or None
+        What embeds requests; None takes that of ``[routing]``.
+    embedding_timeout_ms : int, default 500
+        Milliseconds an embedding may take.
+    cache_size : int, default 256
+        Embeddings that are kept.
+    """
+
+    alpha: Amount = 1.0
+    dim: Annotated[_AtLeastOne, pydantic.Field(le=1024)] = 64
+    cost_weight: Amount = 0.1
+    decay_factor: _Weight = 0.99
+    embedding_provider: str | None = None
+    embedding_timeout_ms: _AtLeastOne = 500
+    cache_size: _AtLeastOne = 256
+
+
+class CoherenceSettings(Section):
+    """The ``[routing.coherence]`` table: whether a provider's answers still resemble its earlier ones.
+
+    Attributes
+    ----------
+    enabled : bool, default False
+        Whether they are compared.
+    window_size : int, default 10
+        Answers that are compared.
+    coherence_threshold : float, default 0.5
+        Mean cosine similarity in [0, 1] below which there is a warning, and a penalty.
+    penalty_weight : float, default 0.3
+        How much of the penalty counts, in [0, 1], for ``ema`` and ``thompson``.
+    embedding_provider : str or None
+        What embeds answers; None, or an empty text, takes that of ``[routing]``.
+    """
+
+    enabled: Annotated[bool, pydantic.Field(strict=True)] = False
+    window_size: _AtLeastOne = 10
+    coherence_threshold: Share = 0.5
+    penalty_weight: Share = 0.3
+    embedding_provider: str | None = None
+
+
+class RoutingProviderSettings(Section):
+    """One of the ``[[routing.providers]]``.
+
+    Attributes
+    ----------
+    name : str
+        The model's name, as under ``[model]``.
+    alias : str or None
+        What strategies, tables and state call it; None takes the name.
+    api_base : str or None
+        Endpoint of an OpenAI-compatible server.
+    space : str or None
+        ``masked`` or ``raw``, where the model's own default is wrong.
+    concurrency : int or None
+        Calls in flight; None sets no limit of its own.
+    options : mapping
+        Handed to the provider as they are.
+    cost : float or None
+        US dollars a call costs, at least 0, where the provider reports no price; orders a cascade.
+    context_window : int or None
+        Tokens that messages and answer may have together.
+    """
+
+    name: _Name
+    alias: _Name | None = None
+    api_base: str | None = None
+    space: Literal["masked", "raw"] | None = None
+    concurrency: _AtLeastOne | None = None
+    options: dict[str, Any] = pydantic.Field(default_factory=dict)
+    cost: Amount | None = None
+    context_window: _AtLeastOne | None = None
+
+    @property
+    def label(self) -> str:
+        """What strategies, tables and state call it."""
+        return self.name if self.alias is None else self.alias
+
+
+class RoutingSettings(Section):
+    """The ``[routing]`` section: the providers, and the strategy that chooses between them.
+
+    Keys have the names and defaults of Zeph's adaptive inference. What belongs to another strategy than
+    the chosen one may stay, so that one key changes the strategy; a switch that would do nothing is refused.
+
+    Attributes
+    ----------
+    routing : str, default "none"
+        ``none`` (as declared), ``ema``, ``thompson``, ``cascade``, ``task``, ``triage`` or ``bandit``.
+    providers : tuple of RoutingProviderSettings
+        Those to choose from, at least one.
+    quality_gate : float, default 0.0
+        Cosine similarity in [0, 1] of text and answer below which the next provider is asked; 0 asks no
+        other one. Not for ``cascade`` and ``bandit``, which judge answers themselves.
+    embedding_provider : str, default "hashing"
+        What embeds texts: ``hashing`` (local), ``model2vec`` or ``model2vec:NAME`` (extra ``embeddings``),
+        one of the providers, or the name of an embedding model.
+    router_ema_enabled : bool, default False
+        With ``none``, the same as ``ema``.
+    router_ema_alpha : float, default 0.1
+        Weight of the latest call in the averages of ``ema``, in (0, 1].
+    router_reorder_interval : int, default 10
+        Calls after which ``ema`` sorts anew; 0 is never.
+    state : str or None
+        Where what is learnt is kept, whatever the strategy: a ``.json`` file, a SQLite file, or the URL of a
+        database. Files are relative to the task file. None takes the strategy's own, if any.
+    thompson_state_path, bandit_state_path : str or None
+        The same for one strategy.
+    thompson_decay : float, default 1.0
+        What remains of earlier observations at every new one for ``thompson``, in (0, 1].
+    cooldown_seconds : float, default 5
+        Seconds that a failing provider is left out at first, above 0; longer every time in a row.
+    allowed_failures : int, default 3
+        Failed calls in a row after which it is left out, at least 1.
+    tasks : mapping of str to str
+        Provider of every task, for ``task``.
+    cascade, bandit, coherence : CascadeRoutingSettings, BanditSettings, CoherenceSettings
+        Their own tables.
+    triage : TriageSettings or None
+        The same; ``triage`` needs it.
+    """
+
+    routing: RoutingStrategy = "none"
+    quality_gate: Share = 0.0
+    embedding_provider: _Name = "hashing"
+    router_ema_enabled: Annotated[bool, pydantic.Field(strict=True)] = False
+    router_ema_alpha: _Weight = 0.1
+    router_reorder_interval: Count = 10
+    state: _Name | None = None
+    thompson_state_path: _Name | None = None
+    bandit_state_path: _Name | None = None
+    thompson_decay: _Weight = 1.0
+    cooldown_seconds: _Positive = 5.0
+    allowed_failures: _AtLeastOne = 3
+    tasks: dict[str, str] = pydantic.Field(default_factory=dict)
+    cascade: CascadeRoutingSettings = CascadeRoutingSettings()
+    triage: TriageSettings | None = None
+    bandit: BanditSettings = BanditSettings()
+    coherence: CoherenceSettings = CoherenceSettings()
+    providers: tuple[RoutingProviderSettings, ...] = ()
+
+    @pydantic.field_validator("router_ema_enabled")
+    @classmethod
+    def _check_ema(cls, enabled: bool, info: pydantic.ValidationInfo) -> bool:
+        routing = info.data.get("routing")
+        contradictory = routing not in {"none", "ema", None} if enabled else routing == "ema"
+        if contradictory:
+            raise wrong("Input should not contradict routing = '{routing}'", "leave it out", routing=routing)
+        return enabled
+
+    @pydantic.field_validator("thompson_state_path", "bandit_state_path")
+    @classmethod
+    def _check_state(cls, place: str | None, info: pydantic.ValidationInfo) -> str | None:
+        if place is not None and info.data.get("state") is not None:
+            raise wrong("Input should not come beside state", "keep one of the two")
+        return place
+
+    @pydantic.model_validator(mode="after")
+    def _check_whole(self) -> Self:
+        problems = [*_provider_problems(self.providers), *_missing(self), *_useless(self)]
+        if self.providers:
+            problems += _unknown_names(self)
+        if problems:
+            raise wrong_at(self, problems)
+        return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The providers' names, as declared."""
+        return tuple(provider.label for provider in self.providers)
+
+    @property
+    def strategy(self) -> RoutingStrategy:
+        """The strategy that is really used."""
+        return "ema" if self.routing == "none" and self.router_ema_enabled else self.routing
+
+    @property
+    def state_place(self) -> str | None:
+        """Where the strategy's state is kept, as far as the section says."""
+        own = {"thompson": self.thompson_state_path, "bandit": self.bandit_state_path}
+        return own.get(self.strategy) if self.state is None else self.state
+
+    @property
+    def embedder(self) -> str | None:
+        """What embeds texts; None where nothing needs embeddings."""
+        if self.strategy == "bandit":
+            return self.bandit.embedding_provider or self.embedding_provider
+        if self.coherence.enabled:
+            return self.coherence.embedding_provider or self.embedding_provider
+        return self.embedding_provider if self.quality_gate > 0 and len(self.providers) > 1 else None
+
+    def beside(self, folder: Path) -> Self:
+        """Return the settings with files of state relative to `folder`; URLs stay."""
+        keys = ("state", "thompson_state_path", "bandit_state_path")
+        return self.model_copy(update={key: _placed(getattr(self, key), folder) for key in keys})
+
+
+def _placed(place: str | None, folder: Path) -> str | None:
+    return place if place is None or "://" in place else str(folder / Path(place).expanduser())
+
+
+def _named(tiers: TierSettings) -> dict[str, str]:
+    named: dict[str, str] = tiers.model_dump(exclude_none=True)
+    return named
+
+
+def _provider_problems(providers: Sequence[RoutingProviderSettings]) -> Iterator[_Problem]:
+    if not providers:
+        yield (
+            ("providers",),
+            [],
+            wrong("Input should hold at least one provider", "add [[routing.providers]] with a name"),
+        )
+    seen = set()
+    for number, provider in enumerate(providers):
+        if provider.label in seen:
+            key = "name" if provider.alias is None else "alias"
+            error = wrong("Input should differ from provider to provider", "give it an alias of its own")
+            yield ("providers", number, key), provider.label, error
+        seen.add(provider.label)
+
+
+def _missing(settings: RoutingSettings) -> Iterator[_Problem]:
+    """Yield what the chosen strategy cannot do without."""
+    if settings.strategy == "triage" and settings.triage is None:
+        yield (
+            ("triage",),
+            None,
+            wrong(
+                "Input should be a table for routing = 'triage'",
+                "add [routing.triage] with triage_provider and tiers",
+            ),
+        )
+    if settings.strategy == "task" and not settings.tasks:
+        yield (
+            ("tasks",),
+            {},
+            wrong(
+                "Input should be a table for routing = 'task'", "add [routing.tasks] with TASK = 'PROVIDER'"
+            ),
+        )
+    cascade = settings.cascade
+    if cascade.classifier_mode == "judge" and cascade.judge_provider is None:
+        yield (
+            ("cascade", "judge_provider"),
+            None,
+            wrong("Input should be a provider for classifier_mode = 'judge'", "say who judges"),
+        )
+
+
+def _useless(settings: RoutingSettings) -> Iterator[_Problem]:
+    """Yield what is switched on and would do nothing, or something else."""
+    if settings.strategy in _OWN_SIGNAL:
+        error = wrong(
+            "Input should be off with routing = '{routing}', which judges answers itself",
+            "leave it out, or take another strategy",
+            routing=settings.strategy,
+        )
+        if settings.quality_gate > 0:
+            yield ("quality_gate",), settings.quality_gate, error
+        if settings.coherence.enabled:
+            yield ("coherence", "enabled"), True, error
+    own = settings.coherence.embedding_provider
+    if (
+        settings.coherence.enabled
+        and settings.quality_gate > 0
+        and own not in {None, "", settings.embedding_provider}
+    ):
+        error = wrong(
+            "Input should be the embedding_provider of [routing], which the quality gate uses", "leave it out"
+        )
+        yield ("coherence", "embedding_provider"), own, error
+
+
+def _unknown_names(settings: RoutingSettings) -> Iterator[_Problem]:
+    """Yield every place that names a provider which is not there, or one of the cost tiers twice."""
+    known = settings.names
+    tiers = settings.cascade.cost_tiers or ()
+    places: list[tuple[tuple[str, ...], str | None]] = [
+        *((("cascade", "cost_tiers"), name) for name in tiers),
+        (("cascade", "judge_provider"), settings.cascade.judge_provider),
+        *((("tasks", task), name) for task, name in settings.tasks.items()),
+    ]
+    if settings.triage is not None:
+        places.append((("triage", "triage_provider"), settings.triage.triage_provider))
+        places += [(("triage", "tiers", tier), name) for tier, name in _named(settings.triage.tiers).items()]
+    for place, name in places:
+        if name is not None and name not in known:
+            error = wrong(
+                "Input should be one of the providers {known}",
+                "correct it, or add it as one of the [[routing.providers]]",
+                known=", ".join(known),
+            )
+            yield place, name, error
+    if len(set(tiers)) < len(tiers):
+        error = wrong("Input should hold every provider once", "remove what is there twice")
+        yield ("cascade", "cost_tiers"), list(tiers), error

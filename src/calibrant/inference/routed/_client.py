@@ -1,0 +1,504 @@
+"""A client whose calls go through a strategy: which provider is asked first, and who steps in for it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from calibrant.core import (
+    Client,
+    CompletionRequest,
+    ConfigurationError,
+    ContextLengthError,
+    LogprobSpace,
+    Message,
+    ProviderError,
+    Usage,
+)
+from calibrant.inference._several import total_usage
+from calibrant.inference.doctor import identity
+from calibrant.inference.routed._assess import (
+    Assessor,
+    CascadeAssessor,
+    EmbedsText,
+    GateAssessor,
+    PlainAssessor,
+    Quality,
+    guarded,
+    heuristic,
+)
+from calibrant.inference.routed._course import Course
+from calibrant.inference.routed._drift import DriftWatch
+from calibrant.inference.routed._failures import all_failed, all_limited
+from calibrant.inference.routed._health import COOLDOWN_SECONDS, LONGEST_COOLDOWN, Breaker, is_rate_limit
+from calibrant.inference.routed._helper import Helper, HelperStats
+from calibrant.inference.routed._member import Answer, Failure, Member
+from calibrant.inference.routed._provider import Provider, ProviderStats
+from calibrant.inference.routed._question import has_tools, text_of, tokens_of
+from calibrant.inference.routed._rewards import Pending
+from calibrant.routing import (
+    TRIAGE_FORMAT,
+    CascadeRouter,
+    CoherenceMonitor,
+    Ladder,
+    Observation,
+    QualityGate,
+    Router,
+    RoutingRequest,
+    TriageRouter,
+    read_tier,
+    triage_messages,
+)
+from calibrant.routing._protocol import check_providers
+
+__all__ = ["RoutedClient"]
+
+# Their order is the user's word, or the triage model's; others have learnt theirs.
+_DECLARED: Final = frozenset({"none", "task", "triage", "cascade"})
+# These judge answers themselves.
+_OWN_SIGNAL: Final = frozenset({"cascade", "bandit"})
+
+
+class RoutedClient:
+    """Several providers as one client.
+
+    Every request asks the router for an order and then one provider after the other until there is an
+    answer; whatever came of each call, the router learns. It can be used wherever a client can.
+
+    **Failures.** A call that fails, or whose answer cannot be read or is empty, goes on to the next provider; so
+    does one that is too long for a provider, which is not held against it. A provider that keeps failing is
+    left out for a while (see `allowed_failures`); then a single call finds out whether it is back. Under
+    ``ema``, ``thompson`` and ``bandit`` that call comes first, once, whatever the order; under the others, when it
+    is its turn. Where all are left out, the one whose time ends first is asked all the same, unless it has
+    named the time itself (``Retry-After``): then the error says how long to wait. When nobody answers, the
+    error may be retried if one provider's may, and counts as one that every call would meet only if all
+    providers' do. Other exceptions pass, and a call that is cancelled teaches nothing.
+
+    **Full providers.** Under ``ema``, ``thompson`` and ``bandit`` a provider with no free place is passed over
+    while another has one; where all are full, the first choice is waited for. Under the other strategies the
+    order is the user's, often for the sake of money, and a full provider is waited for. Only who is asked is learnt
+    from, and waiting is no part of the latency.
+
+    **Quality.** Under ``cascade``, or with a `gate`, answers that are not good enough go on to the next
+    provider, and the best one is returned in the end. Requests that offer tools are never judged.
+
+    **What is returned** is the provider's own response. Where more was paid for it (answers turned down, triage,
+    judge), or where its rate limit is used up, which concerns that provider alone, it is a `Completion`
+    whose usage holds everything, so that budgets count the truth; requests with tools keep the response.
+
+    Parameters
+    ----------
+    providers : sequence of Provider
+        Those to choose from, each name once; all with the same space of log-probabilities.
+    router : Router
+        The strategy, for the same names; `calibrant.inference.SharedRouter` shares what it learns.
+    gate : QualityGate, optional
+        Turns down answers that are far from their question. Not for ``cascade`` and ``bandit``, and without
+        effect where there is one provider.
+    embedder : EmbedsText, optional
+        Turns texts into vectors; ``bandit``, `gate` and `coherence` need it.
+    judge : Client, optional
+        Grades answers for a cascade with ``classifier_mode="judge"``, which needs it.
+    triage : Client, optional
+        Sorts requests for ``triage``, which needs it.
+    coherence : CoherenceMonitor, optional
+        Watches answers in the background; its penalty is part of the provider's next observation. Not for
+        ``cascade`` and ``bandit``.
+    quality : callable, optional
+        Takes a `Completion` and returns what it is worth, in [0, 1], or None. A bandit learns from it, by
+        default from `calibrant.routing.answer_quality`; a cascade without a judge decides by it.
+    delayed : bool, default False
+        Whether a bandit is told later what its answers are worth: see `reward`.
+    task : str, optional
+        Name of the task, for the strategy ``task``.
+    cooldown_seconds : float, default 5
+        How long a provider is left out at first, above 0; doubled every time in a row, up to 5 minutes. A rate
+        limit's own time counts instead, up to an hour; for faults that every call would meet (status 401, 403, 404, no
+        credit) it is 5 minutes.
+    allowed_failures : int, default 3
+        Failures in a row after which a provider is left out, at least 1; a rate limit or a fault that every call
+        would meet needs one.
+    call_seconds : float, optional
+        How long a provider may take before the next one is asked. Without it a provider's own timeout counts. A
+        deadline around the whole client (`Limits.call_seconds`) cancels instead, and teaches nothing.
+    helper_seconds : float, default 5
+        How long triage and judge may take; after that a request goes on without them.
+    owned : bool, default False
+        Whether `close` closes the clients of providers, judge and triage too.
+    clock : function, default time.monotonic
+        Returns seconds; tests replace it.
+
+    Attributes
+    ----------
+    name : str
+        ``routed:STRATEGY(NAMES)``.
+    space : LogprobSpace
+        That of all providers.
+    endpoint : str
+        The providers' models, addresses and options as JSON, free of credentials: what is learnt changes
+        nothing about it, so that stored predictions stay valid.
+    providers : tuple of Provider
+        As given.
+    router : Router
+        As given.
+
+    Raises
+    ------
+    ConfigurationError
+        There is no provider, one is there twice, they differ in space or from the router's, a number is out of range,
+        or something that the strategy needs is missing or would have no effect.
+
+    Examples
+    --------
+    >>> from calibrant.inference import Classifier
+    >>> from calibrant.routing import ThompsonRouter
+    >>> from calibrant.testing import FakeClient
+    >>> down = FakeClient(["cat", "dog"], lambda text: ProviderError("is down", provider="a", retryable=True))
+    >>> works = FakeClient(["cat", "dog"], {"purrs": "cat"})
+    >>> model = RoutedClient([Provider("a", down), Provider("b", works)], router=ThompsonRouter(["a", "b"]))
+    >>> Classifier(model=model, labels=["cat", "dog"], field="category").classify("purrs").label
+    'cat'
+    """
+
+    def __init__(  # noqa: PLR0913 (keyword-only options)
+        self,
+        providers: Sequence[Provider],
+        *,
+        router: Router,
+        gate: QualityGate | None = None,
+        embedder: EmbedsText | None = None,
+        judge: Client | None = None,
+        triage: Client | None = None,
+        coherence: CoherenceMonitor | None = None,
+        quality: Quality | None = None,
+        delayed: bool = False,
+        task: str | None = None,
+        cooldown_seconds: float = COOLDOWN_SECONDS,
+        allowed_failures: int = 3,
+        call_seconds: float | None = None,
+        helper_seconds: float = 5.0,
+        owned: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.providers = _checked(providers, router)
+        self.router = router
+        self.space = _common_space(self.providers)
+        self.name = f"routed:{router.strategy}({', '.join(found.name for found in self.providers)})"
+        self.endpoint = _identity(self.providers)
+        self._strategy = router.strategy
+        self._policy = getattr(router, "router", router)  # inside one that shares what it learns
+        self._embedder = embedder
+        _check_seconds(call_seconds=call_seconds, helper_seconds=helper_seconds)
+        self._check_parts(gate=gate, judge=judge, triage=triage, coherence=coherence, delayed=delayed)
+        self._judge = judge and Helper(judge, role="judge", seconds=helper_seconds, clock=clock)
+        self._triage = triage and Helper(triage, role="triage", seconds=helper_seconds, clock=clock)
+        self._assessor = self._assessed_by(gate, quality and guarded(quality), delayed=delayed)
+        self._drift = coherence and embedder and DriftWatch(coherence, embedder)
+        self._pending = Pending() if delayed else None
+        self._task = task
+        self._owned = owned
+        self._lock = threading.Lock()  # around the router, which one thread may use at a time
+        self._members = {
+            provider.name: Member(
+                provider,
+                breaker=Breaker(
+                    allowed_failures=allowed_failures,
+                    cooldown_seconds=cooldown_seconds,
+                    longest_seconds=max(cooldown_seconds, LONGEST_COOLDOWN),
+                    clock=clock,
+                ),
+                clock=clock,
+                call_seconds=call_seconds,
+            )
+            for provider in self.providers
+        }
+
+    async def complete(self, request: CompletionRequest) -> object:
+        """Return the answer of the first provider that has a good one.
+
+        Raises
+        ------
+        ProviderError
+            Nobody answered; the message says why, provider by provider.
+        ContextLengthError
+            The request is too long for all of them.
+        """
+        paid: list[Usage] = []
+        tools = has_tools(request)
+        routing = await self._routing(request, tools=tools, paid=paid)
+        course = Course(self._ordered(routing), learning=self._strategy not in _DECLARED)
+        ladder = None if tools else self._assessor.ladder()
+        answers: list[Answer] = []
+        failures: list[Failure] = []
+        empty_is_failure = not tools and self._strategy != "cascade"  # which judges them
+        while (place := await course.next()) is not None:
+            came = await place.member.ask(request, place, empty_is_failure=empty_is_failure)
+            if isinstance(came, Failure):
+                failures.append(came)
+                self._learn_failure(came, routing)
+                continue
+            alone = course.is_over and not answers
+            worth = None
+            if not tools:
+                worth = await self._assessor.worth(request, came.completion, alone=alone, paid=paid)
+            answers.append(came)
+            self._learn_answer(came, request, routing, worth)
+            if ladder is None or ladder.settles(worth, tokens=_tokens(came, routing)):
+                break
+            if not course.is_over:
+                came.member.escalated()
+        if not answers:
+            raise self._failure(failures, course)
+        return _handed_over(_best(answers, ladder), answers, paid, tools=tools)
+
+    def reward(self, messages: Sequence[Message] | str, quality: float) -> int:
+        """Tell what the answers to a request were worth, with ``delayed=True``.
+
+        The latest 10,000 texts wait for their reward. A text that was asked several times, as when it is sampled,
+        gives the reward to its answers since the last one, the latest 32 of them.
+
+        Parameters
+        ----------
+        messages : sequence of messages, or str
+            The request's messages, or its last user message alone.
+        quality : float
+            In [0, 1].
+
+        Returns
+        -------
+        int
+            Answers that were learnt from; 0 where none is remembered.
+
+        Raises
+        ------
+        ConfigurationError
+            Rewards are not delayed, or the quality is out of its range.
+        """
+        if self._pending is None:
+            raise ConfigurationError("Expected rewards only with delayed=True, got one: set it, or leave this out.")
+        observations = self._pending.take(text_of(messages), quality)
+        for observation in observations:
+            self._learn(observation)
+        return len(observations)
+
+    def stats(self) -> dict[str, ProviderStats]:
+        """Return what became of every provider's calls, in the order of declaration."""
+        return {name: member.stats() for name, member in self._members.items()}
+
+    def helper_stats(self) -> dict[str, HelperStats]:
+        """Return what became of the calls of ``judge`` and ``triage``, as far as there are such."""
+        helpers = {"judge": self._judge, "triage": self._triage}
+        return {name: helper.stats() for name, helper in helpers.items() if helper is not None}
+
+    def close(self) -> None:
+        """Free the router's state and the embedder, and with ``owned`` every client; it is not used afterwards."""
+        with contextlib.ExitStack() as stack:  # closes everything, whatever one of them raises
+            if self._owned:
+                helpers = [helper.client for helper in (self._judge, self._triage) if helper is not None]
+                clients = [provider.client for provider in self.providers] + helpers
+                for client in {id(client): client for client in clients}.values():
+                    stack.callback(client.close)
+            for part in (self._embedder, self.router):
+                close = getattr(part, "close", None)
+                if close is not None:
+                    stack.callback(close)
+            if self._drift is not None:
+                stack.callback(self._drift.close)
+
+    async def _routing(
+        self, request: CompletionRequest, *, tools: bool, paid: list[Usage]
+    ) -> RoutingRequest:
+        text = text_of(request.messages)
+        embedding = tier = None
+        if self._strategy == "bandit" and self._embedder is not None:
+            embedding = await self._embedder.embed_one(text)
+        if isinstance(self._policy, TriageRouter) and self._triage is not None and text.strip():
+            reply = await self._triage.ask(
+                triage_messages(text, self._policy.tiers), TRIAGE_FORMAT, paid=paid
+            )
+            tier = None if reply is None else read_tier(reply)
+            if reply is not None and tier is None:
+                self._triage.useless(reply)
+        return RoutingRequest(
+            embedding=embedding,
+            tier=tier,
+            task=self._task,
+            has_tools=tools,
+            tokens=tokens_of(request.messages),
+        )
+
+    def _ordered(self, routing: RoutingRequest) -> list[Member]:
+        with self._lock:
+            order = self.router.order(routing)
+        try:
+            members = [self._members[name] for name in order]
+        except KeyError as error:
+            raise ConfigurationError(
+                f"Expected the router to order {', '.join(self._members)}, got {error.args[0]!r:.80}."
+            ) from None
+        return sorted(members, key=lambda member: not _fits(member.provider, routing))  # stable
+
+    def _learn(self, observation: Observation) -> None:
+        with self._lock:
+            self.router.record(observation)
+
+    def _learn_failure(self, failure: Failure, routing: RoutingRequest) -> None:
+        if isinstance(failure.error, ContextLengthError):
+            return  # says nothing about the provider
+        name = failure.member.name
+        self._learn(
+            Observation(
+                provider=name,
+                success=False,
+                latency_seconds=failure.latency_seconds,
+                rate_limited=is_rate_limit(failure.error),
+                context=routing.embedding,
+                penalty=self._penalty(name),
+                request=routing,
+            )
+        )
+
+    def _learn_answer(
+        self, answer: Answer, request: CompletionRequest, routing: RoutingRequest, worth: float | None
+    ) -> None:
+        name = answer.member.name
+        observation = Observation(
+            provider=name,
+            success=True,
+            latency_seconds=answer.latency_seconds,
+            quality=None if worth is None else min(1.0, max(0.0, worth)),
+            cost=answer.cost,
+            context=routing.embedding,
+            penalty=self._penalty(name),
+            recovered=answer.recovered,
+            request=routing,
+        )
+        self._learn(observation)
+        if self._pending is not None and observation.context is not None:
+            self._pending.put(text_of(request.messages), observation)
+        if self._drift is not None:
+            self._drift.look_at(name, answer.completion.text)
+
+    def _penalty(self, provider: str) -> float:
+        return 0.0 if self._drift is None else self._drift.penalty(provider)
+
+    def _failure(self, failures: Sequence[Failure], course: Course) -> ProviderError:
+        if failures:
+            return all_failed(failures, course.passed, provider=self.name)
+        seconds = min(member.breaker.remaining for member in course.passed)
+        return all_limited(course.passed, seconds, provider=self.name)
+
+    def _assessed_by(self, gate: QualityGate | None, quality: Quality | None, *, delayed: bool) -> Assessor:
+        if isinstance(self._policy, CascadeRouter):
+            return CascadeAssessor(self._policy, self._judge, quality)
+        if gate is not None and self._embedder is not None and len(self.providers) > 1:
+            return GateAssessor(gate, self._embedder)
+        if self._strategy == "bandit" and quality is None and not delayed:
+            quality = heuristic
+        return PlainAssessor(quality)
+
+    def _check_parts(
+        self,
+        *,
+        gate: QualityGate | None,
+        judge: Client | None,
+        triage: Client | None,
+        coherence: CoherenceMonitor | None,
+        delayed: bool,
+    ) -> None:
+        """Refuse what is missing, and what would have no effect."""
+        strategy = self._strategy
+        judged = isinstance(self._policy, CascadeRouter) and self._policy.classifier_mode == "judge"
+        _match("judge", judge, wanted=judged, why="a cascade with classifier_mode='judge'")
+        _match("triage", triage, wanted=strategy == "triage", why="the strategy 'triage'")
+        for name, part in (("gate", gate), ("coherence", coherence)):
+            if part is not None and strategy in _OWN_SIGNAL:
+                raise ConfigurationError(
+                    f"Expected no {name} with the strategy {strategy!r}, which judges answers itself: leave it out."
+                )
+            if part is not None and self._embedder is None:
+                raise ConfigurationError(f"Expected an embedder for {name}, got none: hand one in.")
+        if strategy == "bandit" and self._embedder is None:
+            raise ConfigurationError("Expected an embedder for the strategy 'bandit', got none: hand one in.")
+        if delayed and strategy != "bandit":
+            raise ConfigurationError(
+                f"Expected delayed=True only with the strategy 'bandit', got {strategy!r}: leave it out."
+            )
+
+
+def _match(name: str, client: Client | None, *, wanted: bool, why: str) -> None:
+    if wanted and client is None:
+        raise ConfigurationError(f"Expected a client as {name} for {why}, got none: hand one in.")
+    if client is not None and not wanted:
+        raise ConfigurationError(f"Expected no {name} but for {why}: leave it out.")
+    if client is not None and not isinstance(client, Client):
+        raise ConfigurationError(f"Expected a client as {name}, got {client!r:.80}.")
+
+
+def _checked(providers: Sequence[Provider], router: Router) -> tuple[Provider, ...]:
+    found = tuple(providers)
+    for provider in found:
+        if not isinstance(provider, Provider):
+            raise ConfigurationError(f"Expected a Provider, got {provider!r:.80}.")  # type: ignore[unreachable]
+    names = check_providers([provider.name for provider in found])
+    if set(names) != set(router.providers):
+        raise ConfigurationError(
+            f"Expected a router of the providers {', '.join(names)}, got one of {', '.join(router.providers)}."
+        )
+    return found
+
+
+def _common_space(providers: Sequence[Provider]) -> LogprobSpace:
+    spaces = {provider.name: provider.logprob_space for provider in providers}
+    if len(set(spaces.values())) > 1:
+        told = ", ".join(f"{name} ({space})" for name, space in spaces.items())
+        raise ConfigurationError(
+            f"Expected providers whose log-probabilities are of one space, got {told}: set space where a "
+            "client's own is wrong, or leave providers out."
+        )
+    return next(iter(spaces.values()))
+
+
+def _identity(providers: Sequence[Provider]) -> str:
+    found = [
+        [provider.name, *identity(client.name, provider.options, api_base=getattr(client, "endpoint", None))]
+        for provider in providers
+        for client in [provider.client]
+    ]
+    return json.dumps(found, sort_keys=True)
+
+
+def _check_seconds(**seconds: float | None) -> None:
+    for name, value in seconds.items():
+        if value is not None and (isinstance(value, bool) or not 0.0 < value < math.inf):
+            raise ConfigurationError(f"Expected {name} to be a finite number above 0, got {value!r}.")
+
+
+def _fits(provider: Provider, routing: RoutingRequest) -> bool:
+    window, tokens = provider.context_window, routing.tokens
+    return window is None or tokens is None or tokens <= window
+
+
+def _tokens(answer: Answer, routing: RoutingRequest) -> int:
+    """Return the tokens a call took; estimated where the provider does not say."""
+    usage = answer.completion.usage
+    counted = usage.prompt_tokens + usage.completion_tokens
+    return counted or (routing.tokens or 0) + len(answer.completion.text) // 4
+
+
+def _best(answers: Sequence[Answer], ladder: Ladder | None) -> Answer:
+    return answers[-1 if ladder is None or ladder.best is None else ladder.best]
+
+
+def _handed_over(best: Answer, answers: Sequence[Answer], paid: Sequence[Usage], *, tools: bool) -> object:
+    """Return the provider's response, or the truth about what was paid where the response does not tell."""
+    others = [answer.completion.usage for answer in answers if answer is not best]
+    if tools or not (others or paid or best.allowance_spent):
+        return best.response
+    return replace(best.completion, usage=total_usage([best.completion.usage, *others, *paid]))

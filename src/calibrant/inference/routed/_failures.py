@@ -1,0 +1,80 @@
+"""Several providers' failures as one error that says most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from calibrant.core import ContextLengthError, ProviderError, ProviderTimeoutError, RateLimitError
+from calibrant.inference.routed._member import Failure, Member
+
+__all__ = ["all_failed", "all_limited"]
+
+_KINDS: Final = (ContextLengthError, RateLimitError, ProviderTimeoutError)
+
+
+def all_failed(failures: Sequence[Failure], passed: Sequence[Member], *, provider: str) -> ProviderError:
+    """Return what to raise when nobody answered.
+
+    It may be retried if any provider may succeed a moment later, and every call would meet it only if
+    that is so of every provider. A kind of failure that all share is kept.
+
+    Parameters
+    ----------
+    failures : sequence of Failure
+        Of those that were asked, at least one.
+    passed : sequence of Member
+        Those that were not asked because they are left out; what left them out counts for them.
+    provider : str
+        Who raises, for the message.
+    """
+    errors = [(failure.member.name, failure.error) for failure in failures]
+    told = [_said(name, error) for name, error in errors]
+    for member in passed:
+        last = member.breaker.last_failure
+        if last is not None:
+            errors.append((member.name, last))
+        told.append(_left_out(member))
+    if len(told) == 1:
+        return errors[0][1]
+    found = [error for _, error in errors]
+    kind = next((kind for kind in _KINDS if all(isinstance(error, kind) for error in found)), ProviderError)
+    if kind is ContextLengthError and passed:
+        kind = ProviderError  # one that is left out may take it
+    retryable = any(error.retryable for error in found) or len(errors) < len(told)
+    statuses = {error.status for error in found}
+    return kind(
+        f"no provider answered: {'; '.join(told)}",
+        provider=provider,
+        status=statuses.pop() if len(statuses) == 1 else None,
+        retryable=retryable,
+        retry_after=_soonest(found),
+        systemic=all(error.systemic for error in found) and len(errors) == len(told),
+    )
+
+
+def all_limited(passed: Sequence[Member], seconds: float, *, provider: str) -> RateLimitError:
+    """Return what to raise when nobody may be asked before a time that a provider named."""
+    return RateLimitError(
+        f"every provider is left out: {'; '.join(map(_left_out, passed))}",
+        provider=provider,
+        retryable=True,
+        retry_after=seconds,
+    )
+
+
+def _soonest(errors: Sequence[ProviderError]) -> float | None:
+    """Return the least wait of those worth asking again; None where one of them named none."""
+    waits = [error.retry_after for error in errors if error.retryable]
+    named = [wait for wait in waits if wait is not None]
+    return min(named) if named and len(named) == len(waits) else None
+
+
+def _said(name: str, error: ProviderError) -> str:
+    return str(error) if name == error.provider else f"{name}: {error}"
+
+
+def _left_out(member: Member) -> str:
+    last = member.breaker.last_failure
+    why = "its allowance is used up" if last is None else str(last)
+    return f"{member.name}: left out for another {member.breaker.remaining:.3g} seconds ({why})"

@@ -1,0 +1,214 @@
+"""Whether a provider may be asked: one that fails is left out for a while, then tried with a single call."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from calibrant.core import ConfigurationError, ProviderError, RateLimitError
+from calibrant.inference._limits import LONGEST_PAUSE
+
+__all__ = ["COOLDOWN_SECONDS", "LONGEST_COOLDOWN", "Breaker", "Turn", "is_rate_limit"]
+
+COOLDOWN_SECONDS: Final = 5.0
+LONGEST_COOLDOWN: Final = 300.0
+# A server's own Retry-After counts in full, but for nonsense.
+_LONGEST_RETRY_AFTER: Final = 3600.0
+_MOST_DOUBLINGS: Final = 30  # beyond every longest cooldown, and no overflow
+
+
+class Turn(NamedTuple):
+    """Leave to make one call.
+
+    Attributes
+    ----------
+    epoch : int
+        How often the provider had been left out when the call began.
+    probe : bool
+        Whether it is the one call that finds out whether the provider is back.
+    """
+
+    epoch: int
+    probe: bool
+
+
+class Breaker:
+    """Leaves a provider out while it fails.
+
+    It is left out after `allowed_failures` failures in a row, after a rate limit, or after a fault that
+    every call would meet (a wrong key, an unknown model, no credit). How long: the time a rate limit names,
+    at most an hour; `longest_seconds` for a fault that every call would meet; else `cooldown_seconds`, doubled every
+    time in a row, up to `longest_seconds`. Then a single call is let through. If it succeeds the provider is
+    back, if it fails it is left out again.
+
+    Calls that were under way when the provider was left out neither bring it back nor prolong the time,
+    unless the server names a longer one. Thread-safe.
+
+    Parameters
+    ----------
+    allowed_failures : int, default 3
+        Failures in a row after which the provider is left out, at least 1.
+    cooldown_seconds : float, default 5
+        How long at first, above 0.
+    longest_seconds : float, default 300
+        How long at most, at least `cooldown_seconds`.
+    clock : function, default time.monotonic
+        Returns seconds; tests replace it.
+
+    Raises
+    ------
+    ConfigurationError
+        A number is out of its range.
+    """
+
+    def __init__(
+        self,
+        *,
+        allowed_failures: int = 3,
+        cooldown_seconds: float = COOLDOWN_SECONDS,
+        longest_seconds: float = LONGEST_COOLDOWN,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        _check(allowed_failures, cooldown_seconds, longest_seconds)
+        self._allowed = allowed_failures
+        self._seconds = cooldown_seconds
+        self._longest = longest_seconds
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._failures = 0  # in a row
+        self._doublings = 0
+        self._epoch = 0
+        self._open = False  # left out
+        self._until = 0.0
+        self._named = False  # whether the provider itself named that time
+        self._probing = False
+        self._paused_until = 0.0
+        self._last: ProviderError | None = None
+
+    @property
+    def remaining(self) -> float:
+        """Seconds for which the provider is still left out; 0 where it is not."""
+        with self._lock:
+            return self._remaining()
+
+    @property
+    def named_seconds(self) -> float | None:
+        """The same where the provider itself named the time; None where it did not."""
+        with self._lock:
+            now = self._clock()
+            if now < self._until and self._open and not self._named:
+                return None
+            return self._remaining() or None
+
+    @property
+    def admits(self) -> bool:
+        """Whether a call may begin."""
+        with self._lock:
+            return self._admits()
+
+    @property
+    def due(self) -> bool:
+        """Whether the provider was left out long enough, and nobody is finding out yet whether it is back."""
+        with self._lock:
+            return self._open and self._admits()
+
+    @property
+    def last_failure(self) -> ProviderError | None:
+        """What it failed with last, since it answered last."""
+        with self._lock:
+            return self._last
+
+    def begin(self, *, forced: bool = False) -> Turn | None:
+        """Begin a call if one may begin, or if it is `forced`; it is to be ended by one of the other methods."""
+        with self._lock:
+            if not (forced or self._admits()):
+                return None
+            probe = self._open and not self._probing
+            self._probing = self._probing or probe
+            return Turn(self._epoch, probe)
+
+    def succeeded(self, turn: Turn) -> bool:
+        """Note an answer; returns whether the provider is back with it."""
+        with self._lock:
+            if turn.epoch != self._epoch:
+                return False
+            recovered = self._open
+            self._open = self._probing = False
+            self._failures = self._doublings = 0
+            self._last = None
+            return recovered
+
+    def failed(self, turn: Turn, error: ProviderError) -> None:
+        """Note a failure that is the provider's."""
+        with self._lock:
+            self._last = error
+            if turn.epoch != self._epoch:
+                if self._open and is_rate_limit(error) and error.retry_after is not None:
+                    named = self._clock() + min(error.retry_after, _LONGEST_RETRY_AFTER)
+                    if named > self._until:
+                        self._until, self._named = named, True
+                return
+            self._failures += 1
+            if self._open or is_rate_limit(error) or _is_lasting(error) or self._failures >= self._allowed:
+                self._leave_out(error)
+
+    def released(self, turn: Turn) -> None:
+        """Note that a call ended without saying anything about the provider."""
+        with self._lock:
+            if turn.probe and turn.epoch == self._epoch:
+                self._probing = False
+
+    def pause(self, seconds: float) -> None:
+        """Begin no call for so long, at most a minute, because an allowance is used up; nothing has failed."""
+        with self._lock:
+            self._paused_until = max(self._paused_until, self._clock() + min(seconds, LONGEST_PAUSE))
+
+    def _remaining(self) -> float:
+        until = max(self._paused_until, self._until if self._open else 0.0)
+        return max(0.0, until - self._clock())
+
+    def _admits(self) -> bool:
+        if not self._open and not self._paused_until:
+            return True  # nearly always
+        return self._remaining() <= 0.0 and not (self._open and self._probing)
+
+    def _leave_out(self, error: ProviderError) -> None:
+        own = min(self._longest, self._seconds * 2.0**self._doublings)
+        self._doublings = min(self._doublings + 1, _MOST_DOUBLINGS)
+        self._named = is_rate_limit(error) and error.retry_after is not None
+        if _is_lasting(error):
+            own = self._longest
+        elif self._named and error.retry_after is not None:
+            own = min(error.retry_after, _LONGEST_RETRY_AFTER)
+        self._until = self._clock() + own
+        self._open = True
+        self._probing = False
+        self._epoch += 1
+
+
+def is_rate_limit(error: ProviderError) -> bool:
+    """Return whether the provider wants fewer calls; an account without credit wants none."""
+    return isinstance(error, RateLimitError) and error.retryable
+
+
+def _is_lasting(error: ProviderError) -> bool:
+    return error.systemic or (isinstance(error, RateLimitError) and not error.retryable)
+
+
+def _check(allowed_failures: object, cooldown_seconds: float, longest_seconds: float) -> None:
+    if isinstance(allowed_failures, bool) or not isinstance(allowed_failures, int) or allowed_failures < 1:
+        raise ConfigurationError(
+            f"Expected allowed_failures to be a whole number of at least 1, got {allowed_failures!r}."
+        )
+    if isinstance(cooldown_seconds, bool) or not 0.0 < cooldown_seconds < math.inf:
+        raise ConfigurationError(
+            f"Expected cooldown_seconds to be a finite number above 0, got {cooldown_seconds!r}."
+        )
+    if not cooldown_seconds <= longest_seconds < math.inf:
+        raise ConfigurationError(
+            f"Expected longest_seconds to be a finite number of at least cooldown_seconds "
+            f"({cooldown_seconds:g}), got {longest_seconds!r}."
+        )

@@ -1,0 +1,123 @@
+"""A provider as it is declared, and as it turned out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
+
+from calibrant.core import Client, ConfigurationError, LogprobSpace
+
+__all__ = ["Provider", "ProviderStats"]
+
+
+@dataclass(frozen=True)
+class Provider:
+    """One of those a request may go to.
+
+    Attributes
+    ----------
+    name : str
+        What strategies, tables and state call it.
+    client : Client
+        Where its calls go.
+    concurrency : int or None
+        Calls in flight at most, at least 1; fewer while it says that it is overloaded. None sets no limit.
+    options : mapping
+        Sent with every call; those of a request come before them.
+    cost : float or None
+        US dollars a call costs, at least 0, for what is learnt where its answers carry no price.
+    context_window : int or None
+        Tokens its model takes, at least 1; a request that is estimated to be longer goes to the others first.
+    space : LogprobSpace, str or None
+        What its log-probabilities are probabilities of, where the client's own is wrong.
+
+    Raises
+    ------
+    ConfigurationError
+        A value is not what it must be.
+    """
+
+    name: str
+    client: Client
+    _: KW_ONLY
+    concurrency: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    cost: float | None = None
+    context_window: int | None = None
+    space: LogprobSpace | str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name.strip():
+            raise ConfigurationError(f"Expected the name of a provider, got {self.name!r:.80}.")
+        if not isinstance(self.client, Client):
+            raise ConfigurationError(  # type: ignore[unreachable]
+                f"Expected a client for the provider {self.name!r}, got {self.client!r:.80}: open one with "
+                "calibrant.inference.open_client."
+            )
+        for name in ("concurrency", "context_window"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise ConfigurationError(
+                    f"Expected {name} of {self.name!r} to be a whole number of at least 1, or None, got {value!r}."
+                )
+        if self.cost is not None and (isinstance(self.cost, bool) or not 0.0 <= self.cost < math.inf):
+            raise ConfigurationError(
+                f"Expected cost of {self.name!r} to be US dollars of at least 0, or None, got {self.cost!r}."
+            )
+        if not isinstance(self.options, Mapping):
+            raise ConfigurationError(  # type: ignore[unreachable]
+                f"Expected options of {self.name!r} to be a mapping, got {self.options!r:.80}."
+            )
+        if self.space is not None:
+            object.__setattr__(self, "space", LogprobSpace(self.space))
+
+    @property
+    def logprob_space(self) -> LogprobSpace:
+        """What its log-probabilities are probabilities of."""
+        return self.client.space if self.space is None else LogprobSpace(self.space)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProviderStats:
+    """What became of one provider's calls.
+
+    Attributes
+    ----------
+    provider : str
+        Its name.
+    calls : int
+        Calls that ended.
+    failures : int
+        Those that failed for its own reasons, rate limits included.
+    rate_limits : int
+        Those that failed because it wants fewer calls.
+    too_long : int
+        Those whose request did not fit its context.
+    escalations : int
+        Answers that were turned down for their quality, so that another provider was asked.
+    in_flight : int
+        Calls under way.
+    mean_latency_seconds : float or None
+        Mean duration of the calls that were answered; None without any.
+    prompt_tokens, completion_tokens : int
+        Tokens of its answers, those turned down included.
+    cost : float or None
+        US dollars of its answers as far as they are known; None where none is.
+    cooling_seconds : float
+        Seconds for which it is still left out; 0 where it is not.
+    """
+
+    provider: str
+    calls: int = 0
+    failures: int = 0
+    rate_limits: int = 0
+    too_long: int = 0
+    escalations: int = 0
+    in_flight: int = 0
+    mean_latency_seconds: float | None = None
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float | None = None
+    cooling_seconds: float = 0.0

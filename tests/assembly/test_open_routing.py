@@ -1,0 +1,414 @@
+"""A [routing] section becomes what it describes: every setting arrives, and what was opened is closed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import stat
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrant import Classifier, Task
+from calibrant.assembly import _routing, default_router_state, open_classifier, open_routed_client, open_router
+from calibrant.cascade import Cascade
+from calibrant.core import Client, ConfigurationError, ProviderError, RoutingSettings
+from calibrant.inference import Limits, RoutedClient
+from calibrant.routing import (
+    BanditRouter,
+    CascadeRouter,
+    EMARouter,
+    FixedRouter,
+    Observation,
+    Router,
+    RoutingRequest,
+    TaskRouter,
+    ThompsonRouter,
+    TriageRouter,
+)
+from calibrant.testing import FakeClient, MemoryJournal
+
+WriteTask = Callable[..., Path]
+
+LABELS = ["cat", "dog"]
+NAMES = ("first", "second")
+PROVIDERS = [{"name": name} for name in NAMES]
+SECTION = '[[routing.providers]]\nname = "first"\n[[routing.providers]]\nname = "second"\n'
+
+
+def settings(**keys: Any) -> RoutingSettings:
+    """Return a section with these keys and two providers."""
+    return RoutingSettings.model_validate({"providers": PROVIDERS, **keys})
+
+
+class Providers(dict[str, list[FakeClient]]):
+    """The fakes that were opened, by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.broken: set[str] = set()
+        self.missing: set[str] = set()
+        self.settings: list[tuple[str, Mapping[str, Any]]] = []
+
+    def open(self, name: str, **given: Any) -> Client:
+        """Open one of them."""
+        if name in self.missing:
+            raise ConfigurationError(f"Expected a model that is there, got {name!r}.")
+        self.settings.append((name, given))
+        fake = FakeClient(LABELS, self._answer(name), name=name)
+        self.setdefault(name, []).append(fake)
+        return fake
+
+    def _answer(self, name: str) -> Callable[[str], tuple[str, float]]:
+        def answer(text: str) -> tuple[str, float]:
+            if name in self.broken:
+                raise ProviderError("down", provider=name, retryable=True)
+            return ("cat" if "meow" in text else "dog"), 0.9
+
+        return answer
+
+    @property
+    def asked(self) -> dict[str, int]:
+        """How many calls each got."""
+        return {name: sum(len(fake.requests) for fake in fakes) for name, fakes in self.items()}
+
+    @property
+    def all_closed(self) -> bool:
+        """Whether nothing is left open."""
+        return all(fake.closed for fakes in self.values() for fake in fakes)
+
+
+@pytest.fixture
+def providers(monkeypatch: pytest.MonkeyPatch) -> Providers:
+    """Put fakes in the place of providers."""
+    found = Providers()
+    monkeypatch.setattr(_routing, "open_client", found.open)
+    return found
+
+
+@pytest.fixture
+def open_task(write_task: WriteTask) -> Callable[..., Classifier]:
+    """Return a function that opens the task of two labels with these further sections."""
+
+    def open_it(extra: str, **options: Any) -> Classifier:
+        return open_classifier(Task.from_file(write_task(extra="\n" + extra), splits=()), **options)
+
+    return open_it
+
+
+OpenTask = Callable[..., Classifier]
+
+
+# --- strategies ---------------------------------------------------------------------------------
+
+
+def taught(router: Router) -> dict[str, Any]:
+    """Return what a router knows after some calls, and how it orders then."""
+    rng = np.random.default_rng(1)
+    for number in range(7):
+        good = number % 3 != 0
+        context = rng.normal(size=64)
+        router.record(
+            Observation(
+                provider=NAMES[number % 2],
+                success=good,
+                latency_seconds=0.1 * number,
+                quality=0.5 if good else None,
+                cost=0.01 * number if good else None,
+                context=context,
+            )
+        )
+    request = RoutingRequest(embedding=rng.normal(size=64), tier="expert", task="animals", tokens=50)
+    return {"snapshot": router.snapshot(), "order": [router.order(request) for _ in range(5)]}
+
+
+@pytest.mark.parametrize(
+    ("keys", "make"),
+    [
+        ({}, FixedRouter),
+        ({"router_ema_enabled": True}, EMARouter),
+        (
+            {"routing": "ema", "router_ema_alpha": 0.7, "router_reorder_interval": 3},
+            lambda names, **o: EMARouter(names, alpha=0.7, reorder_interval=3, **o),
+        ),
+        ({"routing": "thompson"}, ThompsonRouter),
+        (
+            {"routing": "thompson", "thompson_decay": 0.5},
+            lambda names, **o: ThompsonRouter(names, decay=0.5, **o),
+        ),
+        (
+            {"routing": "task", "tasks": {"animals": "second"}},
+            lambda names, **o: TaskRouter(names, tasks={"animals": "second"}, **o),
+        ),
+        ({"routing": "cascade"}, CascadeRouter),
+        (
+            {"routing": "cascade", "cascade": {"cost_tiers": ["second"]}},
+            lambda names, **o: CascadeRouter(names, cost_tiers=["second"], **o),
+        ),
+        (
+            {
+                "routing": "cascade",
+                "providers": [{"name": "first", "cost": 2}, {"name": "second", "cost": 1}],
+            },
+            lambda names, **o: CascadeRouter(names, costs={"first": 2.0, "second": 1.0}, **o),
+        ),
+        (
+            {"routing": "triage", "triage": {"triage_provider": "first", "tiers": {"expert": "second"}}},
+            lambda names, **o: TriageRouter(names, tiers={"expert": "second"}, **o),
+        ),
+        (
+            {
+                "routing": "triage",
+                "triage": {"triage_provider": "first", "tiers": {"simple": "second", "expert": "first"}},
+                "providers": [{"name": "first", "context_window": 10}, {"name": "second"}],
+            },
+            lambda names, **o: TriageRouter(
+                names, tiers={"simple": "second", "expert": "first"}, context_windows={"first": 10}, **o
+            ),
+        ),
+        ({"routing": "bandit"}, BanditRouter),
+        (
+            {
+                "routing": "bandit",
+                "bandit": {"alpha": 0.5, "dim": 8, "cost_weight": 0.9, "decay_factor": 0.8},
+                "providers": [{"name": "first", "cost": 2}, {"name": "second", "cost": 1}],
+            },
+            lambda names, **o: BanditRouter(
+                names,
+                alpha=0.5,
+                dim=8,
+                cost_weight=0.9,
+                decay_factor=0.8,
+                costs={"first": 2.0, "second": 1.0},
+                **o,
+            ),
+        ),
+    ],
+)
+def test_every_strategy_has_its_settings(keys: dict[str, Any], make: Callable[..., Router]) -> None:
+    """It learns and orders as one that is made with them in Python."""
+    router = open_router(settings(**keys), rng=np.random.default_rng(7))
+    expected = make(NAMES, rng=np.random.default_rng(7))
+    assert type(router) is type(expected)
+    assert router.strategy == settings(**keys).strategy
+    assert taught(router) == taught(expected)
+
+
+def test_a_cascade_of_routing_has_its_ladder() -> None:
+    """Threshold, escalations, tokens and window."""
+    cascade = {
+        "quality_threshold": 0.7,
+        "max_escalations": 1,
+        "max_cascade_tokens": 90,
+        "window_size": 4,
+        "classifier_mode": "judge",
+        "judge_provider": "first",
+    }
+    router = open_router(settings(routing="cascade", cascade=cascade))
+    assert isinstance(router, CascadeRouter)
+    assert router.classifier_mode == "judge"
+    assert router.ladder().settles(0.7)
+    steps = router.ladder()
+    assert [steps.settles(0.69), steps.settles(0.69)] == [False, True]
+    assert router.ladder().settles(0.1, tokens=90)
+    repetitive = "a b c a b c a b c a b c and then something else entirely"
+    plain = open_router(settings(routing="cascade"))
+    assert isinstance(plain, CascadeRouter)
+    assert router.assess(repetitive) != plain.assess(repetitive)
+
+
+# --- the client ---------------------------------------------------------------------------------
+
+
+def test_every_provider_has_its_own_settings(providers: Providers) -> None:
+    """Those of its entry; the address is one of its options."""
+    first = {
+        "name": "first",
+        "alias": "one",
+        "api_base": "http://h/v1",
+        "space": "raw",
+        "concurrency": 3,
+        "options": {"max_tokens": 7},
+        "cost": 0.5,
+        "context_window": 100,
+    }
+    client = open_routed_client(settings(providers=[first, {"name": "second"}]), task_name="t")
+    assert providers.settings == [
+        (
+            "first",
+            {"space": "raw", "concurrency": 3, "options": {"max_tokens": 7, "api_base": "http://h/v1"}},
+        ),
+        ("second", {"space": None, "concurrency": None, "options": {}}),
+    ]
+    assert isinstance(client, RoutedClient)
+    assert [stats.provider for stats in client.stats()] == ["one", "second"]
+    client.close()
+    assert providers.all_closed
+
+
+def test_a_task_with_routing_is_a_classifier(open_task: OpenTask, providers: Providers) -> None:
+    """Which asks the second provider where the first one fails, and closes both."""
+    providers.broken = {"first"}
+    classifier = open_task(SECTION)
+    assert type(classifier) is Classifier
+    assert [classifier.classify(text).label for text in ("meow", "woof")] == ["cat", "dog"]
+    assert providers.asked["second"] == 2
+    assert providers.asked["first"] >= 1
+    classifier.close()
+    assert providers.all_closed
+
+
+def test_journal_and_limits_arrive(open_task: OpenTask, providers: Providers) -> None:
+    """As for one model."""
+    journal = MemoryJournal()
+    classifier = open_task(SECTION, journal=journal, limits=Limits(concurrency=3))
+    assert classifier.runner.gate.limits.concurrency == 3
+    assert classifier.runner.journal is journal
+    classifier.classify("meow")
+    classifier.classify("meow")
+    assert sum(providers.asked.values()) == 1
+
+
+def test_what_was_opened_is_closed_when_a_provider_is_missing(
+    open_task: OpenTask, providers: Providers
+) -> None:
+    """Nobody else could close it."""
+    providers.missing = {"second"}
+    with pytest.raises(ConfigurationError, match="Expected a model that is there, got 'second'"):
+        open_task(SECTION)
+    assert list(providers) == ["first"]
+    assert providers.all_closed
+
+
+def test_what_was_opened_is_closed_when_a_classifier_cannot_be_made(
+    write_task: WriteTask, providers: Providers
+) -> None:
+    """All of it."""
+    path = write_task(extra=f"\n{SECTION}{MEMBERS}scoring = 'exact'\n")
+    with pytest.raises(ConfigurationError, match="scoring='exact' is not possible"):
+        open_classifier(Task.from_file(path, splits=()))
+    assert providers.all_closed
+    assert len(providers) == 2
+
+
+# --- what is learnt -----------------------------------------------------------------------------
+
+
+def record_in(place: Path) -> str:
+    """Return what a JSON file of state holds."""
+    return place.read_text()
+
+
+def test_what_was_learnt_is_kept_for_the_next_classifier(
+    open_task: OpenTask, providers: Providers, tmp_path: Path
+) -> None:
+    """In a file beside the task that only its owner may read."""
+    section = f'[routing]\nrouting = "ema"\nrouter_reorder_interval = 1\nstate = "s.json"\n{SECTION}'
+    providers.broken = {"first"}
+    classifier = open_task(section)
+    classifier.classify_many(["meow", "woof"])
+    classifier.close()
+    asked = providers.asked["first"]
+    assert stat.S_IMODE((tmp_path / "s.json").stat().st_mode) == 0o600
+    again = open_task(section)
+    again.classify_many(["meow 2", "woof 2"])
+    again.close()
+    assert providers.asked["first"] == asked
+    assert providers.asked["second"] == 4
+
+
+def test_tasks_that_share_a_place_share_no_experience(providers: Providers, tmp_path: Path) -> None:
+    """What one learns says nothing about the other's rows."""
+    section = settings(routing="ema", router_reorder_interval=1, state=str(tmp_path / "s.json"))
+    providers.broken = {"first"}
+    for task in ("one", "two"):
+        client = open_routed_client(section, task_name=task)
+        Classifier(model=client, labels=LABELS, field="category").classify("meow")
+        client.close()
+    assert providers.asked == {"first": 2, "second": 2}
+
+
+def test_without_a_place_it_is_the_user_s(
+    open_task: OpenTask, providers: Providers, calibrant_home: Path
+) -> None:
+    """As the reference keeps its state in the home folder."""
+    assert default_router_state() == str(calibrant_home / "router.sqlite")
+    classifier = open_task(f'[routing]\nrouting = "thompson"\n{SECTION}')
+    classifier.classify("meow")
+    classifier.close()
+    assert (calibrant_home / "router.sqlite").exists()
+    assert sum(providers.asked.values()) == 1
+
+
+@pytest.mark.parametrize("keys", ['routing = "none"', 'routing = "task"\ntasks = { animals = "second" }'])
+def test_strategies_that_learn_nothing_keep_nothing(
+    open_task: OpenTask, providers: Providers, calibrant_home: Path, tmp_path: Path, keys: str
+) -> None:
+    """Not even where a place is named."""
+    classifier = open_task(f'[routing]\nstate = "s.json"\n{keys}\n{SECTION}')
+    classifier.classify("meow")
+    classifier.close()
+    assert not calibrant_home.exists()
+    assert not (tmp_path / "s.json").exists()
+    assert sum(providers.asked.values()) == 1
+
+
+def test_the_place_is_chosen_by_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A name of its own, the program's folder, the user's folder for state."""
+    monkeypatch.setenv("CALIBRANT_ROUTER_STATE", "postgresql://host/db")
+    assert default_router_state() == "postgresql://host/db"
+    monkeypatch.delenv("CALIBRANT_ROUTER_STATE")
+    monkeypatch.delenv("CALIBRANT_HOME")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert default_router_state() == str(tmp_path / "calibrant" / "router.sqlite")
+    monkeypatch.setenv("XDG_STATE_HOME", "relative")
+    assert default_router_state() == str(
+        Path.home() / ".local" / "state" / "calibrant" / "router.sqlite"
+    )
+
+
+def test_the_task_s_provider_is_asked_first(open_task: OpenTask, providers: Providers) -> None:
+    """By the task's name."""
+    open_task(f'[routing]\nrouting = "task"\ntasks = {{ animals = "second" }}\n{SECTION}').classify("meow")
+    assert providers.asked == {"first": 0, "second": 1}
+
+
+# --- beside other sections ----------------------------------------------------------------------
+
+MEMBERS = (
+    '[cascade]\nconfidence_method = "label_probability"\nthreshold = 0.95\n'
+    '[[cascade.models]]\nname = "routed"\nalias = "many"\n'
+)
+
+
+def test_another_model_is_asked_alone(
+    open_task: OpenTask, providers: Providers, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Which is said; no provider is opened."""
+    fake = FakeClient(LABELS, {"meow": "cat"}, name="alone")
+    with caplog.at_level(logging.WARNING):
+        classifier = open_task(f"{SECTION}", model=fake)
+    assert classifier.classify("meow").label == "cat"
+    assert providers == {}
+    assert caplog.messages == [
+        "Another model alone is asked: the task's routing and its settings are not used."
+    ]
+
+
+def test_routing_is_a_model_of_a_cascade(open_task: OpenTask, providers: Providers) -> None:
+    """Under its own prompt and with its own concurrency; two prompts share the providers."""
+    cascade = open_task(
+        f'{SECTION}{MEMBERS}concurrency = 2\n[[cascade.models]]\nname = "routed"\nprompt = "Again."\n'
+    )
+    assert isinstance(cascade, Cascade)
+    found = cascade.classify("meow")
+    assert [step.model for step in found.steps] == ["many", "routed(first, second)"]
+    assert {name: len(fakes) for name, fakes in providers.items()} == {"first": 1, "second": 1}
+    prompts = [request.messages[0]["content"] for request in providers["first"][0].requests]
+    assert prompts == ["Which animal?", "Again."]
+    cascade.close()
+    assert providers.all_closed
