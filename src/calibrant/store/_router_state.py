@@ -78,6 +78,13 @@ class SqlRouterState:
         with self._translated("read"):
             return self._opened().strategies(self._scope)
 
+    def scopes(self) -> list[str]:
+        """Return all scopes with a record; see `RouterState`."""
+        if not self._there():
+            return []
+        with self._translated("read"):
+            return self._opened().scopes()
+
     def close(self) -> None:
         """Close all connections."""
         if self._process == os.getpid():

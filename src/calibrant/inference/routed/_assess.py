@@ -23,7 +23,16 @@ from calibrant.routing import (
     read_judgement,
 )
 
-__all__ = ["Assessor", "CascadeAssessor", "EmbedsText", "GateAssessor", "PlainAssessor", "Quality", "guarded", "heuristic"]
+__all__ = [
+    "Assessor",
+    "CascadeAssessor",
+    "EmbedsText",
+    "GateAssessor",
+    "PlainAssessor",
+    "Quality",
+    "guarded",
+    "heuristic",
+]
 
 _LOG = logging.getLogger("calibrant")
 

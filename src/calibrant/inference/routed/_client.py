@@ -281,7 +281,9 @@ class RoutedClient:
             Rewards are not delayed, or the quality is out of its range.
         """
         if self._pending is None:
-            raise ConfigurationError("Expected rewards only with delayed=True, got one: set it, or leave this out.")
+            raise ConfigurationError(
+                "Expected rewards only with delayed=True, got one: set it, or leave this out."
+            )
         observations = self._pending.take(text_of(messages), quality)
         for observation in observations:
             self._learn(observation)
@@ -311,9 +313,7 @@ class RoutedClient:
             if self._drift is not None:
                 stack.callback(self._drift.close)
 
-    async def _routing(
-        self, request: CompletionRequest, *, tools: bool, paid: list[Usage]
-    ) -> RoutingRequest:
+    async def _routing(self, request: CompletionRequest, *, tools: bool, paid: list[Usage]) -> RoutingRequest:
         text = text_of(request.messages)
         embedding = tier = None
         if self._strategy == "bandit" and self._embedder is not None:

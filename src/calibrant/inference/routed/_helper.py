@@ -80,9 +80,7 @@ class Helper:
             return None
         request = CompletionRequest(messages=messages, response_format=response_format, top_logprobs=0)
         try:
-            response = await in_time(
-                lambda: self.client.complete(request), self._seconds, self.client.name
-            )
+            response = await in_time(lambda: self.client.complete(request), self._seconds, self.client.name)
             completion = _read(response, self.client.name)
         except ProviderError as error:
             self._breaker.failed(turn, error)
