@@ -1,4 +1,4 @@
-"""From a task to what answers it: one classifier, or a cascade."""
+"""From a task to what answers it: one classifier, one with several providers, or a cascade."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ from dataclasses import replace
 from typing import Any, Final
 
 from calibrant.assembly._looper import read_looper
+from calibrant.assembly._routing import open_routed_client, provider_options
 from calibrant.cascade import Cascade, CascadeModel, ConfidenceMethod, LearnedScorer, method_named
 from calibrant.core import (
+    ROUTED,
     CascadeModelSettings,
     CascadeSettings,
+    Client,
     ConfigurationError,
     Journal,
+    RoutingSettings,
     StateError,
     Task,
 )
 from calibrant.inference import Classifier, Limits, ModelLike
+from calibrant.inference.doctor import refuse_misleading
 
 __all__ = ["open_classifier"]
 
@@ -38,12 +43,15 @@ def open_classifier(
 ) -> Classifier:
     """Return what a task describes: a `Cascade` where it has a ``[cascade]`` section, else a `Classifier`.
 
+    Where it has a ``[routing]`` section, the classifier's client, or that of the cascade's model ``routed``,
+    is the one that `open_routed_client` returns.
+
     Parameters
     ----------
     task : Task
         The task.
     model : str, Client or callable, optional
-        Asked instead of the task's own model, or instead of its whole cascade.
+        Asked instead of the task's own model, of all its providers, or of its whole cascade.
     journal : Journal, optional
         Finished predictions.
     limits : Limits, optional
@@ -61,17 +69,41 @@ def open_classifier(
     StateError
         The learned scorer's file cannot be used, or it was fitted on another model or prompt.
     """
-    settings = task.cascade
-    if settings is None:
-        return Classifier.from_task(task, model=model, journal=journal, limits=limits)
-    task = replace(task, cascade=None)
+    cascade, routing = task.cascade, task.routing
     if model is not None:
-        _LOG.warning(
-            "%s alone is asked: the task's cascade and its settings are not used.",
-            model if isinstance(model, str) else "Another model",
-        )
+        if cascade is not None or routing is not None:
+            _LOG.warning(
+                "%s alone is asked: the task's %s and its settings are not used.",
+                model if isinstance(model, str) else "Another model",
+                "routing" if cascade is None else "cascade",
+            )
         return Classifier.from_task(task, model=model, journal=journal, limits=limits)
-    return _open_cascade(task, _resolved(settings), journal=journal, limits=limits)
+    task = replace(task, cascade=None, routing=None)
+    if cascade is not None:
+        settings = _resolved(cascade)
+        return _open_cascade(task, settings, routing, journal=journal, limits=limits)
+    if routing is not None:
+        with ExitStack() as opened:
+            client = _routed(routing, task, opened)
+            found = _checked(
+                Classifier.from_task(task, client=client, journal=journal, limits=limits), routing
+            )
+            opened.pop_all()
+        return found
+    return Classifier.from_task(task, journal=journal, limits=limits)
+
+
+def _routed(routing: RoutingSettings, task: Task, opened: ExitStack) -> Client:
+    client = open_routed_client(routing, task_name=task.name)
+    opened.callback(client.close)
+    return client
+
+
+def _checked(classifier: Classifier, routing: RoutingSettings) -> Classifier:
+    """Refuse providers whose confidence is known to mislead."""
+    for own in routing.providers:
+        refuse_misleading(own.name, options=provider_options(own), method=classifier.runner.method)
+    return classifier
 
 
 def _resolved(settings: CascadeSettings) -> CascadeSettings:
@@ -106,14 +138,24 @@ def _chosen(
 
 
 def _open_cascade(
-    task: Task, settings: CascadeSettings, *, journal: Journal | None, limits: Limits | None
+    task: Task,
+    settings: CascadeSettings,
+    routing: RoutingSettings | None,
+    *,
+    journal: Journal | None,
+    limits: Limits | None,
 ) -> Cascade:
     rowless = replace(task, train=(), validation=(), test=())
     with ExitStack() as opened:
         models = []
+        routed: Client | None = None
         for own in settings.models:
             described = replace(rowless, model=own, prompt=task.prompt if own.prompt is None else own.prompt)
-            classifier = Classifier.from_task(described)
+            if own.name == ROUTED and routing is not None:
+                routed = routed or _routed(routing, task, opened)
+                classifier = _checked(Classifier.from_task(described, client=routed), routing)
+            else:
+                classifier = Classifier.from_task(described)
             opened.callback(classifier.close)
             models.append(
                 CascadeModel(

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from calibrant.core import ROUTED, Client, RouterState, RoutingProviderSettings, RoutingSettings
-from calibrant.inference import (
-    CachedEmbedder,
-    Provider,
-    RoutedClient,
-    SharedRouter,
-    call_options,
-    open_client,
-    open_embedder,
+from calibrant.core import (
+    Client,
+    ConfigurationError,
+    RoutingProviderSettings,
+    RoutingSettings,
+    RoutingStrategy,
 )
+from calibrant.inference import CachedEmbedder, SharedRouter, call_options, open_client, open_embedder
+from calibrant.inference.routed import Provider, RoutedClient
 from calibrant.routing import (
     BanditRouter,
     CascadeRouter,
@@ -35,7 +35,23 @@ from calibrant.store import open_router_state
 
 __all__ = ["default_router_state", "open_routed_client", "open_router"]
 
-_LEARNING: Final = frozenset({"ema", "thompson", "bandit"})
+# These have nothing to learn, and nothing to count.
+_WITHOUT_STATE: Final = frozenset({"none", "task"})
+_LINUCB: Final = {"alpha", "dim", "cost_weight", "decay_factor"}
+# What of a provider's options an embedding takes too: where it is, and who pays.
+_ACCESS: Final = frozenset(
+    {
+        "api_base",
+        "api_key",
+        "api_version",
+        "base_url",
+        "custom_llm_provider",
+        "extra_headers",
+        "organization",
+        "timeout",
+    }
+)
+_HASHED: Final = 256  # buckets for comparisons; a bandit takes its own number
 
 
 def default_router_state() -> str:
@@ -71,28 +87,41 @@ def open_router(settings: RoutingSettings, *, rng: np.random.Generator | None = 
     ConfigurationError
         The strategy takes a setting for wrong.
     """
-    names, strategy = settings.names, settings.strategy
-    if strategy == "ema":
-        alpha, interval = settings.router_ema_alpha, settings.router_reorder_interval
-        return EMARouter(names, alpha=alpha, reorder_interval=interval, rng=rng)
-    if strategy == "thompson":
-        return ThompsonRouter(names, decay=settings.thompson_decay, rng=rng)
-    if strategy == "cascade":
-        return _cascade(settings, rng)
-    if strategy == "task":
-        return TaskRouter(names, tasks=settings.tasks, rng=rng)
-    if strategy == "triage" and settings.triage is not None:
-        tiers = settings.triage.tiers.model_dump(exclude_none=True)
-        return TriageRouter(names, tiers=tiers, context_windows=_known(settings, "context_window"), rng=rng)
-    if strategy == "bandit":
-        own = settings.bandit.model_dump(include={"alpha", "dim", "cost_weight", "decay_factor"})
-        return BanditRouter(names, **own, costs=_known(settings, "cost"), rng=rng)
-    return FixedRouter(names, rng=rng)
+    kind, described = _STRATEGIES[settings.strategy]
+    router: Router = kind(settings.names, **described(settings), rng=rng)
+    return router
 
 
-def _cascade(settings: RoutingSettings, rng: np.random.Generator | None) -> CascadeRouter:
-    own = settings.cascade.model_dump(exclude={"judge_provider"})
-    return CascadeRouter(settings.names, **own, costs=_known(settings, "cost"), rng=rng)
+def _triage(settings: RoutingSettings) -> dict[str, Any]:
+    if settings.triage is None:  # the section refuses it
+        raise ConfigurationError("Expected [routing.triage] for routing = 'triage', got none: add it.")
+    return {
+        "tiers": settings.triage.tiers.model_dump(exclude_none=True),
+        "context_windows": _known(settings, "context_window"),
+    }
+
+
+# What makes a strategy, and from what beside the providers' names.
+_STRATEGIES: Final[
+    Mapping[RoutingStrategy, tuple[type[Any], Callable[[RoutingSettings], dict[str, Any]]]]
+] = {
+    "none": (FixedRouter, lambda _: {}),
+    "ema": (
+        EMARouter,
+        lambda own: {"alpha": own.router_ema_alpha, "reorder_interval": own.router_reorder_interval},
+    ),
+    "thompson": (ThompsonRouter, lambda own: {"decay": own.thompson_decay}),
+    "task": (TaskRouter, lambda own: {"tasks": own.tasks}),
+    "cascade": (
+        CascadeRouter,
+        lambda own: own.cascade.model_dump(exclude={"judge_provider"}) | {"costs": _known(own, "cost")},
+    ),
+    "triage": (TriageRouter, _triage),
+    "bandit": (
+        BanditRouter,
+        lambda own: own.bandit.model_dump(include=_LINUCB) | {"costs": _known(own, "cost")},
+    ),
+}
 
 
 def _known(settings: RoutingSettings, key: str) -> dict[str, Any] | None:
@@ -128,7 +157,92 @@ def open_routed_client(
     ConfigurationError
         A provider cannot be opened, or a setting does not fit.
     """
-    router = open_router(settings, rng=rng)
     with ExitStack() as opened:
         clients = {own.label: _client(own, opened) for own in settings.providers}
-        ...
+        embedder = _embedder(settings, opened)
+        routed = RoutedClient(
+            [_provider(own, clients[own.label]) for own in settings.providers],
+            router=_shared(open_router(settings, rng=rng), settings, task_name, opened),
+            embedder=embedder,
+            task=task_name,
+            cooldown_seconds=settings.cooldown_seconds,
+            allowed_failures=settings.allowed_failures,
+            owned=True,
+            **_parts(settings, clients),
+        )
+        opened.pop_all()
+    return routed
+
+
+def _client(own: RoutingProviderSettings, opened: ExitStack) -> Client:
+    client = open_client(
+        own.name, space=own.space, concurrency=own.concurrency, options=provider_options(own)
+    )
+    opened.callback(client.close)
+    return client
+
+
+def provider_options(own: RoutingProviderSettings) -> dict[str, Any]:
+    """Return the options of a provider, its address among them."""
+    return dict(own.options) | ({} if own.api_base is None else {"api_base": own.api_base})
+
+
+def _provider(own: RoutingProviderSettings, client: Client) -> Provider:
+    return Provider(
+        own.label,
+        client,
+        concurrency=own.concurrency,
+        options=call_options(provider_options(own)),
+        cost=own.cost,
+        context_window=own.context_window,
+        space=own.space,
+    )
+
+
+def _shared(router: Router, settings: RoutingSettings, task_name: str, opened: ExitStack) -> Router:
+    """Return the strategy with what it has learnt, if there is anything to learn."""
+    if settings.strategy in _WITHOUT_STATE:
+        return router
+    state = open_router_state(settings.state_place or default_router_state(), scope=task_name)
+    shared = SharedRouter(router, state)
+    opened.callback(shared.close)
+    return shared
+
+
+def _parts(settings: RoutingSettings, clients: Mapping[str, Client]) -> dict[str, Any]:
+    """Return what a strategy has besides its order."""
+    parts: dict[str, Any] = {}
+    if settings.strategy == "cascade" and settings.cascade.classifier_mode == "judge":
+        parts["judge"] = clients[settings.cascade.judge_provider or ""]
+    if settings.strategy == "triage" and settings.triage is not None:
+        parts["triage"] = clients[settings.triage.triage_provider]
+        parts["helper_seconds"] = settings.triage.timeout_seconds
+    if settings.quality_gate > 0 and len(clients) > 1:
+        parts["gate"] = QualityGate(settings.quality_gate)
+    if settings.coherence.enabled:
+        own = settings.coherence.model_dump(exclude={"enabled", "embedding_provider"})
+        parts["coherence"] = CoherenceMonitor(**own)
+    return parts
+
+
+def _embedder(settings: RoutingSettings, opened: ExitStack) -> CachedEmbedder | None:
+    """Return what embeds texts, if anything needs it."""
+    name = settings.embedder
+    if name is None:
+        return None
+    own = next((provider for provider in settings.providers if provider.label == name), None)
+    access = {} if own is None else provider_options(own)
+    bandit = settings.bandit
+    dim = bandit.dim if settings.strategy == "bandit" else _HASHED if name == "hashing" else 1
+    embedder = open_embedder(
+        name if own is None else own.name,
+        dim=dim,
+        options={option: value for option, value in access.items() if option in _ACCESS},
+    )
+    opened.callback(embedder.close)
+    return CachedEmbedder(
+        embedder,
+        dim=dim,
+        cache_size=bandit.cache_size,
+        timeout_seconds=bandit.embedding_timeout_ms / 1000,
+    )

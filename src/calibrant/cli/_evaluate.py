@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +18,7 @@ from calibrant.cli._errors import FAILED, GATE_FAILED, INTERRUPTED
 from calibrant.cli._history import history_lines
 from calibrant.cli._interrupts import ENDED_BY_SIGNAL, interruptible
 from calibrant.cli._progress import EvaluationDisplay
-from calibrant.cli._providers import provider_lines, provider_records, provider_stats
+from calibrant.cli._providers import RoutingStats, routing_stats
 from calibrant.cli._tables import aligned, number, with_interval
 from calibrant.core import (
     ConfigurationError,
@@ -42,7 +42,7 @@ from calibrant.inference import Limits
 
 if TYPE_CHECKING:
     from calibrant.evaluation import EvaluationMetrics, EvaluationResult, HistoryEntry
-    from calibrant.inference import Classifier, ProviderStats, Stop
+    from calibrant.inference import Classifier, Stop
     from calibrant.store import PredictionCache
 
     _Record = Callable[[EvaluationResult], tuple[HistoryEntry | None, StateError | None]]
@@ -136,10 +136,10 @@ def run_evaluate(task_file: Path, options: EvaluateOptions) -> None:
             _say(f"What was answered is kept in {options.out}: run the same command again to go on.")
         raise
     finally:
-        providers = provider_stats(classifier)
+        routing = routing_stats(classifier)
         classifier.close()
     entry, problem = record(result)
-    print_result(result, task, entry, providers=providers, as_json=options.as_json)
+    print_result(result, task, entry, routing=routing, as_json=options.as_json)
     if problem is not None:
         _say("The run is kept: run the same command again to add it to the history.")
         raise problem
@@ -260,7 +260,7 @@ def print_result(
     task: Task,
     entry: HistoryEntry | None = None,
     *,
-    providers: Sequence[ProviderStats] = (),
+    routing: RoutingStats | None = None,
     as_json: bool,
 ) -> None:
     """Print the numbers of a finished evaluation, and where its files are."""
@@ -270,14 +270,14 @@ def print_result(
     record = json.loads((directory / "metrics.json").read_text(encoding="utf-8"))
     if as_json:
         found: dict[str, Any] = {} if entry is None else {"history": entry.to_record()}
-        found |= {"providers": provider_records(providers)} if providers else {}
+        found |= {} if routing is None else {"routing": routing.to_record()}
         sys.stdout.write(json.dumps({**record, **found}, ensure_ascii=False) + "\n")
         return
     title = f"{task.name}: {record['model']}, {result.metrics.rows:,} rows"
     table = _table(result.metrics)
     lines = aligned(table)
     lines += [] if result.metrics.cascade is None else cascade_lines(result.metrics.cascade)
-    lines += provider_lines(providers)
+    lines += [] if routing is None else routing.lines()
     lines += [] if entry is None else history_lines(entry)
     files = "/predictions.jsonl, metrics.json, run.json"
     sys.stdout.write("\n".join([title, *lines, _paid(result.metrics), f"Files: {directory}{files}"]) + "\n")

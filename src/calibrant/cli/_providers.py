@@ -2,63 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from calibrant.cascade import Cascade
-from calibrant.cli._tables import aligned, number
-from calibrant.inference import RoutedClient
+from calibrant.cli._tables import aligned
+from calibrant.inference.routed import RoutedClient
 
 if TYPE_CHECKING:
-    from calibrant.inference import Classifier, ProviderStats
+    from calibrant.inference import Classifier
+    from calibrant.inference.routed import HelperStats, ProviderStats
 
-__all__ = ["provider_lines", "provider_records", "provider_stats"]
+__all__ = ["RoutingStats", "routing_stats"]
 
 _HEAD = ("provider", "calls", "failed", "turned down", "mean latency", "tokens", "cost")
 
 
-def provider_stats(classifier: Classifier) -> list[ProviderStats]:
-    """Return what became of the providers' calls since the classifier was opened; empty without routing."""
+@dataclass(frozen=True, kw_only=True)
+class RoutingStats:
+    """What became of the calls of a routed client since it was opened.
+
+    Attributes
+    ----------
+    strategy : str
+        Name of the strategy.
+    providers : tuple of ProviderStats
+        As they were declared.
+    helpers : mapping of str to HelperStats
+        Judge and triage, where there are such.
+    """
+
+    strategy: str
+    providers: tuple[ProviderStats, ...]
+    helpers: Mapping[str, HelperStats]
+
+    def to_record(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """Return one line per provider, then judge and triage, and who is left out at the moment."""
+        if not any(stats.calls for stats in self.providers):
+            return []
+        lines = aligned([_HEAD, *map(_row, self.providers)])
+        lines += [_helper_line(name, stats) for name, stats in self.helpers.items()]
+        waiting = [
+            f"{stats.provider} for {stats.cooling_seconds:.0f} s"
+            for stats in self.providers
+            if stats.cooling_seconds
+        ]
+        return [*lines, f"left out for failing: {', '.join(waiting)}"] if waiting else lines
+
+
+def routing_stats(classifier: Classifier) -> RoutingStats | None:
+    """Return what became of the calls to the providers; None without routing."""
     clients = classifier.clients if isinstance(classifier, Cascade) else (classifier.client,)
-    # Two prompts of a cascade may share one client.
-    routed = {id(client): client for client in clients if isinstance(client, RoutedClient)}
-    return [stats for client in routed.values() for stats in client.stats()]
-
-
-def provider_records(found: Sequence[ProviderStats]) -> list[dict[str, Any]]:
-    """Return the same as JSON values."""
-    return [asdict(stats) for stats in found]
-
-
-def provider_lines(found: Sequence[ProviderStats]) -> list[str]:
-    """Return one line per provider, and who is left out at the moment; none without calls."""
-    if not any(stats.calls for stats in found):
-        return []
-    table = [
-        _HEAD,
-        *(
-            (
-                stats.provider,
-                f"{stats.calls:,}",
-                _failed(stats),
-                f"{stats.escalations:,}",
-                number(stats.mean_latency_seconds) + ("" if stats.mean_latency_seconds is None else " s"),
-                f"{stats.prompt_tokens:,} + {stats.completion_tokens:,}",
-                "-" if stats.cost is None else f"${stats.cost:.4f}",
+    for client in clients:
+        if isinstance(client, RoutedClient):
+            return RoutingStats(
+                strategy=client.router.strategy,
+                providers=tuple(client.stats().values()),
+                helpers=client.helper_stats(),
             )
-            for stats in found
-        ),
-    ]
-    lines = aligned(table)
-    waiting = [
-        f"{stats.provider} for {stats.cooling_seconds:.0f} s more" for stats in found if stats.cooling_seconds
-    ]
-    if waiting:
-        lines.append(f"left out for failing: {', '.join(waiting)}")
-    return lines
+    return None
 
 
-def _failed(stats: ProviderStats) -> str:
+def _row(stats: ProviderStats) -> tuple[str, ...]:
     limited = f" ({stats.rate_limits:,} rate limits)" if stats.rate_limits else ""
-    return f"{stats.failures + stats.too_long:,}{limited}"
+    latency = stats.mean_latency_seconds
+    return (
+        stats.provider,
+        f"{stats.calls:,}",
+        f"{stats.failures + stats.too_long:,}{limited}",
+        f"{stats.escalations:,}",
+        "-" if latency is None else f"{latency:.3f} s",
+        f"{stats.prompt_tokens:,} + {stats.completion_tokens:,}",
+        _dollars(stats.cost),
+    )
+
+
+def _helper_line(name: str, stats: HelperStats) -> str:
+    return (
+        f"{name}: {stats.calls:,} calls, {stats.failures:,} failed, {stats.unusable:,} replies of no use, "
+        f"{stats.usage.prompt_tokens:,} + {stats.usage.completion_tokens:,} tokens, {_dollars(stats.usage.cost)}"
+    )
+
+
+def _dollars(cost: float | None) -> str:
+    return "-" if cost is None else f"${cost:.4f}"

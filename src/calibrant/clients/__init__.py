@@ -4,6 +4,7 @@ from calibrant.clients._batch_api import BatchApi, RemoteBatch
 from calibrant.clients._callable import CallableClient
 from calibrant.clients._constraint import Constraint, constraint_for
 from calibrant.clients._litellm import LiteLLMClient
+from calibrant.clients._litellm_embedder import LiteLLMEmbedder, embedding_matrix
 from calibrant.clients._llamacpp import LlamaCppClient
 from calibrant.clients._openai_chat import OpenAIChatClient
 from calibrant.clients._openai_compatible import OpenAICompatibleClient
@@ -20,6 +21,7 @@ __all__ = [
     "Constraint",
     "JsonService",
     "LiteLLMClient",
+    "LiteLLMEmbedder",
     "LlamaCppClient",
     "LocalModel",
     "OpenAIChatClient",
@@ -28,6 +30,7 @@ __all__ = [
     "RemoteBatch",
     "RetryPolicy",
     "constraint_for",
+    "embedding_matrix",
     "local_models",
     "needs_litellm",
     "rate_state",

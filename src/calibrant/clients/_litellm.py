@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -18,7 +19,7 @@ from calibrant.core import CompletionRequest, ConfigurationError, LogprobSpace, 
 if TYPE_CHECKING:
     from types import ModuleType
 
-__all__ = ["LiteLLMClient"]
+__all__ = ["LiteLLMClient", "litellm_failure"]
 
 
 class LiteLLMClient:
@@ -87,7 +88,7 @@ class LiteLLMClient:
                 return await litellm.acompletion(**arguments)
             except Exception as error:  # noqa: BLE001 (the seam: anything may come)
                 failure = error
-        found = self._translate(failure)
+        found = litellm_failure(failure, provider=self.name, options=self._options)
         if declined(failure, found):
             return refusal(found, self.name)
         raise found from None  # the cause may hold a key
@@ -119,11 +120,13 @@ class LiteLLMClient:
         loop = asyncio.get_running_loop()
         return self._gates.setdefault(loop, asyncio.Semaphore(self._limit))
 
-    def _translate(self, error: Exception) -> ProviderError:
-        secrets = [value for name, value in self._options.items() if "key" in name or "token" in name]
-        for name in ("headers", "extra_headers"):
-            secrets += secret_headers(self._options.get(name) or {})
-        return advised(error, translate(error, provider=self.name, secrets=secrets))
+
+def litellm_failure(error: Exception, *, provider: str, options: Mapping[str, Any]) -> ProviderError:
+    """Return what litellm raised for a call with `options` as a `ProviderError` that shows no key."""
+    secrets = [value for name, value in options.items() if "key" in name or "token" in name]
+    for name in ("headers", "extra_headers"):
+        secrets += secret_headers(options.get(name) or {})
+    return advised(error, translate(error, provider=provider, secrets=secrets))
 
 
 def _litellm() -> ModuleType:

@@ -120,9 +120,9 @@ class BanditSettings(Section):
     embedding_provider : str or None
         What embeds requests; None takes that of ``[routing]``.
     embedding_timeout_ms : int, default 500
-        Milliseconds an embedding may take.
+        Milliseconds an embedding may take, whatever it is for.
     cache_size : int, default 256
-        Embeddings that are kept.
+        Embeddings that are kept, whatever they are for.
     """
 
     alpha: Amount = 1.0

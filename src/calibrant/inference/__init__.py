@@ -6,6 +6,16 @@ from calibrant.inference._calls import Calls
 from calibrant.inference._choice import Scoring
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._codes import LabelCodes
+from calibrant.inference._embeddings import (
+    CachedEmbedder,
+    CallableEmbedder,
+    Embedder,
+    EmbedderLike,
+    HashingEmbedder,
+    LiteLLMEmbedder,
+    Model2VecEmbedder,
+    open_embedder,
+)
 from calibrant.inference._exact import ExactScoring, Tolerance
 from calibrant.inference._feed import OnPrediction, Stop
 from calibrant.inference._limits import Gate, Limits
@@ -27,27 +37,39 @@ from calibrant.inference.doctor import (
     load_examination,
     save_examination,
 )
+from calibrant.inference.routed import HelperStats, Provider, ProviderStats, RoutedClient
 
 __all__ = [
     "AnswerReader",
     "Answers",
     "BatchApi",
+    "CachedEmbedder",
+    "CallableEmbedder",
     "Calls",
     "Classifier",
     "Decoding",
+    "Embedder",
+    "EmbedderLike",
     "ExactScoring",
     "Examination",
     "Finding",
     "Gate",
+    "HashingEmbedder",
+    "HelperStats",
     "JsonService",
     "LabelCodes",
     "Limits",
+    "LiteLLMEmbedder",
     "Method",
+    "Model2VecEmbedder",
     "ModelLike",
     "OnPrediction",
+    "Provider",
+    "ProviderStats",
     "Query",
     "RemoteBatch",
     "RetryPolicy",
+    "RoutedClient",
     "Runner",
     "Sampling",
     "Scoring",
@@ -63,6 +85,7 @@ __all__ = [
     "load_examination",
     "open_batch_api",
     "open_client",
+    "open_embedder",
     "run_sync",
     "save_examination",
 ]

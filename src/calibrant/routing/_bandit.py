@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from calibrant.core import ConfigurationError, StateError
 from calibrant.routing._bandit_state import Tally, arm_record, read_arm, whole
 from calibrant.routing._linucb import LinUCB
+from calibrant.routing._numbers import check_real, check_whole, unit_vector
 from calibrant.routing._protocol import Observation, RoutingRequest, Standing, check_providers
 
 __all__ = ["BanditRouter"]
@@ -94,14 +94,14 @@ class BanditRouter:
     ) -> None:
         self.providers: Final = check_providers(providers)
         self._arms = {name: arm for arm, name in enumerate(self.providers)}
-        self._alpha = _number("alpha", alpha)
-        self._dim = _dimensions(dim)
-        self._cost_weight = _number("cost_weight", cost_weight)
-        self._decay = _number("decay_factor", decay_factor)
-        if not 0.0 < self._decay <= 1.0:
-            raise ConfigurationError(
-                f"Expected decay_factor in (0, 1], got {decay_factor!r}: 1 forgets nothing."
-            )
+        self._alpha = check_real("alpha", alpha)
+        self._dim = check_whole("dim", dim, low=1)
+        if self._dim > _MOST_DIMENSIONS:
+            raise ConfigurationError(f"Expected dim in [1, {_MOST_DIMENSIONS}], got {dim!r}.")
+        self._cost_weight = check_real("cost_weight", cost_weight)
+        self._decay = check_real("decay_factor", decay_factor, high=1.0)
+        if self._decay == 0.0:
+            raise ConfigurationError("Expected decay_factor in (0, 1], got 0: 1 forgets nothing.")
         self._declared = self._shares(costs or {})
         self._model, self._tallies = self._fresh()
 
@@ -155,6 +155,7 @@ class BanditRouter:
         """Return what has been learnt as JSON values: about ``6 * dim ** 2`` bytes per provider."""
         return {
             "version": _VERSION,
+            "strategy": self.strategy,
             "dim": self._dim,
             "providers": {
                 name: tally.record() | arm_record(self._model, arm)
@@ -223,13 +224,9 @@ class BanditRouter:
                 "choose a larger model of embeddings or a smaller dim."
             )
         vector = vector[: self._dim]
-        largest = float(np.abs(vector).max())
-        if not largest < math.inf:
+        if not np.isfinite(vector).all():
             raise ConfigurationError("Expected an embedding of finite numbers, got NaN or infinity.")
-        if largest == 0.0:
-            return None
-        vector = vector / largest  # squares of what is left neither overflow nor vanish
-        return vector / math.sqrt(float(vector @ vector))
+        return unit_vector(vector[: self._dim])
 
     def _reward(self, arm: int, observation: Observation) -> float | None:
         if not observation.success:
@@ -254,16 +251,17 @@ class BanditRouter:
             raise ConfigurationError(
                 f"Expected costs of {', '.join(self.providers)}, got one of {', '.join(unknown)}: correct the name."
             )
-        known = {name: _number(f"the cost of {name}", cost) for name, cost in costs.items()}
+        known = {name: check_real(f"the cost of {name}", cost) for name, cost in costs.items()}
         highest = max(known.values(), default=0.0)
         return [known.get(name, 0.0) / highest if highest > 0.0 else 0.0 for name in self.providers]
 
     def _records(self, snapshot: Mapping[str, Any]) -> Mapping[str, Any]:
         if not snapshot:
             return {}
-        if snapshot.get("version") != _VERSION:
+        if snapshot.get("version") != _VERSION or snapshot.get("strategy") != self.strategy:
             raise StateError(
-                f"Expected version {_VERSION} of a bandit's state, got {snapshot.get('version')!r:.80}."
+                f"Expected the state of {self.strategy!r}, version {_VERSION}, got "
+                f"{snapshot.get('strategy')!r:.80}, version {snapshot.get('version')!r:.80}: reset it."
             )
         dim = whole(snapshot, "dim")
         if dim != self._dim:
@@ -273,17 +271,3 @@ class BanditRouter:
         if not isinstance(records, Mapping):
             raise StateError(f"Expected a record of every provider, got {records!r:.80}.")
         return records
-
-
-def _number(name: str, value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < math.inf:
-        raise ConfigurationError(f"Expected {name} to be a finite number of at least 0, got {value!r}.")
-    return float(value)
-
-
-def _dimensions(dim: int) -> int:
-    if isinstance(dim, bool) or not isinstance(dim, int) or not 1 <= dim <= _MOST_DIMENSIONS:
-        raise ConfigurationError(
-            f"Expected dim to be a whole number in [1, {_MOST_DIMENSIONS}], got {dim!r}."
-        )
-    return dim

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from calibrant.core import StateError
 from calibrant.routing._linucb import LEAST_RIDGE, LinUCB
+from calibrant.routing._numbers import is_number
 
 __all__ = ["Average", "Tally", "arm_record", "read_arm", "whole"]
 
@@ -144,10 +145,9 @@ def _average(record: Mapping[str, Any], key: str, *, low: float, high: float = m
 
 
 def _checked(value: object, name: str, *, low: float, high: float) -> float:
-    fits = isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
-    if not fits or not math.isfinite(value):  # type: ignore[arg-type]
-        raise StateError(f"Expected {name} to be a finite number in [{low}, {high}], got {value!r:.80}.")
-    return float(value)  # type: ignore[arg-type]
+    if not is_number(value) or not low <= value <= high:
+        raise StateError(f"Expected {name} to be a finite number in [{low:g}, {high:g}], got {value!r:.80}.")
+    return float(value)
 
 
 def _packed(values: NDArray[np.float64]) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,13 +14,11 @@ from calibrant.core import (
     CompletionRequest,
     ConfigurationError,
     ContextLengthError,
-    LogprobSpace,
     Message,
     ProviderError,
     Usage,
 )
 from calibrant.inference._several import total_usage
-from calibrant.inference.doctor import identity
 from calibrant.inference.routed._assess import (
     Assessor,
     CascadeAssessor,
@@ -32,6 +28,14 @@ from calibrant.inference.routed._assess import (
     Quality,
     guarded,
     heuristic,
+)
+from calibrant.inference.routed._checks import (
+    check_helper,
+    check_parts,
+    check_seconds,
+    checked_providers,
+    common_space,
+    identity_of,
 )
 from calibrant.inference.routed._course import Course
 from calibrant.inference.routed._drift import DriftWatch
@@ -55,14 +59,11 @@ from calibrant.routing import (
     read_tier,
     triage_messages,
 )
-from calibrant.routing._protocol import check_providers
 
 __all__ = ["RoutedClient"]
 
 # Their order is the user's word, or the triage model's; others have learnt theirs.
 _DECLARED: Final = frozenset({"none", "task", "triage", "cascade"})
-# These judge answers themselves.
-_OWN_SIGNAL: Final = frozenset({"cascade", "bandit"})
 
 
 class RoutedClient:
@@ -186,20 +187,23 @@ class RoutedClient:
         owned: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.providers = _checked(providers, router)
+        self.providers = checked_providers(providers, router)
         self.router = router
-        self.space = _common_space(self.providers)
+        self.space = common_space(self.providers)
         self.name = f"routed:{router.strategy}({', '.join(found.name for found in self.providers)})"
-        self.endpoint = _identity(self.providers)
+        self.endpoint = identity_of(self.providers)
         self._strategy = router.strategy
         self._policy = getattr(router, "router", router)  # inside one that shares what it learns
         self._embedder = embedder
-        _check_seconds(call_seconds=call_seconds, helper_seconds=helper_seconds)
-        self._check_parts(gate=gate, judge=judge, triage=triage, coherence=coherence, delayed=delayed)
-        self._judge = judge and Helper(judge, role="judge", seconds=helper_seconds, clock=clock)
-        self._triage = triage and Helper(triage, role="triage", seconds=helper_seconds, clock=clock)
+        check_seconds(call_seconds=call_seconds, helper_seconds=helper_seconds)
+        judged = isinstance(self._policy, CascadeRouter) and self._policy.classifier_mode == "judge"
+        check_helper("judge", judge, wanted=judged, why="a cascade with classifier_mode='judge'")
+        check_helper("triage", triage, wanted=self._strategy == "triage", why="the strategy 'triage'")
+        check_parts(self._strategy, embedder, gate=gate, coherence=coherence, delayed=delayed)
+        self._judge = _helper("judge", judge, helper_seconds, clock)
+        self._triage = _helper("triage", triage, helper_seconds, clock)
         self._assessor = self._assessed_by(gate, quality and guarded(quality), delayed=delayed)
-        self._drift = coherence and embedder and DriftWatch(coherence, embedder)
+        self._drift = None if coherence is None or embedder is None else DriftWatch(coherence, embedder)
         self._pending = Pending() if delayed else None
         self._task = task
         self._owned = owned
@@ -403,81 +407,9 @@ class RoutedClient:
             quality = heuristic
         return PlainAssessor(quality)
 
-    def _check_parts(
-        self,
-        *,
-        gate: QualityGate | None,
-        judge: Client | None,
-        triage: Client | None,
-        coherence: CoherenceMonitor | None,
-        delayed: bool,
-    ) -> None:
-        """Refuse what is missing, and what would have no effect."""
-        strategy = self._strategy
-        judged = isinstance(self._policy, CascadeRouter) and self._policy.classifier_mode == "judge"
-        _match("judge", judge, wanted=judged, why="a cascade with classifier_mode='judge'")
-        _match("triage", triage, wanted=strategy == "triage", why="the strategy 'triage'")
-        for name, part in (("gate", gate), ("coherence", coherence)):
-            if part is not None and strategy in _OWN_SIGNAL:
-                raise ConfigurationError(
-                    f"Expected no {name} with the strategy {strategy!r}, which judges answers itself: leave it out."
-                )
-            if part is not None and self._embedder is None:
-                raise ConfigurationError(f"Expected an embedder for {name}, got none: hand one in.")
-        if strategy == "bandit" and self._embedder is None:
-            raise ConfigurationError("Expected an embedder for the strategy 'bandit', got none: hand one in.")
-        if delayed and strategy != "bandit":
-            raise ConfigurationError(
-                f"Expected delayed=True only with the strategy 'bandit', got {strategy!r}: leave it out."
-            )
 
-
-def _match(name: str, client: Client | None, *, wanted: bool, why: str) -> None:
-    if wanted and client is None:
-        raise ConfigurationError(f"Expected a client as {name} for {why}, got none: hand one in.")
-    if client is not None and not wanted:
-        raise ConfigurationError(f"Expected no {name} but for {why}: leave it out.")
-    if client is not None and not isinstance(client, Client):
-        raise ConfigurationError(f"Expected a client as {name}, got {client!r:.80}.")
-
-
-def _checked(providers: Sequence[Provider], router: Router) -> tuple[Provider, ...]:
-    found = tuple(providers)
-    for provider in found:
-        if not isinstance(provider, Provider):
-            raise ConfigurationError(f"Expected a Provider, got {provider!r:.80}.")  # type: ignore[unreachable]
-    names = check_providers([provider.name for provider in found])
-    if set(names) != set(router.providers):
-        raise ConfigurationError(
-            f"Expected a router of the providers {', '.join(names)}, got one of {', '.join(router.providers)}."
-        )
-    return found
-
-
-def _common_space(providers: Sequence[Provider]) -> LogprobSpace:
-    spaces = {provider.name: provider.logprob_space for provider in providers}
-    if len(set(spaces.values())) > 1:
-        told = ", ".join(f"{name} ({space})" for name, space in spaces.items())
-        raise ConfigurationError(
-            f"Expected providers whose log-probabilities are of one space, got {told}: set space where a "
-            "client's own is wrong, or leave providers out."
-        )
-    return next(iter(spaces.values()))
-
-
-def _identity(providers: Sequence[Provider]) -> str:
-    found = [
-        [provider.name, *identity(client.name, provider.options, api_base=getattr(client, "endpoint", None))]
-        for provider in providers
-        for client in [provider.client]
-    ]
-    return json.dumps(found, sort_keys=True)
-
-
-def _check_seconds(**seconds: float | None) -> None:
-    for name, value in seconds.items():
-        if value is not None and (isinstance(value, bool) or not 0.0 < value < math.inf):
-            raise ConfigurationError(f"Expected {name} to be a finite number above 0, got {value!r}.")
+def _helper(role: str, client: Client | None, seconds: float, clock: Callable[[], float]) -> Helper | None:
+    return None if client is None else Helper(client, role=role, seconds=seconds, clock=clock)
 
 
 def _fits(provider: Provider, routing: RoutingRequest) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from calibrant.core import Client, CompletionRequest, DataError, Message, ProviderError, Usage
+from calibrant.core import Client, Completion, CompletionRequest, DataError, Message, ProviderError, Usage
 from calibrant.inference._calls import in_time
 from calibrant.inference.routed._health import Breaker
 from calibrant.logprobs import read_completion
@@ -100,7 +100,7 @@ class Helper:
         """Note that a reply could not be used."""
         with self._lock:
             self._unusable += 1
-        self._warn("answered %r, which cannot be used", reply[:80])
+        self._warn("gave a reply that cannot be used", repr(reply[:80]))
 
     def stats(self) -> HelperStats:
         """Return what became of its calls."""
@@ -113,17 +113,23 @@ class Helper:
         with self._lock:
             self._calls += 1
             self._failures += 1
-        self._warn("failed: %s", error)
+        self._warn("failed", error)
 
     def _warn(self, what: str, detail: object) -> None:
         """Say once that something is wrong."""
         with self._lock:
             first, self._warned = not self._warned, True
         if first:
-            _LOG.warning(f"The {self._role} model %s " + what + ".", self.client.name, detail)  # noqa: G003, G004
+            _LOG.warning(
+                "The %s model %s %s: %s. Requests go on without it.",
+                self._role,
+                self.client.name,
+                what,
+                detail,
+            )
 
 
-def _read(response: object, name: str) -> Any:  # noqa: ANN401
+def _read(response: object, name: str) -> Completion:
     try:
         return read_completion(response)
     except DataError as error:

@@ -52,7 +52,7 @@ class Provider:
         if not isinstance(self.name, str) or not self.name.strip():
             raise ConfigurationError(f"Expected the name of a provider, got {self.name!r:.80}.")
         if not isinstance(self.client, Client):
-            raise ConfigurationError(  # type: ignore[unreachable]
+            raise ConfigurationError(
                 f"Expected a client for the provider {self.name!r}, got {self.client!r:.80}: open one with "
                 "calibrant.inference.open_client."
             )
@@ -67,7 +67,7 @@ class Provider:
                 f"Expected cost of {self.name!r} to be US dollars of at least 0, or None, got {self.cost!r}."
             )
         if not isinstance(self.options, Mapping):
-            raise ConfigurationError(  # type: ignore[unreachable]
+            raise ConfigurationError(
                 f"Expected options of {self.name!r} to be a mapping, got {self.options!r:.80}."
             )
         if self.space is not None:

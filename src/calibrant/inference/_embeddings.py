@@ -1,0 +1,404 @@
+"""Texts as vectors: hashed or looked up here, asked of a provider, or made by a function."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import logging
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calibrant.clients import LiteLLMEmbedder, embedding_matrix
+from calibrant.core import ConfigurationError
+
+__all__ = [
+    "CachedEmbedder",
+    "CallableEmbedder",
+    "Embedder",
+    "EmbedderLike",
+    "HashingEmbedder",
+    "LiteLLMEmbedder",
+    "Model2VecEmbedder",
+    "open_embedder",
+]
+
+_T = TypeVar("_T")
+
+_LOG = logging.getLogger("calibrant")
+_HASHING: Final = "hashing"
+_MODEL2VEC: Final = "model2vec"
+_DEFAULT_MODEL2VEC: Final = "minishlab/potion-base-8M"
+# Enough to keep the event loop free; the work itself holds the interpreter for most of its time.
+_WORKERS: Final = 2
+
+
+@runtime_checkable
+class Embedder(Protocol):
+    """Turns texts into vectors.
+
+    Attributes
+    ----------
+    dimension : int or None
+        Length of a vector; None where it is not known before a call.
+    """
+
+    @property
+    def dimension(self) -> int | None: ...
+
+    async def embed(self, texts: Sequence[str]) -> NDArray[np.float64]:
+        """Return one vector per text, shape (n, d).
+
+        Raises
+        ------
+        ProviderError
+            The call failed.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free what is open; it is not used afterwards."""
+        ...
+
+
+EmbedderLike: TypeAlias = str | Embedder | Callable[[list[str]], ArrayLike | Awaitable[ArrayLike]]
+"""A name, an embedder, or a function ``texts -> vectors``."""
+
+
+class _Threads:
+    """Runs ordinary functions beside the event loop."""
+
+    def __init__(self, name: str) -> None:
+        self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix=f"calibrant-{name}")
+
+    async def run(self, function: Callable[[list[str]], _T], texts: Sequence[str]) -> _T:
+        context = contextvars.copy_context()
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, context.run, function, list(texts))
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class HashingEmbedder:
+    """Counts words and pieces of words by hash: no model, no download, the same everywhere.
+
+    Words, and runs of three to five characters within them, are counted in `dim` buckets; a vector is the
+    square roots of the counts at length 1, so that the inner product of two is the Bhattacharyya
+    coefficient of their counts. No count is negative: what all texts share takes the place of the
+    constant that a linear model needs, and the cosine of two unrelated texts is well above 0. It tells
+    topics and languages apart, not meanings.
+
+    Parameters
+    ----------
+    dim : int, default 64
+        Length of a vector, at least 1.
+
+    Raises
+    ------
+    ConfigurationError
+        `dim` is out of its range.
+    """
+
+    def __init__(self, *, dim: int = 64) -> None:
+        self.dimension: int | None = _dimension(dim)
+        # Here, and not at the first text: the import takes longer than a text may.
+        from sklearn.feature_extraction.text import HashingVectorizer  # noqa: PLC0415
+
+        counts = {"n_features": dim, "norm": None, "alternate_sign": False, "dtype": np.float64}
+        self._views = (
+            HashingVectorizer(token_pattern=r"(?u)\b\w+\b", **counts),
+            HashingVectorizer(analyzer="char_wb", ngram_range=(3, 5), **counts),
+        )
+        self._threads = _Threads(_HASHING)
+
+    async def embed(self, texts: Sequence[str]) -> NDArray[np.float64]:
+        """Return the vectors of some texts, shape (n, dim); all zero for an empty text."""
+        return embedding_matrix(
+            await self._threads.run(self._vectors, texts), count=len(texts), provider=_HASHING
+        )
+
+    def close(self) -> None:
+        """End its threads."""
+        self._threads.close()
+
+    def _vectors(self, texts: list[str]) -> NDArray[np.float64]:
+        words, pieces = (view.transform(texts).toarray() for view in self._views)
+        roots = np.sqrt(words + pieces)
+        lengths = np.linalg.norm(roots, axis=1, keepdims=True)
+        vectors: NDArray[np.float64] = roots / np.where(lengths > 0.0, lengths, 1.0)
+        return vectors
+
+
+class Model2VecEmbedder:
+    """Means of static word vectors (model2vec): a small file, no neural network at run time.
+
+    Parameters
+    ----------
+    name : str, default "minishlab/potion-base-8M"
+        A folder, or a model of the Hugging Face hub, which is downloaded once.
+
+    Raises
+    ------
+    ConfigurationError
+        model2vec is not installed, or there is no such model.
+    """
+
+    def __init__(self, name: str = _DEFAULT_MODEL2VEC) -> None:
+        try:
+            from model2vec import StaticModel  # noqa: PLC0415
+        except ImportError:
+            raise ConfigurationError(
+                'Embeddings by model2vec need the extra embeddings: pip install "calibrant[embeddings]".'
+            ) from None
+        try:
+            self._model = StaticModel.from_pretrained(name, force_download=False)
+        except Exception as error:
+            raise ConfigurationError(
+                f"Expected a model2vec model's folder or its name at the Hugging Face hub, got {name!r} "
+                f"({type(error).__name__}: {error!s:.200})."
+            ) from error
+        self.name = name
+        self.dimension: int | None = int(self._model.dim)
+        self._threads = _Threads(_MODEL2VEC)
+
+    async def embed(self, texts: Sequence[str]) -> NDArray[np.float64]:
+        """Return the vectors of some texts, shape (n, d)."""
+        return embedding_matrix(
+            await self._threads.run(self._vectors, texts), count=len(texts), provider=self.name
+        )
+
+    def close(self) -> None:
+        """End its threads."""
+        self._threads.close()
+
+    def _vectors(self, texts: list[str]) -> ArrayLike:
+        found: ArrayLike = self._model.encode(texts, use_multiprocessing=False)
+        return found
+
+
+class CallableEmbedder:
+    """An embedder around the user's own function.
+
+    Parameters
+    ----------
+    function : callable
+        Takes a list of n texts, returns vectors of shape (n, d). Coroutine functions are awaited;
+        ordinary ones run in threads, two at a time, so they must be thread-safe.
+
+    Raises
+    ------
+    ConfigurationError
+        `function` cannot be called.
+    """
+
+    dimension: int | None = None
+
+    def __init__(self, function: Callable[[list[str]], ArrayLike | Awaitable[ArrayLike]]) -> None:
+        if not callable(function):
+            raise ConfigurationError(f"Expected a function from texts to vectors, got {function!r}.")
+        self.name = str(getattr(function, "__name__", type(function).__name__))
+        self._function = function
+        called = getattr(function, "__call__", None)  # noqa: B004 (asking what it is, not whether it exists)
+        waits = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
+        self._threads = None if waits else _Threads("embed")
+
+    async def embed(self, texts: Sequence[str]) -> NDArray[np.float64]:
+        """Return what the function returns, shape (n, d).
+
+        Raises
+        ------
+        ProviderError
+            It returned something else than one vector per text. What it raises is let through.
+        """
+        found: Any
+        if self._threads is None:
+            found = self._function(list(texts))
+        else:
+            found = await self._threads.run(self._function, texts)
+        if inspect.isawaitable(found):
+            found = await found
+        return embedding_matrix(found, count=len(texts), provider=self.name)
+
+    def close(self) -> None:
+        """End its threads; a call that runs is not waited for."""
+        if self._threads is not None:
+            self._threads.close()
+
+
+class CachedEmbedder:
+    """Embeds one text at a time, remembers the last ones, and never fails.
+
+    Equal texts that are asked for at the same time in one event loop share a call. It may be used from several
+    loops and threads.
+
+    Parameters
+    ----------
+    embedder : Embedder
+        Who does the work; closed with this one.
+    cache_size : int, default 256
+        Texts to remember, those used last; 0 remembers none.
+    timeout_seconds : float, default 0.5
+        Seconds a text may take, above 0.
+    dim : int, default 1
+        Numbers a vector must have at least.
+
+    Raises
+    ------
+    ConfigurationError
+        A number is out of its range, or the embedder's vectors are known to be too short.
+    """
+
+    def __init__(
+        self, embedder: Embedder, *, cache_size: int = 256, timeout_seconds: float = 0.5, dim: int = 1
+    ) -> None:
+        if isinstance(cache_size, bool) or not isinstance(cache_size, int) or cache_size < 0:
+            raise ConfigurationError(
+                f"Expected cache_size to be a whole number of at least 0, got {cache_size!r}."
+            )
+        if isinstance(timeout_seconds, bool) or not 0.0 < timeout_seconds < math.inf:
+            raise ConfigurationError(
+                f"Expected timeout_seconds to be a finite number above 0, got {timeout_seconds!r}."
+            )
+        self._least = _dimension(dim)
+        _check_size(embedder, self._least)
+        self._embedder = embedder
+        self._size = embedder.dimension
+        self._limit = cache_size
+        self._timeout = timeout_seconds
+        self._known: OrderedDict[str, NDArray[np.float64]] = OrderedDict()
+        self._under_way: dict[
+            tuple[asyncio.AbstractEventLoop, str], asyncio.Task[NDArray[np.float64] | None]
+        ] = {}
+        self._lock = threading.Lock()
+        self._warned = False
+
+    async def embed_one(self, text: str) -> NDArray[np.float64] | None:
+        """Return the vector of a text, shape (d,), not to be written to; None where there is none.
+
+        That is so for an empty text, and where the embedder fails, takes too long, or returns a vector
+        that is too short, of another length than before, not finite or all zero; the first time it is
+        logged as a warning.
+        """
+        if not text.strip():
+            return None
+        with self._lock:
+            if text in self._known:
+                self._known.move_to_end(text)
+                return self._known[text]
+        loop = asyncio.get_running_loop()
+        key = (loop, text)
+        task = self._under_way.get(key)
+        if task is None:
+            task = self._under_way[key] = loop.create_task(self._ask(text))
+            task.add_done_callback(lambda _: self._under_way.pop(key, None))
+        # Whoever gives up waiting takes nothing from the others.
+        return await asyncio.shield(task)
+
+    def close(self) -> None:
+        """Close the embedder."""
+        self._embedder.close()
+
+    async def _ask(self, text: str) -> NDArray[np.float64] | None:
+        try:
+            rows = await asyncio.wait_for(self._embedder.embed([text]), self._timeout)
+            name = type(self._embedder).__name__
+            vector: NDArray[np.float64] = embedding_matrix(rows, count=1, provider=name)[0].copy()
+            self._check(vector)
+        except TimeoutError:
+            self._warn(f"it took more than {self._timeout:g} s")
+            return None
+        except Exception as error:  # noqa: BLE001 (whatever it is, the request goes on without an embedding)
+            self._warn(f"{type(error).__name__}: {error}")
+            return None
+        vector.setflags(write=False)
+        with self._lock:
+            self._known[text] = vector
+            while len(self._known) > self._limit:
+                self._known.popitem(last=False)
+        return vector
+
+    def _check(self, vector: NDArray[np.float64]) -> None:
+        """Raise ValueError unless a vector can be used."""
+        if vector.size < self._least:
+            raise ValueError(f"expected a vector of at least {self._least} numbers, got {vector.size}")
+        if not np.isfinite(vector).all() or not vector.any():
+            raise ValueError("expected a vector of finite numbers that are not all zero")
+        with self._lock:
+            self._size = self._size or vector.size
+        if vector.size != self._size:
+            raise ValueError(f"expected a vector of {self._size} numbers, got {vector.size}")
+
+    def _warn(self, reason: str) -> None:
+        level = logging.DEBUG if self._warned else logging.WARNING
+        self._warned = True
+        _LOG.log(level, "A request goes on without an embedding, and so will others like it: %s.", reason)
+
+
+def open_embedder(
+    embedder: EmbedderLike = _HASHING, *, dim: int = 64, options: Mapping[str, Any] | None = None
+) -> Embedder:
+    """Return an embedder.
+
+    Parameters
+    ----------
+    embedder : str, Embedder or callable, default "hashing"
+        ``hashing`` (local, no download), ``model2vec`` or ``model2vec:NAME`` (extra ``embeddings``), any
+        litellm model of embeddings, a function ``texts -> vectors``, or an embedder, which is returned
+        unchanged.
+    dim : int, default 64
+        Numbers a vector must have at least; hashing makes vectors of this length.
+    options : mapping, optional
+        Handed to the provider (``api_base``, ``api_key``, ``timeout``, ...); litellm's models take some.
+
+    Raises
+    ------
+    ConfigurationError
+        The name is empty or unknown, what it needs is not installed, its vectors are known to be too
+        short, or there are options for something that takes none.
+    """
+    dim = _dimension(dim)
+    if isinstance(embedder, str) and not embedder.strip():
+        raise ConfigurationError(
+            "Expected the name of an embedder, got an empty text: hashing needs nothing."
+        )
+    kind, _, name = embedder.partition(":") if isinstance(embedder, str) else ("", "", "")
+    if isinstance(embedder, str) and embedder != _HASHING and kind != _MODEL2VEC:
+        return LiteLLMEmbedder(embedder, **(options or {}))
+    if options:
+        raise ConfigurationError(
+            f"Expected no options for {embedder!r:.80}, got {', '.join(sorted(options))}: only models that "
+            "litellm asks take some."
+        )
+    found = _open_local(embedder, kind, name, dim)
+    _check_size(found, dim)
+    return found
+
+
+def _open_local(embedder: EmbedderLike, kind: str, name: str, dim: int) -> Embedder:
+    if isinstance(embedder, str):
+        return HashingEmbedder(dim=dim) if kind == _HASHING else Model2VecEmbedder(name or _DEFAULT_MODEL2VEC)
+    if isinstance(embedder, Embedder):
+        return embedder
+    return CallableEmbedder(embedder)
+
+
+def _check_size(embedder: Embedder, dim: int) -> None:
+    if embedder.dimension is not None and embedder.dimension < dim:
+        raise ConfigurationError(
+            f"Expected vectors of at least {dim} numbers, {type(embedder).__name__} makes some of "
+            f"{embedder.dimension}: set dim to {embedder.dimension} or choose a larger model."
+        )
+
+
+def _dimension(dim: int) -> int:
+    if isinstance(dim, bool) or not isinstance(dim, int) or dim < 1:
+        raise ConfigurationError(f"Expected dim to be a whole number of at least 1, got {dim!r}.")
+    return dim
