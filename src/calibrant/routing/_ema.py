@@ -59,9 +59,13 @@ class EMARouter(CountingRouter):
         rng: np.random.Generator | int | None = None,  # noqa: ARG002
     ) -> None:
         super().__init__(providers)
-        if not 0.0 < alpha <= 1.0:
+        if not isinstance(alpha, int | float) or not 0.0 < alpha <= 1.0:
             raise ConfigurationError(f"Expected alpha in (0, 1], got {alpha!r}.")
-        if not isinstance(reorder_interval, int) or reorder_interval < 0:
+        if (
+            not isinstance(reorder_interval, int)
+            or isinstance(reorder_interval, bool)
+            or reorder_interval < 0
+        ):
             raise ConfigurationError(
                 f"Expected reorder_interval to be a whole number of at least 0, got {reorder_interval!r}."
             )
@@ -91,14 +95,14 @@ class EMARouter(CountingRouter):
             The provider is unknown.
         """
         number, alpha = self._count(observation), self._alpha
-        done = observation.success
+        keep = 1.0 - alpha
+        done, seconds = observation.success, float(observation.latency_seconds)
         if observation.recovered and done:
             self._success[number], self._latency[number] = _SUCCESS, _LATENCY_SECONDS
-        keep = 1.0 - alpha
-        self._success[number] = alpha * done + keep * self._success[number]
-        self._penalty[number] = alpha * observation.penalty + keep * self._penalty[number]
-        if done or observation.latency_seconds > self._latency[number]:
-            self._latency[number] = alpha * observation.latency_seconds + keep * self._latency[number]
+        self._success[number] = (alpha if done else 0.0) + keep * self._success[number]
+        self._penalty[number] = alpha * float(observation.penalty) + keep * self._penalty[number]
+        if done or seconds > self._latency[number]:
+            self._latency[number] = alpha * seconds + keep * self._latency[number]
         self._unsorted += 1
         if self._unsorted == self._interval:
             self._sort()

@@ -70,7 +70,7 @@ class Observation:
     Raises
     ------
     ConfigurationError
-        A number is out of its range or not finite.
+        A number is out of its range, not finite or no number.
     """
 
     provider: str
@@ -85,6 +85,19 @@ class Observation:
     request: RoutingRequest | None = None
 
     def __post_init__(self) -> None:
+        try:
+            self._check()
+        except ConfigurationError:
+            raise
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"Expected the numbers of an observation to be numbers: {error}."
+            ) from error
+
+    def _check(self) -> None:
+        """Raise for numbers that are out of their range."""
+        if not isinstance(self.provider, str):
+            raise ConfigurationError(f"Expected the name of a provider, got {self.provider!r:.80}.")
         if not 0.0 <= self.latency_seconds < math.inf:
             raise ConfigurationError(
                 f"Expected latency_seconds to be a finite number of at least 0, got {self.latency_seconds!r}."

@@ -16,6 +16,7 @@ __all__ = ["Recording"]
 Array = NDArray[np.float64]
 
 _LATENCY_SECONDS = 0.5
+_ARRAYS = ("success", "quality", "latency_seconds", "cost", "contexts", "propensity", "expected")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -64,41 +65,45 @@ class Recording:
     def __post_init__(self) -> None:
         providers = check_providers(self.providers)
         object.__setattr__(self, "providers", providers)
-        shape = np.shape(self.success)
+        for name in _ARRAYS:
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _numbers(name, getattr(self, name)))
+        shape = self.success.shape
         if len(shape) != 2 or shape[0] < 1 or shape[1] != len(providers):
             raise ConfigurationError(
                 f"Expected success of shape (n, {len(providers)}) with at least one row, got {shape}."
             )
-        cells = {"success": 1.0, "quality": 1.0, "latency_seconds": np.inf, "cost": np.inf}
-        for name, most in cells.items():
-            self._keep(name, shape, most=most, gaps=True)
-        if not np.isin(self.success[~np.isnan(self.success)], (0.0, 1.0)).all():
+        for name, most in {"success": 1.0, "quality": 1.0, "latency_seconds": np.inf, "cost": np.inf}.items():
+            self._check(name, shape, most=most, gaps=True)
+        self._check("expected", shape, most=1.0)
+        self._check("propensity", shape[:1], most=1.0)
+        width = self.contexts.shape[1:2] if self.contexts is not None else ()
+        self._check("contexts", (shape[0], *(width or (1,))), least=-np.inf)
+        if not np.isin(self.success[self.known], (0.0, 1.0)).all():
             raise ConfigurationError("Expected success to be 0, 1 or NaN, got other numbers.")
-        self._keep("expected", shape, most=1.0)
-        self._keep("propensity", shape[:1], most=1.0)
         if self.propensity is not None and not (self.propensity > 0.0).all():
             raise ConfigurationError("Expected propensity above 0, got 0: what never happens is in no log.")
-        width = np.shape(self.contexts)[1:] if self.contexts is not None else ()
-        self._keep("contexts", (*shape[:1], *(width or (1,))), least=-np.inf, most=np.inf)
 
-    def _keep(
-        self, name: str, shape: tuple[int, ...], *, most: float, least: float = 0.0, gaps: bool = False
+    def _check(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        *,
+        least: float = 0.0,
+        most: float = np.inf,
+        gaps: bool = False,
     ) -> None:
-        """Keep a field as an array of numbers of the right shape and range."""
-        given = getattr(self, name)
-        if given is None:
+        """Raise for an array of another shape, or with numbers that are out of their range."""
+        array: Array | None = getattr(self, name)
+        if array is None:
             return
-        try:
-            array = np.asarray(given, dtype=np.float64)
-        except (TypeError, ValueError) as error:
-            raise ConfigurationError(f"Expected {name} to be numbers, got {given!r:.80}.") from error
         if array.shape != shape:
             raise ConfigurationError(f"Expected {name} of shape {shape}, got {array.shape}.")
         known = array[~np.isnan(array)] if gaps else array
         if not (np.isfinite(known) & (known >= least) & (known <= most)).all():
-            limits = f" in [{least:g}, {most:g}]" if np.isfinite(least) else ""
-            raise ConfigurationError(f"Expected {name} to be finite numbers{limits}.")
-        object.__setattr__(self, name, array)
+            raise ConfigurationError(
+                f"Expected {name} to be finite and in [{least:g}, {most:g}], got other numbers."
+            )
 
     @property
     def known(self) -> NDArray[np.bool_]:
@@ -118,8 +123,7 @@ class Recording:
         if not 1 <= count <= rows:
             raise ConfigurationError(f"Expected requests in [1, {rows}], the rows there are, got {count!r}.")
         order = rng.permutation(rows)[:count] if self.shuffled else np.arange(count)
-        names = ("success", "quality", "latency_seconds", "cost", "contexts", "propensity", "expected")
-        kept = {name: value[order] for name in names if (value := getattr(self, name)) is not None}
+        kept = {name: value[order] for name in _ARRAYS if (value := getattr(self, name)) is not None}
         return replace(self, **kept)
 
     def judged(self, threshold: float) -> Recording:
@@ -154,3 +158,14 @@ class Recording:
         if self.expected is None:
             return None
         return self.expected - cost_weight * np.nan_to_num(self.cells("cost"), nan=0.0)
+
+
+def _numbers(name: str, given: object) -> Array:
+    """Return an array of numbers."""
+    try:
+        array = np.asarray(given)
+    except ValueError as error:
+        raise ConfigurationError(f"Expected {name} to have rows of the same length.") from error
+    if array.dtype.kind not in "biuf":
+        raise ConfigurationError(f"Expected {name} to be numbers, got {given!r:.80}.")
+    return array.astype(np.float64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -99,14 +100,14 @@ class Scenario:
 
     def __post_init__(self) -> None:
         names = check_providers([provider.name for provider in self.providers])
-        if self.dim < 1:
+        if not isinstance(self.dim, int) or self.dim < 1:
             raise ConfigurationError(f"Expected dim of at least 1, got {self.dim!r}.")
         if not 0.0 <= self.noise < np.inf:
             raise ConfigurationError(
                 f"Expected noise to be a finite number of at least 0, got {self.noise!r}."
             )
         for change in self.changes:
-            if change.provider not in names or change.at < 0:
+            if change.provider not in names or not isinstance(change.at, int) or change.at < 0:
                 raise ConfigurationError(
                     f"Expected a change from request 0 or later on of one of {', '.join(names)}, got "
                     f"{change.provider!r} at {change.at!r}."
@@ -124,7 +125,7 @@ class Scenario:
         """Return the probabilities of success by kind."""
         stated = [provider.success for provider in self.providers]
         stated += [change.success for change in self.changes if change.success is not None]
-        return [success for success in stated if not isinstance(success, int | float)]
+        return [np.atleast_1d(success).tolist() for success in stated if np.ndim(success)]
 
     @property
     def kinds(self) -> int:
@@ -178,16 +179,21 @@ def _check_numbers(who: str, stated: SimulatedProvider | Change) -> None:
     limits = {"success": 1.0, "quality": 1.0, "latency_seconds": np.inf, "cost": np.inf}
     for name, most in limits.items():
         value = getattr(stated, name)
-        try:
-            numbers = np.atleast_1d(np.asarray(0.0 if value is None else value, dtype=np.float64))
-        except (TypeError, ValueError):
-            numbers = np.array([np.nan])
-        if not (numbers.size and numbers.ndim == 1 and ((numbers >= 0) & (numbers <= most)).all()) or not (
-            np.isfinite(numbers).all()
-        ):
+        if value is None and isinstance(stated, Change):
+            continue
+        numbers = np.atleast_1d(np.asarray(value, dtype=object))
+        good = numbers.ndim == 1 and numbers.size > 0 and (name == "success" or numbers.size == 1)
+        if not good or not all(_is_in(number, most) for number in numbers):
             raise ConfigurationError(
                 f"Expected {name} of {who!r} in [0, {most:g}] and finite, got {value!r}."
             )
+
+
+def _is_in(number: object, most: float) -> bool:
+    """Return whether something is a finite number in [0, most]."""
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        return False
+    return 0.0 <= number <= most and math.isfinite(number)
 
 
 def _by_kind(value: float | Sequence[float], kind: NDArray[np.int64]) -> Array:

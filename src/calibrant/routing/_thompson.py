@@ -27,7 +27,8 @@ class ThompsonRouter(CountingRouter):
 
     With a decay ``d`` below 1 every observation first moves the alpha and the beta of all providers towards 1,
     ``1 + d (alpha - 1)`` [2]_: of those that are not asked, too, so that what was learnt about them long ago
-    wears off and they are tried again. About ``1 / (1 - d)`` observations are remembered.
+    wears off and they are tried again; otherwise one that became good meanwhile would not be noticed. About
+    ``1 / (1 - d)`` observations are remembered, of all providers together.
 
     Parameters
     ----------
@@ -61,7 +62,7 @@ class ThompsonRouter(CountingRouter):
         rng: np.random.Generator | int | None = None,
     ) -> None:
         super().__init__(providers)
-        if not 0.0 < decay <= 1.0:
+        if not isinstance(decay, int | float) or not 0.0 < decay <= 1.0:
             raise ConfigurationError(f"Expected decay in (0, 1], got {decay!r}.")
         self._decay = float(decay)
         self._rng = np.random.default_rng(rng)
