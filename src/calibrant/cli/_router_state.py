@@ -209,7 +209,8 @@ def _blank(name: str, record: Mapping[str, Any], settings: RoutingSettings | Non
     names = list(kept)
     if name == "bandit":
         alpha = 1.0 if settings is None else settings.bandit.alpha
-        return BanditRouter(names, dim=record.get("dim"), alpha=alpha)  # type: ignore[arg-type]  (it checks)
+        dim: Any = record.get("dim")  # which it checks
+        return BanditRouter(names, dim=dim, alpha=alpha)
     if name == "triage":
         return TriageRouter(names, tiers={"simple": names[0]})
     kinds: dict[str, type[Router]] = {"ema": EMARouter, "thompson": ThompsonRouter, "cascade": CascadeRouter}
