@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import http.server
+import json
 import subprocess
 import sys
 import threading
@@ -10,6 +12,7 @@ import time
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +21,9 @@ from numpy.typing import NDArray
 
 from calibrant.adapters.litellm import LiteLLMRoutingStrategy
 from calibrant.core import ConfigurationError
+from calibrant.inference import CachedEmbedder, open_embedder
 from calibrant.routing import (
+    BanditRouter,
     EMARouter,
     FixedRouter,
     Observation,
@@ -27,6 +32,7 @@ from calibrant.routing import (
     Standing,
     ThompsonRouter,
 )
+from calibrant.store import open_router_state
 from calibrant.testing import FaultServer
 
 # litellm sets this filter itself, at import; pytest takes it away before every test.
@@ -80,6 +86,7 @@ def asked(server: FaultServer) -> int:
 
 
 def message(text: str) -> list[dict[str, str]]:
+    """Return the messages of a request."""
     return [{"role": "system", "content": "Name the animal."}, {"role": "user", "content": text}]
 
 
@@ -95,13 +102,17 @@ def told(strategy: LiteLLMRoutingStrategy, expected: int, groups: Sequence[str] 
 
 async def flushed() -> None:
     """Let litellm's background worker finish, before its loop is closed."""
-    from litellm.litellm_core_utils.logging_worker import GLOBAL_LOGGING_WORKER
+    from litellm.litellm_core_utils.logging_worker import (  # noqa: PLC0415  (after litellm)
+        GLOBAL_LOGGING_WORKER,
+    )
 
     await asyncio.sleep(0.05)
     await GLOBAL_LOGGING_WORKER.flush()
 
 
-def ask_many(router: Any, count: int, *, group: str = "g", concurrency: int = 50, **options: Any) -> list[Any]:
+def ask_many(
+    router: Any, count: int, *, group: str = "g", concurrency: int = 50, **options: Any
+) -> list[Any]:
     """Return answers and errors of concurrent requests."""
 
     async def run() -> list[Any]:
@@ -144,7 +155,9 @@ def attach() -> Iterator[Attach]:
         strategy: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> tuple[Any, LiteLLMRoutingStrategy]:
-        router = litellm.Router(model_list=list(deployments), **{"num_retries": 0, "retry_after": 0, **options})
+        router = litellm.Router(
+            model_list=list(deployments), **{"num_retries": 0, "retry_after": 0, **options}
+        )
         made.append((router, LiteLLMRoutingStrategy(make_policy, **(strategy or {})).attach(router)))
         return made[-1]
 
@@ -158,7 +171,7 @@ def attach() -> Iterator[Attach]:
 
 
 def test_every_call_is_learnt_from_once_async_and_sync(servers: Any, attach: Attach) -> None:
-    """litellm calls both kinds of callbacks for some calls; each call counts once, with what is known of it."""
+    """Callbacks come in two kinds, of which litellm may call both; with what is known of the call."""
     server = servers(latency=0.02)
     router, strategy = attach(
         Noting, deployment("g", "one", server, input_cost_per_token=0.001, output_cost_per_token=0.002)
@@ -178,19 +191,60 @@ def test_every_call_is_learnt_from_once_async_and_sync(servers: Any, attach: Att
         assert not observation.recovered
 
 
-def test_streams_are_learnt_from_once(servers: Any, attach: Attach) -> None:
-    """When they have ended."""
-    server = servers()
-    router, strategy = attach(Noting, deployment("g", "one", server))
+class Streaming(http.server.BaseHTTPRequestHandler):
+    """Answers with events."""
 
-    async def run() -> None:
-        with pytest.raises(Exception):  # noqa: B017, PT011  (the server sends no events)
-            async for _ in await router.acompletion(model="g", messages=message("cat"), stream=True):
-                pass
-        await flushed()
+    def do_POST(self) -> None:
+        """Write the answer."""
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.end_headers()
+        for part in ("ca", "t"):
+            choice = {"index": 0, "delta": {"role": "assistant", "content": part}, "finish_reason": None}
+            self.event(
+                {
+                    "id": "1",
+                    "object": "chat.completion.chunk",
+                    "created": 1,
+                    "model": "m",
+                    "choices": [choice],
+                }
+            )
+        choice = {"index": 0, "delta": {}, "finish_reason": "stop"}
+        self.event(
+            {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
+        )
+        self.wfile.write(b"data: [DONE]\n\n")
 
-    asyncio.run(run())
-    assert len(policy(strategy).told) <= 1
+    def event(self, value: Any) -> None:
+        """Write an event."""
+        self.wfile.write(b"data: " + json.dumps(value).encode() + b"\n\n")
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_streams_are_learnt_from_once(attach: Attach) -> None:
+    """When they have ended, async and sync."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Streaming) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        place = types.SimpleNamespace(api_base=f"http://127.0.0.1:{server.server_port}/v1")
+        router, strategy = attach(Noting, deployment("g", "one", place))  # type: ignore[arg-type]
+
+        async def run() -> list[str]:
+            stream = await router.acompletion(model="g", messages=message("cat"), stream=True)
+            parts = [part.choices[0].delta.content or "" async for part in stream]
+            await flushed()
+            return parts
+
+        assert "".join(asyncio.run(run())) == "cat"
+        told(strategy, 1)
+        stream = router.completion(model="g", messages=message("cat"), stream=True)
+        assert "".join(part.choices[0].delta.content or "" for part in stream) == "cat"
+        told(strategy, 2)
+        server.shutdown()
+    assert [observation.success for observation in policy(strategy).told] == [True, True]
 
 
 def test_fifty_at_a_time_end_at_the_reliable_deployment(servers: Any, attach: Attach) -> None:
@@ -252,7 +306,7 @@ def test_the_judged_quality_and_the_embedding_reach_the_strategy(servers: Any, a
 
     def quality(kwargs: Mapping[str, Any], response: Any) -> float:
         assert kwargs["model"] == "m"
-        return 0.25 if "cat" in response.choices[0].message.content else 0.0
+        return 0.25 if '"cat"' in response.choices[0].message.content else 0.0
 
     router, strategy = attach(
         Noting, deployment("g", "one", servers()), strategy={"embedder": Embedder(), "quality": quality}
@@ -287,6 +341,59 @@ def test_an_answer_that_cannot_be_judged_is_learnt_from_without_quality(
     told(strategy, 3)
     assert [observation.quality for observation in policy(strategy).told] == [None] * 3
     assert sum("could not be judged" in record.message for record in caplog.records) == 1
+
+
+def test_the_bandit_learns_which_text_suits_whom(servers: Any, attach: Attach) -> None:
+    """From what answers are judged to be worth."""
+    cats, dogs = (servers(answers=always) for always in (lambda _: ("cat", 0.9), lambda _: ("dog", 0.9)))
+    embedder = CachedEmbedder(open_embedder(dim=32), dim=32, timeout_seconds=10.0)
+
+    def quality(kwargs: Mapping[str, Any], response: Any) -> float:
+        wanted = "cat" if "meow" in kwargs["messages"][-1]["content"] else "dog"
+        return float(f'"{wanted}"' in response.choices[0].message.content)
+
+    router, strategy = attach(
+        lambda ids: BanditRouter(ids, dim=32, alpha=0.3),
+        deployment("g", "cats", cats),
+        deployment("g", "dogs", dogs),
+        strategy={"embedder": embedder, "quality": quality},
+    )
+
+    async def ask(text: str) -> str:
+        answer = await router.acompletion(model="g", messages=message(text))
+        await flushed()
+        return str(answer.choices[0].message.content)
+
+    async def run() -> list[str]:
+        for number in range(20):
+            await ask(f"{'meow purr whiskers' if number % 2 else 'woof bark bone'} {number}")
+        return [await ask("meow purr whiskers"), await ask("woof bark bone")]
+
+    assert asyncio.run(run()) == ['{"category": "cat"}', '{"category": "dog"}']
+    told(strategy, 22)
+    embedder.close()
+
+
+@pytest.mark.parametrize("name", ["state.json", "state.sqlite"])
+def test_what_is_learnt_is_kept_for_the_next_process(
+    servers: Any, attach: Attach, tmp_path: Path, name: str
+) -> None:
+    """Under the name of the group; `calibrant router stats` shows it."""
+    server = servers()
+    options = {"state": tmp_path / name}
+    router, strategy = attach(ThompsonRouter, deployment("g", "one", server), strategy=options)
+    ask_many(router, 5)
+    told(strategy, 5)
+    strategy.close()
+    again, other = attach(ThompsonRouter, deployment("g", "one", server), strategy=options)
+    ask_many(again, 2)
+    told(other, 7)
+    other.close()
+    state = open_router_state(tmp_path / name, scope="litellm/g")
+    record = state.read("thompson")
+    state.close()
+    assert record is not None
+    assert record["providers"]["one"]["alpha"] == 8.0
 
 
 # --- failures -----------------------------------------------------------------------------------
@@ -440,6 +547,20 @@ def test_an_alias_a_deployment_and_a_model_may_be_asked_for(servers: Any, attach
     assert asked(two) == 4
 
 
+@pytest.mark.parametrize("built_in", ["usage-based-routing", "latency-based-routing", "least-busy"])
+def test_the_routers_own_strategy_does_not_matter(servers: Any, attach: Attach, built_in: str) -> None:
+    """Ours takes its place, async and sync."""
+    one, two = servers(), servers()
+    router, strategy = attach(
+        Noting, deployment("g", "a", one), deployment("g", "b", two), routing_strategy=built_in
+    )
+    ask_many(router, 5)
+    for number in range(3):
+        router.completion(model="g", messages=message(f"cat {number}"))
+    told(strategy, 8)
+    assert (asked(one), asked(two)) == (8, 0)
+
+
 def test_order_and_tags_of_litellm_come_first(servers: Any, attach: Attach) -> None:
     """The strategy chooses among those that are left."""
     server = servers()
@@ -513,7 +634,7 @@ def test_closing_gives_the_router_its_own_selection_back(servers: Any, attach: A
 
 
 def test_two_routers_have_a_strategy_each(servers: Any, attach: Attach) -> None:
-    """litellm keeps one logger of a class; ours are told apart."""
+    """Loggers of one class are the same one to litellm; ours are told apart."""
     first, one = attach(Noting, deployment("g", "one", servers()))
     second, two = attach(Noting, deployment("g", "two", servers()))
     ask_many(first, 3)

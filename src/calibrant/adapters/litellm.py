@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +28,9 @@ from calibrant.adapters._litellm_calls import (
     text_of,
 )
 from calibrant.core import ConfigurationError
-from calibrant.inference import run_sync
+from calibrant.inference import CachedEmbedder, SharedRouter, run_sync
 from calibrant.routing import Observation, Router, RoutingRequest, Standing
+from calibrant.store import open_router_state
 
 # Importing litellm downloads a price list unless told not to.
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
@@ -38,21 +39,13 @@ import litellm
 from litellm.integrations.custom_logger import CustomLogger
 from litellm.types.router import CustomRoutingStrategyBase
 
-__all__ = ["LiteLLMRoutingStrategy", "OneEmbedder"]
+__all__ = ["LiteLLMRoutingStrategy"]
 
 _log = logging.getLogger(__name__)
 
 _SEAMS: Final = ("_get_routing_context", "async_get_available_deployment", "get_available_deployment")
 # litellm's own name for strategies that are shown the messages; what it stands for is never built.
 _SHOWN_MESSAGES: Final = "latency-based-routing"
-
-
-class OneEmbedder(Protocol):
-    """Turns one text into a vector, or None where it cannot; never raises."""
-
-    async def embed_one(self, text: str) -> NDArray[np.float64] | None:
-        """Return the vector of a text, of shape (d,)."""
-        ...
 
 
 class _Choosing:
@@ -97,10 +90,10 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
         ``lambda ids: EMARouter(ids, alpha=0.2)``. It is called again when a group grows.
     state : str or Path, optional
         File or database (see `calibrant.store.open_router_state`) where what is learnt is kept and shared with
-        other processes, a scope for each model group; None keeps it in memory.
-    embedder : object with ``async embed_one(text)``, optional
-        Embeds the last message of the user for strategies that look at the text, such as
-        `calibrant.inference.CachedEmbedder`. Where litellm redacts messages, nothing is learnt about texts.
+        other processes, of each model group under the scope ``litellm/GROUP``; None keeps it in memory.
+    embedder : CachedEmbedder, optional
+        Embeds the last message of the user for strategies that look at the text. Where litellm redacts
+        messages, nothing is learnt about texts. Close it yourself.
     quality : callable, optional
         Called with litellm's ``kwargs`` and response of an answered call; returns what the answer is worth, in
         [0, 1], or None. `BanditRouter` learns nothing from answers without it.
@@ -128,7 +121,7 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
         policy: Callable[[Sequence[str]], Router],
         *,
         state: str | Path | None = None,
-        embedder: OneEmbedder | None = None,
+        embedder: CachedEmbedder | None = None,
         quality: Callable[[Mapping[str, Any], Any], float | None] | None = None,
         retry_seconds: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
@@ -318,10 +311,7 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
     def _shared(self, name: str, policy: Router) -> Router:
         if self._state is None:
             return policy
-        from calibrant.inference import SharedRouter  # noqa: PLC0415  (only where state is kept)
-        from calibrant.store import open_router_state  # noqa: PLC0415
-
-        return SharedRouter(policy, open_router_state(self._state, scope=name))
+        return SharedRouter(policy, open_router_state(self._state, scope=f"litellm/{name}"))
 
     # --- what litellm's callbacks say --------------------------------------------------------------
 

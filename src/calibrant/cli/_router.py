@@ -32,7 +32,7 @@ TaskFile = Annotated[
     typer.Option("--task", metavar="TASK.toml", help="Take state, scope and settings of its [routing]."),
 ]
 Scope = Annotated[
-    str | None, typer.Option(help="A task's name, or a model group in litellm; by default all there are.")
+    str | None, typer.Option(help="A task's name, or litellm/GROUP; by default all there are.")
 ]
 
 

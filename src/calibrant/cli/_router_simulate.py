@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -80,7 +81,11 @@ class _Result:
         values = {name: value for name, value in asdict(self).items() if value is not None}
         for name in ("regret", "reward"):
             if name in values:
-                values[name] = {key: values[name][key] for key in ("estimate", "lower", "upper", "level")}
+                ends = {key: values[name][key] for key in ("lower", "upper")}
+                values[name] = {
+                    "estimate": values[name]["estimate"],
+                    **{key: end if math.isfinite(end) else None for key, end in ends.items()},
+                }
         return values
 
 
@@ -205,20 +210,19 @@ def _simulated(
     ]
     results.sort(key=lambda result: result.regret.estimate if result.regret else 0.0)
     best = results[0]
-    known = isinstance(source.world, Recording)
+    recorded = isinstance(source.world, Recording)
+    runs = f"mean of {options.seeds:,} runs with its interval" if options.seeds > 1 else "in one run"
     said = [
-        f"Lowest regret: {best.name}, {with_interval(best.regret, ',.1f')} after {count:,} requests, mean of "
-        f"{options.seeds:,} runs"
-        + (f" with its {100 * _LEVEL:g} % interval." if options.seeds > 1 else "; more runs give intervals."),
+        f"Lowest regret: {best.name}, {_sure(best.regret, ',.1f')} after {count:,} requests, {runs}.",
         "Regret is what "
-        + ("the provider that was best over all rows" if known else "the best provider for each request")
+        + ("the provider that was best over all rows" if recorded else "the best provider for each request")
         + " would have earned more; a request earns the quality of its answer"
         + (f" minus {weight:g} times its cost." if weight else "."),
     ]
     changes = [] if isinstance(source.world, Recording) else sorted({one.at for one in source.world.changes})
     return (
         results,
-        regret_chart("regret", [_curve(name, runs) for name, runs in found.items()], changes),
+        regret_chart("regret", [_curve(one.name, found[one.name]) for one in results], changes),
         said,
     )
 
@@ -264,8 +268,8 @@ def _replayed(
     best = results[0]
     said = [
         (
-            f"Highest reward: {best.name}, {with_interval(best.reward)} per request, by replaying "
-            f"{len(rewards_of):,} requests, mean of {options.seeds:,} runs with the interval of one."
+            f"Highest reward: {best.name}, {_sure(best.reward)} per request, by replaying "
+            f"{len(rewards_of):,} requests, mean over {options.seeds:,} seeds."
         ),
         (
             "Only requests at which a strategy chooses the provider that was asked count. That is fair where "
@@ -290,23 +294,30 @@ def _around(estimate: float, errors: Sequence[float]) -> Interval:
 
 
 def _interval(values: Any) -> Interval:  # noqa: ANN401  (an array)
-    if values.size > 1:
-        return paired_mean_interval(values, level=_LEVEL)
-    estimate = float(values[0])
-    return Interval(lower=estimate, upper=estimate, level=_LEVEL, estimate=estimate)
+    return paired_mean_interval(values, level=_LEVEL) if values.size > 1 else _around(float(values[0]), ())
+
+
+def _sure(found: Interval | None, form: str = ".3f") -> str:
+    """Return an estimate, with its interval if there is one."""
+    if found is not None and not math.isfinite(found.upper):
+        return number(found.estimate, form)
+    return with_interval(found, form)
 
 
 def _table(results: Sequence[_Result], providers: Sequence[str]) -> list[list[str]]:
     logged = results[0].matched is not None
-    head = ["strategy", *(["reward", "matched"] if logged else ["regret", "reward", "cost", "latency"])]
+    head = [
+        "strategy",
+        *(["reward", "matched"] if logged else ["regret", "reward", "$ per request", "seconds"]),
+    ]
     rows = []
     for one in results:
         cells = [one.name]
         if logged:
-            cells += [with_interval(one.reward), number(one.matched, ",.0f")]
+            cells += [_sure(one.reward), number(one.matched, ",.0f")]
         else:
             reward = one.reward.estimate if one.reward else None
-            cells += [with_interval(one.regret, ",.1f"), number(reward, ".4f")]
-            cells += [number(one.cost, ".3g"), number(one.latency_seconds, ".3g") + " s"]
+            cells += [_sure(one.regret, ",.1f"), number(reward, ".4f")]
+            cells += [number(one.cost, ".3g"), number(one.latency_seconds, ".3g")]
         rows.append([*cells, *(f"{one.requests[name]:,.0f}" for name in providers)])
     return [[*head, *(f"to {name}" for name in providers)], *rows]

@@ -196,7 +196,7 @@ def reward_chart(identity: str, estimates: Sequence[RewardEstimate]) -> Simulati
         x=lambda value: LEFT + left * (WIDTH - LEFT - RIGHT) + (1.0 - left) * (scale(value) - LEFT),
         y=up(len(estimates) - 0.5, -0.5),
     )
-    frame.axes([(tick, f"{tick:.4g}") for tick in columns[::2]], [], ("mean reward per request", ""))
+    frame.axes([(tick, f"{tick:.4g}") for tick in columns], [], ("mean reward per request", ""))
     for place, one in enumerate(estimates):
         _estimate(frame, place, one)
     return SimulationChart(
