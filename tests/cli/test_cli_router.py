@@ -266,9 +266,10 @@ def test_only_what_was_named_is_forgotten(tmp_path: Path, name: str) -> None:
     assert not (tmp_path / "none.json").exists()
 
 
-def test_others_who_share_the_place_keep_what_they_learnt(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", PLACES)
+def test_others_who_share_the_place_keep_what_they_learnt(tmp_path: Path, name: str) -> None:
     """Whose records are to go has to be said where there are several."""
-    place = tmp_path / "state.json"
+    place = tmp_path / name
     for scope in ("one", "two"):
         learn(ThompsonRouter(["a", "b"]), place, scope=scope)
     assert "several share this place: name one of one, two" in refused("reset", "--state", place)
