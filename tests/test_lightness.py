@@ -61,6 +61,10 @@ def heavy_after(code: str) -> set[str]:
         pytest.param("import calibrant.evaluation", id="evaluation"),
         pytest.param("import calibrant.assembly", id="assembly"),
         pytest.param("import calibrant.cascade", id="cascade"),
+        pytest.param(
+            "from calibrant.routing import *; BanditRouter(['a']); ThompsonRouter(['a']).order()",
+            id="routing",
+        ),
         pytest.param("import calibrant.serving", id="serving"),
         pytest.param(HELP, id="help"),
     ],

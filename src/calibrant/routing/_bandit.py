@@ -215,7 +215,10 @@ class BanditRouter:
         """Return the part of an embedding that is used, of length 1; None where there is none."""
         if embedding is None:
             return None
-        vector = np.asarray(embedding, dtype=np.float64)
+        try:
+            vector = np.asarray(embedding, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"Expected an embedding of numbers, got {embedding!r:.80}.") from error
         if vector.size == 0:
             return None
         if vector.ndim != 1 or vector.size < self._dim:
@@ -226,7 +229,7 @@ class BanditRouter:
         vector = vector[: self._dim]
         if not np.isfinite(vector).all():
             raise ConfigurationError("Expected an embedding of finite numbers, got NaN or infinity.")
-        return unit_vector(vector[: self._dim])
+        return unit_vector(vector)
 
     def _reward(self, arm: int, observation: Observation) -> float | None:
         if not observation.success:

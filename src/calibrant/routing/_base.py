@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from calibrant.core import ConfigurationError, StateError
 from calibrant.routing._protocol import Observation, RoutingRequest, Standing, check_providers
+from calibrant.routing._tallies import read_numbers, write_tallies
 
-__all__ = ["CountingRouter", "stored_numbers"]
+__all__ = ["CountingRouter"]
 
-_VERSION = 1
+_COUNT = "observations"
 
 
 class CountingRouter(ABC):
@@ -91,52 +91,33 @@ class CountingRouter(ABC):
         """Return what it thinks of one provider."""
         return {}
 
-    def _record_of(self, columns: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-        """Return a snapshot that holds a few numbers about every provider."""
-        kept: dict[str, Any] = {}
-        for number, name in enumerate(self._providers):
-            own = {column: values[number] for column, values in columns.items()}
-            kept[name] = {"observations": self._counts[number], **own}
-        return {"version": _VERSION, "strategy": self.strategy, "providers": kept}
+    def _written(self, columns: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+        """Return a snapshot that holds a few numbers about every provider, and the counts."""
+        named = {_COUNT: self._counts, **columns}
+        rows = zip(*named.values(), strict=True)
+        numbers = (dict(zip(named, row, strict=True)) for row in rows)
+        return write_tallies(self.strategy, dict(zip(self._providers, numbers, strict=True)))
 
+    def _read(self, snapshot: Mapping[str, Any] | None, names: Sequence[str]) -> dict[int, dict[str, float]]:
+        """Return what is stored about the providers that are still there, by their number.
 
-def stored_numbers(
-    snapshot: Mapping[str, Any], *, strategy: str, providers: Sequence[str], names: Sequence[str]
-) -> dict[str, dict[str, float]]:
-    """Return the finite numbers that a snapshot holds about the providers that are still there; none if it is empty.
-
-    Raises
-    ------
-    StateError
-        It is of another version or strategy, or a number is missing or not finite.
-    """
-    if not isinstance(snapshot, Mapping):
-        raise StateError(f"Expected the record of a strategy, got {snapshot!r:.80}: reset it.")
-    if not snapshot:
-        return {}
-    found = snapshot.get("version"), snapshot.get("strategy")
-    if found != (_VERSION, strategy):
-        raise StateError(
-            f"Expected a record of version {_VERSION} of the strategy {strategy!r}, got version {found[0]!r:.80} of "
-            f"{found[1]!r:.80}: reset it."
+        Raises
+        ------
+        StateError
+            A number is missing or not finite, or a count is none.
+        """
+        stored = read_numbers(
+            snapshot, strategy=self.strategy, providers=self._providers, names=(_COUNT, *names)
         )
-    kept = snapshot.get("providers")
-    if not isinstance(kept, Mapping):
-        raise StateError(f"Expected numbers by provider, got {kept!r:.80}: reset the record.")
-    return {
-        provider: {name: _number(kept[provider], name, provider) for name in ("observations", *names)}
-        for provider in providers
-        if provider in kept
-    }
+        for provider, values in stored.items():
+            if not isinstance(values[_COUNT], int) or values[_COUNT] < 0:
+                raise StateError(
+                    f"Expected a count as {_COUNT} of {provider!r}, got {values[_COUNT]!r}: reset the state."
+                )
+        return {self._numbers[provider]: values for provider, values in stored.items()}
 
-
-def _number(values: object, name: str, provider: str) -> float:
-    """Return a finite number; observations have to be a count."""
-    value = values.get(name) if isinstance(values, Mapping) else None
-    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if good and name == "observations":
-        good = isinstance(value, int) and value >= 0
-    if not good:
-        kind = "a count" if name == "observations" else "a finite number"
-        raise StateError(f"Expected {kind} as {name} of {provider!r}, got {value!r:.80}: reset the record.")
-    return value  # type: ignore[return-value]
+    def _begin(self, stored: Mapping[int, Mapping[str, float]]) -> None:
+        """Set the counts to what is stored."""
+        self._counts = [
+            int(stored[number][_COUNT]) if number in stored else 0 for number in range(len(self._counts))
+        ]

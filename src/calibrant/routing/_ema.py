@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from calibrant.core import ConfigurationError, StateError
-from calibrant.routing._base import CountingRouter, stored_numbers
+from calibrant.routing._base import CountingRouter
+from calibrant.routing._numbers import check_whole, is_number
 from calibrant.routing._protocol import Observation, RoutingRequest
 
 __all__ = ["EMARouter"]
 
-_SUCCESS = 1.0
-_LATENCY_SECONDS = 0.5
+_START = {"success": 1.0, "latency_seconds": 0.5, "penalty": 0.0}
+_COLUMNS = tuple(_START)
 _SECONDS_PER_SUCCESS = 10.0  # so much latency weighs as much as failing always
 
 
@@ -59,28 +60,11 @@ class EMARouter(CountingRouter):
         rng: np.random.Generator | int | None = None,  # noqa: ARG002
     ) -> None:
         super().__init__(providers)
-        if not isinstance(alpha, int | float) or not 0.0 < alpha <= 1.0:
+        if not is_number(alpha) or not 0.0 < alpha <= 1.0:
             raise ConfigurationError(f"Expected alpha in (0, 1], got {alpha!r}.")
-        if (
-            not isinstance(reorder_interval, int)
-            or isinstance(reorder_interval, bool)
-            or reorder_interval < 0
-        ):
-            raise ConfigurationError(
-                f"Expected reorder_interval to be a whole number of at least 0, got {reorder_interval!r}."
-            )
         self._alpha = float(alpha)
-        self._interval = reorder_interval
-        self._forget()
-
-    def _forget(self) -> None:
-        """Begin without experience."""
-        count = len(self._providers)
-        self._counts = [0] * count
-        self._success, self._latency = [_SUCCESS] * count, [_LATENCY_SECONDS] * count
-        self._penalty = [0.0] * count
-        self._unsorted = 0
-        self._order = list(self._providers)
+        self._interval = check_whole("reorder_interval", reorder_interval, low=0)
+        self.restore(None)
 
     def order(self, request: RoutingRequest | None = None) -> list[str]:  # noqa: ARG002
         """Return all providers as they were sorted last."""
@@ -98,7 +82,7 @@ class EMARouter(CountingRouter):
         keep = 1.0 - alpha
         done, seconds = observation.success, float(observation.latency_seconds)
         if observation.recovered and done:
-            self._success[number], self._latency[number] = _SUCCESS, _LATENCY_SECONDS
+            self._success[number], self._latency[number] = _START["success"], _START["latency_seconds"]
         self._success[number] = (alpha if done else 0.0) + keep * self._success[number]
         self._penalty[number] = alpha * float(observation.penalty) + keep * self._penalty[number]
         if done or seconds > self._latency[number]:
@@ -120,8 +104,8 @@ class EMARouter(CountingRouter):
 
     def snapshot(self) -> dict[str, Any]:
         """Return the averages as JSON values."""
-        columns = {"success": self._success, "latency_seconds": self._latency, "penalty": self._penalty}
-        return self._record_of(columns)
+        averages = (self._success, self._latency, self._penalty)
+        return self._written(dict(zip(_COLUMNS, averages, strict=True)))
 
     def restore(self, snapshot: Mapping[str, Any] | None) -> None:
         """Take over the averages in a snapshot and sort by them; None forgets everything.
@@ -133,26 +117,18 @@ class EMARouter(CountingRouter):
         StateError
             A value is missing, not finite or out of its range; nothing is changed.
         """
-        names = ("success", "latency_seconds", "penalty")
-        stored = (
-            {}
-            if snapshot is None
-            else stored_numbers(snapshot, strategy=self.strategy, providers=self._providers, names=names)
-        )
-        for provider, values in stored.items():
-            if not (0.0 <= values["success"] <= 1.0 and 0.0 <= values["penalty"] <= 1.0) or (
-                values["latency_seconds"] < 0.0
-            ):
+        stored = self._read(snapshot, _COLUMNS)
+        for number, values in stored.items():
+            success, latency, penalty = (values[name] for name in _COLUMNS)
+            if not (0.0 <= success <= 1.0 and latency >= 0.0 and 0.0 <= penalty <= 1.0):
                 raise StateError(
-                    f"Expected success and penalty of {provider!r} in [0, 1] and latency_seconds of at least 0, "
-                    f"got {values}: reset the record."
+                    f"Expected success and penalty of {self._providers[number]!r} in [0, 1] and latency_seconds "
+                    f"of at least 0, got {values}: reset the state."
                 )
-        self._forget()
-        for provider, values in stored.items():
-            number = self._numbers[provider]
-            self._counts[number] = int(values["observations"])
-            self._success[number], self._penalty[number] = values["success"], values["penalty"]
-            self._latency[number] = values["latency_seconds"]
+        self._begin(stored)
+        rows = [stored.get(number, _START) for number in range(len(self._providers))]
+        self._success, self._latency, self._penalty = ([row[name] for row in rows] for name in _COLUMNS)
+        self._order, self._unsorted = list(self._providers), 0
         if self._interval:
             self._sort()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core import ConfigurationError
+from calibrant.routing._numbers import check_real, check_whole, is_number
 from calibrant.routing._protocol import check_providers
 from calibrant.routing._recording import Recording
 
@@ -72,8 +72,8 @@ class Scenario:
     """Invented providers and requests.
 
     Requests are of one kind unless a provider has several probabilities of success. Kinds are equally likely,
-    and a request's context then is the centre of its kind (a direction drawn for every run) plus noise in
-    every direction, of length 1.
+    and a request's context then is the centre of its kind (a direction drawn for every run) plus normal noise in
+    every direction; the sum is brought to length 1.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class Scenario:
     dim : int
         Size of the contexts, at least 1.
     noise : float
-        Length of the noise over that of a centre, finite and at least 0.
+        Root mean square length of the noise over the length of a centre, finite and at least 0.
 
     Raises
     ------
@@ -100,12 +100,8 @@ class Scenario:
 
     def __post_init__(self) -> None:
         names = check_providers([provider.name for provider in self.providers])
-        if not isinstance(self.dim, int) or self.dim < 1:
-            raise ConfigurationError(f"Expected dim of at least 1, got {self.dim!r}.")
-        if not 0.0 <= self.noise < np.inf:
-            raise ConfigurationError(
-                f"Expected noise to be a finite number of at least 0, got {self.noise!r}."
-            )
+        object.__setattr__(self, "dim", check_whole("dim", self.dim, low=1))
+        check_real("noise", self.noise)
         for change in self.changes:
             if change.provider not in names or not isinstance(change.at, int) or change.at < 0:
                 raise ConfigurationError(
@@ -183,17 +179,10 @@ def _check_numbers(who: str, stated: SimulatedProvider | Change) -> None:
             continue
         numbers = np.atleast_1d(np.asarray(value, dtype=object))
         good = numbers.ndim == 1 and numbers.size > 0 and (name == "success" or numbers.size == 1)
-        if not good or not all(_is_in(number, most) for number in numbers):
+        if not good or not all(is_number(number) and 0.0 <= number <= most for number in numbers):
             raise ConfigurationError(
                 f"Expected {name} of {who!r} in [0, {most:g}] and finite, got {value!r}."
             )
-
-
-def _is_in(number: object, most: float) -> bool:
-    """Return whether something is a finite number in [0, most]."""
-    if isinstance(number, bool) or not isinstance(number, int | float):
-        return False
-    return 0.0 <= number <= most and math.isfinite(number)
 
 
 def _by_kind(value: float | Sequence[float], kind: NDArray[np.int64]) -> Array:

@@ -231,7 +231,8 @@ def _play(router: Router, rows: Recording) -> NDArray[np.intp]:
     plain = RoutingRequest()
     for row, outcomes in enumerate(success):
         context = None if rows.contexts is None else rows.contexts[row]
-        provider = router.order(plain if context is None else RoutingRequest(embedding=context))[0]
+        request = plain if context is None else RoutingRequest(embedding=context)
+        provider = router.order(request)[0]
         number = chosen[row] = numbers[provider]
         done, worth, price = outcomes[number], quality[row][number], cost[row][number]
         if done != done:  # noqa: PLR0124 (NaN: this provider was not asked)
@@ -244,6 +245,7 @@ def _play(router: Router, rows: Recording) -> NDArray[np.intp]:
                 quality=worth * done if worth == worth else None,  # noqa: PLR0124
                 cost=price if price == price else None,  # noqa: PLR0124
                 context=context,
+                request=request,
             )
         )
     return chosen

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 
 from calibrant.core import ConfigurationError
-from calibrant.routing._base import CountingRouter, stored_numbers
+from calibrant.routing._base import CountingRouter
+from calibrant.routing._numbers import is_number
 from calibrant.routing._protocol import Observation, RoutingRequest
 
 __all__ = ["ThompsonRouter"]
 
+_START = {"alpha": 1.0, "beta": 1.0}
 _LEAST, _MOST = 0.5, 1e9
 _RATE_LIMIT_WEIGHT = 2.0
 _LEVEL = 0.95
@@ -62,17 +64,13 @@ class ThompsonRouter(CountingRouter):
         rng: np.random.Generator | int | None = None,
     ) -> None:
         super().__init__(providers)
-        if not isinstance(decay, int | float) or not 0.0 < decay <= 1.0:
+        if not is_number(decay) or not 0.0 < decay <= 1.0:
             raise ConfigurationError(f"Expected decay in (0, 1], got {decay!r}.")
         self._decay = float(decay)
         self._rng = np.random.default_rng(rng)
-        self._forget()
-
-    def _forget(self) -> None:
-        """Begin without experience."""
-        count = len(self._providers)
-        self._counts = [0] * count
-        self._alpha, self._beta = [1.0] * count, [1.0] * count
+        self._alpha: list[float]
+        self._beta: list[float]
+        self.restore(None)
 
     def order(self, request: RoutingRequest | None = None) -> list[str]:  # noqa: ARG002
         """Return all providers by a sample of each, the highest first."""
@@ -101,7 +99,7 @@ class ThompsonRouter(CountingRouter):
 
     def snapshot(self) -> dict[str, Any]:
         """Return the parameters of the distributions as JSON values."""
-        return self._record_of({"alpha": self._alpha, "beta": self._beta})
+        return self._written({"alpha": self._alpha, "beta": self._beta})
 
     def restore(self, snapshot: Mapping[str, Any] | None) -> None:
         """Take over the parameters in a snapshot, brought into [0.5, 1e9]; None forgets everything.
@@ -113,18 +111,11 @@ class ThompsonRouter(CountingRouter):
         StateError
             A value is missing or not finite; nothing is changed.
         """
-        stored = (
-            {}
-            if snapshot is None
-            else stored_numbers(
-                snapshot, strategy=self.strategy, providers=self._providers, names=("alpha", "beta")
-            )
-        )
-        self._forget()
-        for provider, values in stored.items():
-            number = self._numbers[provider]
-            self._counts[number] = int(values["observations"])
-            self._alpha[number], self._beta[number] = _within(values["alpha"]), _within(values["beta"])
+        stored = self._read(snapshot, tuple(_START))
+        self._begin(stored)
+        rows = [stored.get(number, _START) for number in range(len(self._providers))]
+        self._alpha = [_within(row["alpha"]) for row in rows]
+        self._beta = [_within(row["beta"]) for row in rows]
 
     def _values(self, number: int) -> dict[str, float]:
         from scipy.special import betaincinv  # noqa: PLC0415 (slow to load, needed for display only)

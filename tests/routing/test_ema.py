@@ -1,0 +1,272 @@
+"""Moving averages of success and latency."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calibrant.core import ConfigurationError, StateError
+from calibrant.routing import EMARouter, Observation
+
+NAMES = ["a", "b", "c"]
+
+
+def seen(provider: str, *, success: bool = True, seconds: float = 0.5, **more: Any) -> Observation:
+    """Return what came of a call."""
+    return Observation(provider=provider, success=success, latency_seconds=seconds, **more)
+
+
+def values(router: EMARouter, provider: str) -> dict[str, float]:
+    """Return what a router thinks of a provider."""
+    return dict(next(one.values for one in router.standings() if one.provider == provider))
+
+
+observations = st.lists(
+    st.builds(
+        lambda provider, success, limited, seconds, penalty, recovered: seen(
+            provider,
+            success=success,
+            seconds=seconds,
+            rate_limited=limited and not success,
+            penalty=penalty,
+            recovered=recovered and success,
+        ),
+        st.sampled_from(NAMES),
+        st.booleans(),
+        st.booleans(),
+        st.floats(0.0, 60.0),
+        st.floats(0.0, 1.0),
+        st.booleans(),
+    ),
+    max_size=60,
+)
+
+
+def test_a_provider_that_was_never_asked_keeps_its_start_everywhere() -> None:
+    """Success 1, half a second, no penalty: 0.95, before and after others were asked and the state came back."""
+    start = {"success": 1.0, "latency_seconds": 0.5, "penalty": 0.0, "score": 0.95}
+    router = EMARouter(NAMES)
+    for _ in range(25):
+        router.record(seen("a", success=False))
+    assert values(router, "b") == pytest.approx(start, abs=1e-15)
+    router.restore(router.snapshot())
+    assert values(router, "b") == pytest.approx(start, abs=1e-15)
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.5, 1.0])
+def test_averages_weigh_what_came_by_its_age(alpha: float) -> None:
+    """The newest by alpha, every older one by (1 - alpha) times less, the start by what is left."""
+    rng = np.random.default_rng(1)
+    seconds, penalties = rng.uniform(0, 3, 40), rng.uniform(0, 1, 40)
+    router = EMARouter(NAMES, alpha=alpha)
+    for second, penalty in zip(seconds, penalties, strict=True):
+        router.record(seen("b", seconds=float(second), penalty=float(penalty)))
+    weights = alpha * (1 - alpha) ** np.arange(40)[::-1]
+    rest = (1 - alpha) ** 40
+    found = values(router, "b")
+    latency, penalty = weights @ seconds + rest * 0.5, weights @ penalties
+    assert found["latency_seconds"] == pytest.approx(latency)
+    assert found["penalty"] == pytest.approx(penalty)
+    assert found["success"] == pytest.approx(1.0)
+    assert found["score"] == pytest.approx(1.0 - latency / 10 - penalty)
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_failures_and_rate_limits_lower_the_average_of_success_alike(limited: bool) -> None:
+    """Three of them leave 0.9 to the third power."""
+    router = EMARouter(NAMES)
+    for _ in range(3):
+        router.record(seen("a", success=False, rate_limited=limited))
+    assert values(router, "a")["success"] == pytest.approx(0.9**3)
+
+
+def test_failing_fast_is_not_being_fast_but_failing_slowly_is_being_slow() -> None:
+    """A refused connection leaves the latency, a timeout raises it."""
+    router = EMARouter(NAMES)
+    router.record(seen("a", success=False, seconds=0.001))
+    assert values(router, "a")["latency_seconds"] == 0.5
+    router.record(seen("a", success=False, seconds=30.0))
+    assert values(router, "a")["latency_seconds"] == pytest.approx(0.9 * 0.5 + 0.1 * 30.0)
+
+
+@given(before=observations, penalty=st.floats(0.01, 1.0), success=st.booleans())
+def test_a_penalty_always_lowers_the_score(before: list[Observation], penalty: float, success: bool) -> None:
+    """Also one that is negative already."""
+    with_it, without = EMARouter(NAMES), EMARouter(NAMES)
+    for one in before:
+        with_it.record(one)
+        without.record(one)
+    with_it.record(seen("a", success=success, seconds=40.0, penalty=penalty))
+    without.record(seen("a", success=success, seconds=40.0))
+    assert values(with_it, "a")["score"] < values(without, "a")["score"]
+
+
+def test_negative_scores_are_reached() -> None:
+    """Slow and failing: the case in which multiplying with a penalty would help the provider."""
+    router = EMARouter(NAMES)
+    for _ in range(50):
+        router.record(seen("a", success=False, seconds=40.0))
+    score = values(router, "a")["score"]
+    assert score < -1.0
+    router.record(seen("a", success=False, seconds=0.1, penalty=1.0))
+    assert values(router, "a")["score"] < score - 0.09
+
+
+def test_providers_are_sorted_after_every_interval_and_not_before() -> None:
+    """The fourth observation sorts, then the eighth."""
+    router = EMARouter(NAMES, reorder_interval=4)
+    for number in range(8):
+        assert router.order() == (NAMES if number < 4 else ["b", "c", "a"])
+        router.record(seen("a" if number < 4 else "b", success=False))
+    # Four failures each: equal scores stand as declared, behind the one that was never asked.
+    assert router.order() == ["c", "a", "b"]
+
+
+def test_an_interval_of_nought_never_sorts() -> None:
+    """Neither by observations nor by what was stored."""
+    router = EMARouter(NAMES, reorder_interval=0)
+    for _ in range(100):
+        router.record(seen("a", success=False))
+    assert router.order() == NAMES
+    router.restore(router.snapshot())
+    assert router.order() == NAMES
+
+
+def test_restoring_begins_a_new_interval() -> None:
+    """What was recorded before it does not count towards the next sort."""
+    router = EMARouter(NAMES, reorder_interval=3)
+    for _ in range(2):
+        router.record(seen("a", success=False))
+    router.restore(None)
+    for number in range(3):
+        assert router.order() == NAMES, number
+        router.record(seen("a", success=False))
+    assert router.order() == ["b", "c", "a"]
+
+
+def test_equal_scores_stand_as_declared() -> None:
+    """Whoever was asked."""
+    router = EMARouter(["z", "y", "x", "w"], reorder_interval=1)
+    router.record(seen("x"))
+    assert router.order() == ["z", "y", "x", "w"]
+    router.record(seen("y", success=False))
+    assert router.order() == ["z", "x", "w", "y"]
+
+
+def test_the_first_answer_after_an_outage_starts_afresh() -> None:
+    """A provider that failed slowly and came back is first again, though nobody would have tried it."""
+    router = EMARouter(NAMES, reorder_interval=1)
+    for _ in range(40):
+        router.record(seen("a", success=False, seconds=30.0))
+    for name in ("b", "c"):
+        router.record(seen(name, seconds=0.6))
+    assert router.order() == ["b", "c", "a"]
+    router.record(seen("a", seconds=0.3, recovered=True))
+    found = values(router, "a")
+    assert found["success"] == 1.0
+    assert found["latency_seconds"] == pytest.approx(0.9 * 0.5 + 0.1 * 0.3)
+    assert router.order() == ["a", "b", "c"]
+
+
+def test_a_trial_that_failed_is_no_recovery() -> None:
+    """The provider stays where it is."""
+    router = EMARouter(NAMES)
+    for _ in range(10):
+        router.record(seen("a", success=False))
+    router.record(seen("a", success=False, recovered=True))
+    assert values(router, "a")["success"] == pytest.approx(0.9**11)
+
+
+def test_quality_cost_and_context_change_nothing() -> None:
+    """An escalation for quality leaves no trace."""
+    plain, told = EMARouter(NAMES), EMARouter(NAMES)
+    plain.record(seen("a"))
+    told.record(seen("a", quality=0.0, cost=9.0, context=np.ones(64)))
+    assert plain.snapshot() == told.snapshot()
+
+
+@given(first=observations, second=observations, alpha=st.sampled_from([0.1, 0.7]))
+def test_a_router_restored_from_json_goes_on_as_the_first_would(
+    first: list[Observation], second: list[Observation], alpha: float
+) -> None:
+    """To the last bit, and sorted."""
+    one, other = EMARouter(NAMES, alpha=alpha), EMARouter(NAMES, alpha=alpha, reorder_interval=1)
+    for each in first:
+        one.record(each)
+    other.restore(json.loads(json.dumps(one.snapshot())))
+    scores = {name: values(one, name)["score"] for name in NAMES}
+    assert other.order() == sorted(NAMES, key=lambda name: -scores[name])
+    for each in second:
+        one.record(each)
+        other.record(each)
+    assert one.snapshot() == other.snapshot()
+    assert one.standings() == other.standings()
+
+
+def test_numpy_numbers_are_stored_as_plain_ones() -> None:
+    """A snapshot is JSON whatever the observations were made of."""
+    router = EMARouter(NAMES)
+    router.record(seen("a", success=np.True_, seconds=np.float32(0.25), penalty=np.float32(0.5)))  # type: ignore[arg-type]
+    assert json.loads(json.dumps(router.snapshot())) == router.snapshot()
+
+
+def test_removed_providers_are_left_out_and_new_ones_begin_fresh() -> None:
+    """The state follows the configuration."""
+    old = EMARouter(["a", "gone"])
+    old.record(seen("a", success=False))
+    old.record(seen("gone"))
+    router = EMARouter(["new", "a"])
+    router.restore(old.snapshot())
+    assert router.order() == ["new", "a"]
+    assert [one.observations for one in router.standings()] == [0, 1]
+    assert list(router.snapshot()["providers"]) == ["new", "a"]
+
+
+@pytest.mark.parametrize("nothing", [None, {}])
+def test_nothing_stored_is_no_experience(nothing: dict[str, Any] | None) -> None:
+    """Counts, averages and order are as at the start."""
+    router = EMARouter(NAMES, reorder_interval=1)
+    router.record(seen("a", success=False))
+    router.restore(nothing)
+    assert router.order() == NAMES
+    assert router.snapshot() == EMARouter(NAMES).snapshot()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("success", value) for value in (-0.1, 1.1, float("nan"), None, "1", True, [1.0])),
+        *(("latency_seconds", value) for value in (-0.1, float("inf"), None, 10**400)),
+        *(("penalty", value) for value in (-0.1, 1.1, float("nan"))),
+        *(("observations", value) for value in (-1, 1.5, None, True, float("nan"))),
+    ],
+)
+def test_damaged_numbers_are_refused_and_nothing_changes(field: str, value: Any) -> None:
+    """The message names the field or the range."""
+    router = EMARouter(NAMES)
+    router.record(seen("a", success=False))
+    before = router.snapshot()
+    damaged = json.loads(json.dumps(before))
+    damaged["providers"]["b"][field] = value
+    with pytest.raises(StateError, match=field):
+        router.restore(damaged)
+    assert router.snapshot() == before
+
+
+@pytest.mark.parametrize("alpha", [0.0, -0.1, 1.1, float("nan"), "0.1", None])
+def test_an_alpha_that_is_no_weight_is_refused(alpha: Any) -> None:
+    """It is in (0, 1]."""
+    with pytest.raises(ConfigurationError, match=r"alpha in \(0, 1\]"):
+        EMARouter(NAMES, alpha=alpha)
+
+
+@pytest.mark.parametrize("interval", [-1, 1.5, "10", None, True])
+def test_an_interval_that_is_no_count_is_refused(interval: Any) -> None:
+    """It is a whole number from 0 on."""
+    with pytest.raises(ConfigurationError, match="reorder_interval"):
+        EMARouter(NAMES, reorder_interval=interval)

@@ -1,0 +1,58 @@
+"""Declared orders and the table from task to provider."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from calibrant.core import ConfigurationError, StateError
+from calibrant.routing import FixedRouter, Observation, RoutingRequest, TaskRouter
+
+NAMES = ["a", "b", "c"]
+
+
+def test_the_declared_order_stays_whatever_happens() -> None:
+    """Failures are counted, and change nothing."""
+    router = FixedRouter(NAMES)
+    for _ in range(5):
+        router.record(Observation(provider="a", success=False, latency_seconds=1.0))
+    assert router.order(RoutingRequest(task="x")) == NAMES
+    assert [(one.provider, one.observations, dict(one.values)) for one in router.standings()] == [
+        ("a", 5, {}),
+        ("b", 0, {}),
+        ("c", 0, {}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("task", "order"),
+    [("t", ["c", "a", "b"]), ("u", ["a", "b", "c"]), ("other", NAMES), ("", NAMES), (None, NAMES)],
+)
+def test_the_tasks_provider_comes_first_and_the_others_as_declared(
+    task: str | None, order: list[str]
+) -> None:
+    """No task, or one that is not in the table, keeps the declared order."""
+    router = TaskRouter(NAMES, tasks={"t": "c", "u": "a"})
+    assert router.order(RoutingRequest(task=task)) == order
+    assert router.order() == NAMES
+
+
+@pytest.mark.parametrize("tasks", [{"t": "d"}, {"t": "a", "u": None}, {"t": ["a"]}, ["t"], "t", None])
+def test_a_table_that_names_no_provider_is_refused(tasks: Any) -> None:
+    """Not passed over in silence."""
+    with pytest.raises(ConfigurationError, match=r"^Expected (the provider of task|a table)"):
+        TaskRouter(NAMES, tasks=tasks)
+
+
+def test_nothing_is_kept() -> None:
+    """The snapshot is empty; an empty one leaves the counts, None forgets them, anything else is foreign."""
+    router = FixedRouter(NAMES)
+    router.record(Observation(provider="b", success=True, latency_seconds=1.0))
+    assert router.snapshot() == {}
+    router.restore({})
+    assert [one.observations for one in router.standings()] == [0, 1, 0]
+    with pytest.raises(StateError, match="'none'"):
+        router.restore({"version": 1})
+    router.restore(None)
+    assert [one.observations for one in router.standings()] == [0, 0, 0]

@@ -1,0 +1,182 @@
+"""LinUCB against the closed form of its recursion, solved from all records at once."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from calibrant.routing._linucb import LEAST_RIDGE, LinUCB
+
+Array = NDArray[np.float64]
+
+
+def unit_rows(rng: np.random.Generator, rows: int, dim: int) -> Array:
+    """Return directions with something in common, as embeddings have."""
+    found = rng.normal(size=(rows, dim)) + 1.0
+    return np.asarray(found / np.linalg.norm(found, axis=1, keepdims=True))
+
+
+def ridges(arms: list[int], *, count: int, dim: int, decay: float) -> Array:
+    """Return the share of the identity that each arm has left, followed record by record."""
+    ridge, since = np.ones(count), np.zeros(count)
+    for arm in arms:
+        ridge = ridge * decay
+        due = (ridge < 0.5) | (since >= dim)
+        ridge[due], since[due] = 1.0, 0.0
+        since[arm] += 1
+    return ridge
+
+
+def closed_form(
+    contexts: Array, arms: list[int], rewards: Array, *, count: int, decay: float
+) -> tuple[Array, Array]:
+    """Return A and b of every arm from all records, without any recursion but the ridge's."""
+    g = decay ** (1.0 / count)
+    dim = contexts.shape[1]
+    ages = np.arange(len(arms))[::-1]
+    ridge = ridges(arms, count=count, dim=dim, decay=g)
+    matrices, vectors = np.empty((count, dim, dim)), np.empty((count, dim))
+    for arm in range(count):
+        mine = np.array(arms) == arm
+        weighted = contexts[mine] * (g ** ages[mine])[:, None]
+        matrices[arm] = ridge[arm] * np.eye(dim) + weighted.T @ contexts[mine]
+        vectors[arm] = weighted.T @ rewards[mine]
+    return matrices, vectors
+
+
+def played(
+    records: int, *, dim: int, count: int, decay: float, seed: int, alpha: float = 1.0
+) -> tuple[LinUCB, Array, Array, Array]:
+    """Return a model that has chosen and learnt, a fresh direction, and the closed form's A and b."""
+    rng = np.random.default_rng(seed)
+    model = LinUCB(arms=count, dim=dim, alpha=alpha, decay=decay)
+    contexts = unit_rows(rng, records + 1, dim)
+    rewards = rng.uniform(-1.0, 1.0, records)
+    arms: list[int] = []
+    for context, reward in zip(contexts[:-1], rewards, strict=True):
+        arm = int(np.argmax(model.scores(context))) if rng.random() < 0.8 else int(rng.integers(count))
+        model.learn(arm, context, float(reward))
+        arms.append(arm)
+    matrices, vectors = closed_form(contexts[:-1], arms, rewards, count=count, decay=decay)
+    return model, contexts[-1], matrices, vectors
+
+
+def solved(matrices: Array, vectors: Array) -> Array:
+    """Return the coefficients of every arm."""
+    return np.asarray(np.linalg.solve(matrices, vectors[..., None])[..., 0])
+
+
+class TestClosedForm:
+    @pytest.mark.parametrize("decay", [0.99, 1.0, 0.9, 0.3])
+    @pytest.mark.parametrize(("dim", "count"), [(16, 5), (3, 2), (1, 1)])
+    def test_matrices_coefficients_and_scores_are_those_of_all_records(
+        self, dim: int, count: int, decay: float
+    ) -> None:
+        """After 2,000 records, to 1e-8; numpy.linalg.solve is the judge."""
+        model, x, matrices, vectors = played(2_000, dim=dim, count=count, decay=decay, seed=1)
+        theta = solved(matrices, vectors)
+        widths = np.sqrt([x @ np.linalg.solve(a, x) for a in matrices])
+        np.testing.assert_allclose(model.matrices(), matrices, rtol=0, atol=1e-8)
+        np.testing.assert_allclose(model.theta(), theta, rtol=0, atol=1e-8)
+        np.testing.assert_allclose(model.scores(x), theta @ x + widths, rtol=0, atol=1e-8)
+
+    def test_ten_thousand_records_with_decay(self) -> None:
+        """At the defaults: dim 64, five arms, decay 0.99; and the matrix stays well conditioned."""
+        model, _, matrices, vectors = played(10_000, dim=64, count=5, decay=0.99, seed=2)
+        np.testing.assert_allclose(model.theta(), solved(matrices, vectors), rtol=0, atol=1e-8)
+        most = 1.0 / (1.0 - 0.99**0.2)  # the sum of all weights
+        assert np.linalg.cond(model.matrices()).max() < 1.0 + most / LEAST_RIDGE
+
+    @given(
+        seed=st.integers(0, 2**32 - 1),
+        dim=st.integers(1, 8),
+        count=st.integers(1, 4),
+        decay=st.floats(1e-6, 1.0),
+        records=st.integers(0, 60),
+    )
+    def test_any_history(self, seed: int, dim: int, count: int, decay: float, records: int) -> None:
+        """Whatever is played, decays, or is refactorised when."""
+        model, _, matrices, vectors = played(records, dim=dim, count=count, decay=decay, seed=seed)
+        np.testing.assert_allclose(model.matrices(), matrices, rtol=0, atol=1e-9)
+        np.testing.assert_allclose(model.theta(), solved(matrices, vectors), rtol=0, atol=1e-9)
+
+    def test_with_the_whole_ridge_it_is_decay_towards_the_identity(self) -> None:
+        """A <- I + d (A - I) + x x', b <- d b + r x; the ridge is put back at every other record."""
+        decay = 0.6  # below 1/2 after two
+        model = LinUCB(arms=1, dim=4, alpha=1.0, decay=decay)
+        a, b = np.eye(4), np.zeros(4)
+        for number, context in enumerate(unit_rows(np.random.default_rng(0), 41, 4)):
+            model.learn(0, context, 0.5)
+            a = np.eye(4) + decay * (a - np.eye(4)) + np.outer(context, context)
+            b = decay * b + 0.5 * context
+            if number % 2 == 1:
+                np.testing.assert_allclose(model.matrices()[0], a, atol=1e-12)
+                np.testing.assert_allclose(model.theta()[0], np.linalg.solve(a, b), atol=1e-12)
+
+
+class TestForgetting:
+    def test_never_takes_more_than_half_of_the_ridge(self) -> None:
+        """So that no direction's variance looks more than twice as large as it is."""
+        for decay, arm in itertools.product((0.99, 0.5, 1e-300), (0, 1)):
+            model = LinUCB(arms=2, dim=3, alpha=1.0, decay=decay)
+            for context in unit_rows(np.random.default_rng(3), 50, 3):
+                model.learn(arm, context, 1.0)
+                assert np.linalg.eigvalsh(model.matrices()).min() >= LEAST_RIDGE - 1e-12
+
+    def test_widens_the_bound_of_an_arm_nobody_plays_until_it_is_as_at_first(self) -> None:
+        """So it is tried again; its coefficients stay until the ridge is put back, and fade in the end."""
+        model = LinUCB(arms=2, dim=2, alpha=1.0, decay=0.99)
+        x = np.array([1.0, 0.0])
+        model.learn(0, x, 0.9)
+        theta, score = model.theta()[0].copy(), model.scores(x)[0]
+        model.learn(1, x, 0.5)
+        np.testing.assert_allclose(model.theta()[0], theta, rtol=1e-12)
+        assert model.scores(x)[0] > score
+        for _ in range(5_000):
+            model.learn(1, x, 0.5)
+        np.testing.assert_allclose(model.theta()[0], 0.0, atol=1e-8)
+        assert model.scores(x)[0] >= 1.0 - 1e-8
+
+    def test_at_one_nothing_is_forgotten(self) -> None:
+        """A is I plus all contexts."""
+        model = LinUCB(arms=1, dim=2, alpha=0.0, decay=1.0)
+        x = np.array([0.6, 0.8])
+        for _ in range(1_000):
+            model.learn(0, x, 1.0)
+        np.testing.assert_allclose(model.matrices()[0], np.eye(2) + 1_000 * np.outer(x, x), rtol=1e-12)
+
+
+class TestScores:
+    def test_at_first_are_alpha_for_every_arm_and_direction(self) -> None:
+        """The prior knows no reward, and the width of I is 1."""
+        model = LinUCB(arms=3, dim=5, alpha=0.7, decay=0.99)
+        np.testing.assert_allclose(model.scores(unit_rows(np.random.default_rng(0), 1, 5)[0]), 0.7)
+        np.testing.assert_allclose(model.widths(), 0.7)
+
+    def test_widths_are_the_root_mean_square_over_directions(self) -> None:
+        """Checked with many random directions."""
+        model, _, matrices, _ = played(100, dim=4, count=2, decay=0.95, seed=4, alpha=2.0)
+        directions = np.random.default_rng(5).normal(size=(100_000, 4))
+        directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+        for width, a in zip(model.widths(), matrices, strict=True):
+            squares = 4.0 * np.einsum("nd,nd->n", directions @ np.linalg.inv(a), directions)
+            assert width == pytest.approx(np.sqrt(squares.mean()), rel=0.01)
+
+
+def test_an_arm_can_be_carried_over_to_another_model() -> None:
+    """Which goes on as the first one does."""
+    model, x, _, _ = played(333, dim=6, count=3, decay=0.97, seed=6)
+    copy = LinUCB(arms=3, dim=6, alpha=1.0, decay=0.97)
+    for arm in range(3):
+        ridge, updates, gram, response = model.arm(arm)
+        copy.set_arm(arm, ridge=ridge, updates=updates, gram=gram, response=response)
+    for number, context in enumerate(unit_rows(np.random.default_rng(7), 50, 6)):
+        model.learn(number % 3, context, 0.3)
+        copy.learn(number % 3, context, 0.3)
+    np.testing.assert_allclose(copy.scores(x), model.scores(x), rtol=1e-12)
+    np.testing.assert_array_equal(copy.matrices(), model.matrices())

@@ -1,0 +1,168 @@
+"""The seam of the strategies: providers, observations, and the way of one request."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calibrant.core import ConfigurationError
+from calibrant.routing import (
+    BanditRouter,
+    EMARouter,
+    EpsilonGreedy,
+    FixedRouter,
+    Ladder,
+    Observation,
+    RoundRobin,
+    Router,
+    TaskRouter,
+    ThompsonRouter,
+)
+from calibrant.routing._protocol import check_providers
+
+ROUTERS = [
+    pytest.param(FixedRouter, {}, "none", id="none"),
+    pytest.param(TaskRouter, {"tasks": {}}, "task", id="task"),
+    pytest.param(EMARouter, {}, "ema", id="ema"),
+    pytest.param(ThompsonRouter, {}, "thompson", id="thompson"),
+    pytest.param(BanditRouter, {}, "bandit", id="bandit"),
+    pytest.param(RoundRobin, {}, "round-robin", id="round-robin"),
+    pytest.param(EpsilonGreedy, {}, "epsilon-greedy", id="epsilon-greedy"),
+]
+
+
+@pytest.mark.parametrize(("kind", "options", "strategy"), ROUTERS)
+def test_every_strategy_keeps_the_protocol(kind: Any, options: dict[str, Any], strategy: str) -> None:
+    """It is made of providers and a randomness, orders all of them, learns, and shows what it thinks."""
+    router = kind(providers=["b", "a", "c"], rng=np.random.default_rng(0), **options)
+    assert isinstance(router, Router)
+    assert router.strategy == strategy
+    assert router.providers == ("b", "a", "c")
+    for number in range(30):
+        order = router.order()
+        assert sorted(order) == ["a", "b", "c"]
+        router.record(Observation(provider=order[0], success=number % 3 > 0, latency_seconds=0.1))
+    assert [standing.provider for standing in router.standings()] == ["b", "a", "c"]
+    with pytest.raises(ConfigurationError, match="b, a, c"):
+        router.record(Observation(provider="d", success=True, latency_seconds=0.1))
+
+
+@pytest.mark.parametrize(("kind", "options", "strategy"), ROUTERS)
+def test_an_order_belongs_to_who_asked(kind: Any, options: dict[str, Any], strategy: str) -> None:
+    """Changing it changes no later one."""
+    router = kind(["a", "b", "c"], **options)
+    router.order().clear()
+    assert len(router.order()) == 3
+    assert router.strategy == strategy
+
+
+@pytest.mark.parametrize(("kind", "options", "strategy"), ROUTERS)
+def test_a_single_provider_is_always_first(kind: Any, options: dict[str, Any], strategy: str) -> None:
+    """There is nothing to choose."""
+    router = kind(["only"], **options)
+    router.record(Observation(provider="only", success=False, latency_seconds=9.0))
+    assert router.order() == ["only"]
+    assert router.strategy == strategy
+
+
+@pytest.mark.parametrize(("kind", "options", "strategy"), ROUTERS)
+@pytest.mark.parametrize("providers", [[], "ab", ["a", "a"], ["a", ""], ["a", "  "], ["a", None], [3]])
+def test_providers_that_cannot_be_told_apart_are_refused(
+    kind: Any, options: dict[str, Any], strategy: str, providers: Any
+) -> None:
+    """None, one twice, or what is no name, whatever the strategy."""
+    with pytest.raises(ConfigurationError, match=r"^Expected (a list|at least one|the name|every provider)"):
+        kind(providers, **options)
+    assert strategy
+
+
+def test_the_doubled_providers_are_named() -> None:
+    """All of them, once."""
+    with pytest.raises(ConfigurationError, match="got a, b more than once"):
+        check_providers(["b", "a", "b", "a", "c", "a"])
+
+
+GOOD: dict[str, Any] = {"provider": "a", "success": True, "latency_seconds": 0.0}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"latency_seconds": value} for value in (-0.1, math.nan, math.inf, None, "1", [1.0], 1j)),
+        *({"quality": value} for value in (-0.1, 1.1, math.nan, "7/10", [0.5], np.array([0.1, 0.2]))),
+        *({"cost": value} for value in (-1e-9, math.nan, math.inf, "free")),
+        *({"penalty": value} for value in (-0.1, 1.1, math.nan, None, "high")),
+        {"success": True, "rate_limited": True},
+        {"provider": ["a"]},
+        {"provider": None},
+    ],
+    ids=str,
+)
+def test_an_observation_that_cannot_be_is_refused(change: dict[str, Any]) -> None:
+    """Out of range, not finite or no number: a configuration error that shows the value."""
+    with pytest.raises(ConfigurationError, match="Expected"):
+        Observation(**GOOD | change)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"quality": 0.0, "cost": 0.0, "penalty": 0.0},
+        {"quality": 1.0, "penalty": 1.0},
+        {"quality": np.float32(0.5), "latency_seconds": np.float64(3.0), "cost": np.int64(2)},
+        {"success": False, "rate_limited": True},
+        {"latency_seconds": 1e300},
+    ],
+)
+def test_an_observation_at_the_ends_of_the_ranges_is_taken(change: dict[str, Any]) -> None:
+    """The ends belong to the ranges; numpy's numbers are numbers."""
+    Observation(**GOOD | change)
+
+
+answers = st.lists(
+    st.tuples(st.none() | st.sampled_from([0.0, 0.2, 0.4, 0.5, 0.6, 1.0]), st.integers(0, 50)),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(
+    answers=answers,
+    threshold=st.sampled_from([0.0, 0.5, 0.55, 1.0]),
+    escalations=st.none() | st.integers(0, 4),
+    tokens=st.none() | st.integers(1, 120),
+)
+def test_a_ladder_ends_as_it_must(
+    answers: list[tuple[float | None, int]], threshold: float, escalations: int | None, tokens: int | None
+) -> None:
+    """At the first answer that is good enough, when its means are used up, and with the best answer in hand."""
+    ladder = Ladder(threshold=threshold, max_escalations=escalations, max_tokens=tokens)
+    judged: list[float | None] = []
+    used, ended = 0, False
+    for quality, size in answers:
+        ended = ladder.settles(quality, tokens=size)
+        judged.append(quality)
+        used += size
+        good = quality is None or quality >= threshold
+        out_of_steps = escalations is not None and len(judged) > escalations
+        out_of_tokens = tokens is not None and used >= tokens
+        assert ladder.accepted == good
+        assert ended == (good or out_of_steps or out_of_tokens)
+        worth = [math.inf if one is None else one for one in judged]
+        assert ladder.best == (len(judged) - 1 if good else worth.index(max(worth)))
+        if ended:
+            break
+    rejections = len(judged) - ended
+    assert escalations is None or rejections <= escalations
+
+
+def test_a_ladder_that_was_never_used_has_no_answer() -> None:
+    """Where every call failed there is nothing to take."""
+    ladder = Ladder(threshold=0.5)
+    assert ladder.best is None
+    assert not ladder.accepted

@@ -1,0 +1,537 @@
+"""Scenarios, recordings, regret, and the estimate from logs of one provider per request."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from calibrant.core import ConfigurationError
+from calibrant.routing import (
+    BanditRouter,
+    Change,
+    EMARouter,
+    EpsilonGreedy,
+    FixedRouter,
+    Observation,
+    Recording,
+    RoundRobin,
+    Router,
+    RouterFactory,
+    RoutingRequest,
+    Scenario,
+    SimulatedProvider,
+    SimulatedRuns,
+    ThompsonRouter,
+    replay,
+    simulate,
+)
+
+NAMES = ("a", "b", "c")
+FIVE = ("v", "w", "x", "y", "z")
+NAN = math.nan
+
+
+def providers(*success: Any, names: Sequence[str] = NAMES) -> list[SimulatedProvider]:
+    """Return providers with probabilities of success."""
+    return [SimulatedProvider(name=name, success=own) for name, own in zip(names, success, strict=False)]
+
+
+def always(name: str, names: Sequence[str] = NAMES) -> RouterFactory:
+    """Return what makes a router that asks one provider."""
+    order = [name, *(one for one in names if one != name)]
+    return lambda _: FixedRouter(order)
+
+
+class Spy(FixedRouter):
+    """Asks providers in turn and keeps what it is told."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(names)
+        self.requests: list[RoutingRequest | None] = []
+        self.told: list[Observation] = []
+
+    def order(self, request: RoutingRequest | None = None) -> list[str]:
+        """Return the next provider first."""
+        first = len(self.requests) % len(self.providers)
+        self.requests.append(request)
+        return [*self.providers[first:], *self.providers[:first]]
+
+    def record(self, observation: Observation) -> None:
+        """Keep it."""
+        self.told.append(observation)
+
+
+# What a scenario draws
+
+
+def test_outcomes_come_as_often_as_stated_and_change_when_stated() -> None:
+    """Frequencies before and after a change; the expectation is success times quality."""
+    scenario = Scenario(
+        providers=[
+            SimulatedProvider(name="a", success=0.9, quality=0.5, latency_seconds=2.0, cost=0.01),
+            SimulatedProvider(name="b", success=0.3),
+        ],
+        changes=[
+            Change(at=30_000, provider="b", success=0.6),
+            Change(at=20_000, provider="a", success=0.1, cost=0.0),
+            Change(at=20_000, provider="b", quality=0.25, latency_seconds=1.0),
+        ],
+    )
+    rows = scenario.draw(40_000, np.random.default_rng(0))
+    assert rows.contexts is None
+    share = rows.success.reshape(4, 10_000, 2).mean(axis=1)
+    assert share == pytest.approx(np.array([[0.9, 0.3], [0.9, 0.3], [0.1, 0.3], [0.1, 0.6]]), abs=0.02)
+    assert rows.expected is not None
+    assert rows.expected[[0, 19_999, 20_000, 30_000]] == pytest.approx(
+        np.array([[0.45, 0.3], [0.45, 0.3], [0.05, 0.075], [0.05, 0.15]])
+    )
+    assert rows.cells("cost")[[19_999, 20_000]].tolist() == [[0.01, 0.0], [0.0, 0.0]]
+    assert rows.latencies()[[19_999, 20_000]].tolist() == [[2.0, 0.5], [2.0, 1.0]]
+
+
+def test_providers_answer_independently_of_each_other() -> None:
+    """No luck is shared: outcomes of two providers on the same requests are uncorrelated."""
+    rows = Scenario(providers=providers(0.5, 0.5)).draw(20_000, np.random.default_rng(1))
+    assert abs(np.corrcoef(rows.success.T)[0, 1]) < 0.03
+
+
+def test_contexts_have_length_one_and_tell_the_kinds_apart() -> None:
+    """The nearest neighbour of a request is of its kind, and what is expected depends on the kind only."""
+    scenario = Scenario(providers=providers((0.9, 0.1, 0.5), (0.2, 0.8, 0.5)), dim=16, noise=0.3)
+    assert scenario.kinds == 3
+    rows = scenario.draw(600, np.random.default_rng(2))
+    assert rows.contexts is not None
+    assert rows.expected is not None
+    assert rows.contexts.shape == (600, 16)
+    assert np.linalg.norm(rows.contexts, axis=1) == pytest.approx(1.0)
+    likeness = rows.contexts @ rows.contexts.T
+    np.fill_diagonal(likeness, -1.0)
+    assert (rows.expected == rows.expected[likeness.argmax(axis=1)]).all()
+    kinds, counts = np.unique(rows.expected, axis=0, return_counts=True)
+    assert kinds.tolist() == [[0.1, 0.8], [0.5, 0.5], [0.9, 0.2]]
+    assert counts.min() > 150
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Scenario(providers=[]),
+        lambda: Scenario(providers=providers(0.5, 0.5, names=("a", "a"))),
+        *(
+            lambda value=value: Scenario(providers=providers(value))
+            for value in (-0.1, 1.1, NAN, "0.5", None, (), (0.5, 2.0), ("a", "b"), True, ((0.5,), (0.5,)))
+        ),
+        *(
+            lambda field=field, value=value: Scenario(
+                providers=[SimulatedProvider(name="a", success=0.5, **{field: value})]
+            )
+            for field, value in (
+                ("quality", 1.5),
+                ("quality", (0.5, 0.5)),
+                ("latency_seconds", -1.0),
+                ("latency_seconds", math.inf),
+                ("cost", -0.1),
+                ("cost", NAN),
+                ("cost", None),
+            )
+        ),
+        lambda: Scenario(providers=providers((0.1, 0.2), (0.1, 0.2, 0.3))),
+        lambda: Scenario(providers=providers(0.5), changes=[Change(at=3, provider="z")]),
+        lambda: Scenario(providers=providers(0.5), changes=[Change(at=-1, provider="a")]),
+        lambda: Scenario(providers=providers(0.5), changes=[Change(at=2.5, provider="a")]),  # type: ignore[arg-type]
+        lambda: Scenario(providers=providers(0.5), changes=[Change(at=1, provider="a", success=7.0)]),
+        lambda: Scenario(
+            providers=providers((0.5, 0.5)), changes=[Change(at=1, provider="a", success=(1, 0, 1))]
+        ),
+        lambda: Scenario(providers=providers(0.5), dim=0),
+        lambda: Scenario(providers=providers(0.5), noise=-1.0),
+        lambda: Scenario(providers=providers(0.5), noise=NAN),
+        lambda: Scenario(providers=providers(0.5), noise="much"),  # type: ignore[arg-type]
+        lambda: Scenario(providers=providers(0.5), dim=2.5),  # type: ignore[arg-type]
+        lambda: Scenario(providers=providers(0.5)).draw(0, np.random.default_rng(0)),
+    ],
+)
+def test_a_scenario_that_cannot_be_is_refused(make: Callable[[], object]) -> None:
+    """Ranges, names, numbers of kinds."""
+    with pytest.raises(ConfigurationError, match="Expected"):
+        make()
+
+
+# What strategies are told, and what is measured
+
+
+def test_a_reward_is_told_as_success_and_as_quality() -> None:
+    """1 is an answer of quality 1, 0 a failure of quality 0; the context is that of the request."""
+    success = np.array([[1, 0], [1, 0], [0, 1], [1, 1]], dtype=float)
+    contexts = np.arange(8.0).reshape(4, 2)
+    rows = Recording(
+        providers=("a", "b"),
+        success=success,
+        quality=np.ones((4, 2)),
+        cost=[[0.1, NAN]] * 4,  # type: ignore[arg-type]
+        latency_seconds=[[3.0, NAN]] * 4,  # type: ignore[arg-type]
+        contexts=contexts,
+    )
+    spy = Spy(("a", "b"))
+    simulate(rows, {"spy": lambda _: spy})
+    told = [(one.provider, one.success, one.quality, one.cost, one.latency_seconds) for one in spy.told]
+    assert told == [
+        ("a", True, 1.0, 0.1, 3.0),
+        ("b", False, 0.0, None, 0.5),
+        ("a", False, 0.0, 0.1, 3.0),
+        ("b", True, 1.0, None, 0.5),
+    ]
+    assert [one.context.tolist() for one in spy.told if one.context is not None] == contexts.tolist()
+    asked = [one.embedding.tolist() for one in spy.requests if one and one.embedding is not None]
+    assert asked == contexts.tolist()
+
+
+def test_unknown_quality_is_told_as_unknown_and_counts_as_one() -> None:
+    """A strategy that learns quality learns nothing from it."""
+    spy = Spy(("a",))
+    rows = Recording(providers=("a",), success=[[1], [1], [0]], quality=[[NAN], [0.5], [NAN]])  # type: ignore[arg-type]
+    found = simulate(rows, {"spy": lambda _: spy})["spy"]
+    assert [one.quality for one in spy.told] == [None, 0.5, None]
+    assert [one.context for one in spy.told] == [None] * 3
+    assert found.reward.tolist() == [pytest.approx(1.5 / 3)]
+
+
+def test_poor_answers_are_told_as_failures_on_demand_and_rewarded_as_they_are() -> None:
+    """Strategies that look at success only then learn from quality, too."""
+    rows = Recording(providers=("a",), success=[[1], [1], [1], [0]], quality=[[0.4], [0.5], [NAN], [0.9]])  # type: ignore[arg-type]
+    spy = Spy(("a",))
+    found = simulate(rows, {"spy": lambda _: spy}, quality_threshold=0.5)["spy"]
+    assert [one.success for one in spy.told] == [False, True, True, False]
+    assert found.reward.tolist() == [pytest.approx((0.4 + 0.5 + 1.0) / 4)]
+
+
+def test_regret_is_what_the_best_choices_would_have_earned_more_in_expectation() -> None:
+    """Added up by hand, with a cost; luck plays no part in it."""
+    scenario = Scenario(
+        providers=[
+            SimulatedProvider(name="a", success=0.5),
+            SimulatedProvider(name="b", success=0.9, cost=0.2),
+        ],
+        changes=[Change(at=2, provider="a", success=0.75)],
+    )
+    found = simulate(
+        scenario,
+        {"a": always("a", "ab"), "b": always("b", "ab")},
+        requests=4,
+        runs=3,
+        cost_weight=1.0,
+        rng=0,
+    )
+    # Earned per request: a 0.5, then 0.75; b 0.9 - 0.2 = 0.7 all the time.
+    assert found["a"].regret == pytest.approx(np.array([[0.2, 0.4, 0.4, 0.4]] * 3))
+    assert found["b"].regret == pytest.approx(np.array([[0.0, 0.0, 0.05, 0.1]] * 3))
+    assert found["b"].cost.tolist() == [pytest.approx(0.2)] * 3
+    assert found["b"].latency_seconds.tolist() == [0.5] * 3
+    assert found["b"].shares.tolist() == [[0.0, 1.0]] * 3
+    assert found["b"].providers == ("a", "b")
+
+
+def test_regret_on_a_recording_is_measured_by_the_provider_that_earned_most() -> None:
+    """Whoever does better than any single provider has less than none."""
+    rows = Recording(providers=("a", "b"), success=[[1, 0], [0, 1], [1, 0], [1, 1]])  # type: ignore[arg-type]
+    found = simulate(rows, {"a": always("a", "ab"), "turns": lambda _: RoundRobin(("a", "b"))})
+    assert found["a"].regret.tolist() == [[0, 0, 0, 0]]
+    assert found["turns"].regret.tolist() == [[0, -1, -1, -1]]
+    assert found["turns"].reward.tolist() == [1.0]
+
+
+def test_strategies_of_a_run_meet_the_same_outcomes() -> None:
+    """Two that ask the same provider earn the same, and a third one changes nothing."""
+    scenario = Scenario(providers=providers(0.5, 0.5, 0.5))
+    two = {"one": always("a"), "other": always("a")}
+    thompson: RouterFactory = lambda rng: ThompsonRouter(NAMES, rng=rng)  # noqa: E731
+    found = simulate(scenario, two, requests=200, runs=5, rng=7)
+    more = simulate(scenario, {**two, "thompson": thompson, "last": always("b")}, requests=200, runs=5, rng=7)
+    assert found["one"].reward.tolist() == found["other"].reward.tolist() == more["one"].reward.tolist()
+    assert len(set(found["one"].reward.tolist())) > 1
+    again = simulate(scenario, {**two, "thompson": thompson}, requests=200, runs=5, rng=7)
+    assert again["thompson"].regret.tolist() == more["thompson"].regret.tolist()
+
+
+def test_rows_keep_their_order_unless_they_have_none() -> None:
+    """A log is read from its beginning; rows of a data set are shuffled for every run, contexts and all."""
+    success = np.array([[1.0], [0.0]] * 20)
+    log = Recording(providers=("a",), success=success, contexts=np.arange(40.0)[:, None])
+    rng = np.random.default_rng(0)
+    assert log.draw(7, rng).success.tolist() == success[:7].tolist()
+    rows = Recording(providers=("a",), success=success, contexts=np.arange(40.0)[:, None], shuffled=True)
+    drawn = rows.draw(None, rng)
+    assert drawn.contexts is not None
+    assert sorted(drawn.contexts[:, 0]) == list(range(40))
+    assert drawn.contexts[:, 0].tolist() != list(range(40))
+    assert ((drawn.contexts[:, 0] % 2 == 0) == (drawn.success[:, 0] == 1)).all()
+    for count in (0, 41):
+        with pytest.raises(ConfigurationError, match=r"requests in \[1, 40\]"):
+            rows.draw(count, rng)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"providers": ("a", "a")},
+        {"providers": ("a",)},
+        {"success": []},
+        {"success": np.empty((0, 2))},
+        {"success": [1, 0]},
+        {"success": [[1], [0, 1]]},
+        {"success": [["1", "0"], ["0", "1"]]},
+        {"success": [[0.5, 1], [0, 1]]},
+        {"success": [[2, 1], [0, 1]]},
+        {"success": [[1, 1, 1], [1, 1, 1]]},
+        {"quality": [[1.5, 0], [0, 0]]},
+        {"quality": [[1, 0]]},
+        {"latency_seconds": [[-1, 0], [0, 0]]},
+        {"latency_seconds": [[math.inf, 0], [0, 0]]},
+        {"cost": [[-1, 0], [0, 0]]},
+        {"cost": "free"},
+        {"contexts": [1.0, 2.0]},
+        {"contexts": [[1.0]]},
+        {"contexts": [[1.0], [NAN]]},
+        {"propensity": [0.5, 0.0]},
+        {"propensity": [0.5, 1.1]},
+        {"propensity": [0.5]},
+        {"expected": [[0.5, NAN], [0.5, 0.5]]},
+        {"expected": [[0.5, 2.0], [0.5, 0.5]]},
+    ],
+    ids=str,
+)
+def test_a_recording_that_cannot_be_is_refused(change: dict[str, Any]) -> None:
+    """Shapes and ranges."""
+    given: dict[str, Any] = {"providers": ("a", "b"), "success": [[1, 0], [0, 1]]}
+    with pytest.raises(ConfigurationError, match="Expected"):
+        Recording(**given | change)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"runs": 0}, {"cost_weight": -1.0}, {"cost_weight": NAN}, {"quality_threshold": 2.0}, {"requests": 0}],
+)
+def test_a_simulation_that_makes_no_sense_is_refused(options: dict[str, Any]) -> None:
+    """Arguments out of range."""
+    with pytest.raises(ConfigurationError, match="Expected"):
+        simulate(
+            Scenario(providers=providers(0.5, 0.5, 0.5)), {"a": always("a")}, **{"requests": 5} | options
+        )
+
+
+def test_routers_with_other_providers_are_refused() -> None:
+    """In simulations and replays; and so is having none."""
+    rows = Recording(providers=("a", "b"), success=[[1, 0]])  # type: ignore[arg-type]
+    for run in (simulate, replay):
+        with pytest.raises(ConfigurationError, match="'mine' to have the providers a, b, got a, b, c"):
+            run(rows, {"mine": always("a")})
+        with pytest.raises(ConfigurationError, match="at least one strategy"):
+            run(rows, {})
+
+
+def test_a_log_with_gaps_is_for_replay() -> None:
+    """The message says so."""
+    rows = Recording(providers=("a", "b"), success=[[1, NAN]])  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="use replay"):
+        simulate(rows, {"a": always("a", "ab")})
+
+
+# Replay of logs with one provider per request
+
+
+def logged(
+    scenario: Scenario,
+    chosen: Callable[[Recording, np.random.Generator], NDArray[np.int64]],
+    *,
+    seed: int,
+    n: int,
+) -> Recording:
+    """Return a log of one provider per request."""
+    rng = np.random.default_rng(seed)
+    rows = scenario.draw(n, rng)
+    asked = np.zeros(rows.success.shape, dtype=bool)
+    asked[np.arange(n), chosen(rows, rng)] = True
+    return Recording(
+        providers=rows.providers, success=np.where(asked, rows.success, NAN), contexts=rows.contexts
+    )
+
+
+def test_a_fixed_choice_is_worth_the_mean_of_its_requests() -> None:
+    """Matched are those that went to it, with the standard error of a mean."""
+    log = Recording(
+        providers=("a", "b"),
+        success=[[1, NAN], [NAN, 0], [0, NAN], [1, NAN]],  # type: ignore[arg-type]
+        cost=[[0.5, NAN], [NAN, 0.1], [0.5, NAN], [NAN, NAN]],  # type: ignore[arg-type]
+    )
+    found = replay(log, {"a": always("a", "ab"), "b": always("b", "ab")}, cost_weight=0.2)
+    rewards = np.array([0.9, -0.1, 1.0])
+    assert found["a"].reward == pytest.approx(rewards.mean())
+    assert found["a"].standard_error == pytest.approx(rewards.std(ddof=1) / math.sqrt(3))
+    assert (found["a"].matched, found["a"].events, found["a"].shares.tolist()) == (3, 4, [1.0, 0.0])
+    assert (found["b"].reward, found["b"].standard_error, found["b"].matched) == (
+        pytest.approx(-0.02),
+        None,
+        1,
+    )
+
+
+def test_a_choice_that_never_matches_has_no_estimate() -> None:
+    """Nothing is made up."""
+    log = Recording(providers=("a", "b"), success=[[1, NAN], [0, NAN]])  # type: ignore[arg-type]
+    found = replay(log, {"b": always("b", "ab")})["b"]
+    assert (found.reward, found.standard_error, found.matched, found.events) == (None, None, 0, 2)
+
+
+def test_a_strategy_learns_from_matches_only() -> None:
+    """The others are passed over: no observation."""
+    log = Recording(providers=("a", "b"), success=[[1, NAN], [0, NAN], [NAN, 1], [NAN, 0]])  # type: ignore[arg-type]
+    spy = Spy(("a", "b"))
+    assert replay(log, {"spy": lambda _: spy})["spy"].matched == 2
+    assert [(one.provider, one.success) for one in spy.told] == [("a", True), ("b", False)]
+    assert len(spy.requests) == 4
+
+
+def test_on_a_uniform_log_a_learning_strategy_is_estimated_without_bias() -> None:
+    """What it earns on matches is what it earns on as many requests of its own (theorem 1 of the paper)."""
+    scenario = Scenario(providers=providers(0.2, 0.5, 0.8))
+    routers: dict[str, RouterFactory] = {"thompson": lambda rng: ThompsonRouter(NAMES, rng=rng)}
+    estimates, matches = [], []
+    for seed in range(60):
+        log = logged(scenario, lambda rows, rng: rng.integers(3, size=len(rows.success)), seed=seed, n=300)
+        one = replay(log, routers, rng=seed)["thompson"]
+        assert one.reward is not None
+        estimates.append(one.reward)
+        matches.append(one.matched)
+    assert np.mean(matches) == pytest.approx(100, abs=4)
+    online = simulate(scenario, routers, requests=100, runs=200, rng=1)["thompson"].reward
+    error = math.hypot(np.std(estimates) / math.sqrt(60), online.std() / math.sqrt(200))
+    assert abs(np.mean(estimates) - online.mean()) < 3.5 * error
+
+
+def test_known_probabilities_make_up_for_a_log_that_preferred_somebody() -> None:
+    """The log asks "a" where it is good; only with the probabilities does the estimate see through it."""
+    scenario = Scenario(providers=providers((0.9, 0.1), (0.5, 0.5), names="ab"), dim=4)
+
+    def chance(rows: Recording) -> NDArray[np.float64]:
+        assert rows.expected is not None
+        return np.where(rows.expected[:, 0] > 0.5, 0.8, 0.2)
+
+    rng = np.random.default_rng(3)
+    rows = scenario.draw(20_000, rng)
+    first = rng.random(20_000) < chance(rows)
+    success = np.where(np.stack([first, ~first], axis=1), rows.success, NAN)
+    likely = np.where(first, chance(rows), 1 - chance(rows))
+    routers = {"a": always("a", "ab")}
+    naive = replay(Recording(providers=("a", "b"), success=success), routers, rng=0)["a"]
+    fair = replay(Recording(providers=("a", "b"), success=success, propensity=likely), routers, rng=0)["a"]
+    assert naive.reward == pytest.approx(0.74, abs=0.02)
+    assert fair.reward == pytest.approx(0.5, abs=0.03)
+    assert fair.matched < naive.matched
+    assert fair.events == naive.events == 20_000
+
+
+# Regret
+
+
+def factories() -> dict[str, RouterFactory]:
+    """Return the strategies that are compared."""
+    return {
+        "thompson": lambda rng: ThompsonRouter(FIVE, rng=rng),
+        "ema": lambda rng: EMARouter(FIVE, rng=rng),
+        "epsilon-greedy": lambda rng: EpsilonGreedy(FIVE, rng=rng),
+        "round-robin": lambda rng: RoundRobin(FIVE, rng=rng),
+    }
+
+
+def final(found: dict[str, SimulatedRuns]) -> dict[str, float]:
+    """Return mean regret after the last request."""
+    return {name: float(runs.regret[:, -1].mean()) for name, runs in found.items()}
+
+
+def test_thompson_makes_the_choices_of_the_textbook() -> None:
+    """Two arrays and an argmax, on the same outcomes with the same randomness: the same regret at every request."""
+    rows = Scenario(providers=providers(0.5, 0.6, 0.7, 0.8, 0.9, names=FIVE)).draw(
+        1_500, np.random.default_rng(0)
+    )
+    found = simulate(rows, {"thompson": lambda _: ThompsonRouter(FIVE, rng=np.random.default_rng(4))})[
+        "thompson"
+    ]
+    rng = np.random.default_rng(4)
+    ones, zeros, lost = np.ones(5), np.ones(5), []
+    for reward in rows.success:
+        arm = rng.beta(ones, zeros).argmax()
+        ones[arm] += reward[arm]
+        zeros[arm] += 1 - reward[arm]
+        lost.append(0.9 - (0.5, 0.6, 0.7, 0.8, 0.9)[arm])
+    assert found.regret[0] == pytest.approx(np.cumsum(lost))
+
+
+def test_thompson_loses_least_where_nothing_changes() -> None:
+    """Below averages that never explore, random exploration, and turns."""
+    scenario = Scenario(providers=providers(0.7, 0.5, 0.9, 0.6, 0.8, names=FIVE))
+    found = simulate(scenario, factories(), requests=1_500, runs=20, rng=0)
+    regret = final(found)
+    assert regret["round-robin"] == pytest.approx(300.0)
+    assert regret["thompson"] < 0.75 * min(regret[name] for name in ("ema", "epsilon-greedy", "round-robin"))
+    assert (np.diff(found["thompson"].regret, axis=1) >= 0).all()
+    assert found["thompson"].shares.mean(axis=0).argmax() == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(Change(at=750, provider="x", success=0.3), id="the best one becomes bad"),
+        pytest.param(Change(at=750, provider="w", success=1.0), id="the worst one becomes the best"),
+    ],
+)
+def test_decay_pays_after_a_change(change: Change) -> None:
+    """A provider that nobody asks any more is noticed when it becomes good."""
+    scenario = Scenario(providers=providers(0.7, 0.4, 0.8, 0.6, 0.5, names=FIVE), changes=[change])
+    routers: dict[str, RouterFactory] = {
+        "thompson": lambda rng: ThompsonRouter(FIVE, rng=rng),
+        "decay": lambda rng: ThompsonRouter(FIVE, decay=0.995, rng=rng),
+    }
+    regret = final(simulate(scenario, routers, requests=1_500, runs=20, rng=0))
+    assert regret["decay"] < 0.9 * regret["thompson"]
+
+
+def test_contexts_pay_where_they_matter() -> None:
+    """LinUCB, which sees the request, loses less than half of what the best of the others does."""
+    success = np.random.default_rng(5).random((5, 5)).tolist()
+    scenario = Scenario(providers=providers(*success, names=FIVE), dim=16)
+    routers = {**factories(), "linucb": lambda rng: BanditRouter(FIVE, dim=16, rng=rng)}
+    regret = final(simulate(scenario, routers, requests=1_500, runs=5, rng=0))
+    bandit = regret.pop("linucb")
+    assert bandit < 0.5 * min(regret.values())
+
+
+# The baselines
+
+
+def test_turns_are_taken() -> None:
+    """From the first on, and round again; the others follow in order."""
+    router = RoundRobin(NAMES)
+    assert [router.order() for _ in range(4)] == [
+        ["a", "b", "c"],
+        ["b", "c", "a"],
+        ["c", "a", "b"],
+        ["a", "b", "c"],
+    ]
+
+
+def test_epsilon_is_the_share_of_random_choices() -> None:
+    """The best is first with probability 1 - epsilon + epsilon / k."""
+    router: Router = EpsilonGreedy(NAMES, epsilon=0.3, rng=0)
+    for name, success in (("a", False), ("b", True), ("c", False)):
+        router.record(Observation(provider=name, success=success, latency_seconds=0.1))
+    first = [router.order()[0] for _ in range(5_000)]
+    assert first.count("b") / 5_000 == pytest.approx(0.8, abs=0.02)
+    assert first.count("a") / 5_000 == pytest.approx(0.1, abs=0.02)
+    for epsilon in (-0.1, 1.1, NAN):
+        with pytest.raises(ConfigurationError, match=r"epsilon in \[0, 1\]"):
+            EpsilonGreedy(NAMES, epsilon=epsilon)

@@ -1,0 +1,269 @@
+"""Thompson sampling beside integrals, scipy and closed forms."""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import pairwise, permutations
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import integrate, stats
+
+from calibrant.core import ConfigurationError, StateError
+from calibrant.routing import Observation, ThompsonRouter
+
+NAMES = ["a", "b", "c"]
+
+
+def seen(provider: str, *, success: bool = True, **more: Any) -> Observation:
+    """Return what came of a call."""
+    return Observation(provider=provider, success=success, latency_seconds=0.1, **more)
+
+
+def parameters(router: ThompsonRouter) -> list[tuple[float, float]]:
+    """Return alpha and beta of every provider."""
+    return [(one.values["alpha"], one.values["beta"]) for one in router.standings()]
+
+
+def stored(**pairs: tuple[Any, Any]) -> dict[str, Any]:
+    """Return a snapshot with these parameters."""
+    return {
+        "version": 1,
+        "strategy": "thompson",
+        "providers": {
+            name: {"observations": 1, "alpha": alpha, "beta": beta} for name, (alpha, beta) in pairs.items()
+        },
+    }
+
+
+def test_outcomes_add_what_they_should() -> None:
+    """Success 1 to alpha; failure 1, rate limit 2 and penalties to beta."""
+    router = ThompsonRouter(NAMES)
+    for one in (
+        seen("a"),
+        seen("a", penalty=0.25),
+        seen("b", success=False),
+        seen("b", success=False, rate_limited=True),
+        seen("b", success=False, penalty=0.5),
+    ):
+        router.record(one)
+    assert parameters(router) == [(3.0, 1.25), (1.0, 5.5), (1.0, 1.0)]
+    assert [one.observations for one in router.standings()] == [2, 3, 0]
+
+
+def test_quality_cost_latency_and_recovery_change_nothing() -> None:
+    """An escalation for quality leaves no trace."""
+    plain, told = ThompsonRouter(NAMES), ThompsonRouter(NAMES)
+    plain.record(seen("a"))
+    told.record(
+        Observation(
+            provider="a",
+            success=True,
+            latency_seconds=99.0,
+            quality=0.0,
+            cost=9.0,
+            context=np.ones(64),
+            recovered=True,
+        )
+    )
+    assert plain.snapshot() == told.snapshot()
+
+
+def test_samples_order_the_whole_chain() -> None:
+    """Every order comes as often as integrals over the three densities say."""
+    router = ThompsonRouter(NAMES, rng=5)
+    pairs = {"a": (4.0, 2.0), "b": (3.0, 3.0), "c": (1.0, 2.0)}
+    router.restore(stored(**pairs))
+    draws = 20_000
+    counts: dict[tuple[str, ...], int] = dict.fromkeys(permutations(NAMES), 0)
+    for _ in range(draws):
+        counts[tuple(router.order())] += 1
+    expected = {}
+    for first, second, third in counts:
+        high, middle, low = (stats.beta(*pairs[name]) for name in (first, second, third))
+        # P(high > middle > low): whatever the middle is, the others lie above and below it.
+        expected[first, second, third] = integrate.quad(
+            lambda x, high=high, middle=middle, low=low: middle.pdf(x) * high.sf(x) * low.cdf(x), 0, 1
+        )[0]
+    assert sum(expected.values()) == pytest.approx(1.0)
+    observed, wanted = zip(*((counts[order], draws * expected[order]) for order in counts), strict=True)
+    assert stats.chisquare(observed, wanted).pvalue > 1e-3
+
+
+def test_the_same_randomness_gives_the_same_orders() -> None:
+    """And another one others."""
+    orders = [
+        [ThompsonRouter(NAMES, rng=np.random.default_rng(seed)).order() for seed in (s, s)] for s in range(9)
+    ]
+    assert all(one == other for one, other in orders)
+    assert len({tuple(one) for one, _ in orders}) > 1
+
+
+outcomes = st.lists(
+    st.tuples(st.integers(0, 2), st.sampled_from(["answer", "failure", "limit"])), max_size=40
+)
+
+
+@given(outcomes=outcomes, decay=st.sampled_from([1.0, 0.99, 0.5]))
+def test_parameters_are_discounted_sums(outcomes: list[tuple[int, str]], decay: float) -> None:
+    """What came t observations ago, of whichever provider, counts decay to the power of t."""
+    router = ThompsonRouter(NAMES, decay=decay)
+    for arm, outcome in outcomes:
+        router.record(seen(NAMES[arm], success=outcome == "answer", rate_limited=outcome == "limit"))
+    ages = range(len(outcomes) - 1, -1, -1)
+    weight = {"answer": (1.0, 0.0), "failure": (0.0, 1.0), "limit": (0.0, 2.0)}
+    for arm, found in enumerate(parameters(router)):
+        own = [
+            (decay**age, weight[what]) for age, (who, what) in zip(ages, outcomes, strict=True) if who == arm
+        ]
+        wanted = [1.0 + sum(share * pair[side] for share, pair in own) for side in (0, 1)]
+        assert found == pytest.approx(wanted)
+
+
+def test_a_provider_nobody_asks_is_tried_again_with_decay_only() -> None:
+    """Its bad record wears off while another answers."""
+    found = {}
+    for decay in (1.0, 0.98):
+        router = ThompsonRouter(["good", "bad"], decay=decay, rng=3)
+        for _ in range(60):
+            router.record(seen("bad", success=False))
+        for _ in range(300):
+            router.record(seen("good"))
+        found[decay] = sum(router.order()[0] == "bad" for _ in range(2_000))
+    assert found[1.0] == 0
+    assert found[0.98] > 10
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(1.0, 1.0), (46.0, 4.0), (0.5, 0.5), (1e9, 0.5), (3.5, 200.0)])
+def test_the_credible_interval_is_that_of_the_distribution(alpha: float, beta: float) -> None:
+    """Mean and 2.5 and 97.5 per cent points beside scipy's distribution."""
+    router = ThompsonRouter(["a"])
+    router.restore(stored(a=(alpha, beta)))
+    found = router.standings()[0].values
+    lower, upper = stats.beta.ppf([0.025, 0.975], alpha, beta)
+    assert found["mean"] == pytest.approx(stats.beta.mean(alpha, beta))
+    assert found["lower"] == pytest.approx(lower)
+    assert found["upper"] == pytest.approx(upper)
+
+
+def test_the_credible_interval_is_right_where_it_can_be_written_down() -> None:
+    """Beta(1, 1) is uniform; the distribution function of Beta(n, 1) is x to the power of n."""
+    router = ThompsonRouter(["a", "b"])
+    for _ in range(4):
+        router.record(seen("b"))
+    a, b = (one.values for one in router.standings())
+    assert (a["mean"], a["lower"], a["upper"]) == pytest.approx((0.5, 0.025, 0.975))
+    assert (b["mean"], b["lower"], b["upper"]) == pytest.approx((5 / 6, 0.025**0.2, 0.975**0.2))
+    assert list(a) == ["alpha", "beta", "mean", "lower", "upper"]
+
+
+def test_parameters_stay_where_they_can_be_sampled() -> None:
+    """Stored ones are brought into [0.5, 1e9], recorded ones never leave it, and samples are finite there."""
+    router = ThompsonRouter(NAMES, rng=0)
+    router.restore(stored(a=(1e300, -7), b=(0.5, 10**12), c=(1e9, 1e9)))
+    assert parameters(router) == [(1e9, 0.5), (0.5, 1e9), (1e9, 1e9)]
+    for name in NAMES:
+        router.record(seen(name))
+        router.record(seen(name, success=False, rate_limited=True))
+    assert parameters(router) == [(1e9, 2.5), (1.5, 1e9), (1e9, 1e9)]
+    router.restore(stored(a=(1e9, 0.5), b=(0.5, 1e9), c=(0.5, 0.5)))
+    for _ in range(200):
+        assert [name for name in router.order() if name != "c"] == ["a", "b"]
+
+
+@pytest.mark.parametrize("field", ["alpha", "beta"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None, "1", True, [1.0], {}, 10**400])
+def test_what_is_no_finite_number_is_refused_and_nothing_changes(field: str, value: Any) -> None:
+    """Rejected, not replaced."""
+    router = ThompsonRouter(NAMES)
+    router.record(seen("a"))
+    before = router.snapshot()
+    damaged = json.loads(json.dumps(before))
+    damaged["providers"]["b"][field] = value
+    with pytest.raises(StateError, match=f"{field} of 'b'"):
+        router.restore(damaged)
+    assert router.snapshot() == before
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        [],
+        "text",
+        7,
+        {"version": 2, "strategy": "thompson", "providers": {}},
+        {"version": None},
+        {"strategy": "thompson", "providers": {}},
+        {"version": 1, "strategy": "ema", "providers": {}},
+        {"version": 1, "strategy": "thompson"},
+        {"version": 1, "strategy": "thompson", "providers": []},
+        {"version": 1, "strategy": "thompson", "providers": {"a": None}},
+        {"version": 1, "strategy": "thompson", "providers": {"a": [1, 1]}},
+        {"version": 1, "strategy": "thompson", "providers": {"a": {"alpha": 1.0, "beta": 1.0}}},
+        {"version": 1, "strategy": "thompson", "providers": {"a": {"observations": 1, "alpha": 1.0}}},
+    ],
+    ids=str,
+)
+def test_a_foreign_record_is_refused(damaged: Any) -> None:
+    """Another shape, version or strategy."""
+    router = ThompsonRouter(NAMES)
+    router.record(seen("a"))
+    before = router.snapshot()
+    with pytest.raises(StateError, match="Expected"):
+        router.restore(damaged)
+    assert router.snapshot() == before
+
+
+@given(first=outcomes, second=outcomes, decay=st.sampled_from([1.0, 0.9]))
+def test_a_router_restored_from_json_goes_on_as_the_first_would(
+    first: list[tuple[int, str]], second: list[tuple[int, str]], decay: float
+) -> None:
+    """To the last bit."""
+    one, other = (ThompsonRouter(NAMES, decay=decay) for _ in range(2))
+    for arm, outcome in first:
+        one.record(seen(NAMES[arm], success=outcome == "answer"))
+    other.restore(json.loads(json.dumps(one.snapshot())))
+    for router in (one, other):
+        for arm, outcome in second:
+            router.record(seen(NAMES[arm], success=outcome == "answer"))
+    assert one.snapshot() == other.snapshot()
+
+
+def test_removed_providers_are_left_out_and_new_ones_begin_fresh() -> None:
+    """Even if what is stored of the removed one is damaged."""
+    router = ThompsonRouter(["new", "a"])
+    snapshot = stored(a=(5.0, 2.0), gone=(math.nan, "?"))
+    router.restore(snapshot)
+    assert parameters(router) == [(1.0, 1.0), (5.0, 2.0)]
+    assert list(router.snapshot()["providers"]) == ["new", "a"]
+
+
+@pytest.mark.parametrize("nothing", [None, {}])
+def test_nothing_stored_is_no_experience(nothing: dict[str, Any] | None) -> None:
+    """Counts and parameters are as at the start."""
+    router = ThompsonRouter(NAMES)
+    router.record(seen("a"))
+    router.restore(nothing)
+    assert router.snapshot() == ThompsonRouter(NAMES).snapshot()
+
+
+@pytest.mark.parametrize("decay", [0.0, -0.1, 1.1, math.nan, math.inf, "0.9", None])
+def test_a_decay_that_is_no_share_is_refused(decay: Any) -> None:
+    """It is in (0, 1]."""
+    with pytest.raises(ConfigurationError, match=r"decay in \(0, 1\]"):
+        ThompsonRouter(NAMES, decay=decay)
+
+
+def test_the_share_of_first_places_follows_what_was_seen() -> None:
+    """More answers, more often first: at every step of the ladder."""
+    router = ThompsonRouter(["low", "middle", "high"], rng=1)
+    for name, answers in (("low", 2), ("middle", 5), ("high", 8)):
+        for number in range(10):
+            router.record(seen(name, success=number < answers))
+    first = [router.order()[0] for _ in range(2_000)]
+    shares = [first.count(name) for name in ("low", "middle", "high")]
+    assert all(one < other for one, other in pairwise(shares))
