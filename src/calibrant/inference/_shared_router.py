@@ -71,9 +71,11 @@ class SharedRouter:
         self._flush_seconds = flush_seconds
         self._copy = copy.deepcopy(router)
         self._first = self._copy.snapshot()  # what to begin with where nothing is stored
+        self._known: Mapping[str, Any] | None = None  # what was stored when it was looked at last
+        self._news = False  # whether that was somebody else's
         self._closed = False
         self._reset()
-        self._try(self._refresh)
+        self._try(self._sync)
         _OPEN.add(self)
 
     def _reset(self) -> None:
@@ -159,8 +161,10 @@ class SharedRouter:
             It cannot be written; it stays in memory and is tried again.
         """
         try:
-            self._save()
+            with self._write_lock:
+                self._save()
         except Exception as error:
+            self._wake_up()
             raise StateError(
                 f"{len(self._notes)} observations could not be saved for now: {error}"
             ) from error
@@ -177,7 +181,7 @@ class SharedRouter:
             self._thread.join()
         _OPEN.discard(self)
         if not self._failing:  # the thread just tried
-            self._try(self._save)
+            self._try(self._sync)
         lost = len(self._notes) + self._dropped
         if lost:
             _LOG.warning(
@@ -211,7 +215,7 @@ class SharedRouter:
             self._stop.wait(pause)
             self._wake.clear()
             began = time.monotonic()
-            if self._try(self._save if self._notes else self._refresh):
+            if self._try(self._sync):
                 pause = _SHARE * (time.monotonic() - began)
             else:
                 pause = 2 * max(pause, _SHORTEST_RETRY)
@@ -245,50 +249,67 @@ class SharedRouter:
         while len(self._notes) > _MAX_WAITING:
             self._notes.popleft()
             self._dropped += 1
+            self._news = True  # what is stored will lack it
+
+    def _sync(self) -> None:
+        # Decided while nobody else writes: what a failed write put back is there again, and reading
+        # alone does not pass for an end of the failure.
+        with self._write_lock:
+            if self._notes:
+                self._save()
+            else:
+                self._refresh()
 
     def _save(self) -> None:
         """Store what was noted so far, and go on from what all processes know."""
-        with self._write_lock:
-            left, merged = len(self._notes), None
-            while left > 0:
+        left = len(self._notes)
+        while left > 0:
+            with self._lock:
+                batch = [self._notes.popleft() for _ in range(min(left, _BLOCK, len(self._notes)))]
+            try:
+                self._known = self._state.update(self.strategy, functools.partial(self._merged, batch))
+            except BaseException:
                 with self._lock:
-                    batch = [self._notes.popleft() for _ in range(min(left, _BLOCK, len(self._notes)))]
-                try:
-                    merged = self._state.update(self.strategy, functools.partial(self._merged, batch))
-                except BaseException:
-                    with self._lock:
-                        self._notes.extendleft(reversed(batch))
-                    raise
-                left -= _BLOCK
-            if merged is not None:
-                self._go_on_from(merged)
+                    self._notes.extendleft(reversed(batch))
+                raise
+            left -= _BLOCK
+        self._go_on()
 
     def _refresh(self) -> None:
         """Take over what others stored; a record that cannot be used is set aside."""
-        with self._write_lock:
-            try:
-                stored = self._state.read(self.strategy)
-                self._check_version(stored)
-                if stored is not None:
-                    self._go_on_from(stored)
-            except StateError:
-                self._go_on_from(self._state.update(self.strategy, functools.partial(self._merged, ())))
+        try:
+            stored = self._state.read(self.strategy)
+            self._check_version(stored)
+            if stored is not None and stored != self._known:
+                with self._lock:
+                    self._take_over(stored)
+                self._known = stored
+        except StateError:
+            self._known = self._state.update(self.strategy, functools.partial(self._merged, ()))
+            self._go_on()
 
     def _merged(
         self, observations: Sequence[Observation], stored: Mapping[str, Any] | None
     ) -> Mapping[str, Any]:
         """Return a stored record that has learnt from observations."""
         self._check_version(stored)
+        self._news = self._news or stored != self._known
         self._copy.restore(self._first or None if stored is None else stored)
         for observation in observations:
             self._copy.record(observation)
         return self._copy.snapshot()
 
-    def _go_on_from(self, record: Mapping[str, Any]) -> None:
-        with self._lock:
-            self._router.restore(record)
-            for observation in self._notes:  # noted since
-                self._router.record(observation)
+    def _go_on(self) -> None:
+        """Let the router take over what was stored, unless it is what it learnt itself."""
+        if self._news and self._known is not None:
+            with self._lock:
+                self._take_over(self._known)
+        self._news = False
+
+    def _take_over(self, record: Mapping[str, Any]) -> None:
+        self._router.restore(record)
+        for observation in self._notes:  # noted since
+            self._router.record(observation)
 
     def _check_version(self, stored: Mapping[str, Any] | None) -> None:
         """Refuse the record of a newer version; set aside, it would go to and fro between old and new processes."""

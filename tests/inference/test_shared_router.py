@@ -1,0 +1,730 @@
+"""Routers that learn together: nothing lost, nothing waited for, one warning per outage."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrant.core import ConfigurationError, RouterState, StateError
+from calibrant.inference import SharedRouter, _shared_router
+from calibrant.routing import (
+    BanditRouter,
+    EMARouter,
+    Observation,
+    Router,
+    RoutingRequest,
+    Standing,
+    ThompsonRouter,
+)
+from calibrant.store import open_router_state
+
+BREAK = "from another planet"
+
+
+class AveragingRouter:
+    """Counts, and averages latencies in a way in which the order matters; the quickest comes first."""
+
+    strategy = "ema"
+
+    def __init__(self, providers: tuple[str, ...] = ("a", "b"), *, version: int = 1) -> None:
+        self.providers = providers
+        self.version = version
+        self.restore(None)
+
+    def order(self, request: RoutingRequest | None = None) -> list[str]:
+        del request
+        return sorted(self.providers, key=lambda name: self.values[name][1])
+
+    def record(self, observation: Observation) -> None:
+        if observation.provider not in self.values:
+            raise ConfigurationError(f"Expected one of {self.providers}, got {observation.provider!r}.")
+        count, mean = self.values[observation.provider]
+        self.values[observation.provider] = [count + 1, 0.9 * mean + 0.1 * observation.latency_seconds]
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"version": self.version, "values": copy.deepcopy(self.values)}
+
+    def restore(self, snapshot: Mapping[str, Any] | None) -> None:
+        stored = {} if snapshot is None else snapshot.get("values")
+        if not isinstance(stored, dict):
+            raise StateError(f"expected values, got {stored!r}")
+        self.values: dict[str, list[Any]] = {
+            name: list(stored.get(name, [0, 0.0])) for name in self.providers
+        }
+
+    def standings(self) -> tuple[Standing, ...]:
+        return tuple(
+            Standing(provider=name, observations=count, values={"latency": mean})
+            for name, (count, mean) in self.values.items()
+        )
+
+
+class MemoryState:
+    """A state that can be made to fail or to wait, and remembers what was asked."""
+
+    location = "memory"
+
+    def __init__(self) -> None:
+        self.records: dict[str, dict[str, Any]] = {}
+        self.set_aside: list[Any] = []
+        self.error: Exception | None = None
+        self.updates = 0
+        self.inside = threading.Event()
+        self.proceed = threading.Event()
+        self.proceed.set()
+        self.closed = 0
+        self._turn = threading.Lock()
+
+    def read(self, strategy: str) -> dict[str, Any] | None:
+        if self.error is not None:
+            raise self.error
+        return copy.deepcopy(self.records.get(strategy))
+
+    def update(
+        self, strategy: str, change: Callable[[Mapping[str, Any] | None], Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        with self._turn:
+            self.inside.set()
+            assert self.proceed.wait(20)
+            if self.error is not None:
+                raise self.error
+            stored = copy.deepcopy(self.records.get(strategy))
+            try:
+                new = change(stored)
+            except StateError:
+                self.set_aside.append(stored)
+                new = change(None)
+            self.updates += 1
+            self.records[strategy] = copy.deepcopy(dict(new))
+            return dict(new)
+
+    def reset(self, strategy: str | None = None) -> list[str]:
+        del strategy
+        names = sorted(self.records)
+        self.records.clear()
+        return names
+
+    def strategies(self) -> list[str]:
+        return sorted(self.records)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def share() -> Iterator[Callable[..., SharedRouter]]:
+    """Return a function that shares routers, which are closed at the end."""
+    opened: list[SharedRouter] = []
+
+    def share_one(state: RouterState, router: Router | None = None, **options: Any) -> SharedRouter:
+        opened.append(SharedRouter(router or AveragingRouter(), state, **options))
+        return opened[-1]
+
+    yield share_one
+    for shared in opened:
+        shared.close()
+
+
+Share = Callable[..., SharedRouter]
+NEVER = {"flush_seconds": 3600.0}  # but by flush and close
+
+
+def seen(provider: str = "a", latency: float = 1.0, **options: Any) -> Observation:
+    """Return a call that went well."""
+    return Observation(provider=provider, success=True, latency_seconds=latency, **options)
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return the warnings logged so far."""
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Give the thread time."""
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_it_is_a_router(share: Share) -> None:
+    """With everything of the one inside."""
+    router = AveragingRouter()
+    shared = share(MemoryState(), router)
+    assert isinstance(shared, Router)
+    assert (shared.strategy, shared.providers, shared.router) == ("ema", ("a", "b"), router)
+    shared.record(seen("a"))
+    assert shared.order() == ["b", "a"]
+    assert shared.snapshot() == router.snapshot()
+    assert [standing.observations for standing in shared.standings()] == [1, 0]
+    assert "memory" in repr(shared)
+
+
+def test_what_is_recorded_counts_at_once_and_is_stored_soon(share: Share) -> None:
+    """By a thread, though nobody flushes."""
+    state = MemoryState()
+    shared = share(state, flush_seconds=0.0)
+    shared.record(seen("a"))
+    assert shared.order() == ["b", "a"]
+    wait_until(lambda: state.records)
+    assert state.records["ema"]["values"]["a"] == [1, 0.1]
+    shared.record(seen("b", 5.0))
+    wait_until(lambda: state.records["ema"]["values"]["b"][0] == 1)
+
+
+def test_one_process_stores_what_a_single_router_would_learn(share: Share, tmp_path: Path) -> None:
+    """To the last bit, in the same order, however often it was stored in between."""
+    rng = np.random.default_rng(7)
+    alone = AveragingRouter()
+    state = open_router_state(tmp_path / "router.json")
+    shared = share(state, flush_seconds=0.0)
+    for number in range(500):
+        observation = seen("ab"[int(rng.integers(2))], float(rng.random()))
+        alone.record(observation)
+        shared.record(observation)
+        if number % 50 == 0:
+            shared.flush()
+    assert shared.snapshot() == alone.snapshot()
+    shared.flush()
+    assert state.read("ema") == alone.snapshot() == shared.snapshot()
+
+
+MAKERS: dict[str, Callable[[], Router]] = {
+    "ema": lambda: EMARouter(providers=["a", "b"], alpha=0.3),
+    "thompson": lambda: ThompsonRouter(providers=["a", "b"], decay=0.9, rng=np.random.default_rng(3)),
+    "bandit": lambda: BanditRouter(providers=["a", "b"], dim=8, decay_factor=0.9),
+}
+
+
+def outcomes(count: int, seed: int = 5) -> list[Observation]:
+    """Return calls of every kind."""
+    rng = np.random.default_rng(seed)
+    kinds = [{"success": True}, {"success": False}, {"success": False, "rate_limited": True}]
+    return [
+        Observation(
+            provider="ab"[int(rng.integers(2))],
+            latency_seconds=float(rng.exponential()),
+            quality=float(rng.random()),
+            cost=float(rng.random()),
+            penalty=float(rng.random()),
+            context=rng.normal(size=8),
+            **kinds[int(rng.integers(3))],  # type: ignore[arg-type]
+        )
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("name", ["router.json", "router.db"])
+@pytest.mark.parametrize("kind", MAKERS)
+def test_strategies_learn_shared_what_they_learn_alone(
+    share: Share, tmp_path: Path, kind: str, name: str
+) -> None:
+    """Decay and averages included; a process that starts later knows the same."""
+    alone, state = MAKERS[kind](), open_router_state(tmp_path / name)
+    shared = share(state, MAKERS[kind](), flush_seconds=0.0)
+    for number, observation in enumerate(outcomes(200)):
+        alone.record(observation)
+        shared.record(observation)
+        assert shared.order() == alone.order()
+        if number % 37 == 0:
+            shared.flush()
+    shared.flush()
+    assert state.read(kind) == alone.snapshot() == shared.snapshot()
+    assert share(state, MAKERS[kind](), **NEVER).snapshot() == alone.snapshot()
+    state.close()
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_two_processes_learn_in_the_order_of_their_writes(share: Share, tmp_path: Path, kind: str) -> None:
+    """As one router that was told everything in that order."""
+    alone, state = MAKERS[kind](), open_router_state(tmp_path / "router.json")
+    pair = [share(state, MAKERS[kind](), **NEVER) for _ in range(2)]
+    for number in range(10):
+        told = [outcomes(7, seed=2 * number + side) for side in range(2)]
+        for observations in zip(*told, strict=True):
+            for side, observation in enumerate(observations):
+                pair[side].record(observation)
+        for side in range(2):
+            pair[side].flush()
+            for observation in told[side]:
+                alone.record(observation)
+        assert pair[1].snapshot() == alone.snapshot() == state.read(kind)
+    pair[0].record(outcomes(1)[0])
+    pair[0].flush()
+    alone.record(outcomes(1)[0])
+    assert pair[0].snapshot() == alone.snapshot()
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"version": 1, "strategy": "ema", "providers": 5},
+        {"version": 1, "dim": 8, "providers": {"a": {"alpha": None}}},
+        {"version": 0},
+        {"version": "1"},
+    ],
+)
+def test_what_a_strategy_cannot_read_is_set_aside(
+    share: Share, tmp_path: Path, kind: str, record: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """With one warning; it begins anew."""
+    state = open_router_state(tmp_path / "router.json")
+    state.update(kind, lambda _: record)
+    shared = share(state, MAKERS[kind](), **NEVER)
+    assert shared.snapshot() == MAKERS[kind]().snapshot() == state.read(kind)
+    assert len(warnings(caplog)) == 1
+    assert (tmp_path / "router.json.corrupt-1").exists()
+
+
+def test_removed_providers_are_forgotten_and_new_ones_begin(share: Share, tmp_path: Path) -> None:
+    """The others keep what is known of them."""
+    state = open_router_state(tmp_path / "router.json")
+    with SharedRouter(ThompsonRouter(providers=["a", "b"]), state) as old:
+        old.record(seen("a"))
+        old.record(seen("b"))
+    shared = share(state, ThompsonRouter(providers=["b", "c"]), **NEVER)
+    shared.record(seen("c"))
+    shared.flush()
+    stored = state.read("thompson")
+    assert stored is not None
+    assert {name: values["alpha"] for name, values in stored["providers"].items()} == {"b": 2.0, "c": 2.0}
+
+
+def test_routers_learn_from_each_other(share: Share) -> None:
+    """Each goes on from what all recorded, its own news included."""
+    state = MemoryState()
+    first, second = share(state, **NEVER), share(state, **NEVER)
+    for _ in range(3):
+        first.record(seen("a", 2.0))
+        second.record(seen("b", 1.0))
+    first.flush()
+    assert [standing.observations for standing in first.standings()] == [3, 0]
+    second.flush()
+    assert [standing.observations for standing in second.standings()] == [3, 3]
+    second.record(seen("b"))
+    first.record(seen("a"))
+    first.flush()
+    assert [standing.observations for standing in first.standings()] == [4, 3]
+    second.flush()
+    assert [standing.observations for standing in second.standings()] == [4, 4]
+    assert state.records["ema"] == second.snapshot()
+
+
+def test_what_is_recorded_during_a_write_is_kept(share: Share) -> None:
+    """Requests wait for no disk, and what came meanwhile counts before and after."""
+    state = MemoryState()
+    shared, other = share(state, flush_seconds=0.0), share(state, **NEVER)
+    other.record(seen("b"))
+    other.flush()
+    state.inside.clear()
+    state.proceed.clear()
+    shared.record(seen("a", 1.0))
+    assert state.inside.wait(10)
+    shared.record(seen("a", 3.0))
+    assert shared.order() == ["b", "a"]
+    assert [standing.observations for standing in shared.standings()] == [2, 0]
+    assert shared.snapshot()["values"]["b"] == [0, 0.0]
+    state.proceed.set()
+    shared.flush()
+    expected = AveragingRouter()
+    for observation in (seen("b"), seen("a", 1.0), seen("a", 3.0)):
+        expected.record(observation)
+    assert state.records["ema"] == shared.snapshot() == expected.snapshot()
+
+
+def test_it_begins_with_what_is_stored(share: Share) -> None:
+    """Without writing anything."""
+    state = MemoryState()
+    state.records["ema"] = {"version": 1, "values": {"a": [7, 3.0], "b": [2, 4.0], "gone": [1, 1.0]}}
+    shared = share(state, AveragingRouter(("b", "a", "new")))
+    assert [standing.observations for standing in shared.standings()] == [2, 7, 0]
+    assert shared.order() == ["new", "a", "b"]
+    assert state.updates == 0
+
+
+def test_it_begins_with_what_its_router_knows_where_nothing_is_stored(share: Share) -> None:
+    """Not with nothing."""
+    state, router = MemoryState(), AveragingRouter()
+    router.record(seen("a"))
+    shared = share(state, router, **NEVER)
+    shared.record(seen("a"))
+    shared.flush()
+    assert state.records["ema"]["values"]["a"][0] == 2
+
+
+def test_a_reset_by_somebody_else_is_followed(share: Share) -> None:
+    """What was learnt before is forgotten, what was recorded since is not."""
+    state = MemoryState()
+    shared = share(state, **NEVER)
+    shared.record(seen("a"))
+    shared.flush()
+    state.reset()
+    shared.record(seen("b"))
+    shared.flush()
+    assert shared.snapshot()["values"] == {"a": [0, 0.0], "b": [1, 0.1]} == state.records["ema"]["values"]
+
+
+@pytest.mark.parametrize("damage", ["refused", "damaged"])
+def test_a_record_that_cannot_be_used_is_set_aside(
+    share: Share, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Requests go on from the beginning; one warning."""
+    path = tmp_path / "router.json"
+    state = open_router_state(path)
+    state.update("ema", lambda _: {"version": 1, "values": BREAK})
+    if damage == "damaged":
+        path.write_text(path.read_text()[:-3])
+    shared = share(state, **NEVER)
+    assert len(warnings(caplog)) == 1
+    assert "set aside" in warnings(caplog)[0]
+    assert shared.order() == ["a", "b"]
+    shared.record(seen("a"))
+    shared.flush()
+    assert state.read("ema") == shared.snapshot()
+    assert BREAK in (tmp_path / "router.json.corrupt-1").read_text()
+    assert len(warnings(caplog)) == 1
+
+
+def test_a_record_damaged_in_use_is_set_aside(
+    share: Share, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the next write."""
+    path = tmp_path / "router.json"
+    shared = share(open_router_state(path), **NEVER)
+    shared.record(seen("a"))
+    shared.flush()
+    path.write_text("{")
+    shared.record(seen("b"))
+    shared.flush()
+    assert len(warnings(caplog)) == 1
+    assert shared.snapshot()["values"] == {"a": [0, 0.0], "b": [1, 0.1]}
+
+
+def test_a_record_of_a_newer_version_is_left_alone(share: Share, caplog: pytest.LogCaptureFixture) -> None:
+    """Old and new processes would set each other's aside for ever; requests go on, one warning."""
+    state = MemoryState()
+    newer = {"version": 2, "values": BREAK}
+    state.records["ema"] = newer
+    shared = share(state, flush_seconds=0.0)
+    for _ in range(3):
+        shared.record(seen("a"))
+        with pytest.raises(StateError, match=r"expected version 1 .* got 2: install the newer"):
+            shared.flush()
+    assert shared.order() == ["b", "a"]
+    assert len(warnings(caplog)) == 1
+    assert (state.records["ema"], state.set_aside, state.updates) == (newer, [], 0)
+    state.records["ema"] = {"version": 1, "values": {}}
+    shared.flush()
+    assert state.records["ema"]["values"]["a"][0] == 3
+
+
+def test_an_outage_costs_one_warning(share: Share, caplog: pytest.LogCaptureFixture) -> None:
+    """However long it lasts; later all is stored, and the next outage is told again."""
+    state = MemoryState()
+    shared = share(state, flush_seconds=0.0)
+    for outage in (1, 2):
+        state.error = StateError("disk full") if outage == 1 else OSError("unforeseen")
+        for _ in range(5):
+            shared.record(seen("a"))
+            assert shared.order() == ["b", "a"]
+            with pytest.raises(
+                StateError, match=r"observations could not be saved for now: (disk|unforeseen)"
+            ):
+                shared.flush()
+        wait_until(lambda outage=outage: len(warnings(caplog)) == outage)  # type: ignore[misc]
+        assert "requests go on" in warnings(caplog)[-1]
+        state.error = None
+        wait_until(
+            lambda outage=outage: (
+                state.records.get("ema", {}).get("values", {}).get("a", [0])[0] == 5 * outage
+            )
+        )  # type: ignore[misc]
+        wait_until(lambda: not shared._failing)
+    assert len(warnings(caplog)) == 2
+
+
+def test_a_state_that_cannot_be_read_stops_nothing(share: Share, caplog: pytest.LogCaptureFixture) -> None:
+    """From the very beginning."""
+    state = MemoryState()
+    state.error = StateError("server gone")
+    shared = share(state, **NEVER)
+    shared.record(seen("a"))
+    assert shared.order() == ["b", "a"]
+    assert len(warnings(caplog)) == 1
+    state.error = None
+    shared.flush()
+    assert state.records["ema"]["values"]["a"][0] == 1
+
+
+def test_memory_is_bounded_during_an_outage(
+    share: Share, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest observations go; how many is said in the end."""
+    monkeypatch.setattr(_shared_router, "_MAX_WAITING", 10)
+    state = MemoryState()
+    shared = share(state, **NEVER)
+    for _ in range(30):  # while all is well, nothing is dropped
+        shared.record(seen("a"))
+    shared.flush()
+    state.error = StateError("disk full")
+    shared._try(shared._sync)
+    for number in range(25):
+        shared.record(seen("b", float(number)))
+    state.error = None
+    shared.close()
+    expected = AveragingRouter()
+    for observation in [seen("a")] * 30 + [seen("b", float(number)) for number in range(15, 25)]:
+        expected.record(observation)
+    assert state.records["ema"] == expected.snapshot()
+    assert "15 observations of the router ema could not be saved and are lost" in warnings(caplog)[-1]
+
+
+def test_closing_says_what_is_lost(caplog: pytest.LogCaptureFixture) -> None:
+    """And raises nothing: the requests were answered."""
+    state = MemoryState()
+    with SharedRouter(AveragingRouter(), state, flush_seconds=3600) as shared:
+        state.error = StateError("disk full")
+        for _ in range(3):
+            shared.record(seen("a"))
+    assert "memory: 3 observations of the router ema" in warnings(caplog)[-1]
+    count = len(warnings(caplog))
+    shared.close()
+    assert (len(warnings(caplog)), state.closed) == (count, 1)
+
+
+def test_closing_stores_what_was_recorded(caplog: pytest.LogCaptureFixture) -> None:
+    """Answers that come later still count for who asks, and raise nothing."""
+    state = MemoryState()
+    with SharedRouter(AveragingRouter(), state, flush_seconds=3600) as shared:
+        for _ in range(3):
+            shared.record(seen("a"))
+    assert state.records["ema"]["values"]["a"][0] == 3
+    shared.record(seen("a"))
+    assert [standing.observations for standing in shared.standings()] == [4, 0]
+    assert shared.order() == ["b", "a"]
+    assert (state.closed, warnings(caplog)) == (1, [])
+
+
+def test_many_observations_are_stored_in_several_updates(
+    share: Share, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others get their turn; the order stays."""
+    monkeypatch.setattr(_shared_router, "_BLOCK", 10)
+    state = MemoryState()
+    shared = share(state, **NEVER)
+    expected = AveragingRouter()
+    for number in range(95):
+        shared.record(seen("a", float(number)))
+        expected.record(seen("a", float(number)))
+    shared.flush()
+    assert state.updates == 10
+    assert state.records["ema"] == shared.snapshot() == expected.snapshot()
+    shared.flush()
+    assert state.updates == 10
+
+
+def test_a_write_that_fails_in_the_middle_keeps_the_order(
+    share: Share, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was stored is not stored again."""
+    monkeypatch.setattr(_shared_router, "_BLOCK", 10)
+    state = MemoryState()
+    shared = share(state, **NEVER)
+    expected = AveragingRouter()
+    for number in range(35):
+        shared.record(seen("a", float(number)))
+        expected.record(seen("a", float(number)))
+    update = state.update
+
+    def failing(strategy: str, change: Any) -> dict[str, Any]:
+        if state.updates == 2:
+            raise StateError("disk full")
+        return update(strategy, change)
+
+    monkeypatch.setattr(state, "update", failing)
+    with pytest.raises(StateError, match="15 observations could not be saved"):
+        shared.flush()
+    monkeypatch.setattr(state, "update", update)
+    shared.flush()
+    assert state.records["ema"] == shared.snapshot() == expected.snapshot()
+
+
+def test_who_only_asks_learns_from_others(share: Share, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Now and then, without writing."""
+    monkeypatch.setattr(_shared_router, "_REFRESH", 0.0)
+    state = MemoryState()
+    asking, recording = share(state, flush_seconds=0.0), share(state, **NEVER)
+    recording.record(seen("a"))
+    recording.flush()
+    wait_until(lambda: asking.order() == ["b", "a"])
+    assert state.updates == 1
+
+
+def test_who_asks_often_does_not_read_often(share: Share) -> None:
+    """Once in a while is enough."""
+    state = MemoryState()
+    shared = share(state, flush_seconds=0.0)
+    state.error = StateError("must not be asked")
+    for _ in range(1000):
+        shared.order()
+    assert shared._thread is None
+
+
+def test_an_observation_the_router_refuses_is_not_noted(share: Share) -> None:
+    """It would be refused with every write."""
+    state = MemoryState()
+    shared = share(state, **NEVER)
+    with pytest.raises(ConfigurationError, match="got 'c'"):
+        shared.record(seen("c"))
+    shared.record(seen("a"))
+    shared.flush()
+    assert state.records["ema"]["values"] == {"a": [1, 0.1], "b": [0, 0.0]}
+
+
+def test_restoring_replaces_what_all_have_learnt(share: Share) -> None:
+    """What cannot be used changes nothing; None forgets all."""
+    state = MemoryState()
+    first, second = share(state, **NEVER), share(state, **NEVER)
+    first.record(seen("a"))
+    with pytest.raises(StateError, match="expected values"):
+        first.restore({"values": 5})
+    assert [standing.observations for standing in first.standings()] == [1, 0]
+    first.restore({"version": 1, "values": {"b": [9, 2.0]}})
+    second.record(seen("b"))
+    second.flush()
+    assert [standing.observations for standing in second.standings()] == [0, 10]
+    state.error = StateError("disk full")
+    with pytest.raises(StateError, match="disk full"):
+        first.restore(None)
+    assert [standing.observations for standing in first.standings()] == [0, 9]
+    state.error = None
+    first.restore(None)
+    first.flush()
+    assert state.records["ema"]["values"] == {"a": [0, 0.0], "b": [0, 0.0]} == first.snapshot()["values"]
+
+
+def test_threads_share_a_router(share: Share, tmp_path: Path) -> None:
+    """While it writes; large contexts are no trouble."""
+    state = open_router_state(tmp_path / "router.json")
+    shared = share(state, flush_seconds=0.001)
+    context = np.ones(64)
+
+    def work() -> None:
+        for _ in range(300):
+            shared.order(RoutingRequest(embedding=context))
+            shared.record(seen("a", context=context))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    shared.flush()
+    assert [standing.observations for standing in shared.standings()] == [2400, 0]
+    record = state.read("ema")
+    assert record is not None
+    assert record["values"]["a"][0] == 2400
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), 3601])
+def test_bad_pauses_are_refused(seconds: float) -> None:
+    """Before a thread is started."""
+    with pytest.raises(ConfigurationError, match="Expected flush_seconds in"):
+        SharedRouter(AveragingRouter(), MemoryState(), flush_seconds=seconds)
+
+
+HEAD = """
+import os, signal, sys
+from calibrant.core import RouterState
+from calibrant.inference import SharedRouter
+from calibrant.routing import Observation
+from calibrant.store import open_router_state
+
+class Counting:
+    strategy, providers = "thompson", ("a",)
+    n = 0
+    def order(self, request=None): return ["a"]
+    def record(self, observation): self.n += 1
+    def snapshot(self): return {"n": self.n}
+    def restore(self, snapshot): self.n = 0 if snapshot is None else snapshot["n"]
+    def standings(self): return ()
+
+shared = SharedRouter(Counting(), open_router_state(sys.argv[1]), flush_seconds=float(sys.argv[2]))
+def record(count):
+    for _ in range(count):
+        shared.record(Observation(provider="a", success=True, latency_seconds=0.1))
+"""
+
+
+def run(code: str, place: Path, flush_seconds: float) -> int:
+    """Run `code` in another interpreter; return its status."""
+    return subprocess.run(  # noqa: S603 (our own code)
+        [sys.executable, "-c", HEAD + code, str(place), str(flush_seconds)],
+        timeout=60,
+        check=False,
+        stderr=subprocess.DEVNULL,
+    ).returncode
+
+
+def counted(place: Path) -> int:
+    """Return what is stored."""
+    state = open_router_state(place)
+    record = state.read("thompson")
+    state.close()
+    return 0 if record is None else int(record["n"])
+
+
+@pytest.mark.parametrize("name", ["router.json", "router.db"])
+@pytest.mark.parametrize("end", ["", "raise SystemExit(0)", "os.kill(os.getpid(), signal.SIGINT)"])
+def test_a_process_that_ends_stores_what_it_recorded(tmp_path: Path, name: str, end: str) -> None:
+    """Without closing, by an exception or by Ctrl-C."""
+    run(f"record(300)\n{end}", tmp_path / name, 3600)
+    assert counted(tmp_path / name) == 300
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("name", ["router.json", "router.db"])
+def test_after_a_fork_both_sides_store_what_they_recorded(tmp_path: Path, name: str) -> None:
+    """Once each, whatever the parent had noted or was writing."""
+    code = """
+record(100)
+shared.flush()
+record(10)
+children = []
+for number in range(3):
+    child = os.fork()
+    if child == 0:
+        record(1000)
+        shared.close()
+        os._exit(0)
+    children.append(child)
+    record(100)
+shared.flush()
+assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0, 0]
+record(1)
+shared.close()
+assert shared.snapshot()["n"] == 3411, shared.snapshot()
+os._exit(7)
+"""
+    assert run(code, tmp_path / name, 0.001) == 7
+    assert counted(tmp_path / name) == 3411
+
+
+def test_a_kill_loses_only_the_last_moment(tmp_path: Path) -> None:
+    """What was stored stays."""
+    code = "record(50)\nshared.flush()\nrecord(5)\nos.kill(os.getpid(), signal.SIGKILL)"
+    assert run(code, tmp_path / "router.json", 3600) == -signal.SIGKILL
+    assert counted(tmp_path / "router.json") == 50

@@ -1,0 +1,319 @@
+"""Processes that learn together lose nothing, whoever is killed and wherever the disk is full."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calibrant.store import open_router_state
+
+NOBODY = 65534
+
+HEAD = """
+import json, logging, os, random, signal, sqlite3, sys, time
+import sqlalchemy.dialects.sqlite
+from calibrant.core import StateError
+from calibrant.inference import SharedRouter
+from calibrant.routing import Observation
+from calibrant.store import open_router_state
+
+class Counting:
+    strategy = "thompson"
+    def __init__(self, *providers):
+        self.providers = providers
+        self.restore(None)
+    def order(self, request=None): return list(self.providers)
+    def record(self, observation): self.counts[observation.provider] += 1
+    def snapshot(self): return {"version": 1, "counts": dict(self.counts)}
+    def restore(self, snapshot):
+        stored = {} if snapshot is None else snapshot["counts"]
+        self.counts = {name: stored.get(name, 0) for name in self.providers}
+    def standings(self): return ()
+
+def record(shared, provider, count):
+    for _ in range(count):
+        shared.order()
+        shared.record(Observation(provider=provider, success=True, latency_seconds=0.1))
+
+def in_children(jobs):
+    children = []
+    for job in jobs:
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                job()
+                status = 0
+            finally:
+                os._exit(status)
+        children.append(child)
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * len(children)
+"""
+
+
+def run(code: str, *arguments: str, **options: Any) -> str:
+    """Run `code` in another interpreter; return what it prints."""
+    done = subprocess.run(  # noqa: S603 (our own code)
+        [sys.executable, "-c", HEAD + code, *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=110,
+        check=True,
+        **options,
+    )
+    return done.stdout
+
+
+@pytest.fixture(params=["json", "sqlite", "postgresql"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Return a place of each kind, where nothing is yet."""
+    if request.param == "postgresql":
+        return str(request.getfixturevalue("postgresql"))
+    return str(tmp_path / "state" / f"router.{'json' if request.param == 'json' else 'db'}")
+
+
+def stored(place: str, **options: Any) -> dict[str, int]:
+    """Return the counts by provider."""
+    state = open_router_state(place, **options)
+    record = state.read("thompson")
+    state.close()
+    assert record is not None
+    return dict(record["counts"])
+
+
+def test_eight_processes_lose_nothing(place: str) -> None:
+    """A thousand outcomes each, into a place that is not there when they start."""
+    run(
+        """
+def work(number):
+    shared = SharedRouter(Counting("a", "b"), open_router_state(sys.argv[1], busy_timeout=60), flush_seconds=0.001)
+    for _ in range(20):
+        record(shared, "a", 30)
+        record(shared, "b", 20)
+        shared.flush()
+    shared.close()
+in_children([lambda number=number: work(number) for number in range(8)])
+""",
+        place,
+    )
+    assert stored(place) == {"a": 4800, "b": 3200}
+
+
+def test_two_clusters_share_a_place(place: str) -> None:
+    """With other providers each: scopes of their own are apart; in one scope, only what both know is kept for both."""
+    run(
+        """
+def work(scope, *providers):
+    shared = SharedRouter(
+        Counting(*providers), open_router_state(sys.argv[1], scope=scope, busy_timeout=60), flush_seconds=0.001
+    )
+    for _ in range(10):
+        for provider in providers:
+            record(shared, provider, 10)
+        shared.flush()
+    shared.close()
+in_children(
+    [lambda scope=scope: work(scope, *scope) for scope in ("ab", "bcd")  for _ in range(3)]
+    + [lambda providers=providers: work("shared", *providers) for providers in ("ab", "bc") for _ in range(3)]
+)
+""",
+        place,
+    )
+    assert stored(place, scope="ab") == {"a": 300, "b": 300}
+    assert stored(place, scope="bcd") == {"b": 300, "c": 300, "d": 300}
+    both = stored(place, scope="shared")
+    assert both["b"] == 600
+    assert set(both) in ({"a", "b"}, {"b", "c"})
+
+
+KILLS = """
+place, kills = sys.argv[1], int(sys.argv[2])
+def step(record):
+    n = 0 if record is None else record["n"] + 1
+    return {"n": n, "copies": [n] * 5000}
+def work(pipe):
+    state = open_router_state(place, busy_timeout=60)
+    while True:
+        os.write(pipe, state.update("bandit", step)["n"].to_bytes(8, "big"))
+state = open_router_state(place, busy_timeout=60)
+highest, progress, rng, longest = -1, 0, random.Random(5), 0.0
+for number in range(kills):
+    began, told = time.monotonic(), b""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        work(writing)
+    os.close(writing)
+    if number:
+        time.sleep(rng.uniform(0, longest))
+    else:  # see how long the first updates take
+        told = os.read(reading, 8) + os.read(reading, 8)
+        longest = min(2 * (time.monotonic() - began), 1.0)
+    os.kill(child, signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    told += os.read(reading, 1 << 16)
+    os.close(reading)
+    progress += len(told) > 0
+    highest = max(highest, int.from_bytes(told[-8:], "big") if told else -1)
+    record = state.read("bandit")
+    if record is None:
+        assert highest == -1
+        continue
+    assert highest <= record["n"] <= highest + 1, (highest, record["n"])
+    assert record["copies"] == [record["n"]] * 5000
+    highest = record["n"]
+after = state.update("bandit", step)["n"]
+assert after == highest + 1
+assert progress > kills / 8, progress
+print("sound")
+"""
+
+
+def check_after_kills(place: str, kills: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Kill writers; afterwards nothing is damaged, set aside or left behind."""
+    assert run(KILLS, place, str(kills)) == "sound\n"
+    state = open_router_state(place)
+    assert state.update("bandit", lambda record: record or {}) == state.read("bandit")
+    state.close()
+    assert caplog.records == []
+    if place.endswith(".json"):
+        names = sorted(file.name for file in Path(place).parent.iterdir())
+        assert names == ["router.json", "router.json.lock"]
+    elif place.endswith(".db"):
+        with contextlib.closing(sqlite3.connect(place)) as connection:
+            assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+            assert connection.execute("SELECT count(*) FROM calibrant_router_set_aside").fetchall() == [(0,)]
+
+
+def test_kills_damage_nothing(place: str, caplog: pytest.LogCaptureFixture) -> None:
+    """What was committed is there, whole, and no lock is held for ever."""
+    check_after_kills(place, 12, caplog)
+
+
+@pytest.mark.slow
+def test_many_kills_damage_nothing(place: str, caplog: pytest.LogCaptureFixture) -> None:
+    """At two hundred different moments."""
+    check_after_kills(place, 200, caplog)
+
+
+GOES_ON = """
+warned = []
+class Listener(logging.Handler):
+    def emit(self, record): warned.append(record.getMessage())
+logging.getLogger("calibrant").addHandler(Listener(logging.WARNING))
+
+def wait_until(condition):
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+def go_on(shared):
+    "Record for a while, in vain."
+    for _ in range(20):
+        record(shared, "a", 10)
+        try:
+            shared.flush()
+        except StateError as error:
+            assert "could not be saved" in str(error)
+        else:
+            raise AssertionError("it could be written")
+    wait_until(lambda: warned)
+    assert [("requests go on" in text) for text in warned] == [True], warned
+    assert shared.router.counts["a"] == 200
+"""
+
+
+@pytest.mark.parametrize("name", ["router.json", "router.db"])
+def test_requests_go_on_where_the_disk_is_full(tmp_path: Path, name: str) -> None:
+    """With one warning; when there is room again, nothing is lost."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    made = shutil.which("mount") and subprocess.run(  # noqa: S603
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)],  # noqa: S607
+        capture_output=True,
+        check=False,
+    )
+    if not made or made.returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        output = run(
+            GOES_ON
+            + """
+folder, place = sys.argv[1:]
+open_router_state(place).update("other", lambda _: {"large": "x" * 1000})
+with open(folder + "/filler", "wb", buffering=0) as filler:
+    try:
+        while True:
+            filler.write(b"x" * 1024)
+    except OSError:
+        pass
+shared = SharedRouter(Counting("a"), open_router_state(place), flush_seconds=0.001)
+go_on(shared)
+os.unlink(folder + "/filler")
+shared.flush()
+shared.close()
+assert len(warned) == 1
+print("fine")
+""",
+            str(folder),
+            str(folder / name),
+        )
+        assert output == "fine\n"
+        assert stored(str(folder / name)) == {"a": 200}
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)  # noqa: S603, S607
+
+
+@pytest.mark.parametrize("name", ["router.json", "router.db"])
+@pytest.mark.parametrize("kind", ["folder of others", "inside a file"])
+def test_requests_go_on_where_nothing_can_be_written(name: str, kind: str) -> None:
+    """With one warning, and one at the end that says what is lost."""
+    folder = Path(tempfile.mkdtemp())  # pytest's own cannot be entered by others
+    try:
+        (folder / "file").touch()
+        folder.chmod(0o555)
+        place = folder / name if kind == "folder of others" else folder / "file" / name
+        output = run(
+            GOES_ON
+            + f"""
+if os.getuid() == 0:  # may write anywhere
+    os.setgid({NOBODY})
+    os.setuid({NOBODY})
+shared = SharedRouter(Counting("a"), open_router_state(sys.argv[1]), flush_seconds=0.001)
+go_on(shared)
+shared.close()
+print(len(warned), warned[-1])
+""",
+            str(place),
+        )
+        assert output.startswith("2 ")
+        assert output.endswith("200 observations of the router thompson could not be saved and are lost.\n")
+    finally:
+        folder.chmod(0o755)
+        shutil.rmtree(folder)
+
+
+def test_requests_go_on_where_the_server_is_away() -> None:
+    """With one warning that shows no password."""
+    output = run(
+        GOES_ON
+        + """
+shared = SharedRouter(
+    Counting("a"), open_router_state("postgresql://bob:hunter2@127.0.0.1:1/db"), flush_seconds=0.001
+)
+go_on(shared)
+assert "hunter2" not in warned[0]
+shared.close()
+print(len(warned))
+"""
+    )
+    assert output == "2\n"

@@ -1,0 +1,515 @@
+"""What routers learnt is kept whole, in a JSON file, SQLite or PostgreSQL alike."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import sqlite3
+import stat
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from calibrant.core import ConfigurationError, RouterState, StateError
+from calibrant.store import open_router_state
+
+Open = Callable[..., RouterState]
+
+PLACES = ["json", "sqlite", "postgresql"]
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Return a place of each kind, where nothing is yet."""
+    if request.param == "postgresql":
+        return str(request.getfixturevalue("postgresql"))
+    return str(tmp_path / "state" / f"router.{'json' if request.param == 'json' else 'db'}")
+
+
+@pytest.fixture
+def open_state() -> Iterator[Open]:
+    """Return a function that opens states, which are closed at the end."""
+    opened: list[RouterState] = []
+
+    def open_one(place: str | Path, **options: Any) -> RouterState:
+        opened.append(open_router_state(place, **options))
+        return opened[-1]
+
+    yield open_one
+    for state in opened:
+        state.close()
+
+
+def count(record: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Add one."""
+    return {"version": 1, "n": (0 if record is None else record["n"]) + 1}
+
+
+def engine(place: str) -> sa.Engine:
+    """Look into a database beside the state."""
+    return sa.create_engine(
+        place if "://" in place else f"sqlite:///{place}",
+        poolclass=sa.pool.NullPool,
+        isolation_level="AUTOCOMMIT",
+    )
+
+
+def plant(place: str, strategy: str, text: str) -> None:
+    """Replace a record by any text."""
+    if place.endswith(".json"):
+        whole = Path(place).read_text()
+        stored = json.dumps(json.loads(whole)["scopes"]["default"][strategy], separators=(",", ":"))
+        assert stored in whole
+        Path(place).write_text(whole.replace(f'"{strategy}":{stored}', f'"{strategy}":{text}'))
+        return
+    with engine(place).connect() as connection:
+        connection.execute(
+            sa.text("UPDATE calibrant_router_state SET record = :text WHERE strategy = :strategy"),
+            {"text": text, "strategy": strategy},
+        )
+
+
+def set_aside(place: str) -> list[str]:
+    """Return what was set aside, in order."""
+    if place.endswith(".json"):
+        found = sorted(Path(place).parent.glob("*.corrupt-*"))
+        return [file.read_text(errors="replace") for file in found]
+    with engine(place).connect() as connection:
+        rows = connection.execute(sa.text("SELECT record FROM calibrant_router_set_aside ORDER BY id"))
+        return [row[0] for row in rows]
+
+
+def test_it_is_a_router_state(place: str, open_state: Open) -> None:
+    """And says where it is, without secrets."""
+    state: RouterState = open_state(place)
+    assert state.location in repr(state)
+    assert "://" in state.location or state.location == place
+    if "@" in place:
+        assert str(sa.make_url(place).password) not in repr(state)
+    state.close()
+
+
+def test_records_are_replaced_by_what_is_made_of_them(place: str, open_state: Open) -> None:
+    """Others, opened before or afterwards, see what was stored."""
+    state, other = open_state(place), open_state(place)
+    assert state.read("thompson") is None
+    assert state.strategies() == []
+    assert state.update("thompson", count) == {"version": 1, "n": 1}
+    assert other.update("thompson", count) == {"version": 1, "n": 2}
+    assert other.update("ema", lambda _: {"text": 'é\ud800\0"', "numbers": [0.1, -5e-324, 2**70]})
+    assert state.read("thompson") == {"version": 1, "n": 2}
+    assert open_state(place).read("ema") == {"text": 'é\ud800\0"', "numbers": [0.1, -5e-324, 2**70]}
+    assert state.strategies() == ["ema", "thompson"]
+
+
+def test_reading_makes_nothing(place: str, open_state: Open) -> None:
+    """Neither a file nor a folder."""
+    state = open_state(place)
+    assert (state.read("ema"), state.strategies(), state.reset(), state.reset("ema")) == (None, [], [], [])
+    if "://" not in place:
+        assert not Path(place).parent.exists()
+
+
+def test_scopes_are_apart(place: str, open_state: Open) -> None:
+    """Each with its own records, in one place."""
+    first, second = (open_state(place, scope=name) for name in ("one", "the other \u00e9"))
+    first.update("ema", count)
+    assert second.read("ema") is None
+    second.update("ema", lambda _: {"n": 7})
+    second.update("bandit", count)
+    assert first.strategies() == ["ema"]
+    assert first.reset() == ["ema"]
+    assert (first.read("ema"), second.read("ema")) == (None, {"n": 7})
+
+
+def test_records_are_forgotten_one_by_one_or_all(place: str, open_state: Open) -> None:
+    """Saying whose were there."""
+    state = open_state(place)
+    for strategy in ("thompson", "ema", "bandit"):
+        state.update(strategy, count)
+    assert state.reset("ema") == ["ema"]
+    assert state.reset("ema") == []
+    assert state.strategies() == ["bandit", "thompson"]
+    assert state.reset() == ["bandit", "thompson"]
+    assert state.strategies() == []
+    assert state.update("ema", count)["n"] == 1
+
+
+def test_a_change_that_fails_changes_nothing(place: str, open_state: Open) -> None:
+    """Whatever it raises; the next one finds no lock."""
+    state = open_state(place, busy_timeout=0.1)
+    state.update("ema", count)
+
+    def fail(record: Mapping[str, Any] | None) -> dict[str, Any]:
+        raise ConfigurationError(f"expected nothing, got {record}")
+
+    with pytest.raises(ConfigurationError, match=r"got .'version': 1"):
+        state.update("ema", fail)
+    assert state.read("ema") == {"version": 1, "n": 1}
+    assert set_aside(place) == []
+    assert state.update("ema", count)["n"] == 2
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), {1}, object()])
+def test_what_is_no_json_is_not_stored(place: str, value: Any, open_state: Open) -> None:
+    """Nor a number that is not finite."""
+    state = open_state(place)
+    state.update("ema", count)
+    with pytest.raises(StateError, match="expected JSON values with finite numbers"):
+        state.update("ema", lambda _: {"value": [value]})
+    assert state.read("ema") == {"version": 1, "n": 1}
+
+
+@pytest.mark.parametrize("text", ["[1]", '"text"', "7", "null", "true", "[]"])
+def test_a_record_that_is_no_object_is_set_aside(
+    place: str, text: str, caplog: pytest.LogCaptureFixture, open_state: Open
+) -> None:
+    """With one warning; other strategies keep theirs."""
+    state = open_state(place)
+    state.update("ema", count)
+    state.update("bandit", count)
+    plant(place, "ema", text)
+    with pytest.raises(StateError, match="expected an object"):
+        state.read("ema")
+    assert state.read("bandit") == {"version": 1, "n": 1}
+    assert caplog.records == []
+    assert state.update("ema", count) == {"version": 1, "n": 1}
+    (warning,) = caplog.records
+    assert warning.levelno == logging.WARNING
+    assert "set aside" in warning.getMessage()
+    (kept,) = set_aside(place)
+    assert text in kept
+    assert state.update("ema", count)["n"] == 2
+    assert state.update("bandit", count)["n"] == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        '{"n": 1',
+        '{"n": NaN}',
+        '{"n": -Infinity}',
+        '{"n": 1e999}',
+        '{"n": ' + "9" * 5000 + "}",
+        "[" * 100_000,
+        "\x00{}",
+    ],
+)
+def test_a_record_that_is_no_json_is_set_aside(
+    place: str, text: str, caplog: pytest.LogCaptureFixture, open_state: Open
+) -> None:
+    """Infinite numbers, however written, included; in a file that means all of it."""
+    if "postgresql" in place:
+        text = text.replace("\x00", "\x01")  # the server takes no others
+    state = open_state(place)
+    state.update("ema", count)
+    state.update("ema", count)
+    if place.endswith(".json"):
+        Path(place).write_text(text)
+    else:
+        plant(place, "ema", text)
+    with pytest.raises(StateError, match="damaged"):
+        state.read("ema")
+    assert state.update("ema", count) == {"version": 1, "n": 1}
+    assert len(caplog.records) == 1
+    assert set_aside(place) == [text]
+
+
+def test_bytes_that_are_no_text_are_set_aside(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, open_state: Open
+) -> None:
+    """SQLite stores anything anywhere."""
+    place = str(tmp_path / "router.db")
+    state = open_state(place)
+    for number, value in enumerate(("CAST(x'fffe7b' AS TEXT)", "x'ff'", "12"), start=1):
+        state.update("ema", count)
+        with contextlib.closing(sqlite3.connect(place)) as connection, connection:
+            connection.execute(f"UPDATE calibrant_router_state SET record = {value}")  # noqa: S608 (ours)
+        with pytest.raises(StateError, match="damaged"):
+            state.read("ema")
+        assert state.update("ema", count) == {"version": 1, "n": 1}
+        assert len(caplog.records) == number
+
+
+def test_a_refused_record_is_set_aside(
+    place: str, caplog: pytest.LogCaptureFixture, open_state: Open
+) -> None:
+    """By whoever changes it, with the reason; each one is kept."""
+    state = open_state(place)
+
+    def picky(record: Mapping[str, Any] | None) -> dict[str, Any]:
+        if record is not None:
+            raise StateError("expected alpha above 0")
+        return {"fresh": True}
+
+    for number in range(3):
+        state.update("thompson", lambda _, number=number: {"alpha": -number})  # type: ignore[misc]
+        assert state.update("thompson", picky) == {"fresh": True}
+    assert state.read("thompson") == {"fresh": True}
+    assert caplog.text.count("expected alpha above 0") == 3
+    assert ['"alpha":' in text for text in set_aside(place)] == [True, True, True]
+    assert len(set(set_aside(place))) == 3
+
+
+def test_a_change_that_refuses_everything_is_an_error(place: str, open_state: Open) -> None:
+    """And the old record stands."""
+    state = open_state(place)
+    state.update("ema", count)
+
+    def refuse(_: Mapping[str, Any] | None) -> dict[str, Any]:
+        raise StateError("never")
+
+    with pytest.raises(StateError, match="never"):
+        state.update("ema", refuse)
+    assert state.read("ema") == {"version": 1, "n": 1}
+
+
+def test_threads_share_a_state(place: str, open_state: Open) -> None:
+    """And lose nothing."""
+    state = open_state(place, busy_timeout=60)
+
+    def work() -> None:
+        for _ in range(20):
+            state.update("ema", count)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert state.read("ema") == {"version": 1, "n": 160}
+    state.close()
+
+
+@contextlib.contextmanager
+def changing(open_state: Open, place: str) -> Any:
+    """Stay in the middle of an update of the strategy ema."""
+    inside, leave = threading.Event(), threading.Event()
+
+    def slow(record: Mapping[str, Any] | None) -> dict[str, Any]:
+        inside.set()
+        leave.wait(10)
+        return count(record)
+
+    thread = threading.Thread(target=lambda: open_state(place).update("ema", slow))
+    thread.start()
+    assert inside.wait(10)
+    try:
+        yield
+    finally:
+        leave.set()
+        thread.join()
+
+
+def test_who_waits_too_long_is_told(place: str, open_state: Open) -> None:
+    """Nothing is written; reading needs no lock."""
+    state = open_state(place, busy_timeout=0.05)
+    state.update("ema", count)
+    with changing(open_state, place):
+        with pytest.raises(StateError, match="end what locks it"):
+            state.update("ema", count)
+        assert state.read("ema") == {"version": 1, "n": 1}
+    assert state.update("ema", count)["n"] == 3
+
+
+def test_on_a_server_others_need_not_wait(postgresql: str, open_state: Open) -> None:
+    """A lock keeps one record only; also where it is not there yet."""
+    with changing(open_state, postgresql):
+        assert open_state(postgresql, busy_timeout=0.2).update("bandit", count)["n"] == 1
+        other = open_state(postgresql, scope="other", busy_timeout=0.2)
+        assert other.update("ema", count)["n"] == 1
+        with pytest.raises(StateError, match="lock timeout"):
+            open_state(postgresql, busy_timeout=0.05).update("ema", count)
+
+
+def test_a_reset_waits_for_an_update(place: str, open_state: Open) -> None:
+    """So that the update does not bring the old record back."""
+    state = open_state(place, busy_timeout=10)
+    state.update("ema", count)
+    done: list[list[str]] = []
+    with changing(open_state, place):
+        thread = threading.Thread(target=lambda: done.append(state.reset("ema")))
+        thread.start()
+        thread.join(0.05)
+        assert thread.is_alive()
+    thread.join()
+    assert done == [["ema"]]
+    assert state.read("ema") is None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_the_child_of_a_fork_has_connections_of_its_own(place: str, open_state: Open) -> None:
+    """Both sides go on with the object that was opened before."""
+    state = open_state(place, busy_timeout=30)
+    state.update("ema", count)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            for _ in range(20):
+                state.update("ema", count)
+            state.close()
+            status = 0
+        finally:
+            os._exit(status)
+    for _ in range(20):
+        state.update("ema", count)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert state.update("ema", count)["n"] == 42
+
+
+def test_a_server_may_close_connections(postgresql: str, open_state: Open) -> None:
+    """As it does when it is restarted; the next call opens new ones."""
+    state = open_state(postgresql)
+    state.update("ema", count)
+    with engine(postgresql).connect() as connection:
+        connection.execute(
+            sa.text(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+        )
+    assert state.update("ema", count)["n"] == 2
+
+
+def test_a_server_that_is_away_is_an_error_without_secrets(open_state: Open) -> None:
+    """Whenever it is used, not when it is opened: it may come back."""
+    state = open_state("postgresql://bob:hunter2%40@127.0.0.1:1/db")
+    for use in (
+        lambda: state.update("ema", count),
+        lambda: state.read("ema"),
+        state.strategies,
+        state.reset,
+    ):
+        with pytest.raises(StateError) as caught:
+            use()  # type: ignore[no-untyped-call]
+        assert "hunter2" not in str(caught.value)
+        assert "bob" not in str(caught.value)
+    state.close()
+
+
+def test_a_newer_schema_is_refused(place: str, open_state: Open) -> None:
+    """And left as it is."""
+    state = open_state(place)
+    state.update("ema", count)
+    state.close()
+    if place.endswith(".json"):
+        text = Path(place).read_text().replace('"version":1,"scopes"', '"version":2,"scopes"')
+        Path(place).write_text(text)
+    else:
+        with engine(place).connect() as connection:
+            connection.execute(sa.text("UPDATE calibrant_versions SET version = 2"))
+    state = open_state(place)
+    for use in (
+        lambda: state.update("ema", count),
+        lambda: state.read("ema"),
+        state.strategies,
+        state.reset,
+    ):
+        with pytest.raises(StateError, match="got 2: install the newer"):
+            use()  # type: ignore[no-untyped-call]
+    if place.endswith(".json"):
+        assert Path(place).read_text() == text
+        assert set_aside(place) == []
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path, open_state: Open) -> None:
+    """And left as it is: it may be anything."""
+    path = tmp_path / "router.db"
+    path.write_bytes(b"important\n" * 1000)
+    state = open_state(path)
+    for use in (state.strategies, lambda: state.update("ema", count)):
+        with pytest.raises(StateError, match="file is not a database"):
+            use()  # type: ignore[no-untyped-call]
+    assert path.read_bytes() == b"important\n" * 1000
+
+
+def test_files_are_made_for_the_owner(place: str, open_state: Open) -> None:
+    """And their folder, whatever the mask of the process."""
+    if "://" in place:
+        pytest.skip("a server has no files of ours")
+    before = os.umask(0)
+    try:
+        open_state(place).update("ema", count)
+        plant(place, "ema", "7")
+        open_state(place).update("ema", count)
+    finally:
+        os.umask(before)
+    modes = {stat.S_IMODE(file.stat().st_mode) for file in Path(place).parent.iterdir()}
+    assert modes == {0o600}
+
+
+def test_a_path_that_cannot_be_a_file_is_an_error(tmp_path: Path, open_state: Open) -> None:
+    """Each time it is used."""
+    (tmp_path / "file").touch()
+    for name in ("router.json", "router.db"):
+        state = open_state(tmp_path / "file" / name)
+        for _ in range(2):
+            with pytest.raises(StateError, match=r"file.router\.(json|db): .*folder"):
+                state.update("ema", count)
+        (tmp_path / name).mkdir()
+        state = open_state(tmp_path / name)
+        for use in (lambda state=state: state.update("ema", count), lambda state=state: state.read("ema")):
+            with pytest.raises(StateError):
+                use()
+
+
+@pytest.mark.parametrize(
+    ("place", "options"),
+    [
+        ("", {}),
+        ("a\0b.json", {}),
+        (b"router.json", {}),
+        ("sqlite://", {}),
+        ("sqlite:///:memory:", {}),
+        ("postgresql://user:pass@host:port/db", {}),
+        ("nosuch://x/y", {}),
+        ("postgresql+asyncpg://x/y", {}),
+        ("router.json", {"scope": ""}),
+        ("router.json", {"scope": "x" * 256}),
+        ("router.db", {"scope": "a\0b"}),
+        ("router.db", {"scope": "\ud800"}),
+        ("router.db", {"scope": 3}),
+        ("router.json", {"busy_timeout": -1}),
+        ("router.json", {"busy_timeout": float("nan")}),
+    ],
+)
+def test_bad_settings_are_refused_at_once(
+    place: Any, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is made."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"Expected|expected"):
+        open_router_state(place, **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_strategy_needs_a_name(place: str, open_state: Open) -> None:
+    """That every database can hold."""
+    state = open_state(place)
+    for name in ("", "x" * 65, "a\nb"):
+        with pytest.raises(ConfigurationError, match="Expected a strategy of 1 to 64"):
+            state.update(name, count)
+
+
+@pytest.mark.parametrize("name", ["router.json", "router.db"])
+def test_a_relative_path_stays_the_same_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, open_state: Open
+) -> None:
+    """Whatever folder the program changes to; ~ is the home folder."""
+    monkeypatch.chdir(tmp_path)
+    state = open_state(name)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    state.update("ema", count)
+    assert (tmp_path / name).exists()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert open_state(f"~/{name}").read("ema") == {"version": 1, "n": 1}
