@@ -46,7 +46,7 @@ Reply with one JSON object and nothing else, such as {{"score": 6}}."""
 _NUMBER: Final = r"[0-9]+(?:\.[0-9]+)?"
 _LONE = re.compile(
     rf"[\s*_`\"']*(?:(?:score|rating|grade)[\s*_`\"']*[:=][\s*_`\"']*)?"
-    rf"({_NUMBER})(?:\s*(?:/|out\s+of)\s*10(?:\.0+)?)?[\s*_`\"']*\.?[\s*_`\"']*",
+    rf"({_NUMBER})(?:\s*(?:/|out\s+of)\s*10(?:\.0+)?)?[\s*_`\"'.]*",
     re.IGNORECASE,
 )
 _DIGIT = re.compile(r"\d")

@@ -18,7 +18,7 @@ _EMPTY: Final = 0.0
 _REFUSED: Final = 0.1
 _INCOHERENT: Final = 0.2
 _TRUNCATED: Final = 0.3
-# Up to this share of recurring trigrams an answer is not degenerate; the score crosses 0.5 there.
+# Up to this share of repeated trigrams an answer is not degenerate; the score crosses 0.5 there.
 _MOST_REPEATED: Final = 0.5
 # "No, no, no, no!" is an answer: fewer words than this are never repetitive.
 _FEWEST_WORDS: Final = 8
@@ -27,8 +27,10 @@ _CUT_OFF: Final = frozenset({"length", "max_tokens", "max_output_tokens", "model
 _FILTERED: Final = frozenset(
     {"content_filter", "content_filtered", "refusal", "safety", "prohibited_content"}
 )
+_CALLS: Final = frozenset({"tool_calls", "function_call"})  # what was said is in the calls
 _TOKEN = re.compile(r"<\|[^<>|\s]{1,40}\|>|</?s>|<(?:pad|unk|eos|bos)>")
-_CODE_FENCE = re.compile(r"```[\w+-]*[ \t]*(?:\n(.*?))?\s*(?:```)?", re.DOTALL)
+_CODE_FENCE = re.compile(r"```[\w+-]*\s*(?:```)?")
+_UNSEEN = re.compile("[\x00-\x08\x0e-\x1f\u00ad\u200b-\u200f\u2060-\u2064\ufeff]")
 _FILLERS: Final = frozenset(".…·•-–—_*#?!,;:\"'`“”„=~")
 
 # Where words are not spaced, pieces about as long as a word take their place: two characters of Chinese
@@ -48,7 +50,7 @@ _JSON_BEGINS = re.compile(r'\{\s*(?:"|\Z)|\[\s*(?:["{\[]|-?\d+\s*(?:,|\Z)|\Z)')
 _JSON_PART = re.compile(r'"(?:[^"\\]|\\.)*"|(")|([{\[])|([}\]])', re.DOTALL)
 
 _LOST = re.compile("[\ufffd\ud800-\udfff\x00-\x08\x0e-\x1a\x7f]")
-_SENTENCE_END = re.compile(r"[.!?]+(?=\s|$)")
+_SENTENCE_END = re.compile(r"[.!?](?=\s|$)")
 _FEWEST_FRAGMENTS: Final = 6
 _LATIN_WORD = re.compile(r"[a-z]{4,}")
 _VOWELS = re.compile("[aeiouy]")
@@ -88,14 +90,15 @@ def answer_quality(
 
     ========== ===== =========================================================================
     empty      0     nothing but space, special tokens, thoughts, an empty code block, one kind of
-                     punctuation, or a JSON document without a value
+                     punctuation, or a JSON document without a value, where no tools are called
     refused    0.1   the provider says so (`refusal`, `finish_reason`), or the text begins like one; a
                      text of more than 150 words is never taken for one by its wording
     incoherent 0.2   characters that were lost in decoding, letters or symbols at random, or sentences of
                      nothing but English function words
     truncated  0.3   `finish_reason` is ``length`` and the text is no whole JSON document; or JSON that
                      ends before its brackets or quotes are closed
-    repetitive 1 - r r is the share of word trigrams that come again, if more than half do
+    repetitive 1 - r r is the share of word trigrams that came before, if more than half did: a text said
+                     twice is not repetitive, one said three times is
     ========== ===== =========================================================================
 
     With r of one half or less, 1 - r is the score of an answer that nothing else speaks against. In a JSON
@@ -130,7 +133,7 @@ def answer_quality(
     document = _document(body)
     texts = [body] if document is None else list(_texts(document.value))
     found: dict[str, float] = {}
-    if _is_empty(body, document):
+    if reason not in _CALLS and _is_empty(body, document):
         found["empty"] = _EMPTY
     if (refusal or "").strip() or reason in _FILTERED or _is_declined(document, texts):
         found["refused"] = _REFUSED
@@ -145,11 +148,11 @@ def answer_quality(
 
 
 def repetition(text: str, *, window_size: int | None = None) -> float:
-    """Return the share of word trigrams that come again.
+    """Return the share of word trigrams that came before (seq-rep-3 of [1]_).
 
     A word is what stands between spaces and punctuation, in any case; where a script sets no spaces, two
-    characters (Chinese, Japanese) or four (Thai and its neighbours) count as one. Trigrams without a letter never
-    count as coming again: tables of numbers are no repetition.
+    characters (Chinese, Japanese) or four (Thai and its neighbours) count as one. Trigrams without a letter
+    never count as having come before: tables of numbers are no repetition.
 
     Parameters
     ----------
@@ -162,6 +165,10 @@ def repetition(text: str, *, window_size: int | None = None) -> float:
     -------
     float
         In [0, 1]; 0 for fewer than 8 words, and 1 for one endless word.
+
+    References
+    ----------
+    .. [1] S. Welleck et al., "Neural Text Generation With Unlikelihood Training", 2020, arXiv 1908.04319.
     """
     words = _WORD.findall(text.casefold())
     if _is_one_loop(words):
@@ -180,25 +187,20 @@ def repetition(text: str, *, window_size: int | None = None) -> float:
 
 
 def _most_repeated(trigrams: Sequence[str | None], width: int) -> int:
-    """Return how many of `width` trigrams in a row come again among these, where it is most."""
+    """Return how many of `width` trigrams in a row came before among these, where it is most."""
     counts: Counter[str] = Counter()
-    recurring = most = 0
+    repeated = most = 0
     for at, entering in enumerate(trigrams):
         if entering is not None:
+            repeated += counts[entering] > 0
             counts[entering] += 1
-            recurring += _step(counts[entering])
         leaving = trigrams[at - width] if at >= width else None
         if leaving is not None:
-            recurring -= _step(counts[leaving])
             counts[leaving] -= 1
+            repeated -= counts[leaving] > 0
         if at >= width - 1:
-            most = max(most, recurring)
+            most = max(most, repeated)
     return most
-
-
-def _step(count: int) -> int:
-    """Return how many occurrences more recur among `count` than among one less."""
-    return 0 if count == 1 else 2 if count == 2 else 1
 
 
 def _is_one_loop(words: Sequence[str]) -> bool:
@@ -218,8 +220,12 @@ class _Document:
 def _unwrapped(text: str) -> str:
     """Return the inside of a Markdown code block that is all there is."""
     body = text.strip().removeprefix("\ufeff")
-    match = _CODE_FENCE.fullmatch(body) if body.startswith("```") else None
-    return body if match is None else (match[1] or "").strip()
+    if not body.startswith("```"):
+        return body
+    opening, _, inside = body.partition("\n")
+    if _CODE_FENCE.fullmatch(opening) is None or "```" in inside.removesuffix("```"):
+        return body
+    return inside.removesuffix("```").strip()
 
 
 def _document(body: str) -> _Document | None:
@@ -261,7 +267,7 @@ def _is_declined(document: _Document | None, texts: Sequence[str]) -> bool:
 
 
 def _says_nothing(text: str) -> bool:
-    shown = {char for char in text if char.isprintable() and not char.isspace()}
+    shown = set("".join(_UNSEEN.sub("", text).split()))
     return not shown or (len(shown) == 1 and shown <= _FILLERS)
 
 

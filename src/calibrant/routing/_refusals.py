@@ -22,17 +22,21 @@ _SERVE: Final = (
     r"support|shar|continu|complet|giv|offer|process|classify|translat|do that|do this)(?:l?ing|e|l)?\b"
 )
 _REQUEST: Final = (
-    r"(?: you)?(?: with| in| to| on| about)? (?:any )?(?:(?:that|this|these|those|it|such)\b|"
-    r"(?:your|the) (?:request|question|task|instructions?)\b|"
-    r"(?:information|instructions|guidance|advice|details|content|assistance|help|support)\b)"
+    r"(?: you)?(?: with| in| to| on| about)? (?:(?:that|this|it|these|those)(?=\s*[.,;:!]|$| because\b| as\b)|"
+    r"(?:that|this|these|those|such|your|the)(?: an?)? "
+    r"(?:request|question|task|topic|text|image|conversation|content|information|instruction)s?\b|"
+    r"(?:any )?(?:medical |legal |financial )?"
+    r"(?:content|information|instructions|guidance|advice|details|assistance|help)\b)"
 )
 _BEGINNINGS: Final = (
-    rf"(?:(?:i'm|i am|we're|we are) )?(?:(?:very|so|truly|really) )?(?:sorry|afraid)\b.{{0,60}}?\b{_CANNOT} {_SERVE}",
+    rf"(?:(?:i'm|i am) )?(?:(?:very|so|truly|really) )?(?:sorry|afraid)\b.{{0,60}}?\b{_CANNOT} {_SERVE}",
     rf"(?:i apologi[sz]e|my apologies|unfortunately|regrettably)\b.{{0,60}}?\b{_CANNOT} {_SERVE}{_REQUEST}",
-    rf"as an? (?:\w+ ){{0,3}}(?:ai|assistant|language model)\b.{{0,80}}?\b{_CANNOT} ",
-    rf"{_CANNOT} (?:assist|help|comply)(?: you)?(?: with\b|\s*[.!,]|$)",
+    rf"as an? (?:\w+ ){{0,3}}(?:ai|language model)\b.{{0,80}}?\b{_CANNOT} ",
+    rf"{_CANNOT} (?:assist|help|comply)(?: you)?(?: with\b| there\b|\s*[.!,]|$)",
     rf"{_CANNOT} {_SERVE}{_REQUEST}",
-    r"i (?:must|have to|need to|will have to) (?:respectfully |politely )?decline\b",
+    r"i (?:must|have to|need to) (?:\w+ly )?decline(?:[.,!]|$| to (?:answer|help|assist)| (?:this|your) request)",
+    r"(?:that's|that is|this is) not something i can (?:help|assist)\b",
+    r"i (?:do not|don't) (?:think i can (?:help|assist)|feel comfortable (?:answer|help|assist|discuss|shar)ing)\b",
     r"i(?:'d| would) (?:rather|prefer) not (?:to )?(?:answer|discuss|say|respond|engage)\b",
     r"(?:es )?tut mir leid\b.{0,60}?\bnicht (?:dabei |damit )?(?:weiter)?(?:helfen|beantworten|unterstützen|erfüllen)",
     r"(?:je suis )?désolée?\b.{0,40}?\bne (?:peux|suis) pas\b.{0,40}?(?:aider|répondre|fournir|mesure)",

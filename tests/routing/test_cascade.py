@@ -1,0 +1,220 @@
+"""Cheap providers first, dear ones for answers that are no good."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calibrant.core import ConfigurationError, StateError
+from calibrant.routing import CascadeRouter, Ladder, Observation, Router, RoutingRequest, answer_quality
+
+LOOP = "and so on " * 40
+
+
+def climb(router: CascadeRouter, answers: list[str | None]) -> tuple[str | None, int]:
+    """Return the answer a request ends with, and how many providers were asked; None is a failed call."""
+    ladder, came, asked = router.ladder(), [], 0
+    for answer in answers:
+        asked += 1
+        if answer is None:
+            continue
+        came.append(answer)
+        if ladder.settles(router.assess(answer).score):
+            break
+    return (None if ladder.best is None else came[ladder.best]), asked
+
+
+class TestOrder:
+    def test_it_is_a_router(self) -> None:
+        router = CascadeRouter(["a"])
+        assert isinstance(router, Router)
+        assert (router.strategy, router.providers, router.classifier_mode) == ("cascade", ("a",), "heuristic")
+
+    def test_without_prices_providers_go_as_declared(self) -> None:
+        assert CascadeRouter(["b", "a", "c"]).order() == ["b", "a", "c"]
+
+    def test_tiers_come_first_and_the_others_as_declared(self) -> None:
+        router = CascadeRouter(["a", "b", "c", "d"], cost_tiers=["d", "b"], costs={"a": 0.0})
+        assert router.order() == ["d", "b", "a", "c"]
+
+    def test_cheap_comes_before_dear_equal_as_declared_and_unknown_last(self) -> None:
+        router = CascadeRouter(["x", "c", "b", "y", "a"], costs={"a": 1, "b": 2.5, "c": 2.5})
+        assert router.order() == ["a", "c", "b", "x", "y"]
+
+    def test_free_is_cheapest(self) -> None:
+        """Zero is a price, not the lack of one."""
+        assert CascadeRouter(["a", "b"], costs={"a": 0.1, "b": 0}).order() == ["b", "a"]
+
+    def test_no_tiers_listed_are_no_tiers(self) -> None:
+        assert CascadeRouter(["a", "b"], cost_tiers=[], costs={"b": 1}).order() == ["b", "a"]
+
+    def test_a_request_with_tools_keeps_the_declared_order(self) -> None:
+        router = CascadeRouter(["a", "b"], cost_tiers=["b"])
+        assert router.order(RoutingRequest(has_tools=True)) == ["a", "b"]
+        assert router.order(RoutingRequest(has_tools=False)) == ["b", "a"]
+
+    def test_no_observation_changes_the_order(self) -> None:
+        router = CascadeRouter(["a", "b", "c"], costs={"a": 3, "b": 2, "c": 1})
+        for _ in range(50):
+            router.record(Observation(provider="c", success=False, latency_seconds=9.0))
+            router.record(Observation(provider="b", success=True, latency_seconds=9.0, quality=0.0))
+        assert router.order() == ["c", "b", "a"]
+
+    def test_the_list_is_the_callers_own(self) -> None:
+        router = CascadeRouter(["a", "b"])
+        router.order().clear()
+        assert router.order() == ["a", "b"]
+
+
+class TestOptions:
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"cost_tiers": ["z"]},
+            {"cost_tiers": ["a", "a"]},
+            {"cost_tiers": "a"},
+            {"costs": {"z": 1.0}},
+            {"costs": {"a": -1.0}},
+            {"costs": {"a": float("nan")}},
+            {"costs": {"a": float("inf")}},
+            {"costs": {"a": "1"}},
+            {"costs": {"a": -1.0}, "cost_tiers": ["a"]},
+            {"quality_threshold": -0.1},
+            {"quality_threshold": 1.1},
+            {"quality_threshold": float("nan")},
+            {"quality_threshold": True},
+            {"max_escalations": -1},
+            {"max_escalations": 1.5},
+            {"max_escalations": None},
+            {"max_cascade_tokens": 0},
+            {"max_cascade_tokens": float("inf")},
+            {"window_size": 3},
+            {"window_size": "50"},
+            {"classifier_mode": "oracle"},
+        ],
+    )
+    def test_wrong_options_are_errors(self, options: dict[str, Any]) -> None:
+        with pytest.raises(ConfigurationError, match="Expected"):
+            CascadeRouter(["a", "b"], **options)
+
+    @pytest.mark.parametrize("providers", [[], ["a", "a"], "a"])
+    def test_providers_are_checked(self, providers: list[str]) -> None:
+        with pytest.raises(ConfigurationError):
+            CascadeRouter(providers)
+
+    def test_the_edges_are_fine(self) -> None:
+        CascadeRouter(
+            ["a"], quality_threshold=0, max_escalations=0, max_cascade_tokens=1, window_size=4,
+            classifier_mode="judge", rng=np.random.default_rng(0),
+        )  # fmt: skip
+        CascadeRouter(["a"], quality_threshold=1, max_escalations=np.int64(3))  # type: ignore[arg-type]
+
+    def test_the_window_reaches_the_heuristic(self) -> None:
+        text = " ".join(f"word{number}" for number in range(500)) + " again and again" * 20
+        assert CascadeRouter(["a"]).assess(text) == answer_quality(text)
+        assert CascadeRouter(["a"], window_size=40).assess(text).reasons == ("repetitive",)
+
+
+class TestClimbing:
+    def test_a_correct_one_word_answer_ends_the_climb(self) -> None:
+        assert climb(CascadeRouter(["a", "b"]), ["Paris.", "never asked"]) == ("Paris.", 1)
+
+    def test_a_degenerate_answer_goes_on_to_the_next(self) -> None:
+        assert climb(CascadeRouter(["a", "b"]), [LOOP, "Paris."]) == ("Paris.", 2)
+
+    def test_truncation_and_refusal_are_seen(self) -> None:
+        router = CascadeRouter(["a", "b"])
+        for found in (
+            router.assess("The capital is", finish_reason="length"),
+            router.assess("", refusal="I won't."),
+            router.assess("I'm sorry, but I can't help with that."),
+        ):
+            assert not router.ladder().settles(found.score)
+
+    def test_the_last_answer_is_not_returned_if_an_earlier_one_was_better(self) -> None:
+        """Also with escalations left: what counts is the quality, not who came last."""
+        cut = '{"category": "Spo'
+        assert climb(CascadeRouter(["a", "b", "c"], max_escalations=9), ["", cut, "..."]) == (cut, 3)
+        assert climb(CascadeRouter(["a", "b", "c"], max_escalations=1), [cut, "", "Paris"]) == (cut, 2)
+
+    def test_failed_calls_use_up_no_escalation(self) -> None:
+        router = CascadeRouter(["a", "b", "c", "d"], max_escalations=1)
+        assert climb(router, [None, LOOP, None, "Paris."]) == ("Paris.", 4)
+
+    @pytest.mark.parametrize(("escalations", "asked"), [(0, 1), (1, 2), (2, 3), (9, 5)])
+    def test_so_many_answers_may_be_turned_down(self, escalations: int, asked: int) -> None:
+        assert climb(CascadeRouter(["a"], max_escalations=escalations), [LOOP] * 5)[1] == asked
+
+    def test_two_escalations_are_the_default(self) -> None:
+        assert climb(CascadeRouter(["a"]), [LOOP] * 5)[1] == 3
+
+    def test_the_token_budget_ends_the_climb(self) -> None:
+        ladder = CascadeRouter(["a"], max_escalations=9, max_cascade_tokens=100).ladder()
+        assert [ladder.settles(0.1, tokens=40) for _ in range(3)] == [False, False, True]
+
+    @given(st.lists(st.floats(-1, 1), min_size=1, max_size=8), st.floats(-1, 1), st.integers(0, 8))
+    def test_a_ladder_returns_the_first_accepted_answer_else_the_best_of_those_asked_for(
+        self, qualities: list[float], threshold: float, escalations: int
+    ) -> None:
+        """Negative similarities included."""
+        ladder = Ladder(threshold=threshold, max_escalations=escalations)
+        asked = list(itertools.takewhile(lambda quality: not ladder.settles(quality), qualities))
+        allowed = qualities[: escalations + 1]
+        good = [at for at, quality in enumerate(allowed) if quality >= threshold]
+        assert ladder.best == (good[0] if good else int(np.argmax(allowed)))
+        assert ladder.accepted == bool(good)
+        assert len(asked) == min(good[0] if good else escalations, len(qualities))
+
+
+class TestCounts:
+    def test_calls_and_the_mean_quality_of_judged_answers_are_shown(self) -> None:
+        router = CascadeRouter(["a", "b"])
+        for quality in (0.2, 0.9, None):
+            router.record(Observation(provider="a", success=True, latency_seconds=0.1, quality=quality))
+        router.record(Observation(provider="a", success=False, latency_seconds=0.1, quality=0.0))
+        first, second = router.standings()
+        assert (first.provider, first.observations) == ("a", 4)
+        assert first.values == {"judged": 2, "mean_quality": pytest.approx(0.55)}
+        assert (second.observations, dict(second.values)) == (0, {"judged": 0})
+
+    @given(st.lists(st.tuples(st.sampled_from("ab"), st.booleans(), st.none() | st.floats(0, 1))))
+    def test_what_was_counted_comes_back_from_json(self, calls: list[tuple[str, bool, float | None]]) -> None:
+        router = CascadeRouter(["a", "b"])
+        for provider, success, quality in calls:
+            router.record(
+                Observation(provider=provider, success=success, latency_seconds=0.0, quality=quality)
+            )
+        other = CascadeRouter(["b", "n", "a"])
+        other.restore(json.loads(json.dumps(router.snapshot())))
+        shown = {standing.provider: standing for standing in other.standings()}
+        assert [shown[name] for name in "ab"] == list(router.standings())
+        assert shown["n"].observations == 0
+
+    @pytest.mark.parametrize(
+        "tally",
+        [
+            {"calls": 1, "judged": 2, "quality": 1.0},
+            {"calls": 3, "judged": 2, "quality": 2.5},
+            {"calls": 3, "judged": 2, "quality": -0.5},
+            {"calls": 3, "judged": 2},
+            {"calls": 3, "judged": 2, "quality": float("inf")},
+            [],
+        ],
+    )
+    def test_damaged_counts_are_refused_and_change_nothing(self, tally: object) -> None:
+        router = CascadeRouter(["a"])
+        router.record(Observation(provider="a", success=True, latency_seconds=0.1, quality=0.5))
+        before = router.snapshot()
+        with pytest.raises(StateError):
+            router.restore(before | {"providers": {"a": tally}})
+        assert router.snapshot() == before
+
+    def test_an_unknown_provider_is_an_error(self) -> None:
+        with pytest.raises(ConfigurationError, match="'x'"):
+            CascadeRouter(["a"]).record(Observation(provider="x", success=True, latency_seconds=0.1))
