@@ -10,7 +10,7 @@ DATA ?= ../shared/data/tasks
 # Folder with recorded answers: ag_news.csv, emotion.csv, rotten_tomatoes.csv (probability, correct, prompt).
 RECORDED ?= ../shared/data/recorded
 
-.PHONY: demo test test-slow test-store test-browser check format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine bench-certify bench-guarantee bench-calibration bench-automix bench-cascade bench-metrics bench-routing test-notebooks
+.PHONY: demo test test-slow test-store test-browser check format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine bench-certify bench-guarantee bench-calibration bench-automix bench-cascade bench-metrics bench-routing bench-linucb test-notebooks
 
 $(PYTHON):
 	python3 -m venv $(VENV)
@@ -96,6 +96,9 @@ bench-metrics: $(INSTALLED_DEV)
 
 bench-routing: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_routing.py
+
+bench-linucb: $(INSTALLED_DEV)
+	$(PYTHON) benchmarks/bench_linucb.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

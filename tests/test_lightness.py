@@ -14,6 +14,7 @@ HEAVY = {
     "gepa",
     "jinja2",
     "litellm",
+    "model2vec",
     "openai",
     "pyarrow",
     "ray",

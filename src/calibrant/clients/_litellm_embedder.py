@@ -27,7 +27,7 @@ class LiteLLMEmbedder:
         provider litellm knows is that of a server that speaks OpenAI's protocol, with or without
         ``openai/``; it needs no key.
     timeout : float, default 60
-        Seconds one call may take.
+        Seconds one try may take; litellm tries servers that speak OpenAI's protocol three times.
     **options
         Handed to ``litellm.aembedding`` (``api_base``, ``api_key``, ``dimensions``, ...).
 
@@ -70,10 +70,11 @@ class LiteLLMEmbedder:
         Raises
         ------
         ProviderError
-            The call failed, or its answer is not one vector per text. Nothing is retried here.
+            The call failed, or its answer is not one vector per text.
         """
         arguments = {"timeout": self._timeout, **self._options, "model": self._model, "input": list(texts)}
         try:
+            # Asked for no retries, litellm still tries OpenAI's interface three times.
             response = await _litellm().aembedding(**arguments, num_retries=0, max_retries=0)
         except Exception as error:  # noqa: BLE001 (the seam: anything may come)
             failure = error

@@ -79,9 +79,14 @@ class _Threads:
         self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix=f"calibrant-{name}")
 
     async def run(self, function: Callable[[list[str]], _T], texts: Sequence[str]) -> _T:
+        def call() -> _T:
+            try:
+                return function(list(texts))
+            except StopIteration as error:  # no future can carry it: whoever waits would wait for ever
+                raise RuntimeError("The function raised StopIteration.") from error
+
         context = contextvars.copy_context()
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, context.run, function, list(texts))
+        return await asyncio.get_running_loop().run_in_executor(self._pool, context.run, call)
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -130,7 +135,12 @@ class HashingEmbedder:
         self._threads.close()
 
     def _vectors(self, texts: list[str]) -> NDArray[np.float64]:
-        words, pieces = (view.transform(texts).toarray() for view in self._views)
+        if not texts:
+            return np.zeros((0, self.dimension or 0))
+        legal = [
+            text.encode("utf-8", "replace").decode() for text in texts
+        ]  # half a surrogate pair has no hash
+        words, pieces = (view.transform(legal).toarray() for view in self._views)
         roots = np.sqrt(words + pieces)
         lengths = np.linalg.norm(roots, axis=1, keepdims=True)
         vectors: NDArray[np.float64] = roots / np.where(lengths > 0.0, lengths, 1.0)

@@ -1,0 +1,138 @@
+"""LiteLLMEmbedder against a loopback server."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from calibrant.clients import LiteLLMEmbedder, embedding_matrix
+from calibrant.core import ConfigurationError, ProviderError, ProviderTimeoutError, RateLimitError
+
+# litellm sets this filter itself, at import; pytest takes it away before every test.
+pytestmark = pytest.mark.filterwarnings("ignore:.*`ReadOnly` qualifier:UserWarning")
+
+KEY = "sk-verysecretverysecret"
+
+
+def body(*vectors: Any, indices: Any = None) -> dict[str, Any]:
+    """Return an answer in OpenAI's shape."""
+    numbers = indices if indices is not None else range(len(vectors))
+    data = [
+        {"object": "embedding", "index": index, "embedding": vector}
+        for index, vector in zip(numbers, vectors, strict=True)
+    ]
+    usage = {"prompt_tokens": 3, "total_tokens": 3}
+    return {"object": "list", "model": "vectors", "data": data, "usage": usage}
+
+
+def embed(server: Any, *texts: str, model: str = "openai/vectors", **options: Any) -> NDArray[np.float64]:
+    """Return the vectors of some texts."""
+    embedder = LiteLLMEmbedder(model, api_base=server.url, **{"api_key": KEY, **options})
+    return asyncio.run(embedder.embed(texts))
+
+
+def failure(server: Any, **options: Any) -> ProviderError:
+    """Return the error, which must not show the key."""
+    with pytest.raises(ProviderError) as caught:
+        embed(server, "text", **options)
+    assert KEY not in str(caught.value)
+    assert "openai/vectors" in str(caught.value)
+    return caught.value
+
+
+class TestAnswers:
+    def test_one_vector_per_text_in_the_order_of_the_texts(self, server: Any) -> None:
+        """Whatever order the server lists them in."""
+        server.answer(200, body([3.0, 4.0], [1.0, 2.0], indices=[1, 0]))
+        vectors = embed(server, "one", "two", encoding_format="float")
+        assert vectors.dtype == np.float64
+        np.testing.assert_array_equal(vectors, [[1.0, 2.0], [3.0, 4.0]])
+        (sent,) = server.bodies
+        assert (sent["model"], sent["input"], sent["encoding_format"]) == ("vectors", ["one", "two"], "float")
+
+    @pytest.mark.parametrize("model", ["vectors", "openai/vectors"])
+    def test_a_server_of_ones_own_needs_neither_prefix_nor_key(
+        self, server: Any, monkeypatch: pytest.MonkeyPatch, model: str
+    ) -> None:
+        """With an api_base."""
+        monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+        server.answer(200, body([1.0]))
+        np.testing.assert_array_equal(embed(server, "one", model=model, api_key=None), [[1.0]])
+        assert server.bodies[0]["model"] == "vectors"
+
+    def test_base_url_is_another_word_for_api_base(self, server: Any) -> None:
+        """As for clients."""
+        server.answer(200, body([1.0]))
+        embedder = LiteLLMEmbedder("vectors", base_url=server.url, api_key=KEY)
+        assert asyncio.run(embedder.embed(["one"])).shape == (1, 1)
+        embedder.close()
+        assert embedder.dimension is None
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            pytest.param(body([1.0], [2.0]), id="too many"),
+            pytest.param(body(), id="none"),
+            pytest.param(body([["a", "b"]]), id="words"),
+            pytest.param({"object": "list", "model": "vectors"}, id="no data"),
+            pytest.param({"data": [{"index": 0}]}, id="no vector"),
+        ],
+    )
+    def test_anything_else_is_a_provider_error(self, server: Any, wrong: dict[str, Any]) -> None:
+        """Never a vector of something else."""
+        server.answer(200, wrong)
+        failure(server)
+
+
+class TestFailures:
+    def test_a_rate_limit_says_so(self, server: Any) -> None:
+        """Seconds to wait included."""
+        server.answer(429, retry_after="0.01")
+        error = failure(server)
+        assert isinstance(error, RateLimitError)
+        assert error.retry_after == 0.01
+
+    def test_a_wrong_key_is_systemic(self, server: Any) -> None:
+        """Every other call would fail, too."""
+        server.answer(401, {"error": {"message": f"Incorrect API key provided: {KEY}"}})
+        assert failure(server).systemic
+
+    def test_a_broken_server_may_be_asked_again(self, server: Any) -> None:
+        """By whoever wants to."""
+        server.answer(500)
+        assert failure(server).retryable
+
+    def test_a_slow_answer_is_a_timeout(self, server: Any) -> None:
+        """After the seconds that were set."""
+        server.delay = 0.2
+        server.answer(200, body([1.0]))
+        assert isinstance(failure(server, timeout=0.05), ProviderTimeoutError)
+
+
+class TestSettings:
+    @pytest.mark.parametrize("model", ["", "hashing ", "my-model", "no-such-provider/model"])
+    def test_a_name_of_no_provider_needs_an_address(self, model: str) -> None:
+        """A misspelt name is found before the first call."""
+        with pytest.raises(ConfigurationError, match="api_base"):
+            LiteLLMEmbedder(model)
+
+    @pytest.mark.parametrize("timeout", [0, -1.0, float("nan")])
+    def test_timeouts_are_above_zero(self, timeout: float) -> None:
+        """Seconds."""
+        with pytest.raises(ConfigurationError, match="timeout"):
+            LiteLLMEmbedder("text-embedding-3-small", timeout=timeout)
+
+    def test_a_known_name_is_enough(self) -> None:
+        """Nothing is sent before a text comes."""
+        assert LiteLLMEmbedder("text-embedding-3-small").name == "text-embedding-3-small"
+
+
+@pytest.mark.parametrize("rows", [None, [1.0, 2.0], [["a"]], [[1.0], [1.0, 2.0]], [[1.0], [2.0]], "text", {}])
+def test_a_matrix_of_embeddings_has_one_row_per_text(rows: Any) -> None:
+    """Everything else is the provider's failure."""
+    with pytest.raises(ProviderError, match=r"who: .*vector"):
+        embedding_matrix(rows, count=1, provider="who")

@@ -1,0 +1,475 @@
+"""Embedders: hashing, model2vec, functions, by name; and the cache that never fails."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+import types
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from calibrant.core import ConfigurationError, ProviderError
+from calibrant.inference import (
+    CachedEmbedder,
+    CallableEmbedder,
+    Embedder,
+    HashingEmbedder,
+    LiteLLMEmbedder,
+    Model2VecEmbedder,
+    open_embedder,
+)
+
+Array = NDArray[np.float64]
+
+
+def embed(embedder: Embedder, *texts: str) -> Array:
+    """Return the vectors of some texts."""
+    return asyncio.run(embedder.embed(texts))
+
+
+def one(cached: CachedEmbedder, text: str) -> Array | None:
+    """Return the vector of one text."""
+    return asyncio.run(cached.embed_one(text))
+
+
+class TestHashing:
+    def test_satisfies_the_protocol(self) -> None:
+        """It can stand wherever an embedder is asked for."""
+        embedder = HashingEmbedder()
+        assert isinstance(embedder, Embedder)
+        assert embedder.dimension == 64
+        assert embed(embedder, "a text", "another").shape == (2, 64)
+        assert embed(embedder).shape == (0, 64)
+        embedder.close()
+
+    def test_is_the_square_root_of_counts_at_length_one(self) -> None:
+        """Of words and of pieces of three to five characters, whose number is known here."""
+        squares = embed(HashingEmbedder(dim=512), "ab")[0] ** 2
+        # The word "ab", and of " ab " the pieces " ab", "ab " and " ab ": four counts.
+        np.testing.assert_allclose(sorted(squares[squares > 0]), [0.25] * 4)
+
+    @given(st.text(st.characters() | st.just("\ud800"), min_size=1, max_size=200), st.integers(1, 100))
+    def test_any_text_has_a_vector_of_length_one_or_zero(self, text: str, dim: int) -> None:
+        """Halves of surrogate pairs, from broken files, included; no number is negative."""
+        embedder = HashingEmbedder(dim=dim)
+        vector = embed(embedder, text)[0]
+        assert (vector >= 0.0).all()
+        assert np.linalg.norm(vector) == pytest.approx(1.0) or not vector.any()
+        if text.strip().isalnum():
+            assert vector.any()
+        embedder.close()
+
+    def test_is_the_same_in_every_process(self) -> None:
+        """Whatever the seed of Python's own hashes."""
+        code = (
+            "import asyncio; from calibrant.inference import HashingEmbedder;"
+            "print(asyncio.run(HashingEmbedder(dim=8).embed(['The same text']))[0].tolist())"
+        )
+        told = subprocess.run(  # noqa: S603 (our own code)
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+            env={**os.environ, "PYTHONHASHSEED": "7"},
+        ).stdout
+        assert told.strip() == str(embed(HashingEmbedder(dim=8), "The same text")[0].tolist())
+
+    def test_texts_about_the_same_are_nearer_than_others(self) -> None:
+        """By the words they share."""
+        goal, match, shares = embed(
+            HashingEmbedder(),
+            "The striker scored a late goal in the football match.",
+            "A late goal decided the football match for the striker.",
+            "Quarterly revenue lifted technology shares on Wall Street.",
+        )
+        assert goal @ match > goal @ shares + 0.05
+
+    @pytest.mark.parametrize("dim", [0, -1, 1.5, True])
+    def test_dim_is_a_whole_number_of_at_least_one(self, dim: Any) -> None:
+        """Anything else is a setting gone wrong."""
+        with pytest.raises(ConfigurationError, match="dim"):
+            HashingEmbedder(dim=dim)
+
+
+class FakeStaticModel:
+    """Stands where model2vec's StaticModel does."""
+
+    dim = 3
+
+    @classmethod
+    def from_pretrained(cls, name: str, *, force_download: bool) -> FakeStaticModel:
+        """Know one model, and download it once only."""
+        assert not force_download
+        if name not in {"minishlab/potion-base-8M", "/models/mine"}:
+            raise FileNotFoundError(name)
+        return cls()
+
+    def encode(self, texts: list[str], *, use_multiprocessing: bool) -> NDArray[np.float32]:
+        """Return lengths."""
+        assert not use_multiprocessing
+        return np.array([[len(text), 1, 2] for text in texts], dtype=np.float32)
+
+
+@pytest.fixture
+def model2vec(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install a model2vec."""
+    module = types.ModuleType("model2vec")
+    module.StaticModel = FakeStaticModel  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "model2vec", module)
+
+
+class TestModel2Vec:
+    def test_the_extra_is_named_where_it_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """With the command that installs it."""
+        monkeypatch.setitem(sys.modules, "model2vec", None)
+        with pytest.raises(ConfigurationError, match=r'pip install "calibrant\[embeddings\]"'):
+            open_embedder("model2vec", dim=3)
+
+    @pytest.mark.usefixtures("model2vec")
+    def test_gives_float64_and_knows_its_dimension(self) -> None:
+        """By the default name and by another."""
+        for name in ("model2vec", "model2vec:/models/mine"):
+            embedder = open_embedder(name, dim=3)
+            assert isinstance(embedder, Model2VecEmbedder)
+            assert embedder.dimension == 3
+            found = embed(embedder, "four", "fives")
+            assert found.dtype == np.float64
+            np.testing.assert_array_equal(found, [[4, 1, 2], [5, 1, 2]])
+            embedder.close()
+
+    @pytest.mark.usefixtures("model2vec")
+    def test_a_model_that_is_not_there_or_too_small(self) -> None:
+        """Found when it is opened, not at the first text."""
+        with pytest.raises(ConfigurationError, match="'typo'"):
+            open_embedder("model2vec:typo")
+        with pytest.raises(ConfigurationError, match=r"at least 64 numbers.*set dim to 3"):
+            open_embedder("model2vec")
+
+
+def lengths(texts: list[str]) -> list[list[float]]:
+    """Return two numbers per text."""
+    return [[float(len(text)), 1.0] for text in texts]
+
+
+async def lengths_later(texts: list[str]) -> list[list[float]]:
+    """Return them after others had their turn."""
+    await asyncio.sleep(0)
+    return lengths(texts)
+
+
+class Lengths:
+    """Calls are coroutines."""
+
+    async def __call__(self, texts: list[str]) -> list[list[float]]:
+        """Return two numbers per text."""
+        return lengths(texts)
+
+
+class TestCallable:
+    @pytest.mark.parametrize("function", [lengths, lengths_later, Lengths(), partial(lengths_later)], ids=str)
+    def test_functions_and_coroutines(self, function: Any) -> None:
+        """Numbers become an array."""
+        embedder = CallableEmbedder(function)
+        np.testing.assert_array_equal(embed(embedder, "abc", "de"), [[3.0, 1.0], [2.0, 1.0]])
+        assert embedder.dimension is None
+        embedder.close()
+
+    def test_an_ordinary_function_leaves_the_event_loop_free(self) -> None:
+        """It waits here for something that only the loop can do."""
+        ready = threading.Event()
+
+        def waits(texts: list[str]) -> list[list[float]]:
+            assert ready.wait(5.0)
+            return lengths(texts)
+
+        async def both() -> Array:
+            task = asyncio.create_task(CallableEmbedder(waits).embed(["abc"]))
+            await asyncio.sleep(0)
+            ready.set()
+            return await task
+
+        np.testing.assert_array_equal(asyncio.run(both()), [[3.0, 1.0]])
+
+    def test_one_vector_per_text_or_an_error(self) -> None:
+        """Named after the function."""
+        with pytest.raises(ProviderError, match=r"lengths: .*shape \(1, d\)"):
+            embed(CallableEmbedder(wrapped(lambda texts: [*lengths(texts), [0.0, 0.0]])), "abc")
+
+    def test_a_function_that_raises(self) -> None:
+        """StopIteration included, which a future cannot carry."""
+        for error, kind in ((OSError("gone"), OSError), (StopIteration(), RuntimeError)):
+
+            def raises(texts: list[str], error: Exception = error) -> list[list[float]]:
+                del texts
+                raise error
+
+            with pytest.raises(kind):
+                embed(CallableEmbedder(raises), "abc")
+
+    def test_must_be_callable(self) -> None:
+        """Anything else is a mistake."""
+        with pytest.raises(ConfigurationError, match="function"):
+            CallableEmbedder(3)  # type: ignore[arg-type]
+
+
+def wrapped(function: Callable[[list[str]], Any]) -> Callable[[list[str]], Any]:
+    """Return the function under another name."""
+    function.__name__ = "lengths"
+    return function
+
+
+class TestOpen:
+    def test_names(self) -> None:
+        """Hashing by default; what is not local is litellm's."""
+        assert open_embedder().dimension == 64
+        assert open_embedder("hashing", dim=16).dimension == 16
+        remote = open_embedder("vectors", options={"api_base": "http://127.0.0.1:9/v1", "timeout": 3})
+        assert isinstance(remote, LiteLLMEmbedder)
+        assert remote.name == "vectors"
+
+    def test_functions_and_embedders(self) -> None:
+        """An embedder is returned unchanged."""
+        assert isinstance(open_embedder(lengths), CallableEmbedder)
+        embedder = HashingEmbedder(dim=64)
+        assert open_embedder(embedder) is embedder
+        with pytest.raises(ConfigurationError, match="at least 65"):
+            open_embedder(embedder, dim=65)
+
+    @pytest.mark.parametrize("name", ["", "  "])
+    def test_an_empty_name(self, name: str) -> None:
+        """Is no name."""
+        with pytest.raises(ConfigurationError, match="empty"):
+            open_embedder(name)
+
+    @pytest.mark.parametrize("embedder", ["hashing", lengths])
+    def test_options_that_nobody_takes(self, embedder: Any) -> None:
+        """Are refused."""
+        with pytest.raises(ConfigurationError, match="api_key"):
+            open_embedder(embedder, options={"api_key": "x"})
+
+
+class Scripted:
+    """An embedder that does what it is told, and counts calls."""
+
+    def __init__(self, *answers: Any, dimension: int | None = None) -> None:
+        self.dimension = dimension
+        self.texts: list[str] = []
+        self.closed = False
+        self._answers = answers
+
+    async def embed(self, texts: Sequence[str]) -> Any:
+        """Return the next answer, or raise it, or await it."""
+        answer = self._answers[min(len(self.texts), len(self._answers) - 1)]
+        self.texts += texts
+        if isinstance(answer, BaseException):
+            raise answer
+        if callable(answer):
+            waited: Awaitable[Any] = answer()
+            return await waited
+        return answer
+
+    def close(self) -> None:
+        """Note it."""
+        self.closed = True
+
+
+GOOD = [[1.0, 2.0]]
+
+
+class TestCache:
+    def test_a_text_is_asked_for_once(self) -> None:
+        """The vector cannot be changed by whoever gets it."""
+        embedder = Scripted(GOOD)
+        cached = CachedEmbedder(embedder)
+        first, second = one(cached, "text"), one(cached, "text")
+        np.testing.assert_array_equal(first, [1.0, 2.0])
+        assert first is second
+        assert first is not None
+        with pytest.raises(ValueError, match="read-only"):
+            first[0] = 3.0
+        assert embedder.texts == ["text"]
+        cached.close()
+        assert embedder.closed
+
+    def test_forgets_what_was_used_longest_ago(self) -> None:
+        """Using a text makes it young again."""
+        embedder = Scripted(GOOD)
+        cached = CachedEmbedder(embedder, cache_size=2)
+        for text in ("a", "b", "a", "c", "a", "b"):
+            one(cached, text)
+        assert embedder.texts == ["a", "b", "c", "b"]
+
+    def test_size_zero_remembers_nothing(self) -> None:
+        """Every text is asked for again."""
+        embedder = Scripted(GOOD)
+        cached = CachedEmbedder(embedder, cache_size=0)
+        one(cached, "a")
+        one(cached, "a")
+        assert embedder.texts == ["a", "a"]
+
+    def test_equal_texts_under_way_share_a_call(self) -> None:
+        """Others do not wait for them."""
+
+        async def slow() -> Any:
+            await asyncio.sleep(0.02)
+            return GOOD
+
+        embedder = Scripted(slow)
+        cached = CachedEmbedder(embedder, cache_size=0)
+
+        async def together() -> list[Array | None]:
+            return await asyncio.gather(*(cached.embed_one(text) for text in "aaabab"))
+
+        found = asyncio.run(together())
+        assert all(vector is not None for vector in found)
+        assert sorted(embedder.texts) == ["a", "b"]
+
+    def test_giving_up_takes_nothing_from_others(self) -> None:
+        """The call goes on for whoever still waits."""
+
+        async def slow() -> Any:
+            await asyncio.sleep(0.02)
+            return GOOD
+
+        cached = CachedEmbedder(Scripted(slow))
+
+        async def together() -> Array | None:
+            first = asyncio.create_task(cached.embed_one("a"))
+            second = asyncio.create_task(cached.embed_one("a"))
+            await asyncio.sleep(0)
+            first.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+            return await second
+
+        np.testing.assert_array_equal(asyncio.run(together()), [1.0, 2.0])
+
+    def test_serves_several_event_loops(self) -> None:
+        """At the same time, from their threads."""
+
+        async def slow() -> Any:
+            await asyncio.sleep(0.02)
+            return GOOD
+
+        cached = CachedEmbedder(Scripted(slow))
+        found: list[Array | None] = []
+        threads = [threading.Thread(target=lambda: found.append(one(cached, "a"))) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(found) == 4
+        assert all(vector is not None for vector in found)
+
+
+class TestNeverFails:
+    @pytest.mark.parametrize("text", ["", " \n\t"])
+    def test_an_empty_text_has_no_vector(self, text: str, caplog: pytest.LogCaptureFixture) -> None:
+        """Nobody is asked, and nothing is wrong."""
+        embedder = Scripted(GOOD)
+        assert one(CachedEmbedder(embedder), text) is None
+        assert not embedder.texts
+        assert not caplog.records
+
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            pytest.param(ProviderError("down", provider="p"), id="provider error"),
+            pytest.param(RuntimeError("bug"), id="any error"),
+            pytest.param(TimeoutError(), id="its own timeout"),
+            pytest.param([[1.0, float("nan")]], id="not a number"),
+            pytest.param([[1.0, float("inf")]], id="infinite"),
+            pytest.param([[0.0, 0.0]], id="zero"),
+            pytest.param([[1.0]], id="too short"),
+            pytest.param([[1.0, 2.0, 3.0]], id="longer than said"),
+            pytest.param([[1.0, 2.0], [1.0, 2.0]], id="two vectors"),
+            pytest.param([1.0, 2.0], id="no matrix"),
+            pytest.param(None, id="nothing"),
+            pytest.param([["a", "b"]], id="words"),
+        ],
+    )
+    def test_whatever_goes_wrong_there_is_no_vector_and_one_warning(
+        self, answer: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """The next text may fare better; failures are not remembered."""
+        embedder = Scripted(answer, answer, GOOD, dimension=2)
+        cached = CachedEmbedder(embedder, dim=2)
+        with caplog.at_level(logging.WARNING, logger="calibrant"):
+            assert one(cached, "a") is None
+            assert one(cached, "a") is None
+            np.testing.assert_array_equal(one(cached, "a"), [1.0, 2.0])
+        assert len(caplog.records) == 1
+        assert "without an embedding" in caplog.text
+
+    def test_a_vector_of_another_length_than_before(self) -> None:
+        """Where the embedder does not say how long its vectors are, the first one does."""
+        cached = CachedEmbedder(Scripted(GOOD, [[1.0, 2.0, 3.0]]))
+        assert one(cached, "a") is not None
+        assert one(cached, "b") is None
+
+    def test_a_slow_embedder_is_not_waited_for(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Neither a coroutine nor a function that blocks its thread."""
+        release = threading.Event()
+
+        def blocks(texts: list[str]) -> list[list[float]]:
+            release.wait(10.0)
+            return lengths(texts)
+
+        async def never() -> Any:
+            await asyncio.sleep(3600)
+
+        blocked = CallableEmbedder(blocks)
+        for embedder in (Scripted(never), blocked):
+            start = time.monotonic()
+            assert one(CachedEmbedder(embedder, timeout_seconds=0.05), "a") is None
+            assert time.monotonic() - start < 5.0
+        assert "0.05 s" in caplog.text
+        release.set()
+        blocked.close()
+
+    def test_the_log_shows_no_key(self, caplog: pytest.LogCaptureFixture) -> None:
+        """A provider's error has none to show."""
+        key = "sk-verysecretverysecret"
+        remote = LiteLLMEmbedder("vectors", api_base="http://127.0.0.1:9/v1", api_key=key)
+        assert one(CachedEmbedder(remote, timeout_seconds=0.2), "text") is None
+        assert len(caplog.records) == 1
+        assert key not in caplog.text
+
+
+class TestSettings:
+    @pytest.mark.parametrize(
+        "settings",
+        [
+            {"cache_size": -1},
+            {"cache_size": 1.5},
+            {"cache_size": True},
+            {"timeout_seconds": 0.0},
+            {"timeout_seconds": float("nan")},
+            {"timeout_seconds": float("inf")},
+            {"timeout_seconds": True},
+            {"dim": 0},
+        ],
+        ids=str,
+    )
+    def test_out_of_range(self, settings: dict[str, Any]) -> None:
+        """Named in the message."""
+        with pytest.raises(ConfigurationError, match=next(iter(settings))):
+            CachedEmbedder(Scripted(GOOD), **settings)
+
+    def test_an_embedder_known_to_be_too_small(self) -> None:
+        """Before the first text."""
+        with pytest.raises(ConfigurationError, match="set dim to 8"):
+            CachedEmbedder(HashingEmbedder(dim=8), dim=64)
