@@ -96,6 +96,7 @@ bench-metrics: $(INSTALLED_DEV)
 
 bench-routing: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_routing.py
+	$(PYTHON) benchmarks/bench_routed_client.py
 
 bench-linucb: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_linucb.py

@@ -173,6 +173,19 @@ def test_the_first_answer_after_an_outage_starts_afresh() -> None:
     assert router.order() == ["a", "b", "c"]
 
 
+def test_a_fast_provider_that_comes_back_is_fast_still() -> None:
+    """Its latency is known: a reliable but slower one does not stay before it."""
+    router = EMARouter(["a", "b"], reorder_interval=1)
+    for _ in range(50):
+        router.record(seen("a", seconds=0.01))
+    for _ in range(5):
+        router.record(seen("a", success=False, seconds=0.0))
+        router.record(seen("b", seconds=0.2))
+    assert router.order() == ["b", "a"]
+    router.record(seen("a", seconds=0.01, recovered=True))
+    assert router.order() == ["a", "b"]
+
+
 def test_a_trial_that_failed_is_no_recovery() -> None:
     """The provider stays where it is."""
     router = EMARouter(NAMES)

@@ -29,8 +29,8 @@ class EMARouter(CountingRouter):
 
     Rate limits are failures. A call that failed raises the average of the latency where it took longer, as a
     timeout does, and never lowers it: failing fast is not being fast. The first answer after an outage
-    (`Observation.recovered`) puts success and latency back to where they began before it counts, as nothing
-    else would bring the provider forward again.
+    (`Observation.recovered`) puts success back to where it began before it counts, and so latency where it
+    was higher, as nothing else would bring the provider forward again.
 
     Parameters
     ----------
@@ -82,7 +82,8 @@ class EMARouter(CountingRouter):
         keep = 1.0 - alpha
         done, seconds = observation.success, float(observation.latency_seconds)
         if observation.recovered and done:
-            self._success[number], self._latency[number] = _START["success"], _START["latency_seconds"]
+            self._success[number] = _START["success"]
+            self._latency[number] = min(self._latency[number], _START["latency_seconds"])
         self._success[number] = (alpha if done else 0.0) + keep * self._success[number]
         self._penalty[number] = alpha * float(observation.penalty) + keep * self._penalty[number]
         if done or seconds > self._latency[number]:

@@ -6,11 +6,10 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
-
-from numpy.typing import NDArray
+from typing import Protocol, TypeAlias
 
 from calibrant.core import Completion, CompletionRequest, Usage
+from calibrant.inference._embeddings import CachedEmbedder
 from calibrant.inference.routed._helper import Helper
 from calibrant.inference.routed._question import question_of, text_of
 from calibrant.routing import (
@@ -23,33 +22,12 @@ from calibrant.routing import (
     read_judgement,
 )
 
-__all__ = [
-    "Assessor",
-    "CascadeAssessor",
-    "EmbedsText",
-    "GateAssessor",
-    "PlainAssessor",
-    "Quality",
-    "guarded",
-    "heuristic",
-]
+__all__ = ["Assessor", "CascadeAssessor", "GateAssessor", "PlainAssessor", "Quality", "guarded", "heuristic"]
 
 _LOG = logging.getLogger("calibrant")
 
 Quality: TypeAlias = Callable[[Completion], float | None]
 """What an answer is worth, in [0, 1]; None where that is not known."""
-
-
-class EmbedsText(Protocol):
-    """Turns texts into vectors."""
-
-    async def embed_one(self, text: str) -> NDArray[Any] | None:
-        """Return the vector of a text; None where there is none, in time, that can be used."""
-        ...
-
-    def close(self) -> None:
-        """Free what it holds."""
-        ...
 
 
 class Assessor(Protocol):
@@ -165,12 +143,12 @@ class GateAssessor:
     ----------
     gate : QualityGate
         Its threshold.
-    embedder : EmbedsText
+    embedder : CachedEmbedder
         Where the vectors come from.
     """
 
     gate: QualityGate
-    embedder: EmbedsText
+    embedder: CachedEmbedder
 
     def ladder(self) -> Ladder | None:
         """Return the gate's own."""

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from calibrant.core import Client, ConfigurationError, LogprobSpace
+from calibrant.inference._embeddings import CachedEmbedder
 from calibrant.inference.doctor import identity
-from calibrant.inference.routed._assess import EmbedsText
 from calibrant.inference.routed._provider import Provider
 from calibrant.routing import CoherenceMonitor, QualityGate, Router
 
@@ -28,7 +28,7 @@ _OWN_SIGNAL: Final = frozenset({"cascade", "bandit"})
 
 def check_parts(
     strategy: str,
-    embedder: EmbedsText | None,
+    embedder: CachedEmbedder | None,
     *,
     gate: QualityGate | None,
     coherence: CoherenceMonitor | None,

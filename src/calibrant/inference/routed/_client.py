@@ -18,11 +18,11 @@ from calibrant.core import (
     ProviderError,
     Usage,
 )
+from calibrant.inference._embeddings import CachedEmbedder, Embedder
 from calibrant.inference._several import total_usage
 from calibrant.inference.routed._assess import (
     Assessor,
     CascadeAssessor,
-    EmbedsText,
     GateAssessor,
     PlainAssessor,
     Quality,
@@ -102,8 +102,8 @@ class RoutedClient:
     gate : QualityGate, optional
         Turns down answers that are far from their question. Not for ``cascade`` and ``bandit``, and without
         effect where there is one provider.
-    embedder : EmbedsText, optional
-        Turns texts into vectors; ``bandit``, `gate` and `coherence` need it.
+    embedder : CachedEmbedder or Embedder, optional
+        Turns texts into vectors; ``bandit``, `gate` and `coherence` need it. It belongs to this client.
     judge : Client, optional
         Grades answers for a cascade with ``classifier_mode="judge"``, which needs it.
     triage : Client, optional
@@ -173,7 +173,7 @@ class RoutedClient:
         *,
         router: Router,
         gate: QualityGate | None = None,
-        embedder: EmbedsText | None = None,
+        embedder: CachedEmbedder | Embedder | None = None,
         judge: Client | None = None,
         triage: Client | None = None,
         coherence: CoherenceMonitor | None = None,
@@ -194,16 +194,18 @@ class RoutedClient:
         self.endpoint = identity_of(self.providers)
         self._strategy = router.strategy
         self._policy = getattr(router, "router", router)  # inside one that shares what it learns
-        self._embedder = embedder
+        self._embedder = CachedEmbedder(embedder) if isinstance(embedder, Embedder) else embedder
         check_seconds(call_seconds=call_seconds, helper_seconds=helper_seconds)
         judged = isinstance(self._policy, CascadeRouter) and self._policy.classifier_mode == "judge"
         check_helper("judge", judge, wanted=judged, why="a cascade with classifier_mode='judge'")
         check_helper("triage", triage, wanted=self._strategy == "triage", why="the strategy 'triage'")
-        check_parts(self._strategy, embedder, gate=gate, coherence=coherence, delayed=delayed)
+        check_parts(self._strategy, self._embedder, gate=gate, coherence=coherence, delayed=delayed)
         self._judge = _helper("judge", judge, helper_seconds, clock)
         self._triage = _helper("triage", triage, helper_seconds, clock)
         self._assessor = self._assessed_by(gate, quality and guarded(quality), delayed=delayed)
-        self._drift = None if coherence is None or embedder is None else DriftWatch(coherence, embedder)
+        self._drift = None
+        if coherence is not None and self._embedder is not None:
+            self._drift = DriftWatch(coherence, self._embedder)
         self._pending = Pending() if delayed else None
         self._task = task
         self._owned = owned

@@ -7,7 +7,7 @@ import contextlib
 import threading
 from typing import Final
 
-from calibrant.inference.routed._assess import EmbedsText
+from calibrant.inference._embeddings import CachedEmbedder
 from calibrant.routing import CoherenceMonitor
 
 __all__ = ["DriftWatch"]
@@ -24,11 +24,11 @@ class DriftWatch:
     ----------
     monitor : CoherenceMonitor
         Compares answers.
-    embedder : EmbedsText
+    embedder : CachedEmbedder
         Where the vectors come from.
     """
 
-    def __init__(self, monitor: CoherenceMonitor, embedder: EmbedsText) -> None:
+    def __init__(self, monitor: CoherenceMonitor, embedder: CachedEmbedder) -> None:
         self._monitor = monitor
         self._embedder = embedder
         self._lock = threading.Lock()

@@ -32,7 +32,7 @@ _EMPTY_ON_PURPOSE: Final = frozenset({"length", "content_filter", "tool_calls", 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Place:
-    """A provider's leave to be asked now; `Member.ask` or `Member.leave` gives it back.
+    """A provider's leave to be asked now; `Member.ask` gives it back.
 
     Attributes
     ----------
@@ -139,24 +139,28 @@ class Member:
 
     def try_enter(self) -> Place | None:
         """Return a place if one is free and the provider may be asked."""
+        turn = self.breaker.begin()
+        if turn is None:
+            return None
         epoch = None
         if self._gate is not None:
             epoch = self._gate.try_enter()
             if epoch is None:
+                self.breaker.released(turn)
                 return None
-        return self._placed(epoch, forced=False)
+        return self._placed(epoch, turn)
 
     async def enter(self, *, forced: bool = False) -> Place | None:
-        """Wait for a place; None where the provider may not be asked (any more) and it is not `forced`."""
+        """Wait for a place; None where the provider may not be asked any more and it is not `forced`."""
         epoch = None if self._gate is None else await self._gate.enter()
-        return self._placed(epoch, forced=forced)
-
-    def _placed(self, epoch: int | None, *, forced: bool) -> Place | None:
         turn = self.breaker.begin(forced=forced)
-        if turn is None:
-            if self._gate is not None and epoch is not None:
-                self._gate.leave(epoch)
-            return None
+        if turn is not None:
+            return self._placed(epoch, turn)
+        if self._gate is not None and epoch is not None:
+            self._gate.leave(epoch)
+        return None
+
+    def _placed(self, epoch: int | None, turn: Turn) -> Place:
         self._count("in_flight")
         return Place(member=self, epoch=epoch, turn=turn)
 

@@ -1,0 +1,231 @@
+"""Answers that are compared with their questions, and with earlier ones."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrant.core import (
+    Completion,
+    CompletionRequest,
+    ConfigurationError,
+    ProviderError,
+)
+from calibrant.inference import CachedEmbedder, CallableEmbedder, Provider, RoutedClient
+from calibrant.routing import (
+    BanditRouter,
+    CascadeRouter,
+    CoherenceMonitor,
+    EMARouter,
+    FixedRouter,
+    Observation,
+    QualityGate,
+    TaskRouter,
+    ThompsonRouter,
+)
+
+LOOP = "the cat sat on " * 12
+GOOD = "A cat purrs when it is content."
+BETTER = "Cats purr, and so do some of their relatives."
+DOWN = ProviderError("is down", provider="x", status=503, retryable=True)
+REQUEST = CompletionRequest(
+    messages=({"role": "system", "content": "Be brief."}, {"role": "user", "content": "what purrs?"})
+)
+TOOLS = {"tools": [{"type": "function", "function": {"name": "look"}}]}
+
+
+def providers(*clients: Any, **options: Any) -> list[Provider]:
+    """Return providers a, b, c, ... of clients."""
+    return [Provider(name, client, **options) for name, client in zip("abcdef", clients, strict=False)]
+
+
+def text_of(response: Any) -> str:
+    """Return an answer's text."""
+    return response.text if isinstance(response, Completion) else response["choices"][0]["message"]["content"]
+
+
+def vectors(table: dict[str, list[float]], **options: Any) -> CachedEmbedder:
+    """Return an embedder that looks texts up; others make it fail."""
+    return CachedEmbedder(CallableEmbedder(lambda texts: [table[text] for text in texts]), **options)
+
+
+TABLE = {"what purrs?": [1.0, 0.0], "near": [0.9, 0.1], "far": [0.0, 1.0], "farther": [-1.0, 0.5]}
+
+
+class Watched:
+    """Keeps the observations a router is told."""
+
+    def __init__(self, router: Any) -> None:
+        self.seen: list[Observation] = []
+        record = router.record
+
+        def watched(observation: Observation) -> None:
+            self.seen.append(observation)
+            record(observation)
+
+        router.record = watched
+
+
+class TestGate:
+    """An answer far from its question goes on to the next provider."""
+
+    def client(self, *clients: Any, kind: Any = FixedRouter, embedder: Any = None, **options: Any) -> Any:
+        """Return a client with a gate of 0.75 and what its router is told."""
+        router = kind(list("abcdef"[: len(clients)]), **options)
+        watched = Watched(router)
+        gate = QualityGate(0.75)
+        whole = RoutedClient(
+            providers(*clients), router=router, gate=gate, embedder=embedder or vectors(TABLE)
+        )
+        return whole, watched.seen
+
+    @pytest.mark.parametrize("kind", [FixedRouter, EMARouter], ids=["none", "ema"])
+    def test_the_next_provider_is_asked(self, scripted: Any, ask: Any, kind: Any) -> None:
+        """Turning an answer down leaves no mark on the strategy: both calls succeeded."""
+        client, seen = self.client(scripted("far"), scripted("near"), kind=kind)
+        assert ask(client) == "near"
+        assert [observation.success for observation in seen] == [True, True]
+        assert seen[0].quality == 0.0
+        assert seen[1].quality == pytest.approx(0.9 / np.hypot(0.9, 0.1))
+        assert client.stats()["a"].escalations == 1
+
+    def test_it_works_with_samples_and_tasks(self, scripted: Any, ask: Any) -> None:
+        """Whoever comes first."""
+        client, _ = self.client(scripted("far"), scripted("near"), kind=ThompsonRouter, rng=1)
+        assert ask(client) == "near"
+        client, _ = self.client(scripted("near"), scripted("far"), kind=TaskRouter, tasks={"animals": "b"})
+        client._task = "animals"
+        assert ask(client) == "near"
+
+    def test_the_most_similar_answer_is_returned_when_none_passes(self, scripted: Any, ask: Any) -> None:
+        """Whatever came last."""
+        client, _ = self.client(scripted("far"), scripted("farther"))
+        assert ask(client) == "far"
+
+    @pytest.mark.parametrize(
+        "embedder",
+        [
+            vectors({}),
+            vectors({"what purrs?": [1.0, 0.0], "far": [1.0, 0.0, 0.0]}),
+            vectors({"what purrs?": [1.0, 0.0], "far": [float("nan"), 0.0]}),
+            vectors({"what purrs?": [0.0, 0.0], "far": [0.0, 1.0]}),
+            CachedEmbedder(
+                CallableEmbedder(lambda _texts: time.sleep(0.05) or [[1.0]]), timeout_seconds=0.01
+            ),
+        ],
+        ids=["fails", "other size", "not a number", "zeros", "late"],
+    )
+    def test_it_fails_open(self, scripted: Any, ask: Any, embedder: CachedEmbedder) -> None:
+        """What cannot be compared passes."""
+        other = scripted("near")
+        client, seen = self.client(scripted("far"), other, embedder=embedder)
+        assert ask(client) == "far"
+        assert other.calls == 0
+        assert seen[0].quality is None
+
+    def test_nothing_is_embedded_where_there_is_one_provider(self, scripted: Any, ask: Any) -> None:
+        """There is nobody else to ask."""
+        client, seen = self.client(scripted("far"), embedder=vectors({}))
+        assert ask(client) == "far"
+        assert seen[0].quality is None
+
+    def test_an_empty_question_passes(self, scripted: Any, ask: Any) -> None:
+        """It has no direction."""
+        client, _ = self.client(scripted("far"), scripted("near"))
+        assert ask(client, "") == "far"
+
+    def test_it_is_refused_where_answers_are_judged_otherwise(self, scripted: Any) -> None:
+        """And without an embedder."""
+        for router in (CascadeRouter(["a"]), BanditRouter(["a"])):
+            with pytest.raises(ConfigurationError, match="no gate with the strategy"):
+                RoutedClient(
+                    providers(scripted()), router=router, gate=QualityGate(0.5), embedder=vectors({})
+                )
+        with pytest.raises(ConfigurationError, match="embedder for gate"):
+            RoutedClient(providers(scripted()), router=FixedRouter(["a"]), gate=QualityGate(0.5))
+
+
+class TestCoherence:
+    """Answers that drift away from earlier ones cost chances, later."""
+
+    def build(self, scripted: Any, embedder: CachedEmbedder, *script: Any) -> Any:
+        """Return a client that watches answers, and what its router is told."""
+        router = EMARouter(["a"])
+        watched = Watched(router)
+        whole = RoutedClient(
+            providers(scripted(*script)), router=router, coherence=CoherenceMonitor(), embedder=embedder
+        )
+        return whole, watched.seen
+
+    def test_the_penalty_comes_with_the_next_observation(self, scripted: Any) -> None:
+        """Once, and not for the answer itself, which is not held up."""
+        table = {"usual": [1.0, 0.0], "odd": [0.0, 1.0]}
+        client, seen = self.build(scripted, vectors(table), "usual", "usual", "odd", "usual", DOWN)
+
+        async def run() -> None:
+            for _ in range(4):
+                await client.complete(REQUEST)
+                while client._drift._tasks:  # noqa: ASYNC110 (a few turns of the loop)
+                    await asyncio.sleep(0.001)
+            with pytest.raises(ProviderError):
+                await client.complete(REQUEST)
+
+        asyncio.run(run())
+        assert [observation.penalty for observation in seen] == [0.0, 0.0, 0.0, 0.3, 0.0]
+
+    def test_requests_do_not_wait_for_embeddings(self, scripted: Any) -> None:
+        """However long they take; so many are under way at most; closing gives them up."""
+        begun = asyncio.Event()
+
+        async def hang(texts: list[str]) -> list[list[float]]:
+            begun.set()
+            await asyncio.sleep(60)
+            return [[1.0]] * len(texts)
+
+        embedder = CachedEmbedder(CallableEmbedder(hang), timeout_seconds=60)
+        client, seen = self.build(scripted, embedder, *map(str, range(200)))
+
+        async def run() -> None:
+            for _ in range(100):
+                await client.complete(REQUEST)
+            assert len(client._drift._tasks) == 64
+            await begun.wait()
+            client.close()
+            await asyncio.sleep(0.01)
+            assert not client._drift._tasks
+            await client.complete(REQUEST)  # late: nothing is looked at any more
+            assert not client._drift._tasks
+
+        asyncio.run(run())
+        assert len(seen) == 101
+
+    @pytest.mark.parametrize(
+        "embedder",
+        [vectors({}), vectors({"usual": [1.0, 0.0], "odd": [1.0, 0.0, 0.0]})],
+        ids=["fails", "size"],
+    )
+    def test_an_embedder_that_is_of_no_use_costs_nothing(self, scripted: Any, embedder: Any) -> None:
+        """No penalty, and no error."""
+        client, seen = self.build(scripted, embedder, "usual", "odd", "usual")
+
+        async def run() -> None:
+            for _ in range(3):
+                await client.complete(REQUEST)
+                while client._drift._tasks:  # noqa: ASYNC110 (a few turns of the loop)
+                    await asyncio.sleep(0.001)
+
+        asyncio.run(run())
+        assert [observation.penalty for observation in seen] == [0.0] * 3
+
+    def test_loops_that_end_leave_nothing_behind(self, scripted: Any, ask: Any) -> None:
+        """A loop that is closed takes its tasks along."""
+        client, seen = self.build(scripted, vectors({"usual": [1.0, 0.0]}), "usual")
+        for _ in range(3):
+            ask(client)
+        client.close()
+        assert not client._drift._tasks
+        assert len(seen) == 3

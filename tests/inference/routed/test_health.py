@@ -1,0 +1,252 @@
+"""When a provider is left out, for how long, and how it comes back."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calibrant.core import ConfigurationError, ProviderError, ProviderTimeoutError, RateLimitError
+from calibrant.inference.routed._health import Breaker
+
+DOWN = ProviderError("is down", provider="a", status=503, retryable=True)
+WRONG_KEY = ProviderError("wrong key", provider="a", status=401)
+NO_CREDIT = RateLimitError("no credit", provider="a", status=429, retryable=False)
+
+
+def limited(seconds: float | None) -> RateLimitError:
+    """Return what a provider says that wants fewer calls."""
+    return RateLimitError("slow down", provider="a", status=429, retryable=True, retry_after=seconds)
+
+
+def fail(breaker: Breaker, error: ProviderError = DOWN) -> None:
+    """Make a call that fails."""
+    turn = breaker.begin()
+    assert turn is not None
+    breaker.failed(turn, error)
+
+
+def succeed(breaker: Breaker) -> bool:
+    """Make a call that is answered; returns whether the provider is back with it."""
+    turn = breaker.begin()
+    assert turn is not None
+    return breaker.succeeded(turn)
+
+
+def left_out(clock: Any, error: ProviderError = DOWN, **options: Any) -> Breaker:
+    """Return a breaker after as many failures as it allows."""
+    breaker = Breaker(clock=clock, **options)
+    while breaker.admits:
+        fail(breaker, error)
+    return breaker
+
+
+def test_a_provider_is_left_out_after_three_failures_in_a_row(clock: Any) -> None:
+    """Not after two; and an answer in between begins the count anew."""
+    breaker = Breaker(clock=clock)
+    for _ in range(3):
+        fail(breaker)
+        fail(breaker)
+        assert breaker.admits
+        assert not succeed(breaker)
+    for _ in range(3):
+        fail(breaker)
+    assert not breaker.admits
+    assert breaker.remaining == 5.0
+    assert breaker.last_failure is DOWN
+
+
+def test_it_is_left_out_no_longer_than_said(clock: Any) -> None:
+    """A moment before the time is over it is still left out; then one call may begin."""
+    breaker = left_out(clock)
+    clock.tick(4.999)
+    assert not breaker.admits
+    assert not breaker.due
+    clock.tick(0.001)
+    assert breaker.due
+    assert breaker.remaining == 0.0
+
+
+def test_exactly_one_call_finds_out_whether_it_is_back(clock: Any) -> None:
+    """While that is under way no other begins; afterwards all do."""
+    breaker = left_out(clock)
+    clock.tick(5)
+    probe = breaker.begin()
+    assert probe is not None
+    assert probe.probe
+    assert not breaker.due
+    assert breaker.begin() is None
+    assert breaker.succeeded(probe)
+    assert not succeed(breaker)  # which is no recovery any more
+    assert breaker.last_failure is None
+
+
+def test_every_failed_probe_doubles_the_time_up_to_the_longest(clock: Any) -> None:
+    """5, 10, 20, 40, 80, 160 and from then on 300 seconds; a recovery begins anew."""
+    breaker = left_out(clock)
+    found = []
+    for _ in range(8):
+        found.append(breaker.remaining)
+        clock.tick(breaker.remaining)
+        fail(breaker)
+    assert found == [5, 10, 20, 40, 80, 160, 300, 300]
+    clock.tick(300)
+    assert succeed(breaker)
+    for _ in range(3):
+        fail(breaker)
+    assert breaker.remaining == 5
+
+
+def test_a_probe_that_says_nothing_makes_room_for_another(clock: Any) -> None:
+    """A cancelled call, or a request that was too long, neither brings it back nor prolongs the time."""
+    breaker = left_out(clock)
+    clock.tick(5)
+    probe = breaker.begin()
+    assert probe is not None
+    breaker.released(probe)
+    assert breaker.due
+    assert succeed(breaker)
+
+
+def test_calls_that_were_under_way_do_not_count(clock: Any) -> None:
+    """Neither does their failure double the time, nor does their answer bring the provider back."""
+    breaker = Breaker(clock=clock)
+    turns = [breaker.begin() for _ in range(10)]
+    for turn in turns[:8]:
+        assert turn is not None
+        breaker.failed(turn, DOWN)
+    assert breaker.remaining == 5
+    assert turns[8] is not None
+    assert not breaker.succeeded(turns[8])
+    assert breaker.remaining == 5
+    clock.tick(5)
+    probe = breaker.begin()
+    assert probe is not None
+    assert turns[9] is not None
+    breaker.failed(turns[9], DOWN)  # late, while the probe is under way
+    assert breaker.begin() is None
+    assert breaker.succeeded(probe)
+
+
+def test_one_rate_limit_is_enough_and_names_its_own_time(clock: Any) -> None:
+    """The next one without a time waits as long as a second failure."""
+    breaker = left_out(clock, limited(17))
+    assert breaker.remaining == 17
+    assert breaker.named_seconds == 17
+    clock.tick(17)
+    fail(breaker, limited(None))
+    assert breaker.remaining == 10
+    assert breaker.named_seconds is None
+
+
+def test_nonsense_after_a_rate_limit_counts_as_an_hour(clock: Any) -> None:
+    """A server that wants to be left alone for years is asked again."""
+    assert left_out(clock, limited(1e9)).remaining == 3600
+
+
+def test_a_late_rate_limit_prolongs_the_time_but_never_shortens_it(clock: Any) -> None:
+    """Whoever was under way brings the better news of how long."""
+    breaker = Breaker(clock=clock)
+    turns = [breaker.begin() for _ in range(3)]
+    for turn, seconds, remaining in zip(turns, (10, 30, 20), (10, 30, 30), strict=True):
+        assert turn is not None
+        breaker.failed(turn, limited(seconds))
+        assert breaker.remaining == remaining
+
+
+@pytest.mark.parametrize("error", [WRONG_KEY, NO_CREDIT], ids=["wrong key", "no credit"])
+def test_what_every_call_would_meet_leaves_it_out_for_long_at_once(clock: Any, error: ProviderError) -> None:
+    """Five minutes, after a single call."""
+    breaker = Breaker(clock=clock)
+    fail(breaker, error)
+    assert breaker.remaining == 300
+    assert breaker.named_seconds is None
+
+
+def test_an_allowance_that_is_used_up_is_waited_for_without_a_probe(clock: Any) -> None:
+    """Nothing has failed: after the time all calls may begin, and none counts as a recovery."""
+    breaker = Breaker(clock=clock)
+    breaker.pause(7)
+    breaker.pause(2)
+    assert breaker.remaining == breaker.named_seconds == 7
+    assert breaker.begin() is None
+    clock.tick(7)
+    assert not breaker.due
+    assert breaker.begin() is not None
+    assert not succeed(breaker)
+    breaker.pause(1e6)
+    assert breaker.remaining == 60
+
+
+def test_a_forced_call_takes_part(clock: Any) -> None:
+    """Where nobody else is left its answer brings the provider back, and its failure doubles the time once."""
+    breaker = left_out(clock)
+    forced = [breaker.begin(forced=True) for _ in range(3)]
+    for turn in forced[:2]:
+        assert turn is not None
+        breaker.failed(turn, DOWN)
+    assert breaker.remaining == 10
+    again = breaker.begin(forced=True)
+    assert again is not None
+    assert breaker.succeeded(again)
+    assert breaker.admits
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"allowed_failures": 0},
+        {"allowed_failures": True},
+        {"allowed_failures": 1.5},
+        {"cooldown_seconds": 0.0},
+        {"cooldown_seconds": float("nan")},
+        {"cooldown_seconds": float("inf")},
+        {"cooldown_seconds": 10.0, "longest_seconds": 9.0},
+        {"longest_seconds": float("nan")},
+    ],
+    ids=str,
+)
+def test_numbers_out_of_range_are_refused(options: dict[str, Any]) -> None:
+    """Before any call."""
+    with pytest.raises(ConfigurationError, match=list(options)[-1]):
+        Breaker(**options)
+
+
+STEPS = st.lists(
+    st.sampled_from(["begin", "force", "succeed", "fail", "limit", "release", "wait"]), max_size=60
+)
+
+
+@given(STEPS)
+def test_a_provider_never_stays_left_out_for_ever(steps: list[str]) -> None:
+    """Whatever came before: once every call has ended, waiting lets exactly one through, and its answer all."""
+    now = [0.0]
+    breaker = Breaker(clock=lambda: now[0])
+    under_way: list[Any] = []
+    ends: dict[str, Callable[[Any], Any]] = {
+        "succeed": breaker.succeeded,
+        "fail": lambda turn: breaker.failed(turn, ProviderTimeoutError("late", provider="a", retryable=True)),
+        "limit": lambda turn: breaker.failed(turn, limited(3)),
+        "release": breaker.released,
+    }
+    for step in steps:
+        if step in {"begin", "force"}:
+            turn = breaker.begin(forced=step == "force")
+            under_way += [] if turn is None else [turn]
+        elif step == "wait":
+            now[0] += 4
+        elif under_way:
+            ends[step](under_way.pop(0))
+        assert 0 <= breaker.remaining <= 300
+    for turn in under_way:
+        breaker.released(turn)
+    now[0] += 300
+    assert breaker.admits
+    turn = breaker.begin()
+    assert turn is not None
+    breaker.succeeded(turn)
+    assert all(breaker.begin() is not None for _ in itertools.repeat(None, 3))

@@ -1,0 +1,434 @@
+"""Three loopback servers with different latency, price, errors and quality: every strategy finds the right one."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calibrant.clients import OpenAIChatClient
+from calibrant.core import CompletionRequest, ProviderError, RateLimitError
+from calibrant.inference import (
+    CachedEmbedder,
+    Calls,
+    Classifier,
+    HashingEmbedder,
+    Provider,
+    RetryPolicy,
+    RoutedClient,
+    SharedRouter,
+    run_sync,
+)
+from calibrant.routing import (
+    BanditRouter,
+    CascadeRouter,
+    CoherenceMonitor,
+    EMARouter,
+    FixedRouter,
+    QualityGate,
+    Router,
+    TaskRouter,
+    ThompsonRouter,
+    TriageRouter,
+)
+from calibrant.store import PredictionCache, open_router_state
+from calibrant.testing import FaultServer
+
+LABELS = ["animals", "plants"]
+NAMES = ["a", "b", "c"]
+LOOP = "animals or plants or " * 15
+GOOD = "A cat is an animal that purrs."
+WRONG = "A cat is a plant that grows in the shade."
+
+
+def saying(text: str) -> dict[str, Any]:
+    """Return an answer of that text."""
+    choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
+    return {"choices": [choice], "usage": {"prompt_tokens": 20, "completion_tokens": 20}}
+
+
+def asking(text: str, **options: Any) -> CompletionRequest:
+    """Return a request."""
+    return CompletionRequest(messages=({"role": "user", "content": text},), top_logprobs=0, options=options)
+
+
+class Servers:
+    """Loopback servers, one per provider, and the clients that ask them."""
+
+    def __init__(self, *profiles: dict[str, Any]) -> None:
+        self.prices = [profile.pop("price", None) for profile in profiles]
+        self.servers = [FaultServer(LABELS, **profile) for profile in profiles]
+        self.clients: list[OpenAIChatClient] = []
+
+    def open(self, server: FaultServer, price: float | None = None) -> OpenAIChatClient:
+        """Return a client of a server."""
+        prices = {} if price is None else {"input_cost_per_token": price, "output_cost_per_token": price}
+        client = OpenAIChatClient("openai/m", api_base=server.api_base, api_key="k", timeout=2.0, **prices)
+        self.clients.append(client)
+        return client
+
+    def routed(self, router: Router, *, concurrency: int | None = None, **options: Any) -> RoutedClient:
+        """Return a routed client of the first three."""
+        providers = [
+            Provider(name, self.open(server, price), concurrency=concurrency)
+            for name, server, price in zip(NAMES, self.servers, self.prices, strict=False)
+        ]
+        return RoutedClient(providers, router=router, **options)
+
+    def stop(self) -> None:
+        """Close and stop everything."""
+        for client in self.clients:
+            client.close()
+        for server in self.servers:
+            server.stop()
+
+
+@contextlib.contextmanager
+def serving(*profiles: dict[str, Any]) -> Iterator[Servers]:
+    """Run servers for a while."""
+    servers = Servers(*profiles)
+    try:
+        for server in servers.servers:
+            server.start()
+        yield servers
+    finally:
+        servers.stop()
+
+
+def text_of(response: Any) -> str:
+    """Return an answer's text."""
+    return str(getattr(response, "text", None) or response["choices"][0]["message"]["content"])
+
+
+def answerers(client: RoutedClient, texts: Sequence[str], **options: Any) -> list[str]:
+    """Ask one after the other, again where nobody answered; returns who answered each, by calls that did not fail."""
+    found = []
+    calls = Calls(policy=RetryPolicy(initial_seconds=0.001))
+    for text in texts:
+        before = client.stats()
+        run_sync(calls.complete(client, asking(text, **options)))
+        after = client.stats()
+        good = {
+            name: (after[name].calls - after[name].failures) - (before[name].calls - before[name].failures)
+            for name in after
+        }
+        found.append(max(good, key=lambda name: good[name]))
+    return found
+
+
+def texts(count: int) -> list[str]:
+    """Return different texts."""
+    return [f"text {number} about animals" for number in range(count)]
+
+
+def share(found: Sequence[str], name: str, last: int = 20) -> float:
+    """Return a provider's share of the last answers."""
+    return Counter(found[-last:])[name] / last
+
+
+# The first one fails half of the time, the second sometimes and is slow; the third is the right one.
+UNEQUAL: tuple[dict[str, Any], ...] = (
+    {"latency": 0.002, "faults": {"503": 0.5}, "seed": 1},
+    {"latency": 0.025, "faults": {"500": 0.15}, "seed": 2},
+    {"latency": 0.002},
+)
+
+
+class TestEveryStrategyFindsTheRightOne:
+    """By its share of the last requests."""
+
+    def test_none_keeps_to_the_first_that_works(self) -> None:
+        """In the declared order."""
+        with serving({}, {}, {}) as servers:
+            client = servers.routed(FixedRouter(NAMES))
+            assert answerers(client, texts(5)) == ["a"] * 5
+            servers.servers[0].stop()
+            assert answerers(client, texts(5)) == ["b"] * 5
+            assert client.stats()["a"].cooling_seconds > 0
+
+    def test_ema_finds_the_fast_and_reliable_one(self) -> None:
+        """It asks the others only while their failures and latencies speak for them."""
+        with serving(*UNEQUAL) as servers:
+            router = EMARouter(NAMES, alpha=0.2, reorder_interval=5)
+            client = servers.routed(router, cooldown_seconds=0.02)
+            assert share(answerers(client, texts(70)), "c") >= 0.9
+
+    def test_thompson_finds_the_reliable_one(self) -> None:
+        """Mostly, as it never stops to explore."""
+        with serving(*UNEQUAL) as servers:
+            client = servers.routed(ThompsonRouter(NAMES, rng=3), cooldown_seconds=0.02)
+            assert share(answerers(client, texts(120)), "c", 40) >= 0.7
+
+    def test_a_cascade_finds_the_cheapest_good_one(self) -> None:
+        """By price, and by what the heuristic thinks of its answers."""
+        profiles = (
+            {"price": 1e-3, "answers": lambda _: saying(GOOD)},
+            {"price": 1e-5, "answers": lambda _: saying(LOOP)},
+            {"price": 1e-4, "answers": lambda _: saying(GOOD)},
+        )
+        with serving(*profiles) as servers:
+            costs = dict(zip(NAMES, servers.prices, strict=True))
+            client = servers.routed(CascadeRouter(NAMES, costs=costs))
+            found = [run_sync(client.complete(asking(text))) for text in texts(10)]
+            stats = client.stats()
+        assert {text_of(response) for response in found} == {GOOD}
+        assert (stats["a"].calls, stats["b"].escalations, stats["c"].calls) == (0, 10, 10)
+        assert stats["b"].cost == pytest.approx(10 * 40 * 1e-5)
+        assert stats["c"].cost == pytest.approx(10 * 40 * 1e-4)
+        paid: Any = found[0]
+        assert paid.usage.cost == pytest.approx(40 * 1.1e-4)
+
+    def test_a_cascade_with_a_judge_finds_the_cheapest_right_one(self) -> None:
+        """Whose answers only a judge can tell from wrong ones."""
+
+        def grade(text: str) -> dict[str, Any]:
+            return saying('{"score": 1}' if WRONG in text else '{"score": 9}')
+
+        profiles = (
+            {"price": 1e-5, "answers": lambda _: saying(WRONG)},
+            {"price": 1e-4, "answers": lambda _: saying(GOOD)},
+            {"price": 1e-3, "answers": lambda _: saying(GOOD)},
+            {"answers": grade},
+        )
+        with serving(*profiles) as servers:
+            router = CascadeRouter(NAMES, cost_tiers=NAMES, classifier_mode="judge")
+            client = servers.routed(router, judge=servers.open(servers.servers[3]))
+            found = {text_of(run_sync(client.complete(asking(text)))) for text in texts(10)}
+            stats = client.stats()
+            assert client.helper_stats()["judge"].calls == 20
+        assert found == {GOOD}
+        assert [stats[name].calls for name in NAMES] == [10, 10, 0]
+
+    def test_a_task_finds_its_provider(self) -> None:
+        """By the table; its failures go to the others."""
+        with serving({}, {}, {"faults": ["503"]}) as servers:
+            client = servers.routed(TaskRouter(NAMES, tasks={"animals": "c"}), task="animals")
+            assert answerers(client, texts(5)) == ["a", "c", "c", "c", "c"]
+
+    def test_triage_finds_the_tier(self) -> None:
+        """Hard requests go to the strong provider, easy ones to the cheap one."""
+
+        def sort(text: str) -> dict[str, Any]:
+            return saying(json.dumps({"tier": "expert" if "prove" in text else "simple"}))
+
+        with serving({}, {}, {}, {"answers": sort}) as servers:
+            router = TriageRouter(NAMES, tiers={"simple": "b", "expert": "c"})
+            client = servers.routed(router, triage=servers.open(servers.servers[3]))
+            asked = ["name an animal", "prove that cats are animals"] * 5
+            assert answerers(client, asked) == ["b", "c"] * 5
+
+    def test_a_bandit_finds_who_is_good_at_what(self) -> None:
+        """One provider for each of two kinds of texts, and none for what fails."""
+
+        def good_at(word: str) -> Any:
+            return lambda text: saying(GOOD if word in text else LOOP)
+
+        profiles = (
+            {"price": 1e-4, "answers": good_at("python")},
+            {"price": 1e-4, "answers": good_at("garden")},
+            {"price": 1e-3, "faults": {"500": 0.8}, "answers": lambda _: saying(GOOD)},
+        )
+        asked = [
+            text
+            for number in range(50)
+            for text in (
+                f"write python code function {number % 7} class",
+                f"my garden has roses and tulips number {number % 5}",
+            )
+        ]
+        with serving(*profiles) as servers:
+            embedder = CachedEmbedder(HashingEmbedder(dim=32), timeout_seconds=10.0)
+            client = servers.routed(
+                BanditRouter(NAMES, dim=32, alpha=0.3), embedder=embedder, cooldown_seconds=0.01
+            )
+            found = answerers(client, asked)
+            client.close()
+        right = [name == wanted for name, wanted in zip(found, itertools.cycle("ab"), strict=False)]
+        assert sum(right[-40:]) >= 34
+
+    def test_a_gate_finds_the_answer_that_fits(self) -> None:
+        """The right words come from the second one only."""
+        profiles = (
+            {"answers": lambda _: saying("Interest rates rose again in March.")},
+            {"answers": lambda text: saying(f"That is what {text} means.")},
+            {},
+        )
+        with serving(*profiles) as servers:
+            client = servers.routed(
+                FixedRouter(NAMES),
+                gate=QualityGate(0.6),
+                embedder=CachedEmbedder(HashingEmbedder(dim=256), timeout_seconds=10.0),
+            )
+            assert {text_of(run_sync(client.complete(asking(text)))) for text in texts(5)} == {
+                f"That is what {text} means." for text in texts(5)
+            }
+            assert client.stats()["a"].escalations == 5
+            client.close()
+
+    def test_incoherent_answers_cost_their_provider_its_place(self) -> None:
+        """Without any failure; the penalty alone moves it back."""
+        odd = itertools.cycle(["gnome quartz", "lunar ferry", "oxide piano", "velvet tax", "jumbo kelp"])
+        profiles = (
+            {"answers": lambda _: saying(next(odd))},
+            {"answers": lambda _: saying(GOOD)},
+            {"answers": lambda _: saying(GOOD)},
+        )
+        with serving(*profiles) as servers:
+            monitor = CoherenceMonitor(window_size=3, coherence_threshold=0.8, penalty_weight=1.0)
+            client = servers.routed(
+                EMARouter(NAMES, alpha=0.3, reorder_interval=1),
+                coherence=monitor,
+                embedder=CachedEmbedder(HashingEmbedder(dim=256), timeout_seconds=10.0),
+            )
+            found = []
+            for text in texts(30):
+                found += answerers(client, [text])
+                while client._drift is not None and client._drift._tasks:
+                    time.sleep(0.001)
+            client.close()
+        assert found[0] == "a"
+        assert share(found, "a", 15) == 0.0
+
+
+class TestAnOutage:
+    """A server that is really gone is dropped, and taken back when it is there again."""
+
+    @pytest.mark.parametrize(
+        ("kind", "options"),
+        [(EMARouter, {"reorder_interval": 1}), (ThompsonRouter, {"rng": 5})],
+        ids=["ema", "thompson"],
+    )
+    def test_it_is_dropped_and_taken_back(self, kind: Any, options: dict[str, Any]) -> None:
+        """While it is away it gets few calls, and afterwards many."""
+        flaky: dict[str, Any] = {"latency": 0.005, "faults": lambda number, _: (None, None, "503")[number % 3]}
+        with serving({}, flaky, flaky) as servers:
+            client = servers.routed(kind(NAMES, **options), cooldown_seconds=0.05)
+            assert share(answerers(client, texts(50)), "a", 10) >= 0.6
+            servers.servers[0].stop()
+            before = client.stats()["a"].calls
+            away = answerers(client, texts(25))
+            asked_in_vain = client.stats()["a"].calls - before
+            assert "a" not in away
+            assert 3 <= asked_in_vain <= 15
+            servers.servers[0].start()
+            time.sleep(min(0.5, client.stats()["a"].cooling_seconds))
+            back = answerers(client, texts(30))
+            assert share(back, "a", 15) >= 0.6
+            assert client.stats()["a"].cooling_seconds == 0.0
+
+    def test_a_rate_limit_is_kept_to_the_second(self) -> None:
+        """Until it is over nobody asks; then it is the first choice again."""
+        with serving({"faults": ["rate_limit:0.3"]}, {}, {}) as servers:
+            client = servers.routed(FixedRouter(NAMES))
+            found = answerers(client, ["animals"])
+            while client.stats()["a"].cooling_seconds > 0.1:
+                found += answerers(client, ["animals"])
+            assert set(found) == {"b"}
+            assert client.stats()["a"].calls == client.stats()["a"].rate_limits == 1
+            while client.stats()["a"].cooling_seconds > 0.0:
+                time.sleep(0.01)
+            assert answerers(client, ["animals"]) == ["a"]
+
+    def test_when_all_are_limited_the_error_says_how_long(self) -> None:
+        """And a classifier waits so long, once, and loses no row."""
+        limits: dict[str, Any] = {"faults": ["rate_limit:0.1"]}
+        with serving(limits, limits, limits) as servers:
+            client = servers.routed(ThompsonRouter(NAMES, rng=0))
+            with pytest.raises(RateLimitError) as caught:
+                run_sync(client.complete(asking("animals")))
+            assert caught.value.retry_after == pytest.approx(0.1)
+            classifier = Classifier(model=client, labels=LABELS, field="category", concurrency=4)
+            rows = classifier.classify_many(texts(12))
+            assert {row.label for row in rows} == {"animals"}
+
+    def test_all_dead_is_an_error_that_may_be_retried(self) -> None:
+        """With the reasons of all three."""
+        with serving({}, {}, {}) as servers:
+            client = servers.routed(EMARouter(NAMES))
+            for server in servers.servers:
+                server.stop()
+            with pytest.raises(ProviderError) as caught:
+                run_sync(client.complete(asking("animals")))
+        assert caught.value.retryable
+        assert not caught.value.systemic
+        assert all(f"{name}: " in str(caught.value) for name in NAMES)
+
+    def test_wrong_keys_everywhere_end_the_run(self) -> None:
+        """At once, as with a single provider."""
+        locked: dict[str, Any] = {"api_key": "another"}
+        with serving(locked, locked, locked) as servers:
+            client = servers.routed(ThompsonRouter(NAMES, rng=0))
+            classifier = Classifier(model=client, labels=LABELS, field="category")
+            with pytest.raises(ProviderError) as caught:
+                classifier.classify_many(texts(20))
+        assert caught.value.systemic
+
+    @pytest.mark.parametrize(
+        "fault",
+        ["reset_before_headers", "reset_after_headers", "truncated", "html", "empty_choices", "hang"],
+    )
+    def test_broken_answers_of_every_kind_are_failures(self, fault: str) -> None:
+        """The request goes on, and success is only what arrived whole."""
+        with serving({"faults": [fault] * 50}, {}, {}) as servers:
+            router = ThompsonRouter(NAMES, rng=2)
+            client = servers.routed(router, call_seconds=0.05, allowed_failures=50)
+            assert set(answerers(client, texts(12))) == {"b", "c"}
+            standing = {found.provider: found.values for found in router.standings()}
+        assert standing["a"]["alpha"] == 1.0
+        assert standing["a"]["beta"] > 1.0
+
+
+class TestThroughAClassifier:
+    """Concurrently, with a cache, and with state that outlives the process."""
+
+    def test_rows_keep_their_labels_under_faults_and_bounded_concurrency(self) -> None:
+        """No provider sees more calls at a time than it takes."""
+        unruly = ({"faults": {"503": 0.3, "truncated": 0.1}}, {"faults": {"rate_limit:0.01": 0.2}}, {})
+        profiles: list[dict[str, Any]] = [
+            {"latency": 0.003, "seed": number, **profile} for number, profile in enumerate(unruly)
+        ]
+        with serving(*profiles) as servers:
+            client = servers.routed(ThompsonRouter(NAMES, rng=0), concurrency=3, cooldown_seconds=0.02)
+            retry = RetryPolicy(initial_seconds=0.01)
+            classifier = Classifier(model=client, labels=LABELS, field="category", concurrency=9, retry=retry)
+            asked = [f"{number} {LABELS[number % 2]}" for number in range(150)]
+            rows = classifier.classify_many(asked)
+            assert [row.label for row in rows] == [LABELS[number % 2] for number in range(150)]
+            assert all(server.max_in_flight <= 3 for server in servers.servers)
+            assert sum(server.max_in_flight for server in servers.servers) > 3
+            assert all(found.in_flight == 0 for found in client.stats().values())
+
+    def test_a_cache_answers_the_second_run(self, tmp_path: Path) -> None:
+        """Whoever answered the first one, and whatever was learnt since."""
+        place = f"sqlite:///{tmp_path / 'cache.sqlite'}"
+        with serving({"faults": {"503": 0.5}}, {}, {}) as servers:
+            first = []
+            for number in range(2):
+                client = servers.routed(ThompsonRouter(NAMES, rng=number), cooldown_seconds=0.01)
+                cache = PredictionCache(place)
+                classifier = Classifier(model=client, labels=LABELS, field="category", journal=cache)
+                rows = classifier.classify_many(texts(20))
+                cache.close()
+                first.append([(row.label, row.confidence) for row in rows])
+                asked = sum(found.calls for found in client.stats().values())
+            assert first[0] == first[1]
+            assert asked == 0
+
+    def test_what_was_learnt_is_there_the_next_time(self, tmp_path: Path) -> None:
+        """A second client begins with the right provider."""
+        place = tmp_path / "router.json"
+        with serving({"faults": ["500"] * 1000}, {"faults": ["500"] * 1000}, {}) as servers:
+            for rounds in (40, 10):
+                router = SharedRouter(ThompsonRouter(NAMES, rng=1), open_router_state(str(place)))
+                client = servers.routed(router, allowed_failures=1000)
+                answerers(client, texts(rounds))
+                failures = client.stats()["a"].failures + client.stats()["b"].failures
+                client.close()
+        assert failures <= 3

@@ -1,0 +1,243 @@
+"""Providers that were left out come back, and none has more calls at a time than it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from calibrant.core import Completion, CompletionRequest, ProviderError
+from calibrant.inference import Provider, RoutedClient
+
+REQUEST = CompletionRequest(messages=({"role": "user", "content": "what purrs?"},))
+
+
+def down(name: str = "a", **options: Any) -> ProviderError:
+    """Return a passing failure."""
+    return ProviderError("is down", provider=name, **({"status": 503, "retryable": True} | options))
+
+
+class TestComingBack:
+    """A provider that was left out is taken back."""
+
+    def test_under_a_strategy_that_learns_it_comes_first_once(
+        self, scripted: Any, ask: Any, clock: Any, routed: Any
+    ) -> None:
+        """Whatever the order says, as the strategy may never ask it again by itself."""
+        a, b = scripted("a"), scripted(down("b"), "b is back")
+        a.script = [down("a"), "a"]
+        client, router = routed(a, b, clock=clock, allowed_failures=1)
+        with pytest.raises(ProviderError):
+            ask(client)  # both fail
+        clock.tick(5.0)
+        assert ask(client) == "a"  # due like b, and earlier in the order
+        assert ask(client) == "b is back"
+        assert ask(client) == "a"
+        assert [seen.recovered for seen in router.seen if seen.success] == [True, True, False]
+
+    def test_a_failed_probe_costs_the_request_nothing_but_time(
+        self, scripted: Any, ask: Any, clock: Any, routed: Any
+    ) -> None:
+        """Another provider answers, and the next probe is twice as far away."""
+        a, b = scripted(down("a")), scripted("b")
+        client, _ = routed(a, b, clock=clock, allowed_failures=1, cooldown_seconds=1.0)
+        asked = []
+        for _ in range(9):
+            before = a.calls
+            assert ask(client) == "b"
+            asked.append(a.calls - before)
+            clock.tick(1.0)
+        assert asked == [1, 1, 0, 1, 0, 0, 0, 1, 0]
+
+    def test_under_a_declared_order_it_is_asked_when_it_is_its_turn(
+        self, scripted: Any, ask: Any, clock: Any, routed: Any
+    ) -> None:
+        """The first one at once; a fallback only when it is needed."""
+        a, b = scripted("a"), scripted(down("b"), "b is back")
+        a.script = [down("a"), "a is back", "a", down("a")]
+        client, _ = routed(a, b, clock=clock, kind="declared", allowed_failures=1)
+        with pytest.raises(ProviderError):
+            ask(client)
+        clock.tick(5.0)
+        assert ask(client) == "a is back"
+        assert ask(client) == "a"
+        assert b.calls == 1
+        assert ask(client) == "b is back"
+
+    def test_exactly_one_of_many_requests_finds_out(self, scripted: Any, clock: Any, routed: Any) -> None:
+        """The others go where they went before."""
+        gate = asyncio.Event()
+
+        async def slow(_request: CompletionRequest) -> str:
+            await gate.wait()
+            return "a is back"
+
+        a, b = scripted(down("a"), slow), scripted("b")
+        client, _ = routed(a, b, clock=clock, allowed_failures=1)
+
+        async def many() -> None:
+            await client.complete(REQUEST)
+            clock.tick(5.0)
+            tasks = [asyncio.create_task(client.complete(REQUEST)) for _ in range(20)]
+            while b.calls < 20:  # noqa: ASYNC110 (a few turns of the loop)
+                await asyncio.sleep(0)
+            assert a.calls == 2
+            gate.set()
+            await asyncio.gather(*tasks)
+
+        asyncio.run(many())
+
+    def test_a_cancelled_probe_makes_room_for_another(self, scripted: Any, clock: Any, routed: Any) -> None:
+        """Otherwise the provider would be lost."""
+
+        async def hang(_request: CompletionRequest) -> str:
+            await asyncio.sleep(60)
+            return "never"
+
+        a, b = scripted(down("a"), hang, "a is back"), scripted("b")
+        client, router = routed(a, b, clock=clock, allowed_failures=1)
+
+        async def run() -> Any:
+            await client.complete(REQUEST)
+            clock.tick(5.0)
+            probe = asyncio.create_task(client.complete(REQUEST))
+            while a.calls < 2:  # noqa: ASYNC110 (a few turns of the loop)
+                await asyncio.sleep(0)
+            probe.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await probe
+            return await client.complete(REQUEST)
+
+        assert asyncio.run(run())["choices"][0]["message"]["content"] == "a is back"
+        assert [(seen.provider, seen.success) for seen in router.seen] == [
+            ("a", False),
+            ("b", True),
+            ("a", True),
+        ]
+        assert client.stats()["a"].in_flight == 0
+
+    def test_a_used_up_allowance_is_respected_and_does_not_reach_the_caller(
+        self, scripted: Any, ask: Any, clock: Any, answered: Any, routed: Any
+    ) -> None:
+        """It is one provider's own: the caller would stop asking the others too."""
+        headers = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "20s"}
+        spent = answered("a", cost=0.5) | {
+            "_hidden_params": {"additional_headers": headers, "response_cost": 0.5}
+        }
+        a, b = scripted(spent, "a again"), scripted("b")
+        client, _ = routed(a, b, clock=clock)
+        found: Any = asyncio.run(client.complete(REQUEST))
+        assert isinstance(found, Completion)
+        assert (found.text, found.usage.cost) == ("a", 0.5)
+        assert client.stats()["a"].cooling_seconds == 20.0
+        assert ask(client) == "b"
+        clock.tick(20.0)
+        assert ask(client) == "a again"
+
+
+class TestConcurrency:
+    """Providers take as many calls at a time as they are said to take."""
+
+    async def together(self, client: RoutedClient, count: int) -> None:
+        """Ask so often at once."""
+        await asyncio.gather(*(client.complete(REQUEST) for _ in range(count)))
+
+    def slow(self, scripted: Any, text: str) -> Any:
+        """Return a client that takes a few turns of the loop."""
+
+        async def answer(_request: CompletionRequest) -> str:
+            await asyncio.sleep(0.005)
+            return text
+
+        return scripted(answer)
+
+    def test_a_declared_order_waits_for_a_full_provider(self, scripted: Any, routed: Any) -> None:
+        """Overflow would cost money that the order is there to save."""
+        a, b = self.slow(scripted, "a"), self.slow(scripted, "b")
+        client, _ = routed(Provider("a", a, concurrency=2), b, kind="declared")
+        asyncio.run(self.together(client, 8))
+        assert (a.calls, a.most_in_flight, b.calls) == (8, 2, 0)
+
+    def test_a_strategy_that_learns_passes_a_full_provider_over(self, scripted: Any, routed: Any) -> None:
+        """Where all are full, the first one is waited for; only who is asked is learnt from."""
+        a, b = self.slow(scripted, "a"), self.slow(scripted, "b")
+        client, router = routed(Provider("a", a, concurrency=2), Provider("b", b, concurrency=3))
+        asyncio.run(self.together(client, 9))
+        assert (a.most_in_flight, b.most_in_flight) == (2, 3)
+        assert a.calls == 6
+        assert b.calls == 3
+        assert len(router.seen) == 9
+
+    def test_waiting_is_no_part_of_the_latency(self, scripted: Any, clock: Any, routed: Any) -> None:
+        """A full provider is not a slow one."""
+        a = scripted("a", clock=clock, seconds=1.0)
+        client, router = routed(Provider("a", a, concurrency=1), clock=clock, kind="declared")
+        asyncio.run(self.together(client, 5))
+        assert [seen.latency_seconds for seen in router.seen] == [1.0] * 5
+
+    def test_who_waited_for_a_provider_that_fails_meanwhile_goes_elsewhere(
+        self, scripted: Any, clock: Any, routed: Any
+    ) -> None:
+        """It is left out by then, and asking it would be in vain."""
+
+        async def fails(_request: CompletionRequest) -> ProviderError:
+            await asyncio.sleep(0.002)
+            return down("a")
+
+        a, b = scripted(fails), scripted("b")
+        client, _ = routed(
+            Provider("a", a, concurrency=1), b, kind="declared", allowed_failures=2, clock=clock
+        )
+        asyncio.run(self.together(client, 6))
+        assert (a.calls, b.calls) == (2, 6)
+
+    def test_cancelled_requests_free_their_places(self, scripted: Any, routed: Any) -> None:
+        """Those under way and those that wait."""
+
+        async def hang(_request: CompletionRequest) -> str:
+            await asyncio.sleep(60)
+            return "never"
+
+        a = scripted(hang, hang, "free")
+        client, router = routed(Provider("a", a, concurrency=2), kind="declared")
+
+        async def run() -> None:
+            tasks = [asyncio.create_task(client.complete(REQUEST)) for _ in range(5)]
+            await asyncio.sleep(0.005)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self.together(client, 3)
+
+        asyncio.run(run())
+        assert a.calls == 5
+        assert len(router.seen) == 3
+        assert client.stats()["a"].in_flight == 0
+
+    def test_an_overloaded_provider_is_asked_less_at_a_time(self, scripted: Any, routed: Any) -> None:
+        """As elsewhere: halved for a status that says so."""
+        client, _ = routed(
+            Provider("a", scripted(down("a"), "fine"), concurrency=8), kind="declared", allowed_failures=5
+        )
+        with pytest.raises(ProviderError):
+            asyncio.run(client.complete(REQUEST))
+        gate = client._members["a"]._gate
+        assert gate is not None
+        assert gate.allowed == 4.0
+
+    def test_threads_with_loops_of_their_own_share_it(self, scripted: Any, routed: Any) -> None:
+        """No place and no observation is lost."""
+        a = self.slow(scripted, "a")
+        client, router = routed(Provider("a", a, concurrency=3), self.slow(scripted, "b"), kind="declared")
+        threads = [threading.Thread(target=lambda: asyncio.run(self.together(client, 20))) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(router.seen) == 80
+        stats = client.stats()["a"]
+        assert (stats.calls, stats.in_flight) == (80, 0)
+        assert client._members["a"]._gate is not None
+        assert client._members["a"]._gate._in_flight == 0

@@ -1,0 +1,330 @@
+"""Who is asked, who steps in, what is learnt of it, and what is raised when nobody answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from calibrant.core import (
+    CompletionRequest,
+    ConfigurationError,
+    ContextLengthError,
+    ProviderError,
+    ProviderTimeoutError,
+    RateLimitError,
+)
+from calibrant.inference import Provider
+
+REQUEST = CompletionRequest(messages=({"role": "user", "content": "what purrs?"},))
+
+
+def down(name: str = "a", **options: Any) -> ProviderError:
+    """Return a passing failure."""
+    return ProviderError("is down", provider=name, **({"status": 503, "retryable": True} | options))
+
+
+def limited(seconds: float | None = None) -> RateLimitError:
+    """Return a rate limit."""
+    return RateLimitError("slow down", provider="a", status=429, retryable=True, retry_after=seconds)
+
+
+def too_long(name: str = "a") -> ContextLengthError:
+    """Return what a model says to a long text."""
+    return ContextLengthError("too long", provider=name, status=400)
+
+
+class TestOneRequest:
+    """What becomes of a single request."""
+
+    def test_the_first_provider_is_asked_and_its_own_response_is_returned(
+        self, scripted: Any, routed: Any
+    ) -> None:
+        """Untouched, whatever shape it has."""
+        response = {"choices": [{"message": {"content": "a cat"}}], "something": "else"}
+        first, second = scripted(response), scripted()
+        client, router = routed(first, second)
+        assert asyncio.run(client.complete(REQUEST)) is response
+        assert (first.calls, second.calls) == (1, 0)
+        assert first.requests == [REQUEST]
+        assert [seen.provider for seen in router.seen] == ["a"]
+
+    @pytest.mark.parametrize(
+        "failure",
+        [
+            down(),
+            down(status=400, retryable=False),
+            limited(1.0),
+            ProviderError("wrong key", provider="a", status=401),
+            ProviderTimeoutError("late", provider="a", retryable=True),
+            {"error": {"message": "overloaded"}},
+            {"choices": []},
+            {"choices": [{"message": {"content": "  "}, "finish_reason": "stop"}]},
+            None,
+            17,
+        ],
+        ids=lambda failure: str(failure)[:30],
+    )
+    def test_what_fails_or_cannot_be_read_goes_on_to_the_next(
+        self, scripted: Any, ask: Any, failure: Any, routed: Any
+    ) -> None:
+        """Both calls are learnt from, the first one as a failure."""
+        client, router = routed(scripted(failure), scripted("b knows"))
+        assert ask(client) == "b knows"
+        assert [(seen.provider, seen.success) for seen in router.seen] == [("a", False), ("b", True)]
+        assert router.seen[0].rate_limited is isinstance(failure, RateLimitError)
+        assert client.stats()["a"].failures == 1
+
+    @pytest.mark.parametrize(
+        "choice",
+        [
+            {"message": {"content": None, "refusal": "I will not."}},
+            {"message": {"content": ""}, "finish_reason": "length"},
+            {"message": {"content": ""}, "finish_reason": "content_filter"},
+        ],
+        ids=["refusal", "cut off", "filtered"],
+    )
+    def test_an_answer_that_is_the_models_own_doing_is_one(
+        self, scripted: Any, choice: Any, routed: Any
+    ) -> None:
+        """Refused or cut off, it came: another provider is not asked."""
+        other = scripted()
+        client, router = routed(scripted({"choices": [choice]}), other)
+        asyncio.run(client.complete(REQUEST))
+        assert other.calls == 0
+        assert router.seen[0].success
+
+    def test_a_request_that_is_too_long_is_not_held_against_the_provider(
+        self, scripted: Any, ask: Any, routed: Any
+    ) -> None:
+        """The next one is asked, nothing is learnt, and nobody is left out, however often it happens."""
+        client, router = routed(scripted(too_long()), scripted("b knows"))
+        for _ in range(5):
+            assert ask(client) == "b knows"
+        assert {seen.provider for seen in router.seen} == {"b"}
+        stats = client.stats()["a"]
+        assert (stats.calls, stats.failures, stats.too_long, stats.cooling_seconds) == (5, 0, 5, 0.0)
+
+    def test_other_exceptions_pass_and_teach_nothing(self, scripted: Any, routed: Any) -> None:
+        """A mistake in a program is not the provider's."""
+        client, router = routed(scripted(ZeroDivisionError("oops")), scripted())
+        with pytest.raises(ZeroDivisionError):
+            asyncio.run(client.complete(REQUEST))
+        assert router.seen == []
+        assert client.stats()["a"].in_flight == 0
+
+    def test_observations_hold_what_the_call_took(
+        self, scripted: Any, clock: Any, answered: Any, routed: Any
+    ) -> None:
+        """Latency by the clock, cost as reported, else as declared; the context only where it is used."""
+        priced = scripted(answered("yes", cost=0.25), clock=clock, seconds=2.0)
+        unpriced = scripted(answered("yes"), clock=clock, seconds=0.5)
+        for client, cost, seconds in ((priced, 0.25, 2.0), (unpriced, 0.125, 0.5)):
+            whole, router = routed(Provider("a", client, cost=0.125), clock=clock)
+            asyncio.run(whole.complete(REQUEST))
+            (seen,) = router.seen
+            assert (seen.cost, seen.latency_seconds, seen.quality, seen.context) == (
+                cost,
+                seconds,
+                None,
+                None,
+            )
+            assert whole.stats()["a"].cost == cost
+            assert whole.stats()["a"].mean_latency_seconds == seconds
+
+    def test_a_price_that_is_no_number_is_none(self, scripted: Any, answered: Any, routed: Any) -> None:
+        """Infinity would be refused by every strategy."""
+        client, router = routed(scripted(answered("yes", cost=float("inf"))))
+        asyncio.run(client.complete(REQUEST))
+        assert router.seen[0].cost is None
+        assert client.stats()["a"].cost is None
+
+    def test_a_strategy_is_told_of_the_request(self, scripted: Any, routed: Any) -> None:
+        """Its task, its length in tokens, whether it offers tools; the provider's options go with the call."""
+        inner = scripted()
+        client, router = routed(Provider("a", inner, options={"seed": 1, "user": "me"}), task="animals")
+        messages = (
+            {"role": "system", "content": "x" * 10},
+            {"role": "user", "content": [{"type": "text", "text": "y" * 7}]},
+        )
+        request = CompletionRequest(messages=messages, options={"tools": [{"type": "function"}], "seed": 2})
+        asyncio.run(client.complete(request))
+        (seen,) = router.requests
+        assert (seen.task, seen.tokens, seen.has_tools, seen.tier) == ("animals", 5, True, None)
+        assert inner.requests[0].options == {"seed": 2, "user": "me", "tools": [{"type": "function"}]}
+
+    def test_an_empty_text_is_a_request_like_any_other(self, scripted: Any, routed: Any) -> None:
+        """No messages at all are one too: whether they make sense, the provider says."""
+        client, router = routed(scripted())
+        asyncio.run(client.complete(CompletionRequest(messages=())))
+        assert router.requests[0].tokens == 0
+
+    def test_an_answer_with_tools_may_be_without_text(self, scripted: Any, routed: Any) -> None:
+        """A tool call has none; it is returned as it came."""
+        response = {"choices": [{"message": {"content": None, "tool_calls": [{}]}, "finish_reason": "stop"}]}
+        client, _ = routed(scripted(response), scripted())
+        request = CompletionRequest(messages=(), options={"tools": [{}]})
+        assert asyncio.run(client.complete(request)) is response
+
+    def test_a_provider_whose_window_is_too_small_is_asked_last(
+        self, scripted: Any, ask: Any, routed: Any
+    ) -> None:
+        """As far as the length can be estimated; one whose window is unknown keeps its turn."""
+        client, _ = routed(
+            Provider("a", scripted("a"), context_window=10), scripted("b"), Provider("c", scripted("c"))
+        )
+        assert ask(client, "short") == "a"
+        assert ask(client, "long " * 20) == "b"
+
+    def test_calls_that_take_too_long_go_on_to_the_next(self, scripted: Any, ask: Any, routed: Any) -> None:
+        """With a deadline for each, which counts as a failure."""
+
+        async def hang(_request: CompletionRequest) -> str:
+            await asyncio.sleep(60)
+            return "too late"
+
+        client, router = routed(scripted(hang), scripted("b knows"), call_seconds=0.02)
+        assert ask(client) == "b knows"
+        assert [seen.success for seen in router.seen] == [False, True]
+
+    def test_a_router_that_orders_strangers_is_told(self, scripted: Any, routed: Any) -> None:
+        """Which name it was."""
+        client, router = routed(scripted())
+        router.order = lambda _request: ["z"]
+        with pytest.raises(ConfigurationError, match="'z'"):
+            asyncio.run(client.complete(REQUEST))
+
+
+class TestNobodyAnswers:
+    """What is raised says most."""
+
+    @pytest.fixture
+    def raised(self, routed: Any) -> Callable[..., ProviderError]:
+        """Return a function that returns what a client of these raises."""
+
+        def caught(*clients: Any, times: int = 1, **options: Any) -> ProviderError:
+            client, _ = routed(*clients, **options)
+            for _ in range(times):
+                with pytest.raises(ProviderError) as failure:
+                    asyncio.run(client.complete(REQUEST))
+            return failure.value
+
+        return caught
+
+    def test_one_provider_raises_what_it_raised(self, scripted: Any, raised: Any) -> None:
+        """Kind, status and all."""
+        error = limited(3.0)
+        assert raised(scripted(error)) is error
+
+    def test_the_message_names_every_provider_and_its_reason(self, scripted: Any, raised: Any) -> None:
+        """In the order in which they were asked."""
+        error = raised(scripted(down("gpt")), scripted(ProviderTimeoutError("was late", provider="b")))
+        assert "no provider answered: a: gpt: is down; b: was late" in str(error)
+        assert error.provider == "routed:recording(a, b)"
+
+    def test_it_may_be_retried_if_any_may(self, scripted: Any, raised: Any) -> None:
+        """A wrong key at one provider does not end a run."""
+        wrong = ProviderError("wrong key", provider="a", status=401)
+        error = raised(scripted(wrong), scripted(down("b")))
+        assert error.retryable
+        assert not error.systemic
+        assert error.status is None
+
+    def test_it_is_systemic_if_all_are(self, scripted: Any, raised: Any) -> None:
+        """Whatever their status; one 404 and one 401 are."""
+        error = raised(
+            scripted(ProviderError("wrong key", provider="a", status=401)),
+            scripted(ProviderError("no such model", provider="b", status=404)),
+        )
+        assert error.systemic
+        assert not error.retryable
+
+    def test_it_stays_systemic_while_providers_are_left_out_for_it(self, scripted: Any, raised: Any) -> None:
+        """Rows that come later meet the same fault, though fewer providers are asked."""
+        error = raised(
+            scripted(ProviderError("wrong key", provider="a", status=401)),
+            scripted(ProviderError("no such model", provider="b", status=404)),
+            times=3,
+        )
+        assert error.systemic
+        assert "left out for another" in str(error)
+
+    @pytest.mark.parametrize(
+        ("first", "second", "kind"),
+        [
+            (limited(2.0), limited(1.0), RateLimitError),
+            (
+                ProviderTimeoutError("late", provider="a", retryable=True),
+                ProviderTimeoutError("late", provider="b", retryable=True),
+                ProviderTimeoutError,
+            ),
+            (limited(2.0), down("b"), ProviderError),
+            (too_long("a"), too_long("b"), ContextLengthError),
+            (too_long("a"), down("b"), ProviderError),
+        ],
+        ids=["limits", "timeouts", "mixed", "too long", "too long for one"],
+    )
+    def test_a_kind_that_all_share_is_kept(
+        self,
+        scripted: Any,
+        first: ProviderError,
+        second: ProviderError,
+        kind: type[ProviderError],
+        raised: Any,
+    ) -> None:
+        """Rate limits, timeouts, and requests that are too long for everybody."""
+        assert type(raised(scripted(first), scripted(second))) is kind
+
+    def test_all_limits_say_when_the_first_one_ends(self, scripted: Any, raised: Any) -> None:
+        """And a single one without a time says nothing."""
+        assert raised(scripted(limited(5.0)), scripted(limited(2.0))).retry_after == 2.0
+        assert raised(scripted(limited(5.0)), scripted(down("b"))).retry_after is None
+
+    def test_too_long_for_who_was_asked_is_not_too_long_for_who_is_left_out(
+        self, scripted: Any, clock: Any, routed: Any
+    ) -> None:
+        """The row may be asked again: it is no mistake of the prompt yet."""
+        a, b = (
+            scripted(down("a"), down("a"), down("a"), "never"),
+            scripted("one", "two", "three", too_long("b")),
+        )
+        client, _ = routed(a, b, clock=clock)
+        for _ in range(3):
+            asyncio.run(client.complete(REQUEST))
+        with pytest.raises(ProviderError) as caught:
+            asyncio.run(client.complete(REQUEST))
+        assert not isinstance(caught.value, ContextLengthError)
+        assert caught.value.retryable
+
+    def test_when_all_are_left_out_the_one_whose_time_ends_first_is_asked(
+        self, scripted: Any, ask: Any, clock: Any, routed: Any
+    ) -> None:
+        """And nobody else; if it answers, it is back."""
+        a = scripted(ProviderError("wrong key", provider="a", status=401), "a is back")
+        b = scripted(down("b"), "b is back")
+        client, router = routed(a, b, clock=clock, allowed_failures=1)
+        with pytest.raises(ProviderError):
+            ask(client)
+        assert ask(client) == "b is back"
+        assert (a.calls, b.calls) == (1, 2)
+        assert router.seen[-1].recovered
+        assert client.stats()["b"].cooling_seconds == 0.0
+
+    def test_a_time_that_a_provider_named_is_kept(
+        self, scripted: Any, ask: Any, clock: Any, routed: Any
+    ) -> None:
+        """Nobody is asked before it; the error says how long to wait."""
+        a, b = scripted(limited(9.0), "a is back"), scripted(limited(4.0), "b is back")
+        client, _ = routed(a, b, clock=clock)
+        with pytest.raises(RateLimitError):
+            ask(client)
+        clock.tick(1.0)
+        with pytest.raises(RateLimitError, match="every provider is left out") as caught:
+            ask(client)
+        assert caught.value.retry_after == 3.0
+        assert caught.value.retryable
+        assert (a.calls, b.calls) == (1, 1)
+        clock.tick(3.0)
+        assert ask(client) == "b is back"
