@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,21 @@ import numpy as np
 import pytest
 
 from calibrant import Classifier, Task
-from calibrant.assembly import _routing, default_router_state, open_classifier, open_routed_client, open_router
+from calibrant.assembly import (
+    _open,
+    _routing,
+    default_router_state,
+    open_classifier,
+    open_routed_client,
+    open_router,
+)
 from calibrant.cascade import Cascade
 from calibrant.core import Client, ConfigurationError, ProviderError, RoutingSettings
-from calibrant.inference import Limits, RoutedClient
+from calibrant.inference import Decoding, Limits, RoutedClient, SharedRouter
 from calibrant.routing import (
     BanditRouter,
     CascadeRouter,
+    CoherenceMonitor,
     EMARouter,
     FixedRouter,
     Observation,
@@ -236,16 +243,21 @@ def test_every_provider_has_its_own_settings(providers: Providers) -> None:
         "cost": 0.5,
         "context_window": 100,
     }
-    client = open_routed_client(settings(providers=[first, {"name": "second"}]), task_name="t")
+    client = open_routed_client(
+        settings(providers=[first, {"name": "second", "space": "raw"}]), task_name="t"
+    )
     assert providers.settings == [
         (
             "first",
             {"space": "raw", "concurrency": 3, "options": {"max_tokens": 7, "api_base": "http://h/v1"}},
         ),
-        ("second", {"space": None, "concurrency": None, "options": {}}),
+        ("second", {"space": "raw", "concurrency": None, "options": {}}),
     ]
     assert isinstance(client, RoutedClient)
-    assert [stats.provider for stats in client.stats()] == ["one", "second"]
+    one = client.providers[0]
+    assert (one.name, one.concurrency, one.cost, one.context_window, one.space) == ("one", 3, 0.5, 100, "raw")
+    assert dict(one.options) == {"max_tokens": 7, "api_base": "http://h/v1"}
+    assert list(client.stats()) == ["one", "second"]
     client.close()
     assert providers.all_closed
 
@@ -295,12 +307,266 @@ def test_what_was_opened_is_closed_when_a_classifier_cannot_be_made(
     assert len(providers) == 2
 
 
+# --- what a strategy needs besides its order ----------------------------------------------------
+
+
+class Texts:
+    """An embedder that was asked for by name."""
+
+    def __init__(self, name: str, *, dim: int, options: Mapping[str, Any]) -> None:
+        self.asked_for = (name, dim, dict(options))
+        self.dimension: int | None = None
+        self.closed = False
+        self.texts: list[str] = []
+
+    async def embed(self, texts: Any) -> Any:
+        """Return the same vector for all."""
+        self.texts += texts
+        return np.ones((len(texts), 64))
+
+    def close(self) -> None:
+        """Note it."""
+        self.closed = True
+
+
+@pytest.fixture
+def embedders(monkeypatch: pytest.MonkeyPatch) -> list[Texts]:
+    """Put fakes in the place of embedders."""
+    found: list[Texts] = []
+
+    def open_fake(name: str, **given: Any) -> Texts:
+        found.append(Texts(name, **given))
+        return found[-1]
+
+    monkeypatch.setattr(_routing, "open_embedder", open_fake)
+    return found
+
+
+ALIASED = [
+    {
+        "name": "first",
+        "alias": "one",
+        "api_base": "http://h/v1",
+        "options": {"api_key": "k", "temperature": 0.5},
+    },
+    {"name": "second"},
+]
+
+
+@pytest.mark.parametrize(
+    ("keys", "asked_for"),
+    [
+        ({"routing": "bandit"}, ("hashing", 64, {})),
+        ({"routing": "bandit", "bandit": {"dim": 8}}, ("hashing", 8, {})),
+        ({"quality_gate": 0.5}, ("hashing", 256, {})),
+        ({"quality_gate": 0.5, "embedding_provider": "model2vec:x"}, ("model2vec:x", 1, {})),
+        ({"coherence": {"enabled": True, "embedding_provider": "second"}}, ("second", 1, {})),
+        (
+            {"routing": "bandit", "embedding_provider": "one"},
+            ("first", 64, {"api_base": "http://h/v1", "api_key": "k"}),
+        ),
+        (
+            {"routing": "bandit", "embedding_provider": "one", "bandit": {"embedding_provider": "mistral/e"}},
+            ("mistral/e", 64, {}),
+        ),
+    ],
+)
+def test_embeddings_come_from_where_the_section_says(
+    providers: Providers, embedders: list[Texts], keys: dict[str, Any], asked_for: tuple[Any, ...]
+) -> None:
+    """A provider lends its name, address and key, but not what its answers are made with."""
+    client = open_routed_client(settings(**{"providers": ALIASED, **keys}), task_name="t")
+    (embedder,) = embedders
+    assert embedder.asked_for == asked_for
+    client.close()
+    assert embedder.closed
+    assert providers.all_closed
+
+
+@pytest.mark.parametrize("keys", [{}, {"routing": "thompson"}, {"routing": "cascade"}])
+def test_nothing_is_embedded_for_nothing(
+    providers: Providers, embedders: list[Texts], keys: dict[str, Any]
+) -> None:
+    """Nor loaded."""
+    open_routed_client(settings(**keys), task_name="t").close()
+    assert embedders == []
+    assert providers.all_closed
+
+
+def test_an_embedder_that_is_missing_leaves_nothing_open(
+    providers: Providers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Like a provider."""
+
+    def missing(*_: object, **__: object) -> object:
+        raise ConfigurationError("no such embedder")
+
+    monkeypatch.setattr(_routing, "open_embedder", missing)
+    with pytest.raises(ConfigurationError, match="no such embedder"):
+        open_routed_client(settings(routing="bandit"), task_name="t")
+    assert len(providers) == 2
+    assert providers.all_closed
+
+
+def test_the_time_and_the_memory_of_embeddings_arrive(
+    providers: Providers, embedders: list[Texts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In seconds."""
+    given: list[dict[str, Any]] = []
+
+    class Cached(_routing.CachedEmbedder):  # type: ignore[misc, name-defined]
+        def __init__(self, embedder: Any, **options: Any) -> None:
+            given.append(options)
+            super().__init__(embedder, **options)
+
+    monkeypatch.setattr(_routing, "CachedEmbedder", Cached)
+    bandit = {"embedding_timeout_ms": 50, "cache_size": 3, "dim": 9}
+    open_routed_client(settings(routing="bandit", bandit=bandit), task_name="t").close()
+    assert given == [{"dim": 9, "cache_size": 3, "timeout_seconds": 0.05}]
+    assert providers.all_closed
+    assert len(embedders) == 1
+
+
+def test_a_bandit_learns_from_requests(open_task: OpenTask, providers: Providers, tmp_path: Path) -> None:
+    """With embeddings made here, and keeps what it learnt."""
+    classifier = open_task(f'[routing]\nrouting = "bandit"\nbandit_state_path = "b.json"\n{SECTION}')
+    classifier.classify_many(["meow at noon", "woof at night"])
+    classifier.close()
+    record = json.loads((tmp_path / "b.json").read_text())
+    assert "bandit" in json.dumps(record)
+    assert sum(providers.asked.values()) == 2
+
+
+def asked_for(fakes: Sequence[FakeClient]) -> int:
+    """Return how many requests were none of the classifier's own."""
+    return sum(
+        request.messages[0]["content"] != "Which animal?" for fake in fakes for request in fake.requests
+    )
+
+
+def test_a_cascade_asks_its_judge(open_task: OpenTask, providers: Providers) -> None:
+    """Which is one of the providers; one that does not grade gives way to the heuristic."""
+    section = (
+        '[routing]\nrouting = "cascade"\n[routing.cascade]\nclassifier_mode = "judge"\n'
+        f'judge_provider = "second"\n{SECTION}'
+    )
+    assert open_task(section).classify("meow").label == "cat"
+    assert asked_for(providers["second"]) == 1
+    assert asked_for(providers["first"]) == 0
+
+
+def test_triage_asks_its_model(open_task: OpenTask, providers: Providers) -> None:
+    """Within its own time."""
+    section = (
+        '[routing]\nrouting = "triage"\n[routing.triage]\ntriage_provider = "second"\ntimeout_seconds = 2.5\n'
+        f'tiers = {{ simple = "first" }}\n{SECTION}'
+    )
+    classifier = open_task(section)
+    assert classifier.classify("meow").label == "cat"
+    assert asked_for(providers["second"]) == 1
+    client = classifier.client
+    assert isinstance(client, RoutedClient)
+    assert client._triage is not None
+    assert client._triage._seconds == 2.5
+
+
+def test_a_gate_asks_the_next_provider(open_task: OpenTask, providers: Providers) -> None:
+    """No answer is as close to its question as this one demands; one of them is taken all the same."""
+    classifier = open_task(f"[routing]\nquality_gate = 1.0\n{SECTION}")
+    assert classifier.classify("meow").label == "cat"
+    assert providers.asked == {"first": 1, "second": 1}
+    client = classifier.client
+    assert isinstance(client, RoutedClient)
+    assert client.stats()["first"].escalations == 1
+
+
+def test_one_provider_needs_no_gate(
+    open_task: OpenTask, providers: Providers, embedders: list[Texts]
+) -> None:
+    """There is nobody else to ask."""
+    classifier = open_task('[routing]\nquality_gate = 1.0\n[[routing.providers]]\nname = "first"\n')
+    assert classifier.classify("meow").label == "cat"
+    assert embedders == []
+    assert providers.asked == {"first": 1}
+
+
+def test_coherence_has_its_settings(
+    providers: Providers, embedders: list[Texts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Window, threshold and weight."""
+    given: list[dict[str, Any]] = []
+
+    class Monitor(CoherenceMonitor):
+        def __init__(self, **options: Any) -> None:
+            given.append(options)
+            super().__init__(**options)
+
+    monkeypatch.setattr(_routing, "CoherenceMonitor", Monitor)
+    coherence = {"enabled": True, "window_size": 3, "coherence_threshold": 0.4, "penalty_weight": 0.2}
+    open_routed_client(settings(routing="ema", coherence=coherence), task_name="t").close()
+    open_routed_client(settings(coherence={**coherence, "enabled": False}), task_name="t").close()
+    assert given == [{"window_size": 3, "coherence_threshold": 0.4, "penalty_weight": 0.2}]
+    assert len(embedders) == 1
+    assert providers.all_closed
+
+
+def test_cooldown_and_patience_arrive(open_task: OpenTask, providers: Providers) -> None:
+    """A provider that fails once is left out at once."""
+    providers.broken = {"first"}
+    classifier = open_task(f"[routing]\nallowed_failures = 1\ncooldown_seconds = 200\n{SECTION}")
+    for text in ("meow 1", "meow 2", "meow 3"):
+        classifier.classify(text)
+    assert providers.asked == {"first": 1, "second": 3}
+    client = classifier.client
+    assert isinstance(client, RoutedClient)
+    assert 100 < client.stats()["first"].cooling_seconds <= 200
+
+
+def test_providers_of_two_kinds_are_refused(
+    providers: Providers, embedders: list[Texts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One confidence cannot be read two ways; neither providers nor embedder nor state stay open."""
+    closed: list[str] = []
+
+    class Shared(SharedRouter):
+        def close(self) -> None:
+            closed.append(self.strategy)
+            super().close()
+
+    monkeypatch.setattr(_routing, "SharedRouter", Shared)
+    mixed = [{"name": "first", "space": "raw"}, {"name": "second", "space": "masked"}]
+    with pytest.raises(ConfigurationError, match=r"of one space, got first \(raw\), second \(masked\)"):
+        open_routed_client(settings(routing="bandit", providers=mixed), task_name="t")
+    assert providers.all_closed
+    assert [embedder.closed for embedder in embedders] == [True]
+    assert closed == ["bandit"]
+
+
+def test_a_provider_that_is_known_to_mislead_is_refused(
+    open_task: OpenTask, providers: Providers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it is where it is asked alone."""
+    checked: list[tuple[str, Any]] = []
+
+    def refuse(name: str, *, options: Mapping[str, Any], method: object) -> None:
+        assert isinstance(method, Decoding)
+        checked.append((name, options))
+        if name == "second":
+            raise ConfigurationError("second: confidence would mislead.")
+
+    monkeypatch.setattr(_open, "refuse_misleading", refuse)
+    with pytest.raises(ConfigurationError, match="second: confidence would mislead"):
+        open_task(SECTION.replace('name = "first"\n', 'name = "first"\napi_base = "http://h/v1"\n'))
+    assert checked == [("first", {"api_base": "http://h/v1"}), ("second", {})]
+    assert providers.all_closed
+    checked.clear()
+    with pytest.raises(ConfigurationError, match="second: confidence would mislead"):
+        open_task(SECTION + MEMBERS)
+    assert [name for name, _ in checked] == ["first", "second"]
+    assert providers.all_closed
+
+
 # --- what is learnt -----------------------------------------------------------------------------
-
-
-def record_in(place: Path) -> str:
-    """Return what a JSON file of state holds."""
-    return place.read_text()
 
 
 def test_what_was_learnt_is_kept_for_the_next_classifier(
@@ -330,6 +596,26 @@ def test_tasks_that_share_a_place_share_no_experience(providers: Providers, tmp_
         Classifier(model=client, labels=LABELS, field="category").classify("meow")
         client.close()
     assert providers.asked == {"first": 2, "second": 2}
+
+
+def test_a_place_that_cannot_be_written_stops_nobody(
+    open_task: OpenTask, providers: Providers, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """There is one warning while requests go on."""
+    (tmp_path / "file").write_text("no folder")
+    classifier = open_task(f'[routing]\nrouting = "ema"\nstate = "file/s.json"\n{SECTION}')
+    assert classifier.classify("meow").label == "cat"
+    classifier.close()
+    assert sum("cannot be shared for now" in message for message in caplog.messages) == 1
+    assert sum(providers.asked.values()) == 1
+    assert providers.all_closed
+
+
+def test_a_wrong_place_is_bad_input(open_task: OpenTask, providers: Providers) -> None:
+    """Nothing stays open."""
+    with pytest.raises(ConfigurationError, match="Expected a database URL"):
+        open_task(f'[routing]\nrouting = "ema"\nstate = "postgresql://u:p@h:port/d"\n{SECTION}')
+    assert providers.all_closed
 
 
 def test_without_a_place_it_is_the_user_s(
@@ -366,9 +652,7 @@ def test_the_place_is_chosen_by_the_environment(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert default_router_state() == str(tmp_path / "calibrant" / "router.sqlite")
     monkeypatch.setenv("XDG_STATE_HOME", "relative")
-    assert default_router_state() == str(
-        Path.home() / ".local" / "state" / "calibrant" / "router.sqlite"
-    )
+    assert default_router_state() == str(Path.home() / ".local" / "state" / "calibrant" / "router.sqlite")
 
 
 def test_the_task_s_provider_is_asked_first(open_task: OpenTask, providers: Providers) -> None:
@@ -406,7 +690,7 @@ def test_routing_is_a_model_of_a_cascade(open_task: OpenTask, providers: Provide
     )
     assert isinstance(cascade, Cascade)
     found = cascade.classify("meow")
-    assert [step.model for step in found.steps] == ["many", "routed(first, second)"]
+    assert [step.model for step in found.steps] == ["many", "routed:none(first, second)"]
     assert {name: len(fakes) for name, fakes in providers.items()} == {"first": 1, "second": 1}
     prompts = [request.messages[0]["content"] for request in providers["first"][0].requests]
     assert prompts == ["Which animal?", "Again."]

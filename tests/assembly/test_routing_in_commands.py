@@ -7,12 +7,10 @@ import re
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from calibrant.assembly import open_classifier
 from calibrant.cli import app
 from calibrant.core import ConfigurationError, Task
 from calibrant.inference import Classifier
@@ -107,22 +105,24 @@ def test_a_model_on_the_command_line_is_asked_alone(
 
 def test_a_mistake_in_the_section_is_bad_input(task: WriteRouted, servers: Servers) -> None:
     """With its line, and before anybody is asked."""
-    result = run("classify", task('routing = "cascade"\ncascade = { cost_tiers = ["nobody"] }'), "--text", "x")
+    result = run(
+        "classify", task('routing = "cascade"\ncascade = { cost_tiers = ["nobody"] }'), "--text", "x"
+    )
     assert result.exit_code == 2
     assert "task.toml:13: routing.cascade.cost_tiers: Input should be one of the providers" in result.stderr
     assert [len(server.requests) for server in servers] == [0, 0]
 
 
-@pytest.mark.parametrize("command", ["batch", "plan"])
-def test_commands_that_ask_one_model_refuse_several(task: WriteRouted, tmp_path: Path, command: str) -> None:
+def test_commands_that_ask_one_model_refuse_several(
+    task: WriteRouted, tmp_path: Path, servers: Servers
+) -> None:
     """By name, with what to do."""
-    assert command == "batch" or command == "plan"
     with pytest.raises(ConfigurationError, match=r"got the \[routing\] of task 'animals': name one model"):
         Classifier.from_task(Task.from_file(task()))
-    if command == "batch":
-        result = run("batch", "submit", task(), "--out", tmp_path / "batch")
-        assert result.exit_code == 2
-        assert "Expected a task with one model, got the [routing] of task 'animals'" in result.stderr
+    result = run("batch", "submit", task(), "--out", tmp_path / "batch")
+    assert result.exit_code == 2
+    assert "Expected a task with one model, got the [routing] of task 'animals'" in result.stderr
+    assert [len(server.requests) for server in servers] == [0, 0]
 
 
 # --- evaluate -----------------------------------------------------------------------------------
@@ -151,9 +151,12 @@ def test_evaluate_puts_the_providers_into_its_json(task: WriteRouted, tmp_path: 
     """Beside the numbers of the run."""
     result = run("evaluate", task(), "--out", tmp_path / "out", "--no-cache", "--json")
     record = json.loads(result.stdout)
-    assert [one["provider"] for one in record["providers"]] == ["broken", "healthy"]
-    assert record["providers"][1]["calls"] == 12
-    assert record["model"] == "routed(broken, healthy)"
+    routing = record["routing"]
+    assert routing["strategy"] == "ema"
+    assert [one["provider"] for one in routing["providers"]] == ["broken", "healthy"]
+    assert routing["providers"][1]["calls"] == 12
+    assert routing["helpers"] == {}
+    assert record["model"] == "routed:ema(broken, healthy)"
 
 
 def test_the_state_is_the_owner_s_and_the_next_run_begins_with_it(
@@ -169,3 +172,104 @@ def test_the_state_is_the_owner_s_and_the_next_run_begins_with_it(
     assert run("evaluate", path, "--out", tmp_path / "two", "--no-cache").exit_code == 0
     assert len(servers[0].requests) == asked
     assert len(servers[1].requests) == 24
+
+
+def test_a_run_that_is_there_already_has_no_such_table(task: WriteRouted, tmp_path: Path) -> None:
+    """Nobody was asked."""
+    path = task()
+    assert run("evaluate", path, "--out", tmp_path / "out", "--no-cache").exit_code == 0
+    again = run("evaluate", path, "--out", tmp_path / "out", "--no-cache")
+    assert again.exit_code == 0, again.stderr
+    assert "mean latency" not in again.stdout
+    record = json.loads(run("evaluate", path, "--out", tmp_path / "out", "--no-cache", "--json").stdout)
+    assert [one["calls"] for one in record["routing"]["providers"]] == [0, 0]
+
+
+def test_one_model_has_no_such_table(
+    write_task: WriteTask, servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither on the terminal nor in the JSON."""
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    path = write_task(extra=f'\n[model]\nname = "openai/x"\napi_base = "{servers[1].api_base}"\n', test=ROWS)
+    result = run("evaluate", path, "--out", tmp_path / "out", "--no-cache")
+    assert result.exit_code == 0, result.stderr
+    assert "mean latency" not in result.stdout
+    again = run("evaluate", path, "--out", tmp_path / "out", "--no-cache", "--json")
+    assert "routing" not in json.loads(again.stdout)
+
+
+def test_evaluate_names_judges_and_who_is_left_out(
+    task: WriteRouted, servers: Servers, tmp_path: Path
+) -> None:
+    """Under the table; a judge that cannot grade is seen there."""
+    keys = (
+        'routing = "cascade"\nallowed_failures = 1\ncooldown_seconds = 100\n'
+        'cascade = { classifier_mode = "judge", judge_provider = "healthy", cost_tiers = ["healthy", "broken"] }'
+    )
+    result = run("evaluate", task(keys), "--out", tmp_path / "out", "--no-cache", "--concurrency", "1")
+    assert result.exit_code == 0, result.stderr
+    (judge,) = [line for line in result.stdout.splitlines() if line.startswith("judge: ")]
+    assert re.fullmatch(r"judge: 12 calls, 0 failed, 12 replies of no use, [\d,]+ \+ \d+ tokens, -", judge)
+    assert not servers[0].requests
+    keys = "allowed_failures = 1\ncooldown_seconds = 100"
+    result = run("evaluate", task(keys), "--out", tmp_path / "two", "--no-cache", "--concurrency", "1")
+    assert re.search(r"^left out for failing: broken for \d+ s$", result.stdout, re.MULTILINE)
+    assert len(servers[0].requests) == 1
+
+
+# --- cascades -----------------------------------------------------------------------------------
+
+MEMBERS = """
+[cascade]
+confidence_method = "label_probability"
+threshold = 0.5
+[[cascade.models]]
+name = "routed"
+alias = "many"
+[[cascade.models]]
+name = "openai/last"
+api_base = "{healthy}"
+options = {{ api_key = "k" }}
+"""
+
+
+def test_a_cascade_may_ask_the_providers(task: WriteRouted, servers: Servers, tmp_path: Path) -> None:
+    """As one of its models; both tables are printed."""
+    path = task(extra=MEMBERS.format(healthy=servers[1].api_base))
+    result = run("evaluate", path, "--out", tmp_path / "out", "--no-cache", "--concurrency", "1")
+    assert result.exit_code == 0, result.stderr
+    lines = table(result)
+    (many,) = [line for line in lines if line[0] == "many"]
+    assert many[1:3] == ["12 (100.0 %)", "12 (100.0 %)"]
+    (healthy,) = [line for line in lines if line[0] == "healthy"]
+    assert healthy[1:3] == ["12", "0"]
+    assert (tmp_path / "router.json").exists()
+
+
+# --- optimize -----------------------------------------------------------------------------------
+
+BUDGET = ("--max-metric-calls", "60", "--minibatch-size", "2", "--seed", "0")
+
+
+def test_optimize_searches_for_a_prompt_of_all_providers(
+    task: WriteRouted, servers: Servers, tmp_path: Path
+) -> None:
+    """A second start asks nobody."""
+    out = tmp_path / "out"
+    result = run("optimize", task(), *BUDGET, "--out", out, "--json")
+    assert result.exit_code == 0, result.stderr
+    record = json.loads(result.stdout)
+    assert record["model"] == "routed:ema(broken, healthy)"
+    asked = [len(server.requests) for server in servers]
+    assert all(asked)
+    again = run("optimize", task(), *BUDGET, "--out", out, "--json")
+    assert again.exit_code == 0, again.stderr
+    assert [len(server.requests) for server in servers] == asked
+
+
+def test_optimize_corrects_no_prior_of_several_providers(task: WriteRouted, servers: Servers) -> None:
+    """Each has one of its own."""
+    result = run("optimize", task(), "--prior-correction", "batch")
+    assert result.exit_code == 2
+    assert "Expected no --prior-correction batch beside [routing]" in result.stderr
+    assert [len(server.requests) for server in servers] == [0, 0]

@@ -314,7 +314,7 @@ def test_zero_is_zero(tmp_path: Path, key: str) -> None:
         ("quality_gate = nan", 5, "routing.quality_gate: Input should be a finite number, got nan."),
         ("quality_gate = true", 5, "routing.quality_gate: Input should be a valid number, got True."),
         ('quality_gate = "0.5"', 5, "routing.quality_gate: Input should be a valid number, got '0.5'."),
-        ('embedding_provider = ""', 5, "routing.embedding_provider: String should have at least 1 character, got ''."),
+        ('embedding_provider = ""', 5, "routing.embedding_provider: Input should be text that can be read, got"),
         ("router_ema_enabled = 1", 5, "routing.router_ema_enabled: Input should be a valid boolean, got 1."),
         (
             'routing = "thompson"\nrouter_ema_enabled = true',
@@ -330,7 +330,7 @@ def test_zero_is_zero(tmp_path: Path, key: str) -> None:
         ("router_ema_alpha = 1.1", 5, "routing.router_ema_alpha: Input should be less than or equal to 1, got 1.1."),
         ("router_reorder_interval = 1.0", 5, "routing.router_reorder_interval: Input should be a valid integer,"),
         ("router_reorder_interval = -1", 5, "routing.router_reorder_interval: Input should be greater than or equal"),
-        ('state = ""', 5, "routing.state: String should have at least 1 character, got ''."),
+        ('state = ""', 5, "routing.state: Input should be text that can be read, got '': write a name."),
         ("state = 3", 5, "routing.state: Input should be a valid string, got 3."),
         (
             'thompson_state_path = "t"\nstate = "s"',
@@ -471,7 +471,21 @@ def test_a_wrong_key_names_file_line_and_remedy(tmp_path: Path, keys: str, line:
         ("context_window = 0", 7, "routing.providers.context_window: Input should be greater than or equal"),
         ("concurrency = 0", 7, "routing.providers.concurrency: Input should be greater than or equal"),
         ("space = 'exact'", 7, "routing.providers.space: Input should be 'masked' or 'raw', got 'exact'."),
-        ("alias = ''", 7, "routing.providers.alias: String should have at least 1 character, got ''."),
+        (
+            "alias = ''",
+            7,
+            "routing.providers.alias: Input should be text that can be read, got '': write a name.",
+        ),
+        (
+            "alias = ' '",
+            7,
+            "routing.providers.alias: Input should be text that can be read, got ' ': write a name.",
+        ),
+        (
+            'alias = "a\\nb"',
+            7,
+            "routing.providers.alias: Input should be text that can be read, got 'a\\nb':",
+        ),
         (
             "alias = 'a'",
             7,
@@ -515,9 +529,16 @@ def test_there_must_be_somebody_to_ask(tmp_path: Path) -> None:
     """Whatever else is there."""
     assert mistakes(tmp_path, f'{HEAD}[routing]\nrouting = "ema"\n') == [
         (
-            "task.toml:4: routing.providers: Input should hold at least one provider, got []: add [[routing.providers]] "
-            "with a name."
+            "task.toml:4: routing.providers: Input should hold at least one provider, got []: add "
+            "[[routing.providers]] with a name."
         )
+    ]
+
+
+def test_the_key_of_the_reference_is_a_table_here(tmp_path: Path) -> None:
+    """There it stands among others; here it has a section."""
+    assert mistakes(tmp_path, f'{HEAD}routing = "thompson"\n') == [
+        "task.toml:4: routing: expected a table, got 'thompson': write [routing] and its keys below."
     ]
 
 

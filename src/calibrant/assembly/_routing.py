@@ -17,8 +17,15 @@ from calibrant.core import (
     RoutingSettings,
     RoutingStrategy,
 )
-from calibrant.inference import CachedEmbedder, SharedRouter, call_options, open_client, open_embedder
-from calibrant.inference.routed import Provider, RoutedClient
+from calibrant.inference import (
+    CachedEmbedder,
+    Provider,
+    RoutedClient,
+    SharedRouter,
+    call_options,
+    open_client,
+    open_embedder,
+)
 from calibrant.routing import (
     BanditRouter,
     CascadeRouter,

@@ -31,9 +31,7 @@ TaskFile = Annotated[
     Path | None,
     typer.Option("--task", metavar="TASK.toml", help="Take state, scope and settings of its [routing]."),
 ]
-Scope = Annotated[
-    str | None, typer.Option(help="A task's name, or litellm/GROUP; by default all there are.")
-]
+Scope = Annotated[str | None, typer.Option(help="A task's name, or litellm/GROUP; by default all there are.")]
 
 
 @router.command()

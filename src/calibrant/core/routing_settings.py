@@ -24,7 +24,14 @@ __all__ = [
 
 RoutingStrategy: TypeAlias = Literal["none", "ema", "thompson", "cascade", "task", "triage", "bandit"]
 
-_Name = Annotated[str, pydantic.Field(min_length=1)]
+
+def _readable(text: str) -> str:
+    if not (text.strip() and text.isprintable()):
+        raise wrong("Input should be text that can be read", "write a name")
+    return text
+
+
+_Name = Annotated[str, pydantic.AfterValidator(_readable)]
 _Positive = Annotated[Number, pydantic.Field(gt=0)]
 _Weight = Annotated[_Positive, pydantic.Field(le=1)]
 _AtLeastOne = Annotated[Count, pydantic.Field(ge=1)]
@@ -291,7 +298,7 @@ class RoutingSettings(Section):
     @property
     def strategy(self) -> RoutingStrategy:
         """The strategy that is really used."""
-        return "ema" if self.routing == "none" and self.router_ema_enabled else self.routing
+        return "ema" if self.router_ema_enabled else self.routing
 
     @property
     def state_place(self) -> str | None:

@@ -326,7 +326,7 @@ def _member_problems(settings: _TaskFile) -> Iterator[tuple[tuple[str | int, ...
 
 
 def _routing_problems(settings: _TaskFile) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield what is said twice, or for nothing."""
+    """Yield what is said twice, or for nothing; what is wrong beside a cascade, too, is told by then."""
     routing, cascade = settings.routing, settings.cascade
     if routing is None:
         return
@@ -335,10 +335,10 @@ def _routing_problems(settings: _TaskFile) -> Iterator[tuple[tuple[str, ...], st
             f"expected one of the [[cascade.models]] to have name = {ROUTED!r}, got none: add it, or remove "
         )
         yield ("routing",), problem + "[routing], which nobody would use."
-    if cascade is None and "model" in settings.model_fields_set:
+    if "model" in settings.model_fields_set:
         problem = "expected no [model] beside [routing]: it would not be asked; name it under [[routing.providers]], "
         yield ("model",), problem + "or remove it."
-    if cascade is None and settings.calibration.prior_correction is not None:
+    if settings.calibration.prior_correction is not None:
         problem = (
             "expected no prior_correction beside [routing]: every provider has a label prior of its own; "
         )

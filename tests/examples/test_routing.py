@@ -1,0 +1,55 @@
+"""The example of routing: it can be read, and answers on a machine where nothing but the embedded model runs."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from calibrant.assembly import open_classifier
+from calibrant.clients import local_models
+from calibrant.core import Outcome, Task
+from calibrant.inference import RoutedClient
+
+FILE = Path(__file__).parents[2] / "examples" / "routing" / "task.toml"
+ADDRESS = "127.0.0.1:8642"
+
+
+def test_the_example_names_two_providers_and_the_other_example_s_rows() -> None:
+    """Of one kind of log-probabilities, and none of its examples is a row that it is measured on."""
+    task = Task.from_file(FILE)
+    assert task.routing is not None
+    assert task.routing.strategy == "thompson"
+    assert task.routing.names == ("own server", "embedded")
+    assert task.routing.providers[0].space == "raw"
+    assert len(task.test) == 144
+    assert not any(row.input in task.prompt for row in (*task.validation, *task.test))
+
+
+@pytest.mark.real_model
+@pytest.mark.skipif(
+    not local_models()[0].installed,
+    reason=f"the embedded model is not installed: {local_models()[0].install_command}",
+)
+def test_the_embedded_model_answers_where_no_server_runs(tmp_path: Path) -> None:
+    """The server is asked in vain now and then."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        free = closed.getsockname()[1]
+    text = FILE.read_text().replace(ADDRESS, f"127.0.0.1:{free}")
+    assert text.count(str(free)) == 1
+    path = tmp_path / "task.toml"
+    path.write_text(text)
+    task = Task.from_file(path, splits=())
+    classifier = open_classifier(task)
+    try:
+        found = classifier.classify_many(["Esso diesel, A7", "Tram ticket", "Pizza at Luigi's"])
+        client = classifier.client
+        assert isinstance(client, RoutedClient)
+        stats = client.stats()
+    finally:
+        classifier.close()
+    assert [prediction.outcome for prediction in found] == [Outcome.OK] * 3
+    assert all(prediction.confidence is not None for prediction in found)
+    assert stats["embedded"].calls == 3
+    assert stats["own server"].calls == stats["own server"].failures
