@@ -11,6 +11,7 @@ import threading
 import time
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from calibrant.adapters._litellm_calls import text_of
 from calibrant.adapters.litellm import LiteLLMRoutingStrategy
 from calibrant.core import ConfigurationError
 from calibrant.inference import CachedEmbedder, open_embedder
@@ -247,6 +249,18 @@ def test_streams_are_learnt_from_once(attach: Attach) -> None:
     assert [observation.success for observation in policy(strategy).told] == [True, True]
 
 
+def test_threads_may_share_a_router(servers: Any, attach: Attach) -> None:
+    """Every call counts, as from one thread."""
+    server = servers()
+    router, strategy = attach(lambda ids: ThompsonRouter(ids, rng=0), deployment("g", "a", server),
+                              deployment("g", "b", server))  # fmt: skip
+    with ThreadPoolExecutor(8) as pool:
+        answers = pool.map(lambda n: router.completion(model="g", messages=message(f"cat {n}")), range(40))
+        assert len(list(answers)) == 40
+    told(strategy, 40)
+    assert asked(server) == 40
+
+
 def test_fifty_at_a_time_end_at_the_reliable_deployment(servers: Any, attach: Attach) -> None:
     """Thompson sampling sends nearly all requests to it; observations equal requests."""
     good, bad = servers(), servers(faults={"500": 0.6}, seed=1)
@@ -413,6 +427,15 @@ def test_a_retry_goes_to_a_deployment_that_was_not_asked(servers: Any, attach: A
     told(strategy, 18)
     assert counts(strategy) == {"dead": 9, "alive": 9}
     assert not any("metadata" in request.body for request in alive.requests)
+
+
+def test_requests_that_share_their_metadata_are_told_apart(servers: Any, attach: Attach) -> None:
+    """Being the second one with a dictionary is no retry."""
+    one, two = servers(), servers()
+    router, strategy = attach(Noting, deployment("g", "a", one), deployment("g", "b", two))
+    ask_many(router, 3, concurrency=1, metadata={"user": "u"})
+    told(strategy, 3)
+    assert (asked(one), asked(two)) == (3, 0)
 
 
 def test_cooldowns_of_litellm_are_honoured(servers: Any, attach: Attach) -> None:
@@ -609,6 +632,27 @@ def test_a_group_may_grow_and_shrink(servers: Any, attach: Attach) -> None:
     assert found["a"] >= before["a"]
 
 
+def test_what_failed_is_not_forgotten_when_a_group_grows(servers: Any, attach: Attach) -> None:
+    """It is tried again when it is time, and then it has recovered."""
+    now, faults = [0.0], {0: "503"}
+    server, other = servers(faults=lambda number, _: faults.get(number)), servers()
+    router, strategy = attach(
+        Noting, deployment("g", "a", server), disable_cooldowns=True,
+        strategy={"retry_seconds": 5.0, "clock": lambda: now[0]},
+    )  # fmt: skip
+    ask_many(router, 1)
+    told(strategy, 1)
+    router.add_deployment(litellm.Deployment(**deployment("g", "b", other)))
+    router.get_available_deployment("g", messages=message("cat"))
+    now[0] = 6.0
+    ask_many(router, 1)
+    strategy_now = policy(strategy)
+    until = time.monotonic() + SECONDS
+    while not strategy_now.told and time.monotonic() < until:
+        time.sleep(0.01)
+    assert [(one.provider, one.recovered) for one in strategy_now.told] == [("a", True)]
+
+
 # --- coming and going ----------------------------------------------------------------------------
 
 
@@ -686,6 +730,27 @@ def test_a_strategy_without_a_router_says_so() -> None:
     for seconds in (0.0, float("nan"), float("inf")):
         with pytest.raises(ConfigurationError, match="retry_seconds"):
             LiteLLMRoutingStrategy(Noting, retry_seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("messages", "given", "text"),
+    [
+        ([{"role": "user", "content": "first"}, {"role": "user", "content": "last"}], None, "last"),
+        ([{"role": "user", "content": "asked"}, {"role": "assistant", "content": "said"}], None, "asked"),
+        ([{"role": "user", "content": [{"text": "a"}, {"image_url": "x"}, "b"]}], None, "a\nb"),
+        (None, "input", "input"),
+        (None, ["one", "two"], "one\ntwo"),
+        (None, [1, 2], None),
+        ([{"role": "system", "content": "only"}], None, None),
+        ([{"role": "user", "content": " "}], None, None),
+        ([{"role": "user", "content": "redacted-by-litellm"}], None, None),
+        ([{"role": "user"}], None, None),
+        ("text", None, None),
+    ],
+)
+def test_the_text_of_a_request(messages: object, given: object, text: str | None) -> None:
+    """The user's last message, or the input; nothing where there is none or litellm hides it."""
+    assert text_of(messages, given) == text
 
 
 def test_the_package_does_not_load_litellm() -> None:
