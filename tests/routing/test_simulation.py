@@ -12,27 +12,21 @@ from numpy.typing import NDArray
 
 from calibrant.core import ConfigurationError
 from calibrant.routing import (
-    BanditRouter,
     Change,
-    EMARouter,
-    EpsilonGreedy,
     FixedRouter,
     Observation,
     Recording,
     RoundRobin,
-    Router,
     RouterFactory,
     RoutingRequest,
     Scenario,
     SimulatedProvider,
-    SimulatedRuns,
     ThompsonRouter,
     replay,
     simulate,
 )
 
 NAMES = ("a", "b", "c")
-FIVE = ("v", "w", "x", "y", "z")
 NAN = math.nan
 
 
@@ -92,6 +86,29 @@ def test_outcomes_come_as_often_as_stated_and_change_when_stated() -> None:
     )
     assert rows.cells("cost")[[19_999, 20_000]].tolist() == [[0.01, 0.0], [0.0, 0.0]]
     assert rows.latencies()[[19_999, 20_000]].tolist() == [[2.0, 0.5], [2.0, 1.0]]
+
+
+def test_changes_happen_in_the_order_of_their_requests() -> None:
+    """However they are listed; those of kinds keep to the kind of each request."""
+    scenario = Scenario(
+        providers=providers((0.9, 0.1)),
+        changes=[
+            Change(at=60, provider="a", success=(0.2, 0.8)),
+            Change(at=30, provider="a", success=0.5),
+            Change(at=90, provider="a", quality=0.0),
+        ],
+        dim=3,
+    )
+    rows = scenario.draw(100, np.random.default_rng(0))
+    assert rows.expected is not None
+    assert rows.contexts is not None
+    found = rows.expected[:, 0]
+    assert set(found[:30]) == {0.9, 0.1}
+    assert set(found[30:60]) == {0.5}
+    assert set(found[60:90]) == {0.2, 0.8}
+    assert set(found[90:]) == {0.0}
+    likeness = rows.contexts[60:90] @ rows.contexts[:30].T
+    assert ((found[60:90] == 0.2) == (found[likeness.argmax(axis=1)] == 0.9)).all()
 
 
 def test_providers_answer_independently_of_each_other() -> None:
@@ -189,6 +206,7 @@ def test_a_reward_is_told_as_success_and_as_quality() -> None:
     assert [one.context.tolist() for one in spy.told if one.context is not None] == contexts.tolist()
     asked = [one.embedding.tolist() for one in spy.requests if one and one.embedding is not None]
     assert asked == contexts.tolist()
+    assert [one.request for one in spy.told] == spy.requests
 
 
 def test_unknown_quality_is_told_as_unknown_and_counts_as_one() -> None:
@@ -380,6 +398,16 @@ def test_a_fixed_choice_is_worth_the_mean_of_its_requests() -> None:
     )
 
 
+def test_two_matches_have_a_standard_error() -> None:
+    """Poor answers are told as failures on demand, here too."""
+    log = Recording(providers=("a",), success=[[1], [1]], quality=[[0.2], [0.8]])  # type: ignore[arg-type]
+    spy = Spy(("a",))
+    found = replay(log, {"spy": lambda _: spy}, quality_threshold=0.5)["spy"]
+    assert found.reward == pytest.approx(0.5)
+    assert found.standard_error == pytest.approx(0.3)
+    assert [one.success for one in spy.told] == [False, True]
+
+
 def test_a_choice_that_never_matches_has_no_estimate() -> None:
     """Nothing is made up."""
     log = Recording(providers=("a", "b"), success=[[1, NAN], [0, NAN]])  # type: ignore[arg-type]
@@ -433,105 +461,3 @@ def test_known_probabilities_make_up_for_a_log_that_preferred_somebody() -> None
     assert fair.reward == pytest.approx(0.5, abs=0.03)
     assert fair.matched < naive.matched
     assert fair.events == naive.events == 20_000
-
-
-# Regret
-
-
-def factories() -> dict[str, RouterFactory]:
-    """Return the strategies that are compared."""
-    return {
-        "thompson": lambda rng: ThompsonRouter(FIVE, rng=rng),
-        "ema": lambda rng: EMARouter(FIVE, rng=rng),
-        "epsilon-greedy": lambda rng: EpsilonGreedy(FIVE, rng=rng),
-        "round-robin": lambda rng: RoundRobin(FIVE, rng=rng),
-    }
-
-
-def final(found: dict[str, SimulatedRuns]) -> dict[str, float]:
-    """Return mean regret after the last request."""
-    return {name: float(runs.regret[:, -1].mean()) for name, runs in found.items()}
-
-
-def test_thompson_makes_the_choices_of_the_textbook() -> None:
-    """Two arrays and an argmax, on the same outcomes with the same randomness: the same regret at every request."""
-    rows = Scenario(providers=providers(0.5, 0.6, 0.7, 0.8, 0.9, names=FIVE)).draw(
-        1_500, np.random.default_rng(0)
-    )
-    found = simulate(rows, {"thompson": lambda _: ThompsonRouter(FIVE, rng=np.random.default_rng(4))})[
-        "thompson"
-    ]
-    rng = np.random.default_rng(4)
-    ones, zeros, lost = np.ones(5), np.ones(5), []
-    for reward in rows.success:
-        arm = rng.beta(ones, zeros).argmax()
-        ones[arm] += reward[arm]
-        zeros[arm] += 1 - reward[arm]
-        lost.append(0.9 - (0.5, 0.6, 0.7, 0.8, 0.9)[arm])
-    assert found.regret[0] == pytest.approx(np.cumsum(lost))
-
-
-def test_thompson_loses_least_where_nothing_changes() -> None:
-    """Below averages that never explore, random exploration, and turns."""
-    scenario = Scenario(providers=providers(0.7, 0.5, 0.9, 0.6, 0.8, names=FIVE))
-    found = simulate(scenario, factories(), requests=1_500, runs=20, rng=0)
-    regret = final(found)
-    assert regret["round-robin"] == pytest.approx(300.0)
-    assert regret["thompson"] < 0.75 * min(regret[name] for name in ("ema", "epsilon-greedy", "round-robin"))
-    assert (np.diff(found["thompson"].regret, axis=1) >= 0).all()
-    assert found["thompson"].shares.mean(axis=0).argmax() == 2
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param(Change(at=750, provider="x", success=0.3), id="the best one becomes bad"),
-        pytest.param(Change(at=750, provider="w", success=1.0), id="the worst one becomes the best"),
-    ],
-)
-def test_decay_pays_after_a_change(change: Change) -> None:
-    """A provider that nobody asks any more is noticed when it becomes good."""
-    scenario = Scenario(providers=providers(0.7, 0.4, 0.8, 0.6, 0.5, names=FIVE), changes=[change])
-    routers: dict[str, RouterFactory] = {
-        "thompson": lambda rng: ThompsonRouter(FIVE, rng=rng),
-        "decay": lambda rng: ThompsonRouter(FIVE, decay=0.995, rng=rng),
-    }
-    regret = final(simulate(scenario, routers, requests=1_500, runs=20, rng=0))
-    assert regret["decay"] < 0.9 * regret["thompson"]
-
-
-def test_contexts_pay_where_they_matter() -> None:
-    """LinUCB, which sees the request, loses less than half of what the best of the others does."""
-    success = np.random.default_rng(5).random((5, 5)).tolist()
-    scenario = Scenario(providers=providers(*success, names=FIVE), dim=16)
-    routers = {**factories(), "linucb": lambda rng: BanditRouter(FIVE, dim=16, rng=rng)}
-    regret = final(simulate(scenario, routers, requests=1_500, runs=5, rng=0))
-    bandit = regret.pop("linucb")
-    assert bandit < 0.5 * min(regret.values())
-
-
-# The baselines
-
-
-def test_turns_are_taken() -> None:
-    """From the first on, and round again; the others follow in order."""
-    router = RoundRobin(NAMES)
-    assert [router.order() for _ in range(4)] == [
-        ["a", "b", "c"],
-        ["b", "c", "a"],
-        ["c", "a", "b"],
-        ["a", "b", "c"],
-    ]
-
-
-def test_epsilon_is_the_share_of_random_choices() -> None:
-    """The best is first with probability 1 - epsilon + epsilon / k."""
-    router: Router = EpsilonGreedy(NAMES, epsilon=0.3, rng=0)
-    for name, success in (("a", False), ("b", True), ("c", False)):
-        router.record(Observation(provider=name, success=success, latency_seconds=0.1))
-    first = [router.order()[0] for _ in range(5_000)]
-    assert first.count("b") / 5_000 == pytest.approx(0.8, abs=0.02)
-    assert first.count("a") / 5_000 == pytest.approx(0.1, abs=0.02)
-    for epsilon in (-0.1, 1.1, NAN):
-        with pytest.raises(ConfigurationError, match=r"epsilon in \[0, 1\]"):
-            EpsilonGreedy(NAMES, epsilon=epsilon)

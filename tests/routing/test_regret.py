@@ -1,0 +1,134 @@
+"""How strategies compare on invented providers, and the baselines they are measured by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrant.core import ConfigurationError
+from calibrant.routing import (
+    BanditRouter,
+    Change,
+    EMARouter,
+    EpsilonGreedy,
+    Observation,
+    RoundRobin,
+    Router,
+    RouterFactory,
+    Scenario,
+    SimulatedProvider,
+    SimulatedRuns,
+    ThompsonRouter,
+    simulate,
+)
+
+NAMES = ("a", "b", "c")
+FIVE = ("v", "w", "x", "y", "z")
+NAN = math.nan
+
+
+def providers(*success: Any, names: Sequence[str] = FIVE) -> list[SimulatedProvider]:
+    """Return providers with probabilities of success."""
+    return [SimulatedProvider(name=name, success=own) for name, own in zip(names, success, strict=True)]
+
+
+def factories() -> dict[str, RouterFactory]:
+    """Return the strategies that are compared."""
+    return {
+        "thompson": lambda rng: ThompsonRouter(FIVE, rng=rng),
+        "ema": lambda rng: EMARouter(FIVE, rng=rng),
+        "epsilon-greedy": lambda rng: EpsilonGreedy(FIVE, rng=rng),
+        "round-robin": lambda rng: RoundRobin(FIVE, rng=rng),
+    }
+
+
+def final(found: dict[str, SimulatedRuns]) -> dict[str, float]:
+    """Return mean regret after the last request."""
+    return {name: float(runs.regret[:, -1].mean()) for name, runs in found.items()}
+
+
+def test_thompson_makes_the_choices_of_the_textbook() -> None:
+    """Two arrays and an argmax, on the same outcomes with the same randomness: the same regret at every request."""
+    rows = Scenario(providers=providers(0.5, 0.6, 0.7, 0.8, 0.9)).draw(1_500, np.random.default_rng(0))
+    found = simulate(rows, {"thompson": lambda _: ThompsonRouter(FIVE, rng=np.random.default_rng(4))})[
+        "thompson"
+    ]
+    rng = np.random.default_rng(4)
+    ones, zeros, lost = np.ones(5), np.ones(5), []
+    for reward in rows.success:
+        arm = rng.beta(ones, zeros).argmax()
+        ones[arm] += reward[arm]
+        zeros[arm] += 1 - reward[arm]
+        lost.append(0.9 - (0.5, 0.6, 0.7, 0.8, 0.9)[arm])
+    assert found.regret[0] == pytest.approx(np.cumsum(lost))
+
+
+def test_thompson_loses_least_where_nothing_changes() -> None:
+    """Below averages that never explore, random exploration, and turns."""
+    scenario = Scenario(providers=providers(0.7, 0.5, 0.9, 0.6, 0.8))
+    found = simulate(scenario, factories(), requests=1_500, runs=20, rng=0)
+    regret = final(found)
+    assert regret["round-robin"] == pytest.approx(300.0)
+    assert regret["thompson"] < 0.75 * min(regret[name] for name in ("ema", "epsilon-greedy", "round-robin"))
+    assert (np.diff(found["thompson"].regret, axis=1) >= 0).all()
+    assert found["thompson"].shares.mean(axis=0).argmax() == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(Change(at=750, provider="x", success=0.3), id="the best one becomes bad"),
+        pytest.param(Change(at=750, provider="w", success=1.0), id="the worst one becomes the best"),
+    ],
+)
+def test_decay_pays_after_a_change(change: Change) -> None:
+    """A provider that nobody asks any more is noticed when it becomes good."""
+    scenario = Scenario(providers=providers(0.7, 0.4, 0.8, 0.6, 0.5), changes=[change])
+    routers: dict[str, RouterFactory] = {
+        "thompson": lambda rng: ThompsonRouter(FIVE, rng=rng),
+        "decay": lambda rng: ThompsonRouter(FIVE, decay=0.995, rng=rng),
+    }
+    regret = final(simulate(scenario, routers, requests=1_500, runs=20, rng=0))
+    assert regret["decay"] < 0.9 * regret["thompson"]
+
+
+def test_contexts_pay_where_they_matter() -> None:
+    """LinUCB, which sees the request, loses less than half of what the best of the others does."""
+    success = np.random.default_rng(5).random((5, 5)).tolist()
+    scenario = Scenario(providers=providers(*success), dim=16)
+    routers = {**factories(), "linucb": lambda rng: BanditRouter(FIVE, dim=16, rng=rng)}
+    regret = final(simulate(scenario, routers, requests=1_500, runs=5, rng=0))
+    bandit = regret.pop("linucb")
+    assert bandit < 0.5 * min(regret.values())
+
+
+def test_turns_are_taken() -> None:
+    """From the first on, and round again and again; the others follow in order."""
+    router = RoundRobin(NAMES)
+    assert [router.order() for _ in range(8)] == 2 * [[*"abc"], [*"bca"], [*"cab"]] + [[*"abc"], [*"bca"]]
+
+
+def test_greed_tries_everybody_once() -> None:
+    """Providers that were never asked come before one that failed; equal ones stand as declared."""
+    router = EpsilonGreedy(NAMES, epsilon=0.0)
+    router.record(Observation(provider="a", success=False, latency_seconds=0.1))
+    assert router.order() == ["b", "c", "a"]
+    router.record(Observation(provider="c", success=True, latency_seconds=0.1))
+    assert router.order() == ["b", "c", "a"]
+
+
+def test_epsilon_is_the_share_of_random_choices() -> None:
+    """The best is first with probability 1 - epsilon + epsilon / k."""
+    router: Router = EpsilonGreedy(NAMES, epsilon=0.3, rng=0)
+    for name, success in (("a", False), ("b", True), ("c", False)):
+        router.record(Observation(provider=name, success=success, latency_seconds=0.1))
+    first = [router.order()[0] for _ in range(5_000)]
+    assert first.count("b") / 5_000 == pytest.approx(0.8, abs=0.02)
+    assert first.count("a") / 5_000 == pytest.approx(0.1, abs=0.02)
+    for epsilon in (-0.1, 1.1, NAN):
+        with pytest.raises(ConfigurationError, match=r"epsilon in \[0, 1\]"):
+            EpsilonGreedy(NAMES, epsilon=epsilon)
