@@ -25,8 +25,8 @@ NOBODY = 65534
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Return where the file may be, in a folder that is not there yet."""
-    return tmp_path / "state" / "router.json"
+    """Return where the file may be, in folders that are not there yet."""
+    return tmp_path / "my" / "state" / "router.json"
 
 
 def count(record: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def test_files_and_their_folder_are_for_the_owner(path: Path) -> None:
 )
 def test_a_damaged_file_is_set_aside(path: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
     """Byte by byte, never over an earlier one, with one warning each time."""
-    path.parent.mkdir()
+    path.parent.mkdir(parents=True)
     (path.parent / "router.json.corrupt-1").write_text("earlier")
     (path.parent / "router.json.corrupt-3").symlink_to("nowhere")
     state = open_router_state(path)
@@ -110,7 +110,7 @@ def test_a_damaged_file_is_set_aside(path: Path, content: bytes, caplog: pytest.
 @pytest.mark.parametrize("content", [b"{}", b'{"name": "my-app", "version": 1}', b'{"kind": "POMDP"}'])
 def test_a_sound_file_of_something_else_is_left_alone(path: Path, content: bytes) -> None:
     """A slip in its name must not cost anybody a file."""
-    path.parent.mkdir()
+    path.parent.mkdir(parents=True)
     path.write_bytes(content)
     state = open_router_state(path)
     for use in (lambda: state.update("ema", count), lambda: state.read("ema"), state.reset):
@@ -123,7 +123,7 @@ def test_a_sound_file_of_something_else_is_left_alone(path: Path, content: bytes
 @pytest.mark.parametrize("target", ["there.json", "missing.json"])
 def test_a_symbolic_link_is_refused(path: Path, target: str) -> None:
     """As the file and as the lock, whether it points to something or not."""
-    path.parent.mkdir()
+    path.parent.mkdir(parents=True)
     (path.parent / "there.json").write_text("precious")
     state = open_router_state(path)
     path.symlink_to(target)
@@ -144,7 +144,7 @@ def test_a_symbolic_link_is_refused(path: Path, target: str) -> None:
 @pytest.mark.timeout(20)
 def test_what_is_no_file_is_refused(path: Path) -> None:
     """A pipe would make the reader wait for ever."""
-    path.parent.mkdir()
+    path.parent.mkdir(parents=True)
     os.mkfifo(path)
     state = open_router_state(path)
     for use in (lambda: state.update("ema", count), lambda: state.read("ema")):
@@ -172,7 +172,7 @@ def test_temporary_names_cannot_be_foreseen(path: Path, monkeypatch: pytest.Monk
 
 def test_what_killed_writers_left_is_removed(path: Path) -> None:
     """And nothing that only looks like it."""
-    path.parent.mkdir()
+    path.parent.mkdir(parents=True)
     others = [
         ".router.json.backup",
         ".router.json.my-original.tmp",
@@ -200,6 +200,44 @@ def test_a_deleted_lock_keeps_nobody_out_for_ever(path: Path) -> None:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(StateError, match="end what locks it"):
             state.reset()
+
+
+def test_a_lock_deleted_while_it_is_taken_is_not_taken_for_one(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others would lock the new one."""
+    state = open_router_state(path)
+    lock = path.parent / "router.json.lock"
+    locked: list[int] = []
+    flock = fcntl.flock
+
+    def deleting(handle: int, operation: int) -> None:
+        if not locked:
+            lock.unlink()
+        locked.append(os.fstat(handle).st_nlink)
+        flock(handle, operation)
+
+    monkeypatch.setattr(fcntl, "flock", deleting)
+    state.update("ema", count)
+    assert locked == [0, 1, 1]  # the deleted one, the new one, and its release
+
+
+def test_half_a_copy_is_no_copy(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be set aside stays where it is."""
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    fsync = os.fsync
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StateError, match=r"cannot be set aside \(No space left"):
+        open_router_state(path).update("ema", count)
+    assert names(path.parent) == ["router.json", "router.json.lock"]
+    assert path.read_text() == "{"
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert open_router_state(path).update("ema", count) == {"n": 1}
 
 
 def test_the_lock_is_free_though_a_child_inherited_it(path: Path) -> None:

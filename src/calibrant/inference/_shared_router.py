@@ -164,7 +164,6 @@ class SharedRouter:
             with self._write_lock:
                 self._save()
         except Exception as error:
-            self._wake_up()
             raise StateError(
                 f"{len(self._notes)} observations could not be saved for now: {error}"
             ) from error

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,14 +20,14 @@ from calibrant.store._router_table import RouterRow, RouterTable
 __all__ = ["SqlRouterState"]
 
 _LOG = logging.getLogger("calibrant")
-_INHERITED: list[object] = []
 
 
 class SqlRouterState:
     """A `calibrant.core.RouterState` in a SQL database; see `open_router_state`.
 
-    An update that returned survives a kill of any process. Threads may share it; the child of a fork
-    opens connections of its own. A database that cannot be opened is tried again with every call.
+    An update that returned survives a kill of any process. Threads may share it, one at a time. A database that
+    cannot be opened is tried again with every call. Connections are kept, but closed before a fork: SQLite takes
+    the locks of an inherited connection, open or in use, for those of the child.
     """
 
     def __init__(self, place: str | os.PathLike[str], *, scope: str, busy_timeout: float) -> None:
@@ -35,7 +37,8 @@ class SqlRouterState:
         # A database that is away for the moment may be there when it is used.
         self._table = RouterTable(self._place, busy_timeout=busy_timeout, at_once=False)
         self._open = False
-        self._process = os.getpid()
+        self._lock = threading.RLock()  # held while a connection is in use
+        _OPEN.add(self)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.location!r}, scope={self._scope!r})"
@@ -44,8 +47,8 @@ class SqlRouterState:
         """Return a strategy's record; see `RouterState`."""
         if not self._there():
             return None
-        with self._translated("read"):
-            found = self._opened().read(self._scope, strategy)
+        with self._using("read") as table:
+            found = table.read(self._scope, strategy)
         try:
             return None if found is None else as_record(parse(found))
         except ValueError as error:
@@ -57,7 +60,7 @@ class SqlRouterState:
     def update(self, strategy: str, change: Change) -> dict[str, Any]:
         """Replace a strategy's record in one transaction; see `RouterState`."""
         check_name(strategy, what="a strategy", longest=64)
-        with self._translated("written"), self._opened().locked(self._scope, strategy) as row:
+        with self._using("written") as table, table.locked(self._scope, strategy) as row:
             record = changed(
                 lambda: _record(row), change, set_aside=lambda reason: self._set_aside(row, strategy, reason)
             )
@@ -68,15 +71,15 @@ class SqlRouterState:
         """Forget a strategy's record, or all of the scope; see `RouterState`."""
         if not self._there():
             return []
-        with self._translated("written"):
-            return self._opened().delete(self._scope, strategy)
+        with self._using("written") as table:
+            return table.delete(self._scope, strategy)
 
     def strategies(self) -> list[str]:
         """Return the strategies with a record; see `RouterState`."""
         if not self._there():
             return []
-        with self._translated("read"):
-            return self._opened().strategies(self._scope)
+        with self._using("read") as table:
+            return table.strategies(self._scope)
 
     def scopes(self) -> list[str]:
         """Return all scopes with a record; see `RouterState`."""
@@ -87,23 +90,12 @@ class SqlRouterState:
 
     def close(self) -> None:
         """Close all connections."""
-        if self._process == os.getpid():
+        with self._lock:
             self._table.close()
 
     def _there(self) -> bool:
         """Whether there may be something to read: reading makes no file."""
         return self._place.path is None or os.path.lexists(self._place.path)
-
-    def _opened(self) -> RouterTable:
-        if self._process != os.getpid():
-            # Closing an inherited connection would disturb the parent's: it stays open, unused.
-            _INHERITED.append(self._table.reconnect())
-            self._process = os.getpid()
-        # Two threads may do this at once, which does no harm; a lock might be held for ever after a fork.
-        if not self._open:
-            self._table.open()
-            self._open = True
-        return self._table
 
     def _set_aside(self, row: RouterRow, strategy: str, reason: str) -> None:
         row.set_aside(reason)
@@ -117,9 +109,14 @@ class SqlRouterState:
         )
 
     @contextlib.contextmanager
-    def _translated(self, what: str) -> Iterator[None]:
+    def _using(self, what: str) -> Iterator[RouterTable]:
+        """Give the table to one thread; it is opened when it is needed first."""
         try:
-            yield
+            with self._lock:
+                if not self._open:
+                    self._table.open()
+                    self._open = True
+                yield self._table
         except SQLAlchemyError as error:
             if not isinstance(error, OperationalError):
                 raise StateError(self._table.unusable(error)) from None
@@ -137,3 +134,27 @@ class SqlRouterState:
 def _record(row: RouterRow) -> dict[str, Any] | None:
     text = row.read()
     return None if text is None else as_record(parse(text))
+
+
+_OPEN: weakref.WeakSet[SqlRouterState] = weakref.WeakSet()
+_FORKING = threading.Lock()
+_HELD: list[SqlRouterState] = []
+
+
+def _before_fork() -> None:
+    """Wait until no connection is in use, and close them."""
+    _FORKING.acquire()
+    for state in list(_OPEN):
+        state._lock.acquire()  # noqa: SLF001 (this module's)
+        _HELD.append(state)
+        state._table.close()  # noqa: SLF001
+
+
+def _after_fork() -> None:
+    while _HELD:
+        _HELD.pop()._lock.release()  # noqa: SLF001
+    _FORKING.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
