@@ -56,9 +56,9 @@ class TestHashing:
 
     def test_is_the_square_root_of_counts_at_length_one(self) -> None:
         """Of words and of pieces of three to five characters, whose number is known here."""
-        squares = embed(HashingEmbedder(dim=512), "ab")[0] ** 2
-        # The word "ab", and of " ab " the pieces " ab", "ab " and " ab ": four counts.
-        np.testing.assert_allclose(sorted(squares[squares > 0]), [0.25] * 4)
+        squares = embed(HashingEmbedder(dim=4096), "ab AB cd")[0] ** 2
+        # The word "ab" and the pieces " ab", "ab " and " ab " of it twice, and the same of "cd" once.
+        np.testing.assert_allclose(sorted(squares[squares > 0]), [1 / 12] * 4 + [2 / 12] * 4)
 
     @given(st.text(st.characters() | st.just("\ud800"), min_size=1, max_size=200), st.integers(1, 100))
     def test_any_text_has_a_vector_of_length_one_or_zero(self, text: str, dim: int) -> None:
@@ -320,6 +320,17 @@ class TestCache:
         one(cached, "a")
         assert embedder.texts == ["a", "a"]
 
+    def test_a_text_that_failed_is_asked_for_again(self) -> None:
+        """In the same event loop, too."""
+        cached = CachedEmbedder(Scripted(OSError("gone"), GOOD))
+
+        async def twice() -> tuple[Array | None, Array | None]:
+            return await cached.embed_one("a"), await cached.embed_one("a")
+
+        first, second = asyncio.run(twice())
+        assert first is None
+        assert second is not None
+
     def test_equal_texts_under_way_share_a_call(self) -> None:
         """Others do not wait for them."""
 
@@ -413,6 +424,10 @@ class TestNeverFails:
             np.testing.assert_array_equal(one(cached, "a"), [1.0, 2.0])
         assert len(caplog.records) == 1
         assert "without an embedding" in caplog.text
+
+    def test_a_vector_that_is_too_short(self) -> None:
+        """Which the embedder did not say before."""
+        assert one(CachedEmbedder(Scripted(GOOD), dim=3), "a") is None
 
     def test_a_vector_of_another_length_than_before(self) -> None:
         """Where the embedder does not say how long its vectors are, the first one does."""

@@ -66,6 +66,16 @@ class TestOrder:
         assert asked(bandit()) == list(NAMES)
         assert bandit().order() == bandit().order(RoutingRequest()) == list(NAMES)
 
+    def test_ties_stay_as_they_were_declared(self) -> None:
+        """However many there are."""
+        names = [f"provider {number}" for number in range(40)]
+        router = BanditRouter(names, dim=2)
+        assert asked(router) == names
+        router.record(answered(names[7], 1.0))
+        router.record(failed(names[3]))
+        rest = [name for name in names if name not in {names[7], names[3]}]
+        assert router.order() == [names[7], *rest, names[3]]
+
     def test_tries_every_provider_without_a_warm_up(self) -> None:
         """Whatever the first one is worth, the bound of one never asked is wider."""
         router = bandit()
@@ -157,6 +167,24 @@ class TestReward:
         assert value(router, "dear", "reward") == pytest.approx((0.4 + 0.65) / 2)
         assert value(router, "cheap", "reward") == pytest.approx(0.9 - 0.5 * 0.25)
         assert value(router, "dear", "cost") == pytest.approx(0.02)
+
+    def test_a_call_dearer_than_the_highest_mean_costs_the_whole_weight(self) -> None:
+        """And no more."""
+        router = bandit(cost_weight=0.5, decay_factor=1.0)
+        router.record(answered("dear", 0.9, cost=0.01))
+        router.record(answered("dear", 0.9, cost=0.03))
+        assert value(router, "dear", "reward") == pytest.approx(0.4)
+
+    def test_of_a_failed_call_does_not_depend_on_cost_or_quality(self) -> None:
+        """Nor are they those of an answer."""
+        router = bandit(cost_weight=0.5)
+        router.record(
+            Observation(
+                provider="cheap", success=False, latency_seconds=1.0, quality=0.3, cost=5.0, context=EAST
+            )
+        )
+        assert router.standings()[0].values.keys() == {"reward", "uncertainty", "unembedded"}
+        assert value(router, "cheap", "reward") == -0.5
 
     def test_is_never_below_minus_one(self) -> None:
         """However much cost weighs."""
@@ -420,7 +448,10 @@ DAMAGE = {
     "short gram": change("gram", packed([1.0, 0.0])),
     "long gram": change("gram", packed([1.0, 0.0, 1.0, 0.0])),
     "gram not finite": change("gram", packed([1.0, np.nan, 1.0])),
-    "gram with a negative eigenvalue": change("gram", packed([1.0, 5.0, 1.0])),
+    "gram with a negative eigenvalue": change("gram", packed([1.0, 1.3, 1.0])),
+    "gram with a very negative eigenvalue": change("gram", packed([1.0, 5.0, 1.0])),
+    "gram that overflows": change("gram", packed([1e308, 0.0, 1e308])),
+    "stray characters": change("gram", "!" + packed([1.0, 0.0, 1.0])),
     "gram with a negative diagonal": change("gram", packed([-0.5, 0.0, 1.0])),
     "gram beyond all observations": change("gram", packed([1e300, 0.0, 1e300])),
     "response not finite": change("response", packed([np.inf, 0.0])),

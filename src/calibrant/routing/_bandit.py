@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -22,6 +23,8 @@ _VERSION: Final = 1
 _FAILED: Final = -0.5
 _RATE_LIMITED: Final = -1.0
 _MOST_DIMENSIONS: Final = 1024
+# Numbers whose squares neither overflow nor lose digits; beyond, more care is taken.
+_PLAIN: Final = (1e-100, 1e100)
 
 
 class BanditRouter:
@@ -30,7 +33,9 @@ class BanditRouter:
     A request is the first `dim` entries of its embedding, scaled to length 1. Every provider has a
     linear model of its reward with an upper confidence bound (`LinUCB` states the recursion); providers
     are ordered by that bound, ties as they were declared. One that was never asked has the widest
-    bound, so no separate warm-up is needed.
+    bound, so no separate warm-up is needed. As in the paper there is no constant term: that one provider
+    is the best for all requests is learnt by what their embeddings have in common, and slowly where
+    that is little.
 
     **Reward.** An answer earns ``clamp(quality - cost_weight * cost_fraction, -1, 1)``; a failed call
     -0.5, a rate limit -1 (twice as much, as with Thompson sampling). `cost_fraction` in [0, 1] is what
@@ -227,6 +232,8 @@ class BanditRouter:
                 "choose a larger model of embeddings or a smaller dim."
             )
         vector = vector[: self._dim]
+        if _PLAIN[0] < np.abs(vector).max() < _PLAIN[1]:
+            return vector / math.sqrt(float(vector @ vector))
         if not np.isfinite(vector).all():
             raise ConfigurationError("Expected an embedding of finite numbers, got NaN or infinity.")
         return unit_vector(vector)

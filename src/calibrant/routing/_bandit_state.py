@@ -114,11 +114,10 @@ def read_arm(model: LinUCB, arm: int, record: Mapping[str, Any], *, observations
     rows, columns = np.triu_indices(dim)
     gram[rows, columns] = gram[columns, rows] = _unpacked(record, "gram", size=rows.size)
     response = _unpacked(record, "response", size=dim)
-    trace = float(np.trace(gram))
-    if not 0.0 <= ridge * trace <= observations * (1.0 + _ROUNDING) + _ROUNDING:
-        raise StateError(
-            f"Expected a gram of at most {observations} observations, got one of {ridge * trace}."
-        )
+    # The trace bounds every entry, and each observation adds at most 1 to it; only then may it be summed.
+    most = (observations * (1.0 + _ROUNDING) + _ROUNDING) / ridge
+    if np.abs(gram).max() > most or (trace := float(np.trace(gram))) > most:
+        raise StateError(f"Expected a gram of {observations} observations, got a larger one.")
     if float(np.abs(response).max()) > trace * (1.0 + _ROUNDING) + _ROUNDING:
         raise StateError("Expected a response to rewards in [-1, 1], got a larger one.")
     try:

@@ -85,8 +85,8 @@ class SqlRouterState:
         """Return all scopes with a record; see `RouterState`."""
         if not self._there():
             return []
-        with self._translated("read"):
-            return self._opened().scopes()
+        with self._using("read") as table:
+            return table.scopes()
 
     def close(self) -> None:
         """Close all connections."""
