@@ -105,6 +105,29 @@ def test_no_more_calls_than_allowed_are_in_flight() -> None:
     assert shared.requests == 9
 
 
+def test_a_place_is_taken_at_once_or_not_at_all() -> None:
+    """Whoever does not wait gets none while all are taken, others wait in line, or no call may begin yet."""
+
+    async def run() -> None:
+        clock = Time()
+        narrow = gate(clock, concurrency=2)
+        first, second = narrow.try_enter(), narrow.try_enter()
+        assert first is not None
+        assert second is not None
+        assert narrow.try_enter() is None
+        waiting = asyncio.create_task(narrow.enter())
+        await asyncio.sleep(0)
+        narrow.leave(first)
+        narrow.leave(await waiting)
+        assert narrow.requests == 3
+        narrow.leave(second, pause=5.0)
+        assert narrow.try_enter() is None
+        clock.now += 5.0
+        assert narrow.try_enter() is not None
+
+    asyncio.run(run())
+
+
 def test_an_overloaded_provider_gets_half_and_then_one_more_a_round() -> None:
     """One cut for all calls that were in flight; back up to the limit, and not beyond."""
     shared = gate(concurrency=8)

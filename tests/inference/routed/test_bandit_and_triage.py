@@ -14,6 +14,7 @@ from calibrant.core import (
     ProviderError,
 )
 from calibrant.inference import CachedEmbedder, CallableEmbedder, HashingEmbedder, Provider, RoutedClient
+from calibrant.inference.routed._rewards import Pending
 from calibrant.routing import (
     BanditRouter,
     FixedRouter,
@@ -212,6 +213,21 @@ class TestDelayedRewards:
             ask(client, "text 5")
         assert client.reward("text 5", 1.0) == 32
 
+    def test_an_answer_that_was_not_embedded_waits_for_nothing(self, scripted: Any, ask: Any) -> None:
+        """It could not be learnt from."""
+        client, seen = self.client(scripted)
+        ask(client, "a text that the embedder does not know")
+        assert client.reward("a text that the embedder does not know", 1.0) == 0
+        assert len(seen) == 1
+
+    def test_what_comes_only_once_is_not_told_again_with_the_reward(self) -> None:
+        """A recovery and a penalty were learnt with the answer."""
+        pending = Pending()
+        answer = Observation(provider="a", success=True, latency_seconds=1.0, penalty=0.2, recovered=True)
+        pending.put("text", answer)
+        (told,) = pending.take("text", 0.5)
+        assert (told.quality, told.penalty, told.recovered) == (0.5, 0.0, False)
+
     @pytest.mark.parametrize("quality", [-0.1, 1.1, float("nan")])
     def test_a_reward_out_of_range_is_refused(self, scripted: Any, ask: Any, quality: float) -> None:
         """And can be told again."""
@@ -275,6 +291,15 @@ class TestTriage:
         found: Any = asyncio.run(client.complete(REQUEST))
         assert found.usage.cost == 1.25
         assert client.helper_stats()["triage"].usage.cost == 0.25
+
+    def test_a_request_with_tools_keeps_its_response(self, scripted: Any, answered: Any) -> None:
+        """A tool call would be lost otherwise."""
+        response = {"choices": [{"message": {"content": None, "tool_calls": [{}]}}]}
+        client = self.client(
+            scripted(answered('{"tier": "simple"}', cost=0.25)), scripted(response), scripted()
+        )
+        request = CompletionRequest(messages=REQUEST.messages, options=TOOLS)
+        assert asyncio.run(client.complete(request)) is response
 
     def test_an_empty_text_is_not_sorted(self, scripted: Any, ask: Any) -> None:
         """There is nothing to see."""

@@ -110,6 +110,12 @@ class TestCascade:
         assert ask(client) == LOOP
         assert [found.escalations for found in client.stats().values()] == [1, 1, 0]
 
+    def test_nobody_escalates_from_the_last_one(self, scripted: Any, ask: Any) -> None:
+        """There is nobody to go on to."""
+        client, _ = self.client(scripted(""), scripted(LOOP))
+        assert ask(client) == LOOP
+        assert [found.escalations for found in client.stats().values()] == [1, 0]
+
     def test_tokens_end_the_climb(self, scripted: Any, ask: Any, answered: Any) -> None:
         """As the provider counts them, else as they are estimated."""
         for first, calls in ((answered(LOOP, tokens=100), 0), (LOOP, 1)):

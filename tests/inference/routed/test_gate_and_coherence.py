@@ -16,6 +16,7 @@ from calibrant.core import (
     ProviderError,
 )
 from calibrant.inference import CachedEmbedder, CallableEmbedder, Provider, RoutedClient
+from calibrant.inference.routed._drift import DriftWatch
 from calibrant.routing import (
     BanditRouter,
     CascadeRouter,
@@ -128,10 +129,18 @@ class TestGate:
         assert seen[0].quality is None
 
     def test_nothing_is_embedded_where_there_is_one_provider(self, scripted: Any, ask: Any) -> None:
-        """There is nobody else to ask."""
-        client, seen = self.client(scripted("far"), embedder=vectors({}))
-        assert ask(client) == "far"
-        assert seen[0].quality is None
+        """Nor where nobody else is left: there is nobody to ask for a better answer."""
+        embedded: list[str] = []
+
+        def embed(texts: list[str]) -> list[list[float]]:
+            embedded.extend(texts)
+            return [[1.0, 0.0]] * len(texts)
+
+        for clients in ([scripted("far")], [scripted(DOWN), scripted("far")]):
+            client, seen = self.client(*clients, embedder=CachedEmbedder(CallableEmbedder(embed)))
+            assert ask(client) == "far"
+            assert seen[-1].quality is None
+        assert embedded == []
 
     def test_an_empty_question_passes(self, scripted: Any, ask: Any) -> None:
         """It has no direction."""
@@ -176,6 +185,21 @@ class TestCoherence:
 
         asyncio.run(run())
         assert [observation.penalty for observation in seen] == [0.0, 0.0, 0.0, 0.3, 0.0]
+
+    def test_of_several_penalties_the_highest_counts_once(self) -> None:
+        """Answers may be compared while no observation is made."""
+        table = {"usual": [1.0, 0.0], "odd": [0.0, 1.0], "half": [1.0, 1.2]}
+        watch = DriftWatch(CoherenceMonitor(coherence_threshold=1.0), vectors(table))
+
+        async def run() -> None:
+            for text in ("usual", "odd", "usual", "half"):
+                watch.look_at("a", text)
+                while watch._tasks:  # noqa: ASYNC110 (a few turns of the loop)
+                    await asyncio.sleep(0.001)
+
+        asyncio.run(run())
+        assert watch.penalty("a") == pytest.approx(0.3)
+        assert watch.penalty("a") == 0.0
 
     def test_requests_do_not_wait_for_embeddings(self, scripted: Any) -> None:
         """However long they take; so many are under way at most; closing gives them up."""

@@ -158,6 +158,29 @@ def test_a_late_rate_limit_prolongs_the_time_but_never_shortens_it(clock: Any) -
         assert breaker.remaining == remaining
 
 
+def test_a_late_rate_limit_names_the_time(clock: Any) -> None:
+    """Also where failures had left the provider out."""
+    breaker = Breaker(clock=clock, allowed_failures=1)
+    turns = [breaker.begin() for _ in range(2)]
+    for turn, error in zip(turns, (DOWN, limited(30)), strict=True):
+        assert turn is not None
+        breaker.failed(turn, error)
+    assert breaker.named_seconds == 30
+
+
+def test_a_forced_call_that_says_nothing_leaves_the_probe_alone(clock: Any) -> None:
+    """There is still one call that finds out."""
+    breaker = left_out(clock)
+    clock.tick(5)
+    probe, forced = breaker.begin(), breaker.begin(forced=True)
+    assert probe is not None
+    assert forced is not None
+    breaker.released(forced)
+    assert breaker.begin() is None
+    breaker.released(probe)
+    assert breaker.begin() is not None
+
+
 @pytest.mark.parametrize("error", [WRONG_KEY, NO_CREDIT], ids=["wrong key", "no credit"])
 def test_what_every_call_would_meet_leaves_it_out_for_long_at_once(clock: Any, error: ProviderError) -> None:
     """Five minutes, after a single call."""

@@ -307,7 +307,10 @@ class TestAnOutage:
     )
     def test_it_is_dropped_and_taken_back(self, kind: Any, options: dict[str, Any]) -> None:
         """While it is away it gets few calls, and afterwards many."""
-        flaky: dict[str, Any] = {"latency": 0.005, "faults": lambda number, _: (None, None, "503")[number % 3]}
+        flaky: dict[str, Any] = {
+            "latency": 0.005,
+            "faults": lambda number, _: (None, None, "503")[number % 3],
+        }
         with serving({}, flaky, flaky) as servers:
             client = servers.routed(kind(NAMES, **options), cooldown_seconds=0.05)
             assert share(answerers(client, texts(50)), "a", 10) >= 0.6

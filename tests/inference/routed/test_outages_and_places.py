@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from calibrant.core import Completion, CompletionRequest, ProviderError
+from calibrant.core import Completion, CompletionRequest, ContextLengthError, ProviderError
 from calibrant.inference import Provider, RoutedClient
 
 REQUEST = CompletionRequest(messages=({"role": "user", "content": "what purrs?"},))
@@ -117,6 +117,49 @@ class TestComingBack:
             ("a", True),
         ]
         assert client.stats()["a"].in_flight == 0
+
+    def test_a_probe_whose_request_is_too_long_makes_room_for_another(
+        self, scripted: Any, ask: Any, clock: Any, routed: Any
+    ) -> None:
+        """It says nothing about whether the provider is back."""
+        long = ContextLengthError("too long", provider="a")
+        client, router = routed(
+            scripted(down("a"), long, "a is back"), scripted("b"), clock=clock, allowed_failures=1
+        )
+        assert ask(client) == "b"
+        clock.tick(5.0)
+        assert ask(client) == "b"
+        assert ask(client) == "a is back"
+        assert router.seen[-1].recovered
+
+    def test_a_probe_that_finds_no_place_makes_room_for_another(
+        self, scripted: Any, clock: Any, routed: Any
+    ) -> None:
+        """Calls from before may still hold all places when the time is over."""
+        gate = asyncio.Event()
+
+        async def slow(_request: CompletionRequest) -> str:
+            await gate.wait()
+            return "a, slowly"
+
+        a, b = scripted(slow, down("a"), "a is back"), scripted("b")
+        client, _ = routed(Provider("a", a, concurrency=2), b, clock=clock, allowed_failures=1)
+
+        async def run() -> None:
+            first = asyncio.create_task(client.complete(REQUEST))
+            while a.calls < 1:  # noqa: ASYNC110 (a few turns of the loop)
+                await asyncio.sleep(0)
+            await client.complete(REQUEST)  # fails, and halves the places
+            clock.tick(5.0)
+            await client.complete(REQUEST)
+            assert (a.calls, b.calls) == (2, 2)
+            gate.set()
+            await first
+            await client.complete(REQUEST)
+            assert (a.calls, b.calls) == (3, 2)
+
+        asyncio.run(run())
+        assert client.stats()["a"].cooling_seconds == 0.0
 
     def test_a_used_up_allowance_is_respected_and_does_not_reach_the_caller(
         self, scripted: Any, ask: Any, clock: Any, answered: Any, routed: Any

@@ -281,6 +281,8 @@ class TestNobodyAnswers:
         """And a single one without a time says nothing."""
         assert raised(scripted(limited(5.0)), scripted(limited(2.0))).retry_after == 2.0
         assert raised(scripted(limited(5.0)), scripted(down("b"))).retry_after is None
+        never = down("b", status=400, retryable=False)
+        assert raised(scripted(limited(5.0)), scripted(never)).retry_after == 5.0
 
     def test_too_long_for_who_was_asked_is_not_too_long_for_who_is_left_out(
         self, scripted: Any, clock: Any, routed: Any
@@ -297,6 +299,31 @@ class TestNobodyAnswers:
             asyncio.run(client.complete(REQUEST))
         assert not isinstance(caught.value, ContextLengthError)
         assert caught.value.retryable
+
+    @pytest.mark.parametrize(
+        "error", [too_long("a"), ProviderError("wrong key", provider="a", status=401)], ids=["long", "key"]
+    )
+    def test_who_waits_for_an_allowance_has_not_failed(
+        self, scripted: Any, clock: Any, answered: Any, routed: Any, error: ProviderError
+    ) -> None:
+        """What the other one says holds for itself alone: the row may be asked again."""
+        headers = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "20s"}
+        spent = answered("b") | {"_hidden_params": {"additional_headers": headers}}
+        client, _ = routed(scripted(down("a"), error), scripted(spent), clock=clock)
+        asyncio.run(client.complete(REQUEST))
+        with pytest.raises(ProviderError, match="its allowance is used up") as caught:
+            asyncio.run(client.complete(REQUEST))
+        assert type(caught.value) is ProviderError
+        assert caught.value.retryable
+        assert not caught.value.systemic
+
+    def test_a_provider_that_is_asked_as_the_last_one_is_named_once(
+        self, scripted: Any, clock: Any, raised: Any
+    ) -> None:
+        """As one that failed, not as one that is left out."""
+        error = raised(scripted(down("a")), scripted(down("b")), allowed_failures=1, clock=clock, times=2)
+        assert str(error).count("is down") == 2
+        assert str(error).count("left out") == 1
 
     def test_when_all_are_left_out_the_one_whose_time_ends_first_is_asked(
         self, scripted: Any, ask: Any, clock: Any, routed: Any

@@ -239,7 +239,7 @@ class RoutedClient:
         tools = has_tools(request)
         routing = await self._routing(request, tools=tools, paid=paid)
         course = Course(self._ordered(routing), learning=self._strategy not in _DECLARED)
-        ladder = None if tools else self._assessor.ladder()
+        ladder = self._assessor.ladder()
         answers: list[Answer] = []
         failures: list[Failure] = []
         empty_is_failure = not tools and self._strategy != "cascade"  # which judges them
@@ -403,7 +403,7 @@ class RoutedClient:
     def _assessed_by(self, gate: QualityGate | None, quality: Quality | None, *, delayed: bool) -> Assessor:
         if isinstance(self._policy, CascadeRouter):
             return CascadeAssessor(self._policy, self._judge, quality)
-        if gate is not None and self._embedder is not None and len(self.providers) > 1:
+        if gate is not None and self._embedder is not None:
             return GateAssessor(gate, self._embedder)
         if self._strategy == "bandit" and quality is None and not delayed:
             quality = heuristic

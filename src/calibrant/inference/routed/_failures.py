@@ -39,17 +39,17 @@ def all_failed(failures: Sequence[Failure], passed: Sequence[Member], *, provide
         return errors[0][1]
     found = [error for _, error in errors]
     kind = next((kind for kind in _KINDS if all(isinstance(error, kind) for error in found)), ProviderError)
-    if kind is ContextLengthError and passed:
-        kind = ProviderError  # one that is left out may take it
-    retryable = any(error.retryable for error in found) or len(errors) < len(told)
+    paused = len(errors) < len(told)  # somebody is left out who has not failed
+    if paused and kind is ContextLengthError:
+        kind = ProviderError
     statuses = {error.status for error in found}
     return kind(
         f"no provider answered: {'; '.join(told)}",
         provider=provider,
-        status=statuses.pop() if len(statuses) == 1 else None,
-        retryable=retryable,
+        status=statuses.pop() if len(statuses) == 1 and not paused else None,
+        retryable=paused or any(error.retryable for error in found),
         retry_after=_soonest(found),
-        systemic=all(error.systemic for error in found) and len(errors) == len(told),
+        systemic=not paused and all(error.systemic for error in found),
     )
 
 
