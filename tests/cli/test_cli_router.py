@@ -405,6 +405,13 @@ def test_runs_of_evaluate_hold_full_information(tmp_path: Path) -> None:
     assert {"seconds", "$"} <= set(run("simulate", small, large, *options).stdout.split())
 
 
+def test_rows_of_runs_come_in_another_order_with_every_seed(tmp_path: Path) -> None:
+    """They have none of their own."""
+    runs = predictions(tmp_path, "small", 0.5), predictions(tmp_path, "largest", 0.9)
+    (one,) = run_json("simulate", *runs, "--strategies", "none", "--requests", 20, "--seeds", 8)["strategies"]
+    assert one["reward"]["lower"] < one["reward"]["estimate"] < one["reward"]["upper"]
+
+
 def test_runs_over_other_rows_are_refused(tmp_path: Path) -> None:
     """With the row they differ in."""
     small = predictions(tmp_path, "small", 0.5)

@@ -237,7 +237,7 @@ def _predictions(paths: Sequence[Path]) -> Source:
 def _columns(run: SavedPredictions, order: NDArray[np.intp]) -> dict[str, NDArray[np.float64]]:
     success = np.array([run.outcomes[row] is not Outcome.ERROR for row in order], dtype=np.float64)
     correct = run.correct[order].astype(np.float64)
-    quality = np.where(success == 0, 0.0, np.where(correct < 0, np.nan, correct))
+    quality = np.where(correct < 0, np.nan, correct)
     return {
         "success": success,
         "quality": quality,
