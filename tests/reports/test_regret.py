@@ -43,8 +43,7 @@ def shapes(svg: ET.Element, kind: str) -> list[list[tuple[float, float]]]:
     return [
         [(float(x), float(y)) for x, y in (point.split(",") for point in one.attrib["points"].split())]
         for one in svg.iter()
-        if one.tag in {"polyline", "polygon"}
-        and one.attrib["class"].split()[0] == kind
+        if one.tag in {"polyline", "polygon"} and one.attrib["class"].split()[0] == kind
     ]
 
 
