@@ -30,7 +30,8 @@ from calibrant.cli import app
 for command in ([], ["optimize"], ["classify"], ["evaluate"], ["doctor"], ["models"], ["batch"], ["batch", "submit"],
                 ["compare"], ["calibrate"],
                 ["history"], ["history", "record"], ["history", "interval"], ["history", "list"], ["report"],
-                ["verifier"], ["verifier", "serve"]):
+                ["verifier"], ["verifier", "serve"], ["router"], ["router", "stats"], ["router", "reset"],
+                ["router", "simulate"]):
     try:
         app([*command, "--help"])
     except SystemExit as done:

@@ -59,6 +59,16 @@ PINNED = {
         "wilson_interval",
     ],
     "calibrant.optimization": ["ExemplarProposer", "optimize"],
+    "calibrant.routing": [
+        "BanditRouter",
+        "CascadeRouter",
+        "CoherenceMonitor",
+        "EMARouter",
+        "Observation",
+        "QualityGate",
+        "ThompsonRouter",
+        "TriageRouter",
+    ],
     "calibrant.scoring": [
         "BrierScoring",
         "LinearBlendScoring",

@@ -45,6 +45,8 @@ class SavedPredictions:
         label is not known.
     cost : ndarray of float, shape (n,)
         What each answer cost in US dollars; NaN where no price is known.
+    latency_seconds : ndarray of float, shape (n,)
+        What each answer took; NaN where it is not known.
     label_set : tuple of str or None
         All labels, where a row says.
     fingerprint : Fingerprint or None
@@ -60,6 +62,7 @@ class SavedPredictions:
     confidence: NDArray[np.float64]
     correct: NDArray[np.int8]
     cost: NDArray[np.float64]
+    latency_seconds: NDArray[np.float64]
     label_set: tuple[str, ...] | None = None
     fingerprint: Fingerprint | None = None
 
@@ -81,8 +84,8 @@ def load_predictions(path: str | Path) -> SavedPredictions:
     path : path
         A directory of `calibrant evaluate`, `calibrant batch` or `calibrant optimize` (whose best prompt
         counts), or a file of predictions: JSON Lines, CSV or Parquet. A row needs ``correct``, or ``label``
-        and ``answer``; it may have ``confidence``, ``cost``, ``input``, ``index`` (by default its place) and
-        ``outcome`` (by default ``ok``).
+        and ``answer``; it may have ``confidence``, ``cost``, ``latency_seconds``, ``input``, ``index`` (by
+        default its place) and ``outcome`` (by default ``ok``).
 
     Raises
     ------
@@ -171,6 +174,7 @@ class _Rows:
         self.confidence: list[float] = []
         self.correct: list[int] = []
         self.cost: list[float] = []
+        self.latency: list[float] = []
         self.label_set: tuple[str, ...] | None = None
         self.space: str | None = None
 
@@ -187,7 +191,8 @@ class _Rows:
             column.append(_text(row, name))
         self.confidence.append(_confidence(row))
         self.correct.append(UNKNOWN if outcome is Outcome.ERROR else _correct(row))
-        self.cost.append(_cost(row))
+        self.cost.append(_amount(row, "cost"))
+        self.latency.append(_amount(row, "latency_seconds"))
         if self.label_set is None:
             self._learn_labels(values.get("distribution") or values)
 
@@ -209,6 +214,7 @@ class _Rows:
             confidence=np.array(self.confidence, dtype=np.float64),
             correct=np.array(self.correct, dtype=np.int8),
             cost=np.array(self.cost, dtype=np.float64),
+            latency_seconds=np.array(self.latency, dtype=np.float64),
             label_set=self.label_set,
             fingerprint=None if directory is None else self._fingerprint(directory),
         )
@@ -283,10 +289,10 @@ def _confidence(row: Row) -> float:
     return math.nan if number is None else min(max(number, 0.0), 1.0)
 
 
-def _cost(row: Row) -> float:
-    number = _number(row, "cost")
+def _amount(row: Row, name: str) -> float:
+    number = _number(row, name)
     if not (number is None or 0.0 <= number < math.inf):
-        raise _no_number(row, "cost", "a number of at least 0")
+        raise _no_number(row, name, "a number of at least 0")
     return math.nan if number is None else number
 
 

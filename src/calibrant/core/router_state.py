@@ -76,6 +76,16 @@ class RouterState(Protocol):
         """
         ...
 
+    def scopes(self) -> list[str]:
+        """Return all scopes of the place that have a record, sorted: this one and those of other routers.
+
+        Raises
+        ------
+        StateError
+            It cannot be read, or is damaged.
+        """
+        ...
+
     def close(self) -> None:
         """Free what is open; it is not used afterwards."""
         ...

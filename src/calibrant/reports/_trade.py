@@ -14,7 +14,7 @@ from calibrant.core import Interval, StateError, write_atomically
 from calibrant.reports._charts import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, Frame, across, up
 from calibrant.reports._html import environment, policy_hash, static
 
-__all__ = ["TradePoint", "trade_chart", "write_trade"]
+__all__ = ["TradePoint", "round_ticks", "trade_chart", "write_trade"]
 
 _LONGEST: Final = 28  # characters of a name in the drawing
 _STEPS: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
@@ -75,7 +75,10 @@ def trade_chart(
     for point in (*models, chosen):
         if point.performance_interval is not None:
             heights += [point.performance_interval.lower, point.performance_interval.upper]
-    rows, columns = _ticks(min(heights), max(heights)), _ticks(0.0, max(point.cost for point in points))
+    rows, columns = (
+        round_ticks(min(heights), max(heights)),
+        round_ticks(0.0, max(point.cost for point in points)),
+    )
     frame = Frame(
         identity,
         "Performance against cost",
@@ -185,7 +188,7 @@ def _write(path: Path, text: str) -> None:
         ) from error
 
 
-def _ticks(low: float, high: float) -> list[float]:
+def round_ticks(low: float, high: float) -> list[float]:
     """Return round values that enclose both, about five of them."""
     rough = max(high - low, 1e-3 * max(abs(high), 1e-9)) / 4
     unit = 10.0 ** math.floor(math.log10(rough))

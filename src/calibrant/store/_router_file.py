@@ -90,6 +90,13 @@ class FileRouterState:
         except ValueError as error:
             raise StateError(self._damaged(error)) from error
 
+    def scopes(self) -> list[str]:
+        """Return all scopes with a record; see `RouterState`."""
+        try:
+            return sorted(scope for scope, records in self._scopes(self._content()).items() if records)
+        except ValueError as error:
+            raise StateError(self._damaged(error)) from error
+
     def close(self) -> None:
         """Do nothing: nothing stays open."""
 

@@ -81,6 +81,13 @@ class SqlRouterState:
         with self._using("read") as table:
             return table.strategies(self._scope)
 
+    def scopes(self) -> list[str]:
+        """Return all scopes with a record; see `RouterState`."""
+        if not self._there():
+            return []
+        with self._using("read") as table:
+            return table.scopes()
+
     def close(self) -> None:
         """Close all connections."""
         with self._lock:

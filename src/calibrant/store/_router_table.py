@@ -75,6 +75,12 @@ class RouterTable(Database):
         with self._engine.connect() as connection:
             return sorted(connection.scalars(sa.select(_STATE.c.strategy).where(_STATE.c.scope == scope)))
 
+    def scopes(self) -> list[str]:
+        """Return the scopes with a record, sorted."""
+        self._recover_file()
+        with self._engine.connect() as connection:
+            return sorted(connection.scalars(sa.select(_STATE.c.scope).distinct()))
+
     def _row(self, connection: sa.Connection, scope: str, strategy: str) -> RouterRow:
         return RouterRow(connection, scope=scope, strategy=strategy, in_file=self._location.path is not None)
 

@@ -1,0 +1,74 @@
+"""What litellm hands to its callbacks about a call, read in one place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+__all__ = [
+    "asked_before",
+    "cost_of",
+    "deployment_of",
+    "is_their_fault",
+    "note_asked",
+    "seconds_between",
+    "text_of",
+]
+
+_ASKED: Final = "calibrant_asked"  # in a request's metadata, which goes along with its retries
+_REDACTED: Final = "redacted-by-litellm"
+# 401 to 404 are about the deployment's key, price plan and model; a request cannot be at fault.
+_THEIR_FAULT: Final = frozenset({401, 402, 403, 404, 407, 408, 409, 425, 429})
+
+
+def deployment_of(kwargs: Mapping[str, Any]) -> str | None:
+    """Return the id of the deployment that was asked; None where no router chose one."""
+    # Not the metadata: a retry writes its own deployment there before the first callback has read it.
+    info = (kwargs.get("litellm_params") or {}).get("model_info") or {}
+    return None if info.get("id") is None else str(info["id"])
+
+
+def asked_before(kwargs: Mapping[str, Any]) -> list[str]:
+    """Return the deployments that this request has been sent to already."""
+    noted = (kwargs.get("metadata") or {}).get(_ASKED)
+    # A caller may hand the same metadata over with request after request.
+    return noted["deployments"] if noted and noted["request"] == kwargs.get("litellm_trace_id") else []
+
+
+def note_asked(kwargs: Mapping[str, Any], names: list[str]) -> None:
+    if isinstance(kwargs.get("metadata"), dict):
+        kwargs["metadata"][_ASKED] = {"request": kwargs.get("litellm_trace_id"), "deployments": names}
+
+
+def is_their_fault(error: object) -> bool:
+    """Return whether an error tells something about the deployment, not about the request."""
+    status = getattr(error, "status_code", None)
+    try:
+        return status is not None and (int(status) >= 500 or int(status) in _THEIR_FAULT)
+    except ValueError:
+        return False
+
+
+def cost_of(kwargs: Mapping[str, Any]) -> float | None:
+    cost = kwargs.get("response_cost")
+    return float(cost) if isinstance(cost, int | float) and 0.0 <= cost < math.inf else None
+
+
+def seconds_between(start: datetime, end: datetime) -> float:
+    return max((end - start).total_seconds(), 0.0)  # the clock of the machine may be set back
+
+
+def text_of(messages: object, given: object) -> str | None:
+    """Return the last message of the user, or the input of a call without messages."""
+    said = [one for one in messages if isinstance(one, Mapping)] if isinstance(messages, list) else []
+    content = next((one.get("content") for one in reversed(said) if one.get("role") == "user"), given)
+    if isinstance(content, list):
+        parts = [
+            one if isinstance(one, str) else one.get("text")
+            for one in content
+            if isinstance(one, str | Mapping)
+        ]
+        content = "\n".join(part for part in parts if isinstance(part, str))
+    return content if isinstance(content, str) and content.strip() and content != _REDACTED else None

@@ -1,0 +1,460 @@
+"""Plugs routing strategies into litellm's Router and proxy: litellm says who may be asked, the strategy who is."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.adapters._litellm_calls import (
+    asked_before,
+    cost_of,
+    deployment_of,
+    is_their_fault,
+    note_asked,
+    seconds_between,
+    text_of,
+)
+from calibrant.core import ConfigurationError
+from calibrant.inference import CachedEmbedder, SharedRouter, run_sync
+from calibrant.routing import Observation, Router, RoutingRequest, Standing
+from calibrant.store import open_router_state
+
+# Importing litellm downloads a price list unless told not to.
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+
+import litellm
+from litellm.integrations.custom_logger import CustomLogger
+from litellm.types.router import CustomRoutingStrategyBase
+
+__all__ = ["LiteLLMRoutingStrategy"]
+
+_log = logging.getLogger(__name__)
+
+_SEAMS: Final = ("_get_routing_context", "async_get_available_deployment", "get_available_deployment")
+# litellm's own name for strategies that are shown the messages; what it stands for is never built.
+_SHOWN_MESSAGES: Final = "latency-based-routing"
+
+
+class _Choosing:
+    """A router's own selection, up to its last step: which of those that may be asked it is.
+
+    Mixed into the class of a router, whose attributes the object shares.
+    """
+
+    strategy: LiteLLMRoutingStrategy
+
+    def _get_routing_context(self, *_: object, **__: object) -> tuple[str, LiteLLMRoutingStrategy]:
+        return _SHOWN_MESSAGES, self.strategy
+
+
+class _Group:
+    """What has been learnt about the deployments of one model group."""
+
+    def __init__(self, policy: Router) -> None:
+        self.policy = policy
+        self.failed: dict[str, float] = {}  # deployment -> when it last failed, or was tried after that
+        self.tried: set[str] = set()  # those of them that have been tried again
+
+
+class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: ignore[misc]
+    """Lets a routing strategy choose among the deployments of ``litellm.Router``.
+
+    Which deployments may be asked stays litellm's business: cooldowns, aliases, tags, teams, ``order``,
+    pre-call checks, deployments asked for by their id; so do retries and fallbacks. Every model group has a
+    strategy of its own, which learns from the callbacks of litellm: latency, cost, failures and rate limits.
+    Errors that are the request's own fault and answers out of litellm's cache teach nothing.
+
+    A retry goes to a deployment that this request has not been sent to, if there is one that may be asked.
+    A deployment whose latest call failed is tried again once in `retry_seconds`, if litellm lets it: a strategy
+    that does not explore, such as `EMARouter`, would leave it out for ever.
+
+    Callbacks are global in litellm: two routers whose deployments have equal ids learn from each other's calls.
+
+    Parameters
+    ----------
+    policy : callable
+        Makes the strategy of a model group from the ids of its deployments, such as `ThompsonRouter` itself or
+        ``lambda ids: EMARouter(ids, alpha=0.2)``. It is called again when a group grows.
+    state : str or Path, optional
+        File or database (see `calibrant.store.open_router_state`) where what is learnt is kept and shared with
+        other processes, of each model group under the scope ``litellm/GROUP``; None keeps it in memory.
+    embedder : CachedEmbedder, optional
+        Embeds the last message of the user for strategies that look at the text. Where litellm redacts
+        messages, nothing is learnt about texts. Close it yourself.
+    quality : callable, optional
+        Called with litellm's ``kwargs`` and response of an answered call; returns what the answer is worth, in
+        [0, 1], or None. `BanditRouter` learns nothing from answers without it.
+    retry_seconds : float, default 60
+        Seconds after which a failing deployment is tried again; above 0.
+    clock : callable, default `time.monotonic`
+        Returns seconds.
+
+    Raises
+    ------
+    ConfigurationError
+        `retry_seconds` is out of its range.
+
+    Examples
+    --------
+    >>> router = litellm.Router(model_list=[...])  # doctest: +SKIP
+    >>> strategy = LiteLLMRoutingStrategy(ThompsonRouter).attach(router)  # doctest: +SKIP
+
+    For the proxy, put the strategy into a module beside its ``config.yaml`` and name it there as a callback:
+    ``litellm_settings: {callbacks: my_routing.strategy}``. It attaches itself with the first request.
+    """
+
+    def __init__(
+        self,
+        policy: Callable[[Sequence[str]], Router],
+        *,
+        state: str | Path | None = None,
+        embedder: CachedEmbedder | None = None,
+        quality: Callable[[Mapping[str, Any], Any], float | None] | None = None,
+        retry_seconds: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__()
+        if not 0.0 < retry_seconds < math.inf:
+            raise ConfigurationError(
+                f"Expected retry_seconds to be a finite number above 0, got {retry_seconds!r}."
+            )
+        # litellm takes loggers of one class for the same one unless a public attribute tells them apart.
+        self.identity = uuid.uuid4().hex
+        self._policy = policy
+        self._state = state
+        self._embedder = embedder
+        self._quality = quality
+        self._retry_seconds = retry_seconds
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._groups: dict[str, _Group] = {}
+        self._router: Any = None
+        self._choosing: Any = None
+        self._warned = False
+
+    def attach(self, router: Any) -> LiteLLMRoutingStrategy:  # noqa: ANN401  (litellm.Router)
+        """Choose the deployments of a router from now on, and learn from its calls; returns the strategy.
+
+        Parameters
+        ----------
+        router : litellm.Router
+            Replaces the one before, if any; what has been learnt stays.
+
+        Raises
+        ------
+        ConfigurationError
+            It is no router, or the installed litellm selects deployments in another way.
+        """
+        missing = [name for name in _SEAMS if not callable(getattr(type(router), name, None))]
+        if missing:
+            raise ConfigurationError(
+                f"Expected a litellm.Router, got {type(router).__name__} without {', '.join(missing)}: calibrant needs "
+                "litellm 1.100 or a later release that it knows."
+            )
+        with self._lock:
+            if router is not self._router:
+                self._detach()
+                kind = type("_ChoosingRouter", (_Choosing, type(router)), {"strategy": self})
+                choosing: Any = object.__new__(kind)
+                choosing.__dict__ = (
+                    router.__dict__
+                )  # what the router learns of its deployments holds here too
+                self._router, self._choosing = router, choosing
+            router.set_custom_routing_strategy(self)
+            litellm.logging_callback_manager.add_litellm_callback(self)
+        return self
+
+    def close(self) -> None:
+        """Give the router its own selection back, learn no more, and store what is to be stored."""
+        litellm.logging_callback_manager.remove_callback_from_all_lists(self)
+        with self._lock:
+            self._detach()
+            groups, self._groups = self._groups, {}
+        for group in groups.values():
+            _close(group.policy)
+
+    def standings(self) -> dict[str, tuple[Standing, ...]]:
+        """Return what is thought of every deployment, by model group."""
+        with self._lock:
+            return {name: group.policy.standings() for name, group in self._groups.items()}
+
+    # --- what litellm's Router calls ---------------------------------------------------------------
+
+    async def async_get_available_deployment(
+        self,
+        model: str,
+        messages: list[dict[str, Any]] | None = None,
+        input: str | list[Any] | None = None,  # noqa: A002
+        specific_deployment: bool | None = False,  # noqa: FBT002  (litellm's signature)
+        request_kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401  (an element of the model list)
+        """Return the deployment to ask, out of those that litellm allows."""
+        router = self._attached()
+        return await type(router).async_get_available_deployment(
+            router,
+            model=model,
+            messages=messages,
+            input=input,
+            specific_deployment=specific_deployment,
+            request_kwargs={} if request_kwargs is None else request_kwargs,
+        )
+
+    def get_available_deployment(
+        self,
+        model: str,
+        messages: list[dict[str, Any]] | None = None,
+        input: str | list[Any] | None = None,  # noqa: A002
+        specific_deployment: bool | None = False,  # noqa: FBT002  (litellm's signature)
+        request_kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401
+        """Return the deployment to ask, out of those that litellm allows."""
+        router = self._attached()
+        return type(router).get_available_deployment(
+            router,
+            model=model,
+            messages=messages,
+            input=input,
+            specific_deployment=specific_deployment,
+            request_kwargs={} if request_kwargs is None else request_kwargs,
+        )
+
+    # --- the last step of its selection ------------------------------------------------------------
+
+    async def async_get_available_deployments(
+        self,
+        model_group: str,
+        healthy_deployments: list[dict[str, Any]],
+        messages: list[dict[str, Any]] | None = None,
+        input: str | list[Any] | None = None,  # noqa: A002
+        request_kwargs: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Choose one of the deployments that may be asked."""
+        embedding = await self._embedded(messages, input)
+        return self._chosen(model_group, healthy_deployments, embedding, request_kwargs)
+
+    def get_available_deployments(
+        self,
+        model_group: str,
+        healthy_deployments: list[dict[str, Any]],
+        messages: list[dict[str, Any]] | None = None,
+        input: str | list[Any] | None = None,  # noqa: A002
+        request_kwargs: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Choose one of the deployments that may be asked."""
+        embedding = self._embedded_now({"messages": messages, "input": input})
+        return self._chosen(model_group, healthy_deployments, embedding, request_kwargs)
+
+    def _chosen(
+        self,
+        asked: str,
+        healthy: list[dict[str, Any]],
+        embedding: NDArray[np.float64] | None,
+        kwargs: Mapping[str, Any] | None,
+    ) -> dict[str, Any]:
+        kwargs = kwargs or {}
+        names = {str(one["model_name"]) for one in healthy}
+        by_id = {str(one["model_info"]["id"]): one for one in healthy}
+        request = RoutingRequest(embedding=embedding, has_tools=bool(kwargs.get("tools")))
+        before = asked_before(kwargs)
+        allowed = by_id.keys() - before or by_id.keys()
+        with self._lock:
+            group = self._group(names.pop() if len(names) == 1 else asked, by_id)
+            name = self._due(group, allowed)
+            if name is None:
+                name = next(one for one in group.policy.order(request) if one in allowed)
+        note_asked(kwargs, [*before, name])
+        return by_id[name]
+
+    def _due(self, group: _Group, allowed: AbstractSet[str]) -> str | None:
+        """Return a deployment that failed and is to be tried again now; the caller holds the lock."""
+        now = self._clock()
+        for name, since in group.failed.items():
+            if name in allowed and now - since >= self._retry_seconds:
+                group.failed[name] = now
+                group.tried.add(name)
+                return name
+        return None
+
+    def _group(self, name: str, candidates: Mapping[str, Any]) -> _Group:
+        """Return a group whose strategy knows all candidates; the caller holds the lock."""
+        group = self._groups.get(name)
+        if group is not None and set(candidates) <= set(group.policy.providers):
+            return group
+        # A name that only aliases or wildcards know has no ids of its own.
+        ids = dict.fromkeys([*map(str, self._router.get_model_ids(model_name=name)), *candidates])
+        learnt = None
+        if group is not None:
+            learnt = group.policy.snapshot()
+            _close(group.policy)
+        policy = self._policy(list(ids))
+        if learnt:
+            policy.restore(learnt)
+        grown = _Group(self._shared(name, policy))
+        if group is not None:
+            grown.failed, grown.tried = group.failed, group.tried
+        self._groups[name] = grown
+        return grown
+
+    def _shared(self, name: str, policy: Router) -> Router:
+        if self._state is None:
+            return policy
+        return SharedRouter(policy, open_router_state(self._state, scope=f"litellm/{name}"))
+
+    # --- what litellm's callbacks say --------------------------------------------------------------
+
+    async def async_pre_call_hook(
+        self,
+        user_api_key_dict: object,  # noqa: ARG002
+        cache: object,  # noqa: ARG002
+        data: dict[str, Any],
+        call_type: str,  # noqa: ARG002
+    ) -> dict[str, Any]:
+        """Attach to the proxy's router, which exists when the first request comes."""
+        router = getattr(sys.modules.get("litellm.proxy.proxy_server"), "llm_router", None)
+        if router is not None and router is not self._router:
+            self.attach(router)
+        return data
+
+    async def async_log_success_event(
+        self, kwargs: dict[str, Any], response_obj: object, start_time: datetime, end_time: datetime
+    ) -> None:
+        """Learn from an answer."""
+        if self._concerns(kwargs):
+            context = await self._embedded(kwargs.get("messages"), kwargs.get("input"))
+            self._learn(kwargs, seconds_between(start_time, end_time), context, response=response_obj)
+
+    def log_success_event(
+        self, kwargs: dict[str, Any], response_obj: object, start_time: datetime, end_time: datetime
+    ) -> None:
+        """Learn from an answer."""
+        if self._concerns(kwargs):
+            self._learn(
+                kwargs,
+                seconds_between(start_time, end_time),
+                self._embedded_now(kwargs),
+                response=response_obj,
+            )
+
+    async def async_log_failure_event(
+        self,
+        kwargs: dict[str, Any],
+        response_obj: object,  # noqa: ARG002
+        start_time: datetime,
+        end_time: datetime,
+    ) -> None:
+        """Learn from a failure."""
+        if self._concerns(kwargs) and is_their_fault(kwargs.get("exception")):
+            context = await self._embedded(kwargs.get("messages"), kwargs.get("input"))
+            self._learn(kwargs, seconds_between(start_time, end_time), context, failure=kwargs["exception"])
+
+    def log_failure_event(
+        self,
+        kwargs: dict[str, Any],
+        response_obj: object,  # noqa: ARG002
+        start_time: datetime,
+        end_time: datetime,
+    ) -> None:
+        """Learn from a failure."""
+        if self._concerns(kwargs) and is_their_fault(kwargs.get("exception")):
+            context = self._embedded_now(kwargs)
+            self._learn(kwargs, seconds_between(start_time, end_time), context, failure=kwargs["exception"])
+
+    def _concerns(self, kwargs: Mapping[str, Any]) -> bool:
+        name = deployment_of(kwargs)
+        with self._lock:
+            known = any(name in group.policy.providers for group in self._groups.values())
+        return known and not kwargs.get("cache_hit")
+
+    def _learn(
+        self,
+        kwargs: Mapping[str, Any],
+        seconds: float,
+        context: NDArray[np.float64] | None,
+        *,
+        response: object = None,
+        failure: object = None,
+    ) -> None:
+        name = deployment_of(kwargs)
+        quality = self._judged(kwargs, response) if failure is None else None
+        limited = isinstance(failure, litellm.RateLimitError)
+        with self._lock:
+            for group in self._groups.values():
+                if name not in group.policy.providers:
+                    continue
+                if failure is None:
+                    group.failed.pop(name, None)
+                else:
+                    group.failed[name] = self._clock()
+                recovered = failure is None and name in group.tried
+                group.tried.discard(name)
+                group.policy.record(
+                    Observation(
+                        provider=name,
+                        success=failure is None,
+                        latency_seconds=seconds,
+                        rate_limited=limited,
+                        quality=quality,
+                        cost=cost_of(kwargs),
+                        context=context,
+                        recovered=recovered,
+                    )
+                )
+
+    def _judged(self, kwargs: Mapping[str, Any], response: object) -> float | None:
+        if self._quality is None:
+            return None
+        try:
+            quality = self._quality(kwargs, response)
+            if quality is None or 0.0 <= quality <= 1.0:
+                return quality
+            why = f"expected quality in [0, 1] or None, got {quality!r}"
+        except Exception as error:  # noqa: BLE001  (whoever judges may fail; the request is answered)
+            why = f"{type(error).__name__}: {error}"
+        if not self._warned:
+            _log.warning("an answer could not be judged, nothing is learnt of its quality: %s", why)
+            self._warned = True
+        return None
+
+    # --- the rest ----------------------------------------------------------------------------------
+
+    async def _embedded(self, messages: object, given: object) -> NDArray[np.float64] | None:
+        text = text_of(messages, given)
+        return None if self._embedder is None or text is None else await self._embedder.embed_one(text)
+
+    def _embedded_now(self, kwargs: Mapping[str, Any]) -> NDArray[np.float64] | None:
+        if self._embedder is None:
+            return None
+        return run_sync(self._embedded(kwargs.get("messages"), kwargs.get("input")))
+
+    def _attached(self) -> Any:  # noqa: ANN401
+        if self._choosing is None:
+            raise ConfigurationError(
+                "Expected the strategy to be attached to its router: call attach(router)."
+            )
+        return self._choosing
+
+    def _detach(self) -> None:
+        """Give the router its own selection back; the caller holds the lock."""
+        for name in ("get_available_deployment", "async_get_available_deployment"):
+            if getattr(vars(self._router or self).get(name), "__self__", None) is self:
+                delattr(self._router, name)
+        self._router = self._choosing = None
+
+
+def _close(policy: Router) -> None:
+    close = getattr(policy, "close", None)
+    if callable(close):
+        close()

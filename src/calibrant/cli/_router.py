@@ -1,0 +1,117 @@
+"""``calibrant router``: what routers have learnt, and what strategies would have done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from calibrant.cli._errors import reports_errors
+from calibrant.cli._options import AsJson
+
+__all__ = ["router"]
+
+router = typer.Typer(
+    name="router",
+    no_args_is_help=True,
+    add_completion=False,
+)
+
+Place = Annotated[
+    str | None,
+    typer.Option(
+        "--state",
+        metavar="PLACE",
+        help="A .json file, a SQLite file or a database URL; else the task's, else $CALIBRANT_ROUTER_STATE, else "
+        "the user's own.",
+    ),
+]
+TaskFile = Annotated[
+    Path | None,
+    typer.Option("--task", metavar="TASK.toml", help="Take state, scope and settings of its [routing]."),
+]
+Scope = Annotated[str | None, typer.Option(help="A task's name, or litellm/GROUP; by default all there are.")]
+
+
+@router.command()
+@reports_errors
+def stats(
+    *,
+    strategy: Annotated[str | None, typer.Option(help="Only this one, such as thompson.")] = None,
+    state: Place = None,
+    task: TaskFile = None,
+    scope: Scope = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print what is thought of every provider, with 95 % credible intervals where there are some."""
+    from calibrant.cli._router_state import run_stats
+
+    run_stats(state, task=task, scope=scope, strategy=strategy, as_json=as_json)
+
+
+@router.command()
+@reports_errors
+def reset(
+    *,
+    strategy: Annotated[str | None, typer.Option(help="Only this one; by default all.")] = None,
+    state: Place = None,
+    task: TaskFile = None,
+    scope: Annotated[
+        str | None, typer.Option(help="Whose records; needed where several share the place.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Forget what was learnt, damaged or not; whoever is running begins anew."""
+    from calibrant.cli._router_state import run_reset
+
+    run_reset(state, task=task, scope=scope, strategy=strategy, as_json=as_json)
+
+
+@router.command()
+@reports_errors
+def simulate(  # noqa: PLR0913
+    sources: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="SOURCE...",
+            help="A scenario (.toml); or runs of evaluate over the same rows, one of each provider; or one log of "
+            "observations (.jsonl).",
+        ),
+    ],
+    *,
+    strategies: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME[:KEY=VALUE],...",
+            help="By default all that can learn from the source; such as ema,thompson:decay=0.99.",
+        ),
+    ] = None,
+    requests: Annotated[
+        int | None, typer.Option(min=1, help="Per run; by default as the source says, or its rows.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs, each with randomness of its own.")] = 20,
+    seed: Annotated[int, typer.Option(min=0, help="Of all that is random.")] = 0,
+    cost_weight: Annotated[
+        float | None, typer.Option(help="Reward that one US dollar is worth; 0, or as the scenario says.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="REGRET.html", help="Write a page with the picture of regret.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare strategies on an invented or recorded stream of requests; no model is asked."""
+    from calibrant.cli._router_simulate import SimulateOptions, run_simulate
+
+    run_simulate(
+        sources,
+        SimulateOptions(
+            strategies=strategies,
+            requests=requests,
+            seeds=seeds,
+            seed=seed,
+            cost_weight=cost_weight,
+            out=out,
+            as_json=as_json,
+        ),
+    )

@@ -1,0 +1,237 @@
+"""``calibrant router stats`` and ``reset``: records of routers out of the place where they are kept."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, get_args
+
+from calibrant.assembly import default_router_state
+from calibrant.cli._tables import aligned
+from calibrant.core import (
+    CalibrantError,
+    ConfigurationError,
+    RouterState,
+    RoutingSettings,
+    RoutingStrategy,
+    StateError,
+    Task,
+)
+from calibrant.routing import (
+    BanditRouter,
+    CascadeRouter,
+    EMARouter,
+    FixedRouter,
+    Router,
+    Standing,
+    ThompsonRouter,
+    TriageRouter,
+)
+from calibrant.store import open_router_state
+
+__all__ = ["run_reset", "run_stats"]
+
+_STRATEGIES: Final = get_args(RoutingStrategy)
+_KEPT_APART: Final = "default"  # the scope of who names none
+_TITLES: Final = {
+    "mean": "mean success",
+    "lower": "95 % from",
+    "upper": "to",
+    "success": "success (EMA)",
+    "latency_seconds": "latency (EMA) s",
+    "penalty": "penalty (EMA)",
+    "mean_quality": "mean quality",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """What a strategy of one scope has learnt."""
+
+    scope: str
+    strategy: str
+    standings: Sequence[Standing]
+
+    def record(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        providers = [
+            {"provider": one.provider, "observations": one.observations, **one.values}
+            for one in self.standings
+        ]
+        return {"scope": self.scope, "strategy": self.strategy, "providers": providers}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """Where to look."""
+
+    name: str
+    scope: str | None
+    settings: RoutingSettings | None
+
+    def open(self, scope: str) -> RouterState:
+        """Return the state of one scope."""
+        return open_router_state(self.name, scope=scope)
+
+    def scopes(self) -> list[str]:
+        """Return the scope that was named, or all there are."""
+        if self.scope is not None:
+            return [self.scope]
+        with closing(self.open(_KEPT_APART)) as state:
+            return state.scopes()
+
+    @property
+    def location(self) -> str:
+        """The place, without credentials."""
+        with closing(self.open(_KEPT_APART)) as state:
+            return state.location
+
+
+def run_stats(
+    state: str | None, *, task: Path | None, scope: str | None, strategy: str | None, as_json: bool
+) -> None:
+    """Print what was learnt; what cannot be read ends with exit code 1, after all that can."""
+    _check(strategy)
+    place = _place(state, task, scope)
+    found, problems = _read(place, strategy)
+    if not found and not problems:
+        what = f"of the strategy {strategy}" if strategy else "that routers have learnt"
+        where = "" if place.scope is None else f" in the scope {place.scope!r}"
+        raise ConfigurationError(
+            f"{place.location}: holds nothing {what}{where}: name another place with --state, or let a router run "
+            "first."
+        )
+    if as_json:
+        record = {"location": place.location, "records": [one.record() for one in found]}
+        sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
+    else:
+        sys.stdout.write("\n\n".join("\n".join(_lines(one)) for one in found) + "\n" * bool(found))
+    if problems:
+        raise CalibrantError("\n".join(problems))
+
+
+def run_reset(
+    state: str | None, *, task: Path | None, scope: str | None, strategy: str | None, as_json: bool
+) -> None:
+    """Forget records, and say which."""
+    _check(strategy)
+    place = _place(state, task, scope)
+    scopes = _to_reset(place)
+    if len(scopes) > 1:
+        raise ConfigurationError(
+            f"{place.location}: expected --scope, because several share this place: name one of {', '.join(scopes)}."
+        )
+    with closing(place.open(scopes[0] if scopes else _KEPT_APART)) as opened:
+        gone = opened.reset(strategy)
+    name = scopes[0] if scopes else None
+    if as_json:
+        record = {"location": place.location, "scope": name, "reset": gone}
+        sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
+    elif gone:
+        sys.stdout.write(f"{place.location}: forgot {', '.join(gone)} of the scope {name}.\n")
+    else:
+        what = "nothing" if strategy is None else f"nothing of the strategy {strategy}"
+        sys.stdout.write(f"{place.location}: {what} was there.\n")
+
+
+def _check(strategy: str | None) -> None:
+    if strategy is not None and strategy not in _STRATEGIES:
+        raise ConfigurationError(
+            f"Expected --strategy to be one of {', '.join(_STRATEGIES)}, got {strategy!r:.80}."
+        )
+
+
+def _place(state: str | None, task: Path | None, scope: str | None) -> _Place:
+    settings = None
+    if task is not None:
+        found = Task.from_file(task, splits=())
+        settings = found.routing
+        if settings is None:
+            raise ConfigurationError(f"{task}: expected a [routing] section, got none: name another task.")
+        scope = found.name if scope is None else scope
+        state = settings.state_place if state is None else state
+    return _Place(name=default_router_state() if state is None else state, scope=scope, settings=settings)
+
+
+def _to_reset(place: _Place) -> list[str]:
+    try:
+        return place.scopes()
+    except StateError:  # whether it is damaged or not ours, resetting says
+        return [_KEPT_APART]
+
+
+def _read(place: _Place, strategy: str | None) -> tuple[list[_Found], list[str]]:
+    """Return what could be read, and why the rest could not."""
+    found, problems = [], []
+    try:
+        scopes = place.scopes()
+        for scope in scopes:
+            with closing(place.open(scope)) as state:
+                for name in state.strategies():
+                    if strategy in {None, name}:
+                        standings, problem = _standings(state, name, place.settings)
+                        found.append(_Found(scope=scope, strategy=name, standings=standings))
+                        if problem:
+                            found.pop()
+                            problems.append(f"{problem} (scope {scope})")
+    except StateError as error:
+        problems.append(f"{error} `calibrant router reset` begins anew where it is damaged.")
+    return found, problems
+
+
+def _standings(
+    state: RouterState, name: str, settings: RoutingSettings | None
+) -> tuple[Sequence[Standing], str | None]:
+    """Return what a strategy thinks of its providers, or why that cannot be said."""
+    try:
+        record = state.read(name) or {}
+        router = _blank(name, record, settings)
+        if router is None:
+            return (), None
+        router.restore(record)
+        return router.standings(), None
+    except (StateError, ConfigurationError) as error:
+        advice = f"`calibrant router reset --strategy {name}` begins anew"
+        return (), f"{state.location}: the record of the strategy {name} cannot be used: {error} {advice}"
+
+
+def _blank(name: str, record: Mapping[str, Any], settings: RoutingSettings | None) -> Router | None:
+    """Return a strategy without experience that can take over a record; None where there is nothing in it."""
+    kept = record.get("providers")
+    if not record or kept == {}:
+        return None
+    if not isinstance(kept, Mapping):
+        raise StateError(f"Expected numbers by provider, got {kept!r:.80}.")
+    names = list(kept)
+    if name == "bandit":
+        alpha = 1.0 if settings is None else settings.bandit.alpha
+        dim: Any = record.get("dim")  # which it checks
+        return BanditRouter(names, dim=dim, alpha=alpha)
+    if name == "triage":
+        return TriageRouter(names, tiers={"simple": names[0]})
+    kinds: dict[str, type[Router]] = {"ema": EMARouter, "thompson": ThompsonRouter, "cascade": CascadeRouter}
+    return kinds.get(name, FixedRouter)(names)  # type: ignore[call-arg]
+
+
+def _lines(found: _Found) -> list[str]:
+    calls = sum(one.observations for one in found.standings)
+    title = f"{found.strategy}, scope {found.scope}: {calls:,} observations"
+    if not found.standings:
+        return [title]
+    names = list(dict.fromkeys(name for one in found.standings for name in one.values))
+    head = ["provider", "observations", *(_TITLES.get(name, name) for name in names)]
+    rows = [
+        [one.provider, f"{one.observations:,}", *(_number(one.values.get(name)) for name in names)]
+        for one in found.standings
+    ]
+    return [title, *aligned([head, *rows])]
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if float(value).is_integer() and abs(value) >= 2 else f"{value:.4g}"

@@ -1,0 +1,759 @@
+"""Our strategies inside litellm's own Router, on loopback servers."""
+
+from __future__ import annotations
+
+import asyncio
+import http.server
+import json
+import subprocess
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from calibrant.adapters._litellm_calls import text_of
+from calibrant.adapters.litellm import LiteLLMRoutingStrategy
+from calibrant.core import ConfigurationError
+from calibrant.inference import CachedEmbedder, open_embedder
+from calibrant.routing import (
+    BanditRouter,
+    EMARouter,
+    FixedRouter,
+    Observation,
+    Router,
+    RoutingRequest,
+    Standing,
+    ThompsonRouter,
+)
+from calibrant.store import open_router_state
+from calibrant.testing import FaultServer
+
+# litellm sets this filter itself, at import; pytest takes it away before every test.
+pytestmark = pytest.mark.filterwarnings("ignore:.*`ReadOnly` qualifier:UserWarning")
+
+litellm = pytest.importorskip("litellm")
+
+Attach = Callable[..., tuple[Any, LiteLLMRoutingStrategy]]
+SECONDS = 20.0
+
+
+class Noting(FixedRouter):
+    """The declared order; keeps what it is told and asked."""
+
+    def __init__(self, providers: Sequence[str]) -> None:
+        super().__init__(providers)
+        self.told: list[Observation] = []
+        self.requests: list[RoutingRequest | None] = []
+
+    def order(self, request: RoutingRequest | None = None) -> list[str]:
+        self.requests.append(request)
+        return super().order(request)
+
+    def record(self, observation: Observation) -> None:
+        super().record(observation)
+        self.told.append(observation)
+
+
+def deployment(group: str, name: str, server: FaultServer, **params: Any) -> dict[str, Any]:
+    """Return an entry of a model list."""
+    return {
+        "model_name": group,
+        "litellm_params": {"model": "openai/m", "api_base": server.api_base, "api_key": "x", **params},
+        "model_info": {"id": name},
+    }
+
+
+def policy(strategy: LiteLLMRoutingStrategy, group: str = "g") -> Any:
+    """Return the strategy of a group."""
+    return strategy._groups[group].policy
+
+
+def counts(strategy: LiteLLMRoutingStrategy, group: str = "g") -> dict[str, int]:
+    """Return how many calls of each deployment have been learnt from."""
+    return {one.provider: one.observations for one in strategy.standings().get(group, ())}
+
+
+def asked(server: FaultServer) -> int:
+    """Return how many requests a server got."""
+    return sum(server.counts.values())
+
+
+def message(text: str) -> list[dict[str, str]]:
+    """Return the messages of a request."""
+    return [{"role": "system", "content": "Name the animal."}, {"role": "user", "content": text}]
+
+
+def told(strategy: LiteLLMRoutingStrategy, expected: int, groups: Sequence[str] = ("g",)) -> None:
+    """Wait until so many calls have been learnt from, and see that no more come."""
+    total, until = -1, time.monotonic() + SECONDS
+    while total < expected and time.monotonic() < until:
+        time.sleep(0.01)
+        total = sum(sum(counts(strategy, group).values()) for group in groups)
+    time.sleep(0.1)
+    assert sum(sum(counts(strategy, group).values()) for group in groups) == expected
+
+
+async def flushed() -> None:
+    """Let litellm's background worker finish, before its loop is closed."""
+    from litellm.litellm_core_utils.logging_worker import (  # noqa: PLC0415  (after litellm)
+        GLOBAL_LOGGING_WORKER,
+    )
+
+    await asyncio.sleep(0.05)
+    await GLOBAL_LOGGING_WORKER.flush()
+
+
+def ask_many(
+    router: Any, count: int, *, group: str = "g", concurrency: int = 50, **options: Any
+) -> list[Any]:
+    """Return answers and errors of concurrent requests."""
+
+    async def run() -> list[Any]:
+        gate = asyncio.Semaphore(concurrency)
+
+        async def one(number: int) -> Any:
+            async with gate:
+                return await router.acompletion(model=group, messages=message(f"cat {number}"), **options)
+
+        found = await asyncio.gather(*(one(number) for number in range(count)), return_exceptions=True)
+        await flushed()
+        return found
+
+    return asyncio.run(run())
+
+
+@pytest.fixture
+def servers() -> Iterator[Callable[..., FaultServer]]:
+    """Return a function that starts a server."""
+    started: list[FaultServer] = []
+
+    def start(**options: Any) -> FaultServer:
+        started.append(FaultServer(["cat", "dog"], **options))
+        started[-1].start()
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.stop()
+
+
+@pytest.fixture
+def attach() -> Iterator[Attach]:
+    """Return a function that makes a router and gives it a strategy."""
+    made: list[tuple[Any, LiteLLMRoutingStrategy]] = []
+
+    def make(
+        make_policy: Callable[[Sequence[str]], Router],
+        *deployments: Mapping[str, Any],
+        strategy: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> tuple[Any, LiteLLMRoutingStrategy]:
+        router = litellm.Router(
+            model_list=list(deployments), **{"num_retries": 0, "retry_after": 0, **options}
+        )
+        made.append((router, LiteLLMRoutingStrategy(make_policy, **(strategy or {})).attach(router)))
+        return made[-1]
+
+    yield make
+    for router, strategy in made:
+        strategy.close()
+        router.discard()
+
+
+# --- learning -----------------------------------------------------------------------------------
+
+
+def test_every_call_is_learnt_from_once_async_and_sync(servers: Any, attach: Attach) -> None:
+    """Callbacks come in two kinds, of which litellm may call both; with what is known of the call."""
+    server = servers(latency=0.02)
+    router, strategy = attach(
+        Noting, deployment("g", "one", server, input_cost_per_token=0.001, output_cost_per_token=0.002)
+    )
+    answers = ask_many(router, 20)
+    assert {answer.choices[0].message.content for answer in answers} == {'{"category": "cat"}'}
+    told(strategy, 20)
+    for number in range(10):
+        router.completion(model="g", messages=message(f"cat {number}"))
+    told(strategy, 30)
+    for observation in policy(strategy).told:
+        assert (observation.provider, observation.success, observation.rate_limited) == ("one", True, False)
+        assert 0.02 <= observation.latency_seconds < SECONDS
+        assert observation.cost is not None
+        assert observation.cost > 0.001
+        assert observation.quality is None
+        assert not observation.recovered
+
+
+class Streaming(http.server.BaseHTTPRequestHandler):
+    """Answers with events."""
+
+    def do_POST(self) -> None:
+        """Write the answer."""
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.end_headers()
+        for part in ("ca", "t"):
+            choice = {"index": 0, "delta": {"role": "assistant", "content": part}, "finish_reason": None}
+            self.event(
+                {
+                    "id": "1",
+                    "object": "chat.completion.chunk",
+                    "created": 1,
+                    "model": "m",
+                    "choices": [choice],
+                }
+            )
+        choice = {"index": 0, "delta": {}, "finish_reason": "stop"}
+        self.event(
+            {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
+        )
+        self.wfile.write(b"data: [DONE]\n\n")
+
+    def event(self, value: Any) -> None:
+        """Write an event."""
+        self.wfile.write(b"data: " + json.dumps(value).encode() + b"\n\n")
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_streams_are_learnt_from_once(attach: Attach) -> None:
+    """When they have ended, async and sync."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Streaming) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        place = types.SimpleNamespace(api_base=f"http://127.0.0.1:{server.server_port}/v1")
+        router, strategy = attach(Noting, deployment("g", "one", place))  # type: ignore[arg-type]
+
+        async def run() -> list[str]:
+            stream = await router.acompletion(model="g", messages=message("cat"), stream=True)
+            parts = [part.choices[0].delta.content or "" async for part in stream]
+            await flushed()
+            return parts
+
+        assert "".join(asyncio.run(run())) == "cat"
+        told(strategy, 1)
+        stream = router.completion(model="g", messages=message("cat"), stream=True)
+        assert "".join(part.choices[0].delta.content or "" for part in stream) == "cat"
+        told(strategy, 2)
+        server.shutdown()
+    assert [observation.success for observation in policy(strategy).told] == [True, True]
+
+
+def test_threads_may_share_a_router(servers: Any, attach: Attach) -> None:
+    """Every call counts, as from one thread."""
+    server = servers()
+    router, strategy = attach(lambda ids: ThompsonRouter(ids, rng=0), deployment("g", "a", server),
+                              deployment("g", "b", server))  # fmt: skip
+    with ThreadPoolExecutor(8) as pool:
+        answers = pool.map(lambda n: router.completion(model="g", messages=message(f"cat {n}")), range(40))
+        assert len(list(answers)) == 40
+    told(strategy, 40)
+    assert asked(server) == 40
+
+
+def test_fifty_at_a_time_end_at_the_reliable_deployment(servers: Any, attach: Attach) -> None:
+    """Thompson sampling sends nearly all requests to it; observations equal requests."""
+    good, bad = servers(), servers(faults={"500": 0.6}, seed=1)
+    router, strategy = attach(
+        lambda ids: ThompsonRouter(ids, rng=0),
+        deployment("g", "bad", bad),
+        deployment("g", "good", good),
+        disable_cooldowns=True,
+    )
+    for _ in range(4):
+        ask_many(router, 50)
+    told(strategy, 200)
+    assert asked(good) + asked(bad) == 200
+    assert counts(strategy) == {"bad": asked(bad), "good": asked(good)}
+    assert asked(good) > 130
+
+
+def test_ema_ends_at_the_fast_deployment(servers: Any, attach: Attach) -> None:
+    """Though the slow one was declared first."""
+    fast, slow = servers(), servers(latency=0.15)
+    router, strategy = attach(
+        lambda ids: EMARouter(ids, alpha=0.9, reorder_interval=1),
+        deployment("g", "slow", slow),
+        deployment("g", "fast", fast),
+    )
+    ask_many(router, 1)
+    ask_many(router, 1, group="fast")  # of itself, it tries nobody who may be slower than the one it knows
+    told(strategy, 2)
+    assert (asked(slow), asked(fast)) == (1, 1)
+    ask_many(router, 8)
+    told(strategy, 10)
+    assert (asked(slow), asked(fast)) == (1, 9)
+
+
+def test_groups_learn_apart(servers: Any, attach: Attach) -> None:
+    """Each by its own strategy, made from the ids of its own deployments."""
+    one, two = servers(), servers()
+    router, strategy = attach(
+        Noting, deployment("g", "a", one), deployment("g", "b", two), deployment("h", "c", two)
+    )
+    ask_many(router, 3)
+    ask_many(router, 4, group="h")
+    told(strategy, 7, groups=("g", "h"))
+    assert counts(strategy) == {"a": 3, "b": 0}
+    assert counts(strategy, "h") == {"c": 4}
+    assert {type(one) for one in strategy.standings()["g"]} == {Standing}
+
+
+def test_the_judged_quality_and_the_embedding_reach_the_strategy(servers: Any, attach: Attach) -> None:
+    """With the request and with its observation, in async and in sync calls."""
+    seen: list[str] = []
+
+    class Embedder:
+        async def embed_one(self, text: str) -> NDArray[np.float64] | None:
+            seen.append(text)
+            return np.ones(3)
+
+    def quality(kwargs: Mapping[str, Any], response: Any) -> float:
+        assert kwargs["model"] == "m"
+        return 0.25 if '"cat"' in response.choices[0].message.content else 0.0
+
+    router, strategy = attach(
+        Noting, deployment("g", "one", servers()), strategy={"embedder": Embedder(), "quality": quality}
+    )
+    ask_many(router, 1)
+    told(strategy, 1)
+    router.completion(model="g", messages=[{"role": "user", "content": [{"type": "text", "text": "cat 0"}]}])
+    told(strategy, 2)
+    assert set(seen) == {"cat 0"}
+    for observation in policy(strategy).told:
+        assert observation.quality == 0.25
+        np.testing.assert_array_equal(observation.context, np.ones(3))
+    router.get_available_deployment("g", messages=message("cat 0"), request_kwargs={"tools": [{}]})
+    first, second, third = policy(strategy).requests
+    assert (first.has_tools, second.has_tools, third.has_tools) == (False, False, True)
+    np.testing.assert_array_equal(first.embedding, second.embedding)
+
+
+@pytest.mark.parametrize("worth", [float("nan"), 7.0, "good", KeyError("x")])
+def test_an_answer_that_cannot_be_judged_is_learnt_from_without_quality(
+    servers: Any, attach: Attach, worth: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The request is answered; one warning."""
+
+    def quality(*_: Any) -> float:
+        if isinstance(worth, Exception):
+            raise worth
+        return worth  # type: ignore[no-any-return]
+
+    router, strategy = attach(Noting, deployment("g", "one", servers()), strategy={"quality": quality})
+    ask_many(router, 3)
+    told(strategy, 3)
+    assert [observation.quality for observation in policy(strategy).told] == [None] * 3
+    assert sum("could not be judged" in record.message for record in caplog.records) == 1
+
+
+def test_the_bandit_learns_which_text_suits_whom(servers: Any, attach: Attach) -> None:
+    """From what answers are judged to be worth."""
+    cats, dogs = (servers(answers=always) for always in (lambda _: ("cat", 0.9), lambda _: ("dog", 0.9)))
+    embedder = CachedEmbedder(open_embedder(dim=32), dim=32, timeout_seconds=10.0)
+
+    def quality(kwargs: Mapping[str, Any], response: Any) -> float:
+        wanted = "cat" if "meow" in kwargs["messages"][-1]["content"] else "dog"
+        return float(f'"{wanted}"' in response.choices[0].message.content)
+
+    router, strategy = attach(
+        lambda ids: BanditRouter(ids, dim=32, alpha=0.3),
+        deployment("g", "cats", cats),
+        deployment("g", "dogs", dogs),
+        strategy={"embedder": embedder, "quality": quality},
+    )
+
+    async def ask(text: str) -> str:
+        answer = await router.acompletion(model="g", messages=message(text))
+        await flushed()
+        return str(answer.choices[0].message.content)
+
+    async def run() -> list[str]:
+        for number in range(20):
+            await ask(f"{'meow purr whiskers' if number % 2 else 'woof bark bone'} {number}")
+        return [await ask("meow purr whiskers"), await ask("woof bark bone")]
+
+    assert asyncio.run(run()) == ['{"category": "cat"}', '{"category": "dog"}']
+    told(strategy, 22)
+    embedder.close()
+
+
+@pytest.mark.parametrize("name", ["state.json", "state.sqlite"])
+def test_what_is_learnt_is_kept_for_the_next_process(
+    servers: Any, attach: Attach, tmp_path: Path, name: str
+) -> None:
+    """Under the name of the group; `calibrant router stats` shows it."""
+    server = servers()
+    options = {"state": tmp_path / name}
+    router, strategy = attach(ThompsonRouter, deployment("g", "one", server), strategy=options)
+    ask_many(router, 5)
+    told(strategy, 5)
+    strategy.close()
+    again, other = attach(ThompsonRouter, deployment("g", "one", server), strategy=options)
+    ask_many(again, 2)
+    told(other, 7)
+    other.close()
+    state = open_router_state(tmp_path / name, scope="litellm/g")
+    record = state.read("thompson")
+    state.close()
+    assert record is not None
+    assert record["providers"]["one"]["alpha"] == 8.0
+
+
+# --- failures -----------------------------------------------------------------------------------
+
+
+def test_a_retry_goes_to_a_deployment_that_was_not_asked(servers: Any, attach: Attach) -> None:
+    """Though the strategy itself has not changed its mind: every request is answered."""
+    dead, alive = servers(faults=lambda *_: "503"), servers()
+    router, strategy = attach(
+        Noting, deployment("g", "dead", dead), deployment("g", "alive", alive), num_retries=1,
+        disable_cooldowns=True,
+    )  # fmt: skip
+    for answers in (ask_many(router, 4), ask_many(router, 4, concurrency=1, metadata={})):
+        assert not [answer for answer in answers if isinstance(answer, Exception)]
+    told(strategy, 16)
+    router.completion(model="g", messages=message("cat"))
+    told(strategy, 18)
+    assert counts(strategy) == {"dead": 9, "alive": 9}
+    assert not any("metadata" in request.body for request in alive.requests)
+
+
+def test_requests_that_share_their_metadata_are_told_apart(servers: Any, attach: Attach) -> None:
+    """Being the second one with a dictionary is no retry."""
+    one, two = servers(), servers()
+    router, strategy = attach(Noting, deployment("g", "a", one), deployment("g", "b", two))
+    ask_many(router, 3, concurrency=1, metadata={"user": "u"})
+    told(strategy, 3)
+    assert (asked(one), asked(two)) == (3, 0)
+
+
+def test_cooldowns_of_litellm_are_honoured(servers: Any, attach: Attach) -> None:
+    """A deployment in cooldown is not asked, whatever the strategy says; when all are, litellm's error comes."""
+    limited, free = servers(faults=lambda *_: "429"), servers()
+    router, strategy = attach(
+        Noting, deployment("g", "limited", limited), deployment("g", "free", free), cooldown_time=60
+    )
+    assert isinstance(ask_many(router, 1)[0], litellm.RateLimitError)
+    told(strategy, 1)
+    assert policy(strategy).told[0].rate_limited
+    ask_many(router, 20)
+    for number in range(5):
+        router.completion(model="g", messages=message(f"cat {number}"))
+    told(strategy, 26)
+    assert asked(limited) == 1
+    router.cooldown_cache.add_deployment_to_cooldown(
+        model_id="free", original_exception=ValueError("down"), exception_status=500, cooldown_time=60
+    )
+    (failed,) = ask_many(router, 1)
+    assert "No deployments available" in str(failed)
+    with pytest.raises(ValueError, match="No deployments available"):
+        router.completion(model="g", messages=message("cat"))
+    told(strategy, 26)
+
+
+def test_a_dead_server_is_left_out_and_taken_back_when_it_lives_again(servers: Any, attach: Attach) -> None:
+    """EMA alone would leave it out for ever: one request finds out, after the time that is set."""
+    now = [0.0]
+    down = threading.Event()
+    best, other = servers(faults=lambda *_: "503" if down.is_set() else None), servers(latency=0.1)
+    router, strategy = attach(
+        lambda ids: EMARouter(ids, alpha=1.0, reorder_interval=1),
+        deployment("g", "best", best),
+        deployment("g", "other", other),
+        strategy={"retry_seconds": 30.0, "clock": lambda: now[0]},
+        num_retries=1,
+        disable_cooldowns=True,
+    )
+    ask_many(router, 2)
+    down.set()
+    ask_many(router, 1)
+    told(strategy, 4)
+    ask_many(router, 2)
+    told(strategy, 6)
+    assert (asked(best), asked(other)) == (3, 3)
+    now[0] = 31.0
+    ask_many(router, 3)  # once again, in vain
+    told(strategy, 10)
+    assert (asked(best), asked(other)) == (4, 6)
+    down.clear()
+    now[0] = 62.0
+    ask_many(router, 1)
+    told(strategy, 11)
+    ask_many(router, 3)
+    told(strategy, 14)
+    assert (asked(best), asked(other)) == (8, 6)
+
+
+def test_the_first_answer_after_an_outage_is_marked(servers: Any, attach: Attach) -> None:
+    """And no other one; a failure that is followed by an answer at once is no outage."""
+    now, faults = [0.0], {0: "503", 2: "503"}
+    server = servers(faults=lambda number, _: faults.get(number))
+    router, strategy = attach(
+        Noting, deployment("g", "one", server), disable_cooldowns=True,
+        strategy={"retry_seconds": 5.0, "clock": lambda: now[0]},
+    )  # fmt: skip
+    ask_many(router, 3, concurrency=1)
+    now[0] = 6.0
+    ask_many(router, 2, concurrency=1)
+    told(strategy, 5)
+    seen = [(observation.success, observation.recovered) for observation in policy(strategy).told]
+    assert seen == [(False, False), (True, False), (False, False), (True, True), (True, False)]
+
+
+@pytest.mark.parametrize(("status", "failures"), [("400", 0), ("422", 0), ("401", 1), ("404", 1), ("500", 1)])
+def test_a_request_that_is_at_fault_itself_is_not_held_against_anybody(
+    servers: Any, attach: Attach, status: str, failures: int
+) -> None:
+    """Only what is about the deployment is."""
+    router, strategy = attach(Noting, deployment("g", "one", servers(faults=lambda *_: status)))
+    assert isinstance(ask_many(router, 1)[0], Exception)
+    told(strategy, failures)
+    with pytest.raises(Exception, match=r"."):
+        router.completion(model="g", messages=message("cat"))
+    assert len(policy(strategy).told) <= 2 * failures
+
+
+def test_answers_out_of_the_cache_teach_nothing(servers: Any, attach: Attach) -> None:
+    """Nobody was asked."""
+    router, strategy = attach(Noting, deployment("g", "one", servers()))
+    ask_many(router, 1)
+    told(strategy, 1)
+    now = datetime.now(tz=UTC)
+    call = {"litellm_params": {"model_info": {"id": "one"}}, "cache_hit": True}
+    strategy.log_success_event(call, None, now, now)
+    asyncio.run(strategy.async_log_success_event(call, None, now, now))
+    told(strategy, 1)
+    strategy.log_success_event({**call, "cache_hit": False}, None, now, now - timedelta(seconds=5))
+    told(strategy, 2)
+    assert policy(strategy).told[-1].latency_seconds == 0.0  # the clock was set back
+
+
+def test_calls_of_others_teach_nothing(servers: Any, attach: Attach) -> None:
+    """Callbacks hear of every call in the process."""
+    server = servers()
+    router, strategy = attach(Noting, deployment("g", "one", server))
+    ask_many(router, 1)
+    litellm.completion(model="openai/m", api_base=server.api_base, api_key="x", messages=message("cat"))
+    told(strategy, 1)
+
+
+# --- who may be asked is litellm's business -------------------------------------------------------
+
+
+def test_an_alias_a_deployment_and_a_model_may_be_asked_for(servers: Any, attach: Attach) -> None:
+    """An alias uses the group's strategy; who asks for an id gets it; ``specific_deployment`` takes a model."""
+    one, two = servers(), servers()
+    router, strategy = attach(
+        Noting,
+        deployment("g", "first", one),
+        deployment("g", "second", two, model="openai/other"),
+        model_group_alias={"nickname": "g"},
+    )
+    ask_many(router, 2, group="nickname")
+    ask_many(router, 3, group="second")
+    told(strategy, 5)
+    assert counts(strategy) == {"first": 2, "second": 3}
+    assert list(strategy.standings()) == ["g"]
+    ask_many(router, 1, group="openai/other", specific_deployment=True)
+    told(strategy, 6)
+    assert asked(two) == 4
+
+
+@pytest.mark.parametrize("built_in", ["usage-based-routing", "latency-based-routing", "least-busy"])
+def test_the_routers_own_strategy_does_not_matter(servers: Any, attach: Attach, built_in: str) -> None:
+    """Ours takes its place, async and sync."""
+    one, two = servers(), servers()
+    router, strategy = attach(
+        Noting, deployment("g", "a", one), deployment("g", "b", two), routing_strategy=built_in
+    )
+    ask_many(router, 5)
+    for number in range(3):
+        router.completion(model="g", messages=message(f"cat {number}"))
+    told(strategy, 8)
+    assert (asked(one), asked(two)) == (8, 0)
+
+
+def test_order_and_tags_of_litellm_come_first(servers: Any, attach: Attach) -> None:
+    """The strategy chooses among those that are left."""
+    server = servers()
+    router, strategy = attach(
+        lambda ids: Noting(sorted(ids, reverse=True)),
+        deployment("g", "z", server, order=2),
+        deployment("g", "a", server, order=1),
+        deployment("h", "y", server, tags=["paid"]),
+        deployment("h", "b", server, tags=["free"]),
+        enable_tag_filtering=True,
+    )
+    ask_many(router, 2)
+    ask_many(router, 2, group="h", metadata={"tags": ["free"]})
+    told(strategy, 4, groups=("g", "h"))
+    assert counts(strategy) == {"z": 0, "a": 2}
+    assert counts(strategy, "h") == {"y": 0, "b": 2}
+
+
+def test_fallbacks_of_litellm_work(servers: Any, attach: Attach) -> None:
+    """To another group, with its own strategy."""
+    dead, alive = servers(faults=lambda *_: "500"), servers()
+    router, strategy = attach(
+        Noting, deployment("g", "dead", dead), deployment("h", "alive", alive), fallbacks=[{"g": ["h"]}]
+    )
+    (answer,) = ask_many(router, 1)
+    assert answer.choices[0].message.content == '{"category": "cat"}'
+    told(strategy, 2, groups=("g", "h"))
+    assert (counts(strategy), counts(strategy, "h")) == ({"dead": 1}, {"alive": 1})
+
+
+def test_a_group_may_grow_and_shrink(servers: Any, attach: Attach) -> None:
+    """What was learnt of those that stay is kept."""
+    server = servers()
+    router, strategy = attach(
+        lambda ids: ThompsonRouter(ids, rng=0), deployment("g", "a", server), deployment("g", "b", server)
+    )
+    ask_many(router, 10)
+    told(strategy, 10)
+    before = counts(strategy)
+    router.add_deployment(litellm.Deployment(**deployment("g", "c", server)))
+    router.delete_deployment("b")
+    ask_many(router, 5)
+    told(strategy, 5 + before["a"])
+    found = counts(strategy)
+    assert set(found) == {"a", "c"}
+    assert found["a"] >= before["a"]
+
+
+def test_what_failed_is_not_forgotten_when_a_group_grows(servers: Any, attach: Attach) -> None:
+    """It is tried again when it is time, and then it has recovered."""
+    now, faults = [0.0], {0: "503"}
+    server, other = servers(faults=lambda number, _: faults.get(number)), servers()
+    router, strategy = attach(
+        Noting, deployment("g", "a", server), disable_cooldowns=True,
+        strategy={"retry_seconds": 5.0, "clock": lambda: now[0]},
+    )  # fmt: skip
+    ask_many(router, 1)
+    told(strategy, 1)
+    router.add_deployment(litellm.Deployment(**deployment("g", "b", other)))
+    router.get_available_deployment("g", messages=message("cat"))
+    now[0] = 6.0
+    ask_many(router, 1)
+    strategy_now = policy(strategy)
+    until = time.monotonic() + SECONDS
+    while not strategy_now.told and time.monotonic() < until:
+        time.sleep(0.01)
+    assert [(one.provider, one.recovered) for one in strategy_now.told] == [("a", True)]
+
+
+# --- coming and going ----------------------------------------------------------------------------
+
+
+def test_closing_gives_the_router_its_own_selection_back(servers: Any, attach: Attach) -> None:
+    """No callback of ours stays behind, nothing more is learnt."""
+    server = servers()
+    router, strategy = attach(Noting, deployment("g", "one", server))
+    ask_many(router, 1)
+    told(strategy, 1)
+    noting = policy(strategy)
+    strategy.close()
+    strategy.close()
+    for callbacks in (litellm.callbacks, litellm.success_callback, litellm.failure_callback):
+        assert strategy not in callbacks
+    for callbacks in (litellm._async_success_callback, litellm._async_failure_callback):
+        assert strategy not in callbacks
+    assert "async_get_available_deployment" not in vars(router)
+    ask_many(router, 2)
+    router.completion(model="g", messages=message("cat"))
+    assert asked(server) == 4
+    assert len(noting.told) == 1
+    assert strategy.standings() == {}
+
+
+def test_two_routers_have_a_strategy_each(servers: Any, attach: Attach) -> None:
+    """Loggers of one class are the same one to litellm; ours are told apart."""
+    first, one = attach(Noting, deployment("g", "one", servers()))
+    second, two = attach(Noting, deployment("g", "two", servers()))
+    ask_many(first, 3)
+    ask_many(second, 2)
+    told(one, 3)
+    told(two, 2)
+
+
+def test_a_strategy_can_move_to_another_router(servers: Any, attach: Attach) -> None:
+    """With what it has learnt; attaching twice changes nothing."""
+    server = servers()
+    first, strategy = attach(Noting, deployment("g", "one", server))
+    ask_many(first, 1)
+    told(strategy, 1)
+    strategy.attach(first)
+    second = litellm.Router(model_list=[deployment("g", "one", server)], num_retries=0)
+    strategy.attach(second)
+    assert "async_get_available_deployment" not in vars(first)
+    ask_many(second, 1)
+    told(strategy, 2)
+    second.discard()
+
+
+def test_the_proxy_attaches_its_router_with_the_first_request(
+    servers: Any, attach: Attach, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A strategy named as a callback finds the router that the proxy has made meanwhile."""
+    router, other = attach(Noting, deployment("g", "one", servers()))
+    other.close()
+    strategy = LiteLLMRoutingStrategy(Noting)
+    proxy = types.ModuleType("litellm.proxy.proxy_server")
+    monkeypatch.setitem(sys.modules, "litellm.proxy.proxy_server", proxy)
+    data = {"model": "g"}
+    for value in (None, router, router):
+        proxy.llm_router = value  # type: ignore[attr-defined]
+        assert asyncio.run(strategy.async_pre_call_hook(None, None, data, "completion")) is data
+    assert "async_pre_call_hook" in vars(LiteLLMRoutingStrategy)  # which is where the proxy looks for it
+    ask_many(router, 2)
+    told(strategy, 2)
+    strategy.close()
+
+
+def test_a_strategy_without_a_router_says_so() -> None:
+    """Instead of failing somewhere inside."""
+    with pytest.raises(ConfigurationError, match=r"call attach\(router\)"):
+        LiteLLMRoutingStrategy(Noting).get_available_deployment("g")
+    with pytest.raises(ConfigurationError, match=r"Expected a litellm\.Router, got object without"):
+        LiteLLMRoutingStrategy(Noting).attach(object())
+    for seconds in (0.0, float("nan"), float("inf")):
+        with pytest.raises(ConfigurationError, match="retry_seconds"):
+            LiteLLMRoutingStrategy(Noting, retry_seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("messages", "given", "text"),
+    [
+        ([{"role": "user", "content": "first"}, {"role": "user", "content": "last"}], None, "last"),
+        ([{"role": "user", "content": "asked"}, {"role": "assistant", "content": "said"}], None, "asked"),
+        ([{"role": "user", "content": [{"text": "a"}, {"image_url": "x"}, "b"]}], None, "a\nb"),
+        (None, "input", "input"),
+        (None, ["one", "two"], "one\ntwo"),
+        (None, [1, 2], None),
+        ([{"role": "system", "content": "only"}], None, None),
+        ([{"role": "user", "content": " "}], None, None),
+        ([{"role": "user", "content": "redacted-by-litellm"}], None, None),
+        ([{"role": "user"}], None, None),
+        ("text", None, None),
+    ],
+)
+def test_the_text_of_a_request(messages: object, given: object, text: str | None) -> None:
+    """The user's last message, or the input; nothing where there is none or litellm hides it."""
+    assert text_of(messages, given) == text
+
+
+def test_the_package_does_not_load_litellm() -> None:
+    """Only the module of that name does."""
+    code = "import sys, calibrant.adapters; assert 'litellm' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)  # noqa: S603

@@ -1,0 +1,188 @@
+"""The picture of regret against requests shows every strategy at its place, and loads nothing."""
+
+from __future__ import annotations
+
+import math
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from calibrant.core import ConfigurationError, Interval, StateError
+from calibrant.reports import (
+    RegretCurve,
+    RewardEstimate,
+    SimulationChart,
+    regret_chart,
+    reward_chart,
+    write_simulation,
+)
+
+if TYPE_CHECKING:
+    from conftest import Browser
+
+EVIL = "</title><script>window.hit = 1</script>"
+
+
+def curve(name: str, slope: float, count: int = 1000) -> RegretCurve:
+    """Return regret that grows evenly, in a band of a tenth of it."""
+    mean = slope * np.arange(1.0, count + 1.0)
+    return RegretCurve(name=name, mean=mean, lower=0.9 * mean, upper=1.1 * mean)
+
+
+def parsed(chart: SimulationChart) -> ET.Element:
+    """Return the drawing, which is well-formed."""
+    return ET.fromstring(chart.drawing)  # noqa: S314  (our own)
+
+
+def shapes(svg: ET.Element, kind: str) -> list[list[tuple[float, float]]]:
+    """Return the points of lines or bands."""
+    return [
+        [(float(x), float(y)) for x, y in (point.split(",") for point in one.attrib["points"].split())]
+        for one in svg.iter()
+        if one.tag in {"polyline", "polygon"} and one.attrib["class"].split()[0] == kind
+    ]
+
+
+def test_more_regret_is_higher_and_later_requests_are_further_right() -> None:
+    """Lines begin at the first request and end at the last, inside their bands, in colours of their own."""
+    svg = parsed(regret_chart("r", [curve("low", 0.1), curve("high", 0.5)]))
+    low, high = shapes(svg, "line")
+    assert low[0][0] == high[0][0] < low[-1][0] == high[-1][0]
+    assert low[-1][1] > high[-1][1]  # upside down: 0 is at the top
+    assert [x for x, _ in low] == sorted(x for x, _ in low)
+    for line, band in zip((low, high), shapes(svg, "band"), strict=True):
+        ends = [y for x, y in band if x == line[-1][0]]
+        assert min(ends) < line[-1][1] < max(ends)
+    colours = [one.attrib["class"] for one in svg.iter() if "line c" in one.attrib.get("class", "")]
+    assert colours == ["line c0", "line c1"]
+
+
+def test_heights_are_to_scale() -> None:
+    """A curve of twice the regret is twice as high above the axis."""
+    svg = parsed(regret_chart("r", [curve("one", 0.2), curve("two", 0.4)]))
+    one, two = (line[-1][1] for line in shapes(svg, "line"))
+    (axis,) = (line for line in svg.iter() if line.attrib.get("class") == "axis")
+    bottom = float(axis.attrib["y1"])
+    assert (bottom - two) / (bottom - one) == pytest.approx(2.0, abs=0.02)
+
+
+def test_long_curves_are_thinned_and_keep_their_last_request() -> None:
+    """The page stays small."""
+    (line,) = shapes(parsed(regret_chart("r", [curve("long", 0.1, count=20_000)])), "line")
+    assert len(line) <= 200
+    (short,) = shapes(parsed(regret_chart("r", [curve("short", 0.1, count=20)])), "line")
+    assert line[-1] == short[-1]
+
+
+def test_changes_are_marked_at_their_request() -> None:
+    """Only those within the run."""
+    chart = regret_chart("r", [curve("a", 0.1)], changes=[500, 4000])
+    marks = [line for line in parsed(chart).iter() if line.attrib.get("class") == "ideal"]
+    assert len(marks) == 1
+    (line,) = shapes(parsed(chart), "line")
+    middle = (line[0][0] + line[-1][0]) / 2
+    assert float(marks[0].attrib["x1"]) == pytest.approx(middle, abs=1.0)
+    assert "Upright line" in chart.note
+    assert "Upright line" not in regret_chart("r", [curve("a", 0.1)], changes=[1000]).note
+
+
+@pytest.mark.parametrize(
+    ("mean", "lower", "upper"),
+    [([0.0], [0.0], [0.0]), ([0.0] * 5, [0.0] * 5, [0.0] * 5), ([-3.0, -5.0], [-6.0, -9.0], [1.0, 2.0])],
+)
+def test_flat_negative_and_single_curves_are_drawn_too(
+    mean: list[float], lower: list[float], upper: list[float]
+) -> None:
+    """Regret against a recorded best provider may be negative."""
+    one = RegretCurve(name="a", mean=np.array(mean), lower=np.array(lower), upper=np.array(upper))
+    svg = parsed(regret_chart("r", [one]))
+    for kind in ("line", "band"):
+        for x, y in shapes(svg, kind)[0]:
+            assert 0.0 <= x <= 460.0
+            assert 0.0 <= y <= 320.0
+
+
+def test_curves_that_do_not_fit_are_refused() -> None:
+    """None, empty ones, and those of different lengths."""
+    for curves in ([], [curve("a", 0.1, count=0)], [curve("a", 0.1), curve("b", 0.1, count=7)]):
+        with pytest.raises(ConfigurationError, match="Expected curves of one length"):
+            regret_chart("r", curves)
+    with pytest.raises(ConfigurationError, match="at least one estimate"):
+        reward_chart("r", [])
+
+
+def test_rewards_lie_at_their_place() -> None:
+    """With their intervals, unless there are none; the first one on top."""
+    known = RewardEstimate(name="a", reward=Interval(lower=0.5, upper=0.7, level=0.95, estimate=0.6))
+    alone = RewardEstimate(
+        name="b", reward=Interval(lower=-math.inf, upper=math.inf, level=0.95, estimate=0.9)
+    )
+    svg = parsed(reward_chart("r", [known, alone]))
+    first, second = ((float(c.attrib["cx"]), float(c.attrib["cy"])) for c in svg.iter("circle"))
+    assert first[0] < second[0]
+    assert first[1] < second[1]
+    (whisker,) = (line for line in svg.iter() if line.attrib.get("class") == "whisker")
+    assert float(whisker.attrib["x1"]) < first[0] < float(whisker.attrib["x2"])
+
+
+def write(path: Path, names: tuple[str, ...] = ("thompson", "ema")) -> Path:
+    """Write a page."""
+    return write_simulation(
+        path,
+        title=f"Drift {EVIL}",
+        statements=["Lowest regret: it & that."],
+        chart=regret_chart("r", [curve(name, 0.1 * (place + 1)) for place, name in enumerate(names)], [300]),
+        table=[["strategy", "regret", "to <b>a</b>"], *([name, "1.0", "10"] for name in names)],
+        settings=[("source", "scenario.toml")],
+    )
+
+
+def test_the_page_escapes_what_it_is_given(tmp_path: Path) -> None:
+    """Names may hold anything."""
+    text = write(tmp_path / "page.html", ("thompson", f"ema {EVIL}", "\ud800")).read_text()
+    assert "<script" not in text
+    assert text.count("&lt;script&gt;") >= 4
+    assert "to &lt;b&gt;a&lt;/b&gt;" in text
+    assert "default-src &#39;none&#39;" in text or "default-src 'none'" in text
+    assert not re.search(r"(?:src|href)=", text)
+
+
+def test_a_page_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    """It names the file and the option."""
+    with pytest.raises(StateError, match=r"none/page\.html: cannot be written .* --out"):
+        write(tmp_path / "none" / "page.html")
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1280])
+def test_it_is_readable_in_light_and_dark_on_any_window(
+    browser: Browser, tmp_path: Path, scheme: str, width: int
+) -> None:
+    """Lines of all colours stand out at 3 to 1, and nothing but tables scrolls sideways."""
+    page = write(tmp_path / "page.html", tuple("abcdefgh"))
+    browser.emulate(scheme=scheme, width=width)
+    browser.open(page)
+    contrast = browser.run(
+        """(() => {
+            const light = (text) => text.match(/[\\d.]+/g).slice(0, 3).map((part) => part / 255)
+                .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4))
+                .reduce((sum, part, place) => sum + part * [0.2126, 0.7152, 0.0722][place], 0);
+            const ratio = (a, b) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+            const card = light(getComputedStyle(document.querySelector("figure")).backgroundColor);
+            return Array.from(document.querySelectorAll("figure > .chart .line"),
+                (line) => ratio(light(getComputedStyle(line).stroke), card));
+        })()"""
+    )
+    assert len(contrast) == 8
+    assert min(contrast) >= 3.0
+    assert browser.run("document.querySelectorAll('.legend li').length") == 8
+    assert browser.run("document.documentElement.scrollWidth <= window.innerWidth")
+    asked = [event["request"]["url"] for event in browser.happened("Network.requestWillBeSent")]
+    assert asked == [page.resolve().as_uri()]
+    assert browser.happened("Log.entryAdded", "Runtime.exceptionThrown") == []
+    browser.emulate()
