@@ -94,7 +94,7 @@ def test_changes_happen_in_the_order_of_their_requests() -> None:
         providers=providers((0.9, 0.1)),
         changes=[
             Change(at=60, provider="a", success=(0.2, 0.8)),
-            Change(at=30, provider="a", success=0.5),
+            Change(at=30.0, provider="a", success=0.5),  # type: ignore[arg-type]
             Change(at=90, provider="a", quality=0.0),
         ],
         dim=3,

@@ -195,6 +195,11 @@ class TestCounts:
             {"providers": {"s": dict.fromkeys(("observations", *TIERS, "untriaged", "larger_window"), -1)}},
             {
                 "providers": {
+                    "s": {**dict.fromkeys((*TIERS, "untriaged", "larger_window"), -1), "observations": 3}
+                }
+            },
+            {
+                "providers": {
                     "s": dict.fromkeys(("observations", *TIERS, "untriaged", "larger_window"), float("nan"))
                 }
             },

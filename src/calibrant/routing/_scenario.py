@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core import ConfigurationError
-from calibrant.routing._checks import check_known, check_providers, check_real, check_whole, is_number
+from calibrant.routing._checks import check_providers, check_real, check_whole, is_number
 from calibrant.routing._recording import Recording
 
 __all__ = ["Change", "Scenario", "SimulatedProvider"]
@@ -102,8 +102,11 @@ class Scenario:
         object.__setattr__(self, "dim", check_whole("dim", self.dim, low=1))
         check_real("noise", self.noise)
         for change in self.changes:
-            check_known("changes", [change.provider], names)
-            check_whole(f"the request at which {change.provider!r} changes", change.at, low=0)
+            check_whole("the request of a change", change.at, low=0)
+            if change.provider not in names:
+                raise ConfigurationError(
+                    f"Expected a change of one of {', '.join(names)}, got {change.provider!r:.80} at {change.at!r}."
+                )
         for provider in self.providers:
             _check_numbers(provider.name, provider)
         for change in self.changes:
@@ -154,7 +157,8 @@ class Scenario:
         for change in sorted(self.changes, key=lambda change: change.at):
             value = getattr(change, name)
             if value is not None:
-                course[change.at :, names.index(change.provider)] = _by_kind(value, kind)[change.at :]
+                rows = slice(int(change.at), None)
+                course[rows, names.index(change.provider)] = _by_kind(value, kind)[rows]
         return course
 
     def _contexts(self, kind: NDArray[np.int64], rng: np.random.Generator) -> Array:
