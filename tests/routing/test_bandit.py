@@ -344,7 +344,16 @@ class TestBadInput:
 
     @pytest.mark.parametrize(
         "context",
-        [[1.0], [[1.0, 2.0]], 3.0, [np.nan, 1.0], [1.0, np.inf], ["a", "b"], [[1.0], [1.0, 2.0]]],
+        [
+            [1.0],
+            [[1.0, 2.0]],
+            3.0,
+            [np.nan, 1.0],
+            [1.0, np.inf],
+            ["a", "b"],
+            [[1.0], [1.0, 2.0]],
+            [10**400, 1],
+        ],
         ids=str,
     )
     def test_embeddings_of_the_wrong_size_or_not_finite(self, context: Any) -> None:

@@ -219,7 +219,7 @@ class BanditRouter(NamedRouter):
             return None
         try:
             vector = np.asarray(embedding, dtype=np.float64)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise ConfigurationError(f"Expected an embedding of numbers, got {embedding!r:.80}.") from error
         if vector.size == 0:
             return None
