@@ -60,7 +60,7 @@ def test_a_provider_that_was_never_asked_keeps_its_start_everywhere() -> None:
 
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 1.0])
 def test_averages_weigh_what_came_by_its_age(alpha: float) -> None:
-    """The newest by alpha, every older one by (1 - alpha) times less, the start by what is left."""
+    """The newest by alpha, every older one by (1 - alpha) times less, the start (of latency: the first) by the rest."""
     rng = np.random.default_rng(1)
     seconds, penalties = rng.uniform(0, 3, 40), rng.uniform(0, 1, 40)
     router = EMARouter(NAMES, alpha=alpha)
@@ -69,7 +69,7 @@ def test_averages_weigh_what_came_by_its_age(alpha: float) -> None:
     weights = alpha * (1 - alpha) ** np.arange(40)[::-1]
     rest = (1 - alpha) ** 40
     found = values(router, "b")
-    latency, penalty = weights @ seconds + rest * 0.5, weights @ penalties
+    latency, penalty = weights[1:] @ seconds[1:] + (weights[0] + rest) * seconds[0], weights @ penalties
     assert found["latency_seconds"] == pytest.approx(latency)
     assert found["penalty"] == pytest.approx(penalty)
     assert found["success"] == pytest.approx(1.0)
@@ -83,6 +83,16 @@ def test_failures_and_rate_limits_lower_the_average_of_success_alike(limited: bo
     for _ in range(3):
         router.record(seen("a", success=False, rate_limited=limited))
     assert values(router, "a")["success"] == pytest.approx(0.9**3)
+
+
+def test_the_first_latency_stands_for_itself() -> None:
+    """One call shows that a provider is fast, or slow; after a failure the guess of half a second stays in."""
+    router = EMARouter(NAMES)
+    router.record(seen("a", seconds=0.02))
+    assert values(router, "a")["latency_seconds"] == 0.02
+    router.record(seen("b", success=False, seconds=0.02))
+    router.record(seen("b", seconds=0.02))
+    assert values(router, "b")["latency_seconds"] == pytest.approx(0.9 * 0.5 + 0.1 * 0.02)
 
 
 def test_failing_fast_is_not_being_fast_but_failing_slowly_is_being_slow() -> None:

@@ -24,8 +24,9 @@ class EMARouter(CountingRouter):
 
     Every average ``x`` takes in a value ``v`` as ``alpha v + (1 - alpha) x``. A provider's score is the average
     of its success, minus that of its latency over 10 seconds, minus that of its penalties; averages begin at 1,
-    half a second and 0, so that a provider that was never asked scores 0.95. Providers are sorted by score, equal
-    ones as they were declared.
+    half a second and 0, so that a provider that was never asked scores 0.95. The half second is a guess: where the
+    very first call succeeds, its latency takes the guess's place. Providers are sorted by score, equal ones as
+    they were declared.
 
     Rate limits are failures. A call that failed raises the average of the latency where it took longer, as a
     timeout does, and never lowers it: failing fast is not being fast. The first answer after an outage
@@ -84,7 +85,9 @@ class EMARouter(CountingRouter):
             self._latency[number] = min(self._latency[number], _START["latency_seconds"])
         self._success[number] = (alpha if done else 0.0) + keep * self._success[number]
         self._penalty[number] = alpha * observation.penalty + keep * self._penalty[number]
-        if done or seconds > self._latency[number]:
+        if done and self._counts[number] == 1:
+            self._latency[number] = seconds
+        elif done or seconds > self._latency[number]:
             self._latency[number] = alpha * seconds + keep * self._latency[number]
         self._unsorted += 1
         if self._unsorted == self._interval:
