@@ -220,6 +220,18 @@ class TestConcurrency:
         asyncio.run(self.together(client, 5))
         assert [seen.latency_seconds for seen in router.seen] == [1.0] * 5
 
+    @pytest.mark.parametrize(("own", "most"), [({}, 2), ({"concurrency": 3}, 3)])
+    def test_a_client_that_computes_itself_gets_no_more_than_it_computes(
+        self, scripted: Any, clock: Any, routed: Any, own: dict[str, int], most: int
+    ) -> None:
+        """The rest would queue inside it, and their waiting would be its latency; the user's word comes first."""
+        engine = scripted("a", clock=clock, seconds=1.0)
+        engine.n_parallel = 2
+        client, router = routed(Provider("a", engine, **own), clock=clock, kind="declared")
+        asyncio.run(self.together(client, 7))
+        assert engine.most_in_flight == most
+        assert max(seen.latency_seconds for seen in router.seen) <= most
+
     def test_who_waited_for_a_provider_that_fails_meanwhile_goes_elsewhere(
         self, scripted: Any, clock: Any, routed: Any
     ) -> None:

@@ -192,12 +192,12 @@ class TestPuttingItTogether:
         with pytest.raises(ConfigurationError, match="a router of the providers a, b, got one of"):
             RoutedClient(providers, router=FixedRouter(names))
 
-    def test_providers_must_have_one_space(self, scripted: Any, routed: Any) -> None:
-        """Confidence would mean something else from row to row; a client's own claim can be corrected."""
+    def test_its_space_is_that_of_all_providers(self, scripted: Any, routed: Any) -> None:
+        """Or mixed; a client's own claim can be corrected."""
         raw = scripted()
         raw.space = LogprobSpace.RAW
-        with pytest.raises(ConfigurationError, match=r"a \(masked\), b \(raw\)"):
-            routed(scripted(), raw)
+        client, _ = routed(scripted(), raw)
+        assert client.space is LogprobSpace.MIXED
         client, _ = routed(scripted(), Provider("b", raw, space="masked"))
         assert client.space is LogprobSpace.MASKED
         client, _ = routed(raw)

@@ -12,6 +12,7 @@ from typing import Any
 from calibrant.core import Client, Completion, CompletionRequest, DataError, Message, ProviderError, Usage
 from calibrant.inference._calls import in_time
 from calibrant.inference.routed._health import Breaker
+from calibrant.inference.routed._provider import priced
 from calibrant.logprobs import read_completion
 
 __all__ = ["Helper", "HelperStats"]
@@ -57,15 +58,24 @@ class Helper:
         How long it may take.
     clock : function, default time.monotonic
         Returns seconds.
+    cost : float, optional
+        US dollars a call costs where its reply carries no price.
     """
 
     def __init__(
-        self, client: Client, *, role: str, seconds: float, clock: Callable[[], float] = time.monotonic
+        self,
+        client: Client,
+        *,
+        role: str,
+        seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+        cost: float | None = None,
     ) -> None:
         self.client = client
         self._role = role
         self._seconds = seconds
         self._breaker = Breaker(clock=clock)
+        self._cost = cost
         self._lock = threading.Lock()
         self._calls = self._failures = self._unusable = 0
         self._usage = Usage()
@@ -90,10 +100,11 @@ class Helper:
             self._breaker.released(turn)
             raise
         self._breaker.succeeded(turn)
+        usage = priced(completion.usage, self._cost)
         with self._lock:
             self._calls += 1
-            self._usage += completion.usage
-        paid.append(completion.usage)
+            self._usage += usage
+        paid.append(usage)
         return completion.text
 
     def useless(self, reply: str) -> None:
