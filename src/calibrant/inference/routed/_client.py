@@ -359,6 +359,8 @@ class RoutedClient:
             raise ConfigurationError(
                 f"Expected the router to order {', '.join(self._members)}, got {error.args[0]!r:.80}."
             ) from None
+        if not members:
+            raise ConfigurationError(f"Expected the router to order {', '.join(self._members)}, got none.")
         return sorted(members, key=lambda member: not _fits(member.provider, routing))  # stable
 
     def _learn(self, observation: Observation) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from calibrant.core import Client, Completion, CompletionRequest, DataError, Message, ProviderError, Usage
+from calibrant.core import CalibrantError, Client, CompletionRequest, Message, ProviderError, Usage
 from calibrant.inference._calls import in_time
 from calibrant.inference.routed._health import Breaker
 from calibrant.inference.routed._provider import priced
@@ -91,8 +91,10 @@ class Helper:
         request = CompletionRequest(messages=messages, response_format=response_format, top_logprobs=0)
         try:
             response = await in_time(lambda: self.client.complete(request), self._seconds, self.client.name)
-            completion = _read(response, self.client.name)
-        except ProviderError as error:
+            completion = read_completion(response)
+        except CalibrantError as error:  # a schema that the model cannot obey is no reason to fail either
+            if not isinstance(error, ProviderError):
+                error = ProviderError(str(error), provider=self.client.name)
             self._breaker.failed(turn, error)
             self._failed(error)
             return None
@@ -138,10 +140,3 @@ class Helper:
                 what,
                 detail,
             )
-
-
-def _read(response: object, name: str) -> Completion:
-    try:
-        return read_completion(response)
-    except DataError as error:
-        raise ProviderError(f"broken response: {error}", provider=name, retryable=True) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -159,7 +160,9 @@ class Member:
         if turn is not None:
             return self._placed(epoch, turn)
         if self._gate is not None and epoch is not None:
-            self._gate.leave(epoch)
+            self._gate.leave(
+                epoch, asyncio.CancelledError()
+            )  # no call, so no sign that more would be welcome
         return None
 
     def _placed(self, epoch: int | None, turn: Turn) -> Place:
@@ -232,9 +235,8 @@ class Member:
 
     def _completed(self, completion: Completion) -> Completion:
         """Return an answer with what the provider's declaration adds."""
-        usage, space = priced(completion.usage, self.provider.cost), self.provider.logprob_space
-        if not self._mixed or space is LogprobSpace.MIXED:
-            space = completion.space
+        usage, own = priced(completion.usage, self.provider.cost), self.provider.logprob_space
+        space = own if self._mixed and own is not LogprobSpace.MIXED else completion.space
         if usage is completion.usage and space is completion.space:
             return completion
         return replace(completion, usage=usage, space=space)

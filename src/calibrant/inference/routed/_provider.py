@@ -44,7 +44,7 @@ class Provider:
     client: Client
     _: KW_ONLY
     concurrency: int | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may hold a key
     cost: float | None = None
     context_window: int | None = None
     space: LogprobSpace | str | None = None
