@@ -201,6 +201,31 @@ def test_a_model_that_never_sends_log_probabilities_is_known_by_name(routed: Any
     ]
 
 
+def test_a_model_is_not_judged_by_the_silence_of_another(routed: Any) -> None:
+    """Each is given a second chance within a row, once."""
+
+    def silent(name: str) -> FakeClient:
+        return FakeClient(
+            LABELS, lambda _text: fake_response("cat", top_logprobs=0) | {"model": name}, name=name
+        )
+
+    client, router = routed(silent("s"), silent("t"))
+    orders = iter([["a", "b"], ["b", "a"], ["a", "b"], ["b", "a"], ["b", "a"], ["a", "b"], ["b", "a"]])
+    router.order = lambda _request=None: next(orders)
+    retry = RetryPolicy(attempts=5, initial_seconds=0.0)
+    found = classifier(client, retry=retry).classify_many(TEXTS[:4])
+    assert [row.attempts for row in found] == [3, 2, 1, 1]
+
+
+def test_an_answer_that_does_not_say_what_its_own_are_has_no_distribution(by_turns: Any) -> None:
+    """Such as one to a request with tools: a guess might mislead."""
+    client, *_ = by_turns()
+    found = classifier(client, options={"tools": [{"type": "function"}]}).classify_many(TEXTS)
+    assert [row.label for row in found][:2] == ["cat", "cat"]
+    assert [row.attempts for row in found] == [1] * 20
+    assert spaces(found) == [None] * 20
+
+
 def answers(client: RoutedClient, **options: Any) -> Any:
     """Return what a client answers to one question."""
     messages = ({"role": "user", "content": "a purr"},)

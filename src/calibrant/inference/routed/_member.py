@@ -160,9 +160,8 @@ class Member:
         if turn is not None:
             return self._placed(epoch, turn)
         if self._gate is not None and epoch is not None:
-            self._gate.leave(
-                epoch, asyncio.CancelledError()
-            )  # no call, so no sign that more would be welcome
+            # There was no call, so no sign that the provider would welcome more of them.
+            self._gate.leave(epoch, asyncio.CancelledError())
         return None
 
     def _placed(self, epoch: int | None, turn: Turn) -> Place:
