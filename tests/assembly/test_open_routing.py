@@ -59,6 +59,7 @@ class Providers(dict[str, list[FakeClient]]):
         super().__init__()
         self.broken: set[str] = set()
         self.missing: set[str] = set()
+        self.slow: set[str] = set()
         self.settings: list[tuple[str, Mapping[str, Any]]] = []
 
     def open(self, name: str, **given: Any) -> Client:
@@ -66,7 +67,8 @@ class Providers(dict[str, list[FakeClient]]):
         if name in self.missing:
             raise ConfigurationError(f"Expected a model that is there, got {name!r}.")
         self.settings.append((name, given))
-        fake = FakeClient(LABELS, self._answer(name), name=name)
+        latency = 30.0 if name in self.slow else 0.0
+        fake = FakeClient(LABELS, self._answer(name), name=name, latency=latency)
         self.setdefault(name, []).append(fake)
         return fake
 
@@ -522,10 +524,10 @@ def test_cooldown_and_patience_arrive(open_task: OpenTask, providers: Providers)
     assert 100 < client.stats()["first"].cooling_seconds <= 200
 
 
-def test_providers_of_two_kinds_are_refused(
+def test_a_client_that_cannot_be_put_together_leaves_nothing_open(
     providers: Providers, embedders: list[Texts], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One confidence cannot be read two ways; neither providers nor embedder nor state stay open."""
+    """Neither providers nor embedder nor state."""
     closed: list[str] = []
 
     class Shared(SharedRouter):
@@ -533,35 +535,63 @@ def test_providers_of_two_kinds_are_refused(
             closed.append(self.strategy)
             super().close()
 
+    def refuse(*_: object, **__: object) -> None:
+        raise ConfigurationError("does not fit")
+
     monkeypatch.setattr(_routing, "SharedRouter", Shared)
-    mixed = [{"name": "first", "space": "raw"}, {"name": "second", "space": "masked"}]
-    with pytest.raises(ConfigurationError, match=r"of one space, got first \(raw\), second \(masked\)"):
-        open_routed_client(settings(routing="bandit", providers=mixed), task_name="t")
+    monkeypatch.setattr(_routing, "RoutedClient", refuse)
+    with pytest.raises(ConfigurationError, match="does not fit"):
+        open_routed_client(settings(routing="bandit"), task_name="t")
     assert providers.all_closed
     assert [embedder.closed for embedder in embedders] == [True]
     assert closed == ["bandit"]
 
 
+def test_providers_of_two_spaces_are_read_each_as_its_own(open_task: OpenTask, providers: Providers) -> None:
+    """The embedded model beside a bought one."""
+    mixed = SECTION.replace('name = "first"\n', 'name = "first"\nspace = "raw"\n')
+    classifier = open_task(f"[routing]\nallowed_failures = 1\n{mixed}")
+    assert classifier.client.space == "mixed"
+    own = classifier.classify("meow").distribution
+    providers.broken.add("first")
+    other = classifier.classify("meow").distribution
+    assert own is not None
+    assert other is not None
+    assert (own.space, other.space) == ("raw", "masked")
+
+
+def test_a_provider_that_takes_too_long_gives_way(open_task: OpenTask, providers: Providers) -> None:
+    """The key call_seconds: the next one is asked, and the slow one has failed."""
+    providers.slow.add("first")
+    classifier = open_task(f"[routing]\ncall_seconds = 0.02\n{SECTION}")
+    assert classifier.classify("meow").label == "cat"
+    client = classifier.client
+    assert isinstance(client, RoutedClient)
+    assert client.stats()["first"].failures == 1
+
+
 def test_a_provider_that_is_known_to_mislead_is_refused(
     open_task: OpenTask, providers: Providers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As it is where it is asked alone."""
+    """As it is where it is asked alone, each in the space in which it is read."""
+    section = SECTION.replace('name = "first"\n', 'name = "first"\nspace = "raw"\n')
     checked: list[tuple[str, Any]] = []
 
-    def refuse(name: str, *, options: Mapping[str, Any], method: object) -> None:
+    def refuse(name: str, *, options: Mapping[str, Any], method: object, space: str) -> None:
         assert isinstance(method, Decoding)
+        assert space == ("raw" if name == "first" else "masked")
         checked.append((name, options))
         if name == "second":
             raise ConfigurationError("second: confidence would mislead.")
 
     monkeypatch.setattr(_open, "refuse_misleading", refuse)
     with pytest.raises(ConfigurationError, match="second: confidence would mislead"):
-        open_task(SECTION.replace('name = "first"\n', 'name = "first"\napi_base = "http://h/v1"\n'))
+        open_task(section.replace('name = "first"\n', 'name = "first"\napi_base = "http://h/v1"\n'))
     assert checked == [("first", {"api_base": "http://h/v1"}), ("second", {})]
     assert providers.all_closed
     checked.clear()
     with pytest.raises(ConfigurationError, match="second: confidence would mislead"):
-        open_task(SECTION + MEMBERS)
+        open_task(section + MEMBERS)
     assert [name for name, _ in checked] == ["first", "second"]
     assert providers.all_closed
 

@@ -209,7 +209,9 @@ def test_evaluate_names_judges_and_who_is_left_out(
     result = run("evaluate", task(keys), "--out", tmp_path / "out", "--no-cache", "--concurrency", "1")
     assert result.exit_code == 0, result.stderr
     (judge,) = [line for line in result.stdout.splitlines() if line.startswith("judge: ")]
-    assert re.fullmatch(r"judge: 12 calls, 0 failed, 12 replies of no use, [\d,]+ \+ \d+ tokens, -", judge)
+    assert re.fullmatch(
+        r"judge: 12 calls, 0 failed, 12 replies of no use, [\d,]+ \+ \d+ tokens, \$3\.0000", judge
+    )
     assert not servers[0].requests
     keys = "allowed_failures = 1\ncooldown_seconds = 100"
     result = run("evaluate", task(keys), "--out", tmp_path / "two", "--no-cache", "--concurrency", "1")

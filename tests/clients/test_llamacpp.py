@@ -120,6 +120,7 @@ class TestRequest:
         assert isinstance(client, Client)
         assert (client.name, client.space) == ("mine", LogprobSpace.RAW)
         assert LlamaCppClient(path).name == f"llamacpp:{path}"
+        assert (client.n_parallel, LlamaCppClient(path, n_parallel=3).n_parallel) == (1, 3)
 
     def test_an_enum_is_decoded_from_the_label_on(self, server: Any, path: Any) -> None:
         """The JSON before the label is the beginning of the answer, the rest a grammar."""

@@ -55,6 +55,7 @@ bandit_state_path = "/b.json"
 thompson_decay = 0.9
 cooldown_seconds = 1.5
 allowed_failures = 2
+call_seconds = 2.5
 
 [routing.tasks]
 n = "a"
@@ -162,6 +163,7 @@ cost = 0.002
         "thompson_decay": 0.9,
         "cooldown_seconds": 1.5,
         "allowed_failures": 2,
+        "call_seconds": 2.5,
         "tasks": {"n": "a"},
     }
     assert found.names == ("a", "b")
@@ -182,6 +184,7 @@ def test_defaults_are_the_documented_ones(tmp_path: Path) -> None:
         "thompson_decay": 1.0,
         "cooldown_seconds": 5.0,
         "allowed_failures": 3,
+        "call_seconds": None,
         "tasks": {},
         "cascade": {
             "quality_threshold": 0.5,
@@ -346,6 +349,7 @@ def test_zero_is_zero(tmp_path: Path, key: str) -> None:
         ("cooldown_seconds = 0", 5, "routing.cooldown_seconds: Input should be greater than 0, got 0."),
         ("cooldown_seconds = inf", 5, "routing.cooldown_seconds: Input should be a finite number, got inf."),
         ("allowed_failures = 0", 5, "routing.allowed_failures: Input should be greater than or equal to 1, got 0."),
+        ("call_seconds = 0", 5, "routing.call_seconds: Input should be greater than 0, got 0."),
         ("providers = 3\n", 5, "routing.providers: Input should be a valid tuple, got 3."),
         # --- tasks
         (

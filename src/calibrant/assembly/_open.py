@@ -15,14 +15,13 @@ from calibrant.core import (
     ROUTED,
     CascadeModelSettings,
     CascadeSettings,
-    Client,
     ConfigurationError,
     Journal,
     RoutingSettings,
     StateError,
     Task,
 )
-from calibrant.inference import Classifier, Limits, ModelLike
+from calibrant.inference import Classifier, Limits, ModelLike, RoutedClient
 from calibrant.inference.doctor import refuse_misleading
 
 __all__ = ["open_classifier"]
@@ -86,23 +85,28 @@ def open_classifier(
         with ExitStack() as opened:
             client = _routed(routing, task, opened)
             found = _checked(
-                Classifier.from_task(task, client=client, journal=journal, limits=limits), routing
+                Classifier.from_task(task, client=client, journal=journal, limits=limits), client, routing
             )
             opened.pop_all()
         return found
     return Classifier.from_task(task, journal=journal, limits=limits)
 
 
-def _routed(routing: RoutingSettings, task: Task, opened: ExitStack) -> Client:
+def _routed(routing: RoutingSettings, task: Task, opened: ExitStack) -> RoutedClient:
     client = open_routed_client(routing, task_name=task.name)
     opened.callback(client.close)
     return client
 
 
-def _checked(classifier: Classifier, routing: RoutingSettings) -> Classifier:
+def _checked(classifier: Classifier, client: RoutedClient, routing: RoutingSettings) -> Classifier:
     """Refuse providers whose confidence is known to mislead."""
-    for own in routing.providers:
-        refuse_misleading(own.name, options=provider_options(own), method=classifier.runner.method)
+    for own, provider in zip(routing.providers, client.providers, strict=True):
+        refuse_misleading(
+            own.name,
+            options=provider_options(own),
+            method=classifier.runner.method,
+            space=provider.logprob_space,
+        )
     return classifier
 
 
@@ -148,12 +152,12 @@ def _open_cascade(
     rowless = replace(task, train=(), validation=(), test=())
     with ExitStack() as opened:
         models = []
-        routed: Client | None = None
+        routed: RoutedClient | None = None
         for own in settings.models:
             described = replace(rowless, model=own, prompt=task.prompt if own.prompt is None else own.prompt)
             if own.name == ROUTED and routing is not None:
                 routed = routed or _routed(routing, task, opened)
-                classifier = _checked(Classifier.from_task(described, client=routed), routing)
+                classifier = _checked(Classifier.from_task(described, client=routed), routed, routing)
             else:
                 classifier = Classifier.from_task(described)
             opened.callback(classifier.close)

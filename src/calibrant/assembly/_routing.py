@@ -174,6 +174,7 @@ def open_routed_client(
             task=task_name,
             cooldown_seconds=settings.cooldown_seconds,
             allowed_failures=settings.allowed_failures,
+            call_seconds=settings.call_seconds,
             owned=True,
             **_parts(settings, clients),
         )

@@ -75,6 +75,8 @@ class LlamaCppClient:
 
     Attributes
     ----------
+    n_parallel : int
+        As given.
     endpoint : str
         The file with its size and its time of change (nanoseconds since 1970); for `local`, the name
         alone.
@@ -105,6 +107,7 @@ class LlamaCppClient:
         file = Path(path).expanduser()
         check_weights(file)
         self.name = name or f"llamacpp:{path}"
+        self.n_parallel = n_parallel
         self._settings = EngineSettings(
             path=file.resolve(), n_ctx=n_ctx, n_parallel=n_parallel, n_threads=threads
         )

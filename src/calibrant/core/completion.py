@@ -56,7 +56,8 @@ class Client(Protocol):
     name : str
         The model's name, as the user gave it.
     space : LogprobSpace
-        What this model's log-probabilities are probabilities of.
+        What this model's log-probabilities are probabilities of; ``mixed`` where it answers with a `Completion` that
+        says so itself.
     """
 
     name: str
@@ -114,6 +115,8 @@ class Completion:
         The model that really answered.
     usage : Usage
         Tokens and cost.
+    space : LogprobSpace or None
+        What the log-probabilities are probabilities of, where the client's space is ``mixed``; else None.
     """
 
     text: str
@@ -122,6 +125,7 @@ class Completion:
     refusal: str | None = None
     model: str | None = None
     usage: Usage = Usage()
+    space: LogprobSpace | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,6 +30,9 @@ class LogprobSpace(StrEnum):
         Agreement among repeated samples.
     ``none``
         No evidence.
+    ``mixed``
+        Of several models: every answer says what its own are (`Completion.space`). The space of a distribution
+        only where it is the mean of answers in different spaces.
     """
 
     MASKED = "masked"
@@ -37,6 +40,7 @@ class LogprobSpace(StrEnum):
     EXACT = "exact"
     SAMPLED = "sampled"
     NONE = "none"
+    MIXED = "mixed"
 
     @classmethod
     def _missing_(cls, value: object) -> NoReturn:

@@ -179,11 +179,11 @@ class RoutingProviderSettings(Section):
     space : str or None
         ``masked`` or ``raw``, where the model's own default is wrong.
     concurrency : int or None
-        Calls in flight; None sets no limit of its own.
+        Calls in flight; None takes the ``n_parallel`` of an embedded model, and sets no limit of others.
     options : mapping
         Handed to the provider as they are.
     cost : float or None
-        US dollars a call costs, at least 0, where the provider reports no price; orders a cascade.
+        US dollars a call costs, at least 0, where the provider reports no price; also orders a cascade.
     context_window : int or None
         Tokens that messages and answer may have together.
     """
@@ -238,6 +238,8 @@ class RoutingSettings(Section):
         Seconds that a failing provider is left out at first, above 0; longer every time in a row.
     allowed_failures : int, default 3
         Failed calls in a row after which it is left out, at least 1.
+    call_seconds : float or None
+        Seconds that a provider may take before the next one is asked, above 0; None leaves it to its own timeout.
     tasks : mapping of str to str
         Provider of every task, for ``task``.
     cascade, bandit, coherence : CascadeRoutingSettings, BanditSettings, CoherenceSettings
@@ -258,6 +260,7 @@ class RoutingSettings(Section):
     thompson_decay: _Weight = 1.0
     cooldown_seconds: _Positive = 5.0
     allowed_failures: _AtLeastOne = 3
+    call_seconds: _Positive | None = None
     tasks: dict[str, str] = pydantic.Field(default_factory=dict)
     cascade: CascadeRoutingSettings = CascadeRoutingSettings()
     triage: TriageSettings | None = None

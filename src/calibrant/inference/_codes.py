@@ -242,6 +242,7 @@ class CodedMethod:
         # Exact sums: labels with the same probabilities in another order of passes stay equal.
         probabilities = np.array([math.fsum(shares) for shares in parts.T])
         passes = [one for _, one in found]
+        spaces = {one.space for one in passes}
         bounds = [one.error_bound for one in passes if one.error_bound is not None]
         return LabelDistribution(
             labels=self.labels.labels,
@@ -250,7 +251,7 @@ class CodedMethod:
             joint_logprob=None,
             label_mass=_mean_of([one.label_mass for one in passes]),
             unresolved_mass=_mean_of([one.unresolved_mass for one in passes]),
-            space=passes[0].space,
+            space=passes[0].space if len(spaces) == 1 else LogprobSpace.MIXED,
             emitted=self.labels[int(probabilities.argmax())],
             error_bound=_mean_of(bounds) if len(bounds) == len(passes) else None,
         )

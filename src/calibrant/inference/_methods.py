@@ -39,24 +39,25 @@ class Method(Protocol):
 
 @dataclass
 class _Evidence:
-    """Whether a model's answers come with log-probabilities.
+    """Whether models' answers come with log-probabilities.
 
     Attributes
     ----------
-    known : bool or None
-        None until there is an answer with them, or a row that was asked twice without.
+    known : dict of str or None to bool
+        By the model that really answered, which may be one of several; there once it gave an answer with them, or
+        two to one row without.
     """
 
-    known: bool | None = None
+    known: dict[str | None, bool] = field(default_factory=dict)
 
     def missed(self, prediction: Prediction, *, again: bool) -> bool:
         """Take note of an answer; returns whether it lacks what another call may bring."""
         if prediction.confidence is not None:
-            self.known = True
+            self.known[prediction.model] = True
             return False
-        if self.known is None and again:
-            self.known = False
-        return self.known is not False
+        if again:
+            self.known.setdefault(prediction.model, False)
+        return self.known.get(prediction.model, True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,19 +90,18 @@ class Decoding:
         So is one without log-probabilities, where others came with them. Of those that never have any,
         each row is asked once.
         """
-        silent: Prediction | None = None
+        silent: list[Prediction] = []
 
         async def ask() -> Prediction:
-            nonlocal silent
             response = await self.client.complete(request)
             self.calls.gate.heard(rate_state(response))
             prediction = self.reader.read(response)
             if prediction.outcome is Outcome.ERROR:
                 raise ProviderError(prediction.reason, provider=self.client.name, retryable=True)
-            if self._wants_evidence(request, prediction) and self._evidence.missed(
-                prediction, again=silent is not None
+            if self._wants_evidence(request, response, prediction) and self._evidence.missed(
+                prediction, again=any(earlier.model == prediction.model for earlier in silent)
             ):
-                silent = prediction
+                silent.append(prediction)
                 raise ProviderError(
                     "the answer has no log-probabilities.", provider=self.client.name, retryable=True
                 )
@@ -110,13 +110,13 @@ class Decoding:
         try:
             prediction, attempts = await self.calls.make(ask, provider=self.client.name)
         except ProviderError as error:
-            if silent is None:
+            if not silent:
                 raise
-            prediction, attempts = silent, error.attempts
+            prediction, attempts = silent[-1], error.attempts
         return prediction if attempts == prediction.attempts else prediction.with_effort(attempts=attempts)
 
-    def _wants_evidence(self, request: CompletionRequest, prediction: Prediction) -> bool:
-        asked = request.top_logprobs > 0 and self.reader.space is not LogprobSpace.NONE
+    def _wants_evidence(self, request: CompletionRequest, response: object, prediction: Prediction) -> bool:
+        asked = request.top_logprobs > 0 and self.reader.space_of(response) is not LogprobSpace.NONE
         return asked and prediction.outcome is Outcome.OK
 
     def describe(self) -> Mapping[str, Any]:

@@ -35,7 +35,7 @@ class AnswerReader:
     answer_field : str
         JSON path the label itself is read from; usually the same.
     space : LogprobSpace
-        What the log-probabilities are probabilities of.
+        What the log-probabilities are probabilities of; ``mixed`` leaves it to each answer.
     keep_tokens : bool
         Whether predictions hold the tokens they were read from.
     """
@@ -68,6 +68,13 @@ class AnswerReader:
         distribution = self._distribution(completion)
         return self._prediction(completion, label=label, distribution=distribution)
 
+    def space_of(self, response: object) -> LogprobSpace:
+        """Return what an answer's log-probabilities are probabilities of; ``none`` where it does not say."""
+        if self.space is not LogprobSpace.MIXED:
+            return self.space
+        own = response.space if isinstance(response, Completion) else None
+        return LogprobSpace.NONE if own is None else own
+
     def _problem(self, completion: Completion) -> tuple[Outcome, str] | None:
         if completion.refusal or completion.finish_reason in _FILTERED:
             return Outcome.REFUSAL, completion.refusal or "stopped by the provider's content filter"
@@ -78,10 +85,11 @@ class AnswerReader:
         return Outcome.ERROR, "the response holds no text and no refusal"
 
     def _distribution(self, completion: Completion) -> LabelDistribution | None:
-        if self.space is LogprobSpace.NONE:
+        space = self.space_of(completion)
+        if space is LogprobSpace.NONE:
             return None
         try:
-            return extract_distribution(completion, self.labels, self.field, self.space)
+            return extract_distribution(completion, self.labels, self.field, space)
         except LogprobsUnavailableError:
             return None
 

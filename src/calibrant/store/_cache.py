@@ -315,20 +315,13 @@ class PredictionCache:
             "again. Make room, or end what locks the database, and run again."
         )
 
-    def _after_fork(self) -> None:
-        """Make the child's copy independent of the parent."""
-        # Closing an inherited connection would disturb the parent's: it stays open, unused.
-        _INHERITED.append(self._table.reconnect())
-        self._reset()
-
 
 _OPEN: weakref.WeakSet[PredictionCache] = weakref.WeakSet()
-_INHERITED: list[object] = []
 
 
 def _after_fork_in_child() -> None:
     for cache in list(_OPEN):
-        cache._after_fork()  # noqa: SLF001 (this module's)
+        cache._reset()  # noqa: SLF001 (this module's)
 
 
 def _close_all() -> None:

@@ -13,6 +13,7 @@ from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry, Pool
 
 from calibrant.core import ConfigurationError, StateError
+from calibrant.store._forks import close_before_forks, in_use
 from calibrant.store._location import Location
 
 __all__ = ["Database"]
@@ -31,7 +32,8 @@ _VERSIONS = sa.Table(
 class Database(abc.ABC):
     """Opens a database and makes sure that one table is there in our version.
 
-    Methods of tables raise the errors of SQLAlchemy; only opening translates them.
+    Methods of tables raise the errors of SQLAlchemy; only opening translates them. Connections are kept, but closed
+    before a fork, which waits until none is in use.
 
     Parameters
     ----------
@@ -75,6 +77,7 @@ class Database(abc.ABC):
         self._may_create = create
         self._busy_timeout = busy_timeout
         self._engine = self._connect()
+        close_before_forks(self)
         if at_once:
             self.open()
 
@@ -95,14 +98,21 @@ class Database(abc.ABC):
             self._engine.dispose()
             raise
 
-    def reconnect(self) -> sa.Engine:
-        """Open new connections from now on; return what holds the old ones, still open."""
-        old, self._engine = self._engine, self._connect()
-        return old
-
     def close(self) -> None:
-        """Close all connections."""
+        """Close the connections that are not in use; others are opened when they are needed."""
         self._engine.dispose()
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sa.Connection]:
+        """Give a connection."""
+        with in_use(), self._engine.connect() as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sa.Connection]:
+        """Give a connection whose transaction is committed in the end, unless the block raises."""
+        with in_use(), self._engine.begin() as connection:
+            yield connection
 
     def _connect(self) -> sa.Engine:
         url, options = self._location.url, {}
@@ -144,7 +154,7 @@ class Database(abc.ABC):
     def _prepare(self) -> None:
         if self._location.path is not None:
             self._use_wal()
-        with self._engine.connect() as connection:
+        with self._reading() as connection:
             if self._found_version(connection) == self.version:
                 return
         if not self._may_create:
@@ -161,7 +171,7 @@ class Database(abc.ABC):
     @contextlib.contextmanager
     def _writing(self, lock: int = _LOCK) -> Iterator[sa.Connection]:
         """Begin a transaction that no other one runs beside; in PostgreSQL, none with the same `lock`."""
-        with self._engine.begin() as connection:
+        with self._transaction() as connection:
             if self._location.path is not None:
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
             elif self._location.is_postgresql:
@@ -187,7 +197,7 @@ class Database(abc.ABC):
         deadline = time.monotonic() + self._busy_timeout
         while True:
             try:
-                with self._engine.connect() as connection:
+                with self._reading() as connection:
                     connection.exec_driver_sql("PRAGMA journal_mode=WAL")
             except OperationalError as error:
                 if "locked" not in str(error.orig) or time.monotonic() > deadline:

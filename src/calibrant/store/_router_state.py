@@ -26,8 +26,7 @@ class SqlRouterState:
     """A `calibrant.core.RouterState` in a SQL database; see `open_router_state`.
 
     An update that returned survives a kill of any process. Threads may share it, one at a time. A database that
-    cannot be opened is tried again with every call. Connections are kept, but closed before a fork: SQLite takes
-    the locks of an inherited connection, open or in use, for those of the child.
+    cannot be opened is tried again with every call.
     """
 
     def __init__(self, place: str | os.PathLike[str], *, scope: str, busy_timeout: float) -> None:
@@ -137,24 +136,12 @@ def _record(row: RouterRow) -> dict[str, Any] | None:
 
 
 _OPEN: weakref.WeakSet[SqlRouterState] = weakref.WeakSet()
-_FORKING = threading.Lock()
-_HELD: list[SqlRouterState] = []
 
 
-def _before_fork() -> None:
-    """Wait until no connection is in use, and close them."""
-    _FORKING.acquire()
+def _after_fork_in_child() -> None:
     for state in list(_OPEN):
-        state._lock.acquire()  # noqa: SLF001 (this module's)
-        _HELD.append(state)
-        state._table.close()  # noqa: SLF001
-
-
-def _after_fork() -> None:
-    while _HELD:
-        _HELD.pop()._lock.release()  # noqa: SLF001
-    _FORKING.release()
+        state._lock = threading.RLock()  # noqa: SLF001 (this module's; another thread may have held it)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -46,7 +46,7 @@ class RouterTable(Database):
     def read(self, scope: str, strategy: str) -> str | bytes | None:
         """Return a record; None where there is none."""
         self._recover_file()
-        with self._engine.connect() as connection:
+        with self._reading() as connection:
             return self._row(connection, scope, strategy).read(keep=False)
 
     @contextlib.contextmanager
@@ -72,7 +72,7 @@ class RouterTable(Database):
     def strategies(self, scope: str) -> list[str]:
         """Return the strategies with a record, sorted."""
         self._recover_file()
-        with self._engine.connect() as connection:
+        with self._reading() as connection:
             return sorted(connection.scalars(sa.select(_STATE.c.strategy).where(_STATE.c.scope == scope)))
 
     def scopes(self) -> list[str]:

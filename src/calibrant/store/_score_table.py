@@ -51,7 +51,7 @@ class ScoreTable(Database):
             for score in scores
         ]
         if run_id is None:
-            with self._engine.begin() as connection:
+            with self._transaction() as connection:
                 connection.execute(sa.insert(_SCORES), rows)
             return
         with self._writing() as connection:
@@ -71,7 +71,7 @@ class ScoreTable(Database):
         )
         if without_run is not None:
             wanted = wanted.where(columns.run_id.is_distinct_from(without_run))
-        with self._engine.connect() as connection:
+        with self._reading() as connection:
             return [
                 Score(score_raw=score, passed=passed, family=family)
                 for score, passed, family in connection.execute(wanted)
@@ -89,7 +89,7 @@ class ScoreTable(Database):
         )
         if account_id is not None:
             wanted = wanted.where(columns.account_id == account_id)
-        with self._engine.connect() as connection:
+        with self._reading() as connection:
             return [
                 ScopeSummary(
                     scope=Scope(account_id=account, evaluator_id=evaluator, profile_name=profile),

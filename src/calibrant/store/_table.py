@@ -69,7 +69,7 @@ class PredictionTable(Database):
     def read(self, keys: Sequence[str]) -> dict[str, str]:
         """Return the records that are there, by key."""
         found: dict[str, str] = {}
-        with self._engine.connect() as connection:
+        with self._reading() as connection:
             for start in range(0, len(keys), _READ_BLOCK):
                 found.update(self._read_block(connection, keys[start : start + _READ_BLOCK]))
         return found
@@ -83,7 +83,7 @@ class PredictionTable(Database):
         now = time.time_ns() // 1_000
         # Sorted: two processes that write the same keys wait for each other instead of deadlocking.
         rows = [(key, record, len(key) + len(record), now) for key, record in sorted(records)]
-        with self._engine.begin() as connection:
+        with self._transaction() as connection:
             if self._mark is None:
                 _replace(connection, rows)
             else:
@@ -92,7 +92,7 @@ class PredictionTable(Database):
 
     def total_bytes(self) -> int:
         """Return the bytes of all keys and records, read from the index alone."""
-        with self._engine.connect() as connection:
+        with self._reading() as connection:
             return int(connection.scalar(sa.select(sa.func.sum(_PREDICTIONS.c.bytes))) or 0)
 
     def delete_oldest(self, wanted: int, *, limit: int = 500) -> int:
@@ -109,7 +109,7 @@ class PredictionTable(Database):
             .limit(limit)
         )
         # Read first: a SQLite transaction that begins by reading may not be allowed to write later.
-        with self._engine.connect() as connection:
+        with self._reading() as connection:
             rows = connection.execute(oldest).all()
         doomed: list[str] = []
         freed = 0
@@ -119,7 +119,7 @@ class PredictionTable(Database):
             doomed.append(key)
             freed += size
         if doomed:
-            with self._engine.begin() as connection:
+            with self._transaction() as connection:
                 connection.execute(sa.delete(_PREDICTIONS).where(_PREDICTIONS.c.key.in_(sorted(doomed))))
         return freed
 

@@ -265,7 +265,9 @@ class TestTriage:
         assert ask(client) == answer
         assert "what purrs?" in triage.requests[0].messages[-1]["content"]
 
-    @pytest.mark.parametrize("failure", [DOWN, {"choices": []}, "hang"], ids=str)
+    @pytest.mark.parametrize(
+        "failure", [DOWN, ConfigurationError("no such schema"), {"choices": []}, "hang"], ids=str
+    )
     def test_a_triage_model_that_fails_or_is_late_does_not_hold_requests_up(
         self, scripted: Any, ask: Any, failure: Any
     ) -> None:

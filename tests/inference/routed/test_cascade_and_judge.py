@@ -203,6 +203,7 @@ class TestJudge:
             "",
             {"choices": []},
             DOWN,
+            ConfigurationError("the schema cannot be enforced"),
             None,
         ],
         ids=lambda reply: str(reply)[:20],

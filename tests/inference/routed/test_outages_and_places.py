@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from calibrant.core import Completion, CompletionRequest, ContextLengthError, ProviderError
+from calibrant.core import Completion, CompletionRequest, ContextLengthError, ProviderError, RateLimitError
 from calibrant.inference import Provider, RoutedClient
 
 REQUEST = CompletionRequest(messages=({"role": "user", "content": "what purrs?"},))
@@ -220,6 +220,18 @@ class TestConcurrency:
         asyncio.run(self.together(client, 5))
         assert [seen.latency_seconds for seen in router.seen] == [1.0] * 5
 
+    @pytest.mark.parametrize(("own", "most"), [({}, 2), ({"concurrency": 3}, 3)])
+    def test_a_client_that_computes_itself_gets_no_more_than_it_computes(
+        self, scripted: Any, clock: Any, routed: Any, own: dict[str, int], most: int
+    ) -> None:
+        """The rest would queue inside it, and their waiting would be its latency; the user's word comes first."""
+        engine = scripted("a", clock=clock, seconds=1.0)
+        engine.n_parallel = 2
+        client, router = routed(Provider("a", engine, **own), clock=clock, kind="declared")
+        asyncio.run(self.together(client, 7))
+        assert engine.most_in_flight == most
+        assert max(seen.latency_seconds for seen in router.seen) <= most
+
     def test_who_waited_for_a_provider_that_fails_meanwhile_goes_elsewhere(
         self, scripted: Any, clock: Any, routed: Any
     ) -> None:
@@ -269,6 +281,31 @@ class TestConcurrency:
         gate = client._members["a"]._gate
         assert gate is not None
         assert gate.allowed == 4.0
+
+    def test_who_gives_up_waiting_for_an_overloaded_provider_is_no_sign_that_it_recovers(
+        self, scripted: Any, clock: Any, routed: Any
+    ) -> None:
+        """It is not asked, so its places stay as few as its overload left."""
+        release = asyncio.Event()
+
+        async def overloaded(_request: CompletionRequest) -> ProviderError:
+            await release.wait()
+            return RateLimitError("too fast", provider="a", status=429, retryable=True)
+
+        a = scripted(overloaded)
+        client, _ = routed(
+            Provider("a", a, concurrency=4), scripted("b"), kind="declared", allowed_failures=1, clock=clock
+        )
+
+        async def run() -> None:
+            tasks = [asyncio.create_task(client.complete(REQUEST)) for _ in range(12)]
+            await asyncio.sleep(0.01)
+            release.set()
+            await asyncio.gather(*tasks)
+
+        asyncio.run(run())
+        assert a.calls == 4
+        assert client._members["a"]._gate.allowed == 2.0
 
     def test_threads_with_loops_of_their_own_share_it(self, scripted: Any, routed: Any) -> None:
         """No place and no observation is lost."""

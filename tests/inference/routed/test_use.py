@@ -192,12 +192,24 @@ class TestPuttingItTogether:
         with pytest.raises(ConfigurationError, match="a router of the providers a, b, got one of"):
             RoutedClient(providers, router=FixedRouter(names))
 
-    def test_providers_must_have_one_space(self, scripted: Any, routed: Any) -> None:
-        """Confidence would mean something else from row to row; a client's own claim can be corrected."""
+    def test_a_router_must_name_somebody(self, scripted: Any, ask: Any, routed: Any) -> None:
+        """And nobody else."""
+        client, router = routed(scripted())
+        for order, told in (([], "to order a, got none"), (["b"], "to order a, got 'b'")):
+            router.order = lambda _request=None, order=order: order
+            with pytest.raises(ConfigurationError, match=told):
+                ask(client)
+
+    def test_keys_among_the_options_are_not_shown(self, scripted: Any) -> None:
+        """In a traceback or a log."""
+        assert "sk-1" not in repr(Provider("a", scripted(), options={"api_key": "sk-1"}))
+
+    def test_its_space_is_that_of_all_providers(self, scripted: Any, routed: Any) -> None:
+        """Or mixed; a client's own claim can be corrected."""
         raw = scripted()
         raw.space = LogprobSpace.RAW
-        with pytest.raises(ConfigurationError, match=r"a \(masked\), b \(raw\)"):
-            routed(scripted(), raw)
+        client, _ = routed(scripted(), raw)
+        assert client.space is LogprobSpace.MIXED
         client, _ = routed(scripted(), Provider("b", raw, space="masked"))
         assert client.space is LogprobSpace.MASKED
         client, _ = routed(raw)

@@ -150,10 +150,24 @@ def load_examination(
     return None
 
 
-def refuse_misleading(model: object, *, options: Mapping[str, Any] | None, method: Method) -> None:
+def refuse_misleading(
+    model: object, *, options: Mapping[str, Any] | None, method: Method, space: LogprobSpace | None = None
+) -> None:
     """Refuse a setup whose confidence is known to mislead, from an earlier examination of the same model.
 
     Models that are no name have no record, and methods that decode nothing cannot be misled this way.
+
+    Parameters
+    ----------
+    model : object
+        Who is asked.
+    options : mapping or None
+        What the model is asked with.
+    method : Method
+        How it is asked.
+    space : LogprobSpace, optional
+        How its log-probabilities would be read; by default as the method says, which one of several models may not
+        go by.
 
     Raises
     ------
@@ -163,7 +177,7 @@ def refuse_misleading(model: object, *, options: Mapping[str, Any] | None, metho
     """
     if not isinstance(model, str) or not isinstance(method, Decoding):
         return
-    space = method.reader.space
+    space = method.reader.space if space is None else space
     if space not in {LogprobSpace.MASKED, LogprobSpace.RAW}:
         return
     record = load_examination(model, options=options)

@@ -100,30 +100,19 @@ def checked_providers(providers: Sequence[Provider], router: Router) -> tuple[Pr
 
 
 def common_space(providers: Sequence[Provider]) -> LogprobSpace:
-    """Return the space of all providers.
-
-    Raises
-    ------
-    ConfigurationError
-        They differ.
-    """
-    spaces = {provider.name: provider.logprob_space for provider in providers}
-    if len(set(spaces.values())) > 1:
-        told = ", ".join(f"{name} ({space})" for name, space in spaces.items())
-        raise ConfigurationError(
-            f"Expected providers whose log-probabilities are of one space, got {told}: set space where a "
-            "client's own is wrong, or leave providers out."
-        )
-    return next(iter(spaces.values()))
+    """Return the space of all providers; ``mixed`` where they differ."""
+    spaces = {provider.logprob_space for provider in providers}
+    return spaces.pop() if len(spaces) == 1 else LogprobSpace.MIXED
 
 
 def identity_of(providers: Sequence[Provider]) -> str:
-    """Return what can change their answers as JSON, free of credentials."""
-    found = [
-        [provider.name, *identity(client.name, provider.options, api_base=getattr(client, "endpoint", None))]
-        for provider in providers
-        for client in [provider.client]
-    ]
+    """Return what can change their answers, or how these are read, as JSON, free of credentials."""
+    mixed = common_space(providers) is LogprobSpace.MIXED
+    found = []
+    for provider in providers:
+        client = provider.client
+        who = identity(client.name, provider.options, api_base=getattr(client, "endpoint", None))
+        found.append([provider.name, *who, *([provider.logprob_space] if mixed else [])])
     return json.dumps(found, sort_keys=True)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -14,6 +14,7 @@ from calibrant.core import (
     CompletionRequest,
     ConfigurationError,
     ContextLengthError,
+    LogprobSpace,
     Message,
     ProviderError,
     Usage,
@@ -89,14 +90,21 @@ class RoutedClient:
     **Quality.** Under ``cascade``, or with a `gate`, answers that are not good enough go on to the next
     provider, and the best one is returned in the end. Requests that offer tools are never judged.
 
-    **What is returned** is the provider's own response. Where more was paid for it (answers turned down, triage,
-    judge), or where its rate limit is used up, which concerns that provider alone, it is a `Completion`
-    whose usage holds everything, so that budgets count the truth; requests with tools keep the response.
+    **What is returned** is the provider's own response, or a `Completion` where that does not tell the truth: where
+    more was paid for it (answers turned down, triage, judge), where its price is the declared one, so that budgets
+    count everything; where its rate limit is used up, which concerns that provider alone; and where providers
+    differ in space. Requests with tools keep the response.
+
+    **Log-probabilities.** Providers may report them in different spaces. Then `space` is ``mixed``, every answer says
+    what its own are (`Completion.space`), and is read as if its provider had been asked alone. Confidence is then
+    another quantity from row to row: thresholds and calibrators belong to the mix of providers they were fitted on,
+    more so than with providers of one space, and `calibrant.calibration.Fingerprint` keeps the two apart. To
+    read all alike, set `Provider.space`, where a client's own claim is wrong.
 
     Parameters
     ----------
     providers : sequence of Provider
-        Those to choose from, each name once; all with the same space of log-probabilities.
+        Those to choose from, each name once.
     router : Router
         The strategy, for the same names; `calibrant.inference.SharedRouter` shares what it learns.
     gate : QualityGate, optional
@@ -105,9 +113,10 @@ class RoutedClient:
     embedder : CachedEmbedder or Embedder, optional
         Turns texts into vectors; ``bandit``, `gate` and `coherence` need it. It belongs to this client.
     judge : Client, optional
-        Grades answers for a cascade with ``classifier_mode="judge"``, which needs it.
+        Grades answers for a cascade with ``classifier_mode="judge"``, which needs it. Where it is one of the
+        providers' clients, a call costs what is declared there.
     triage : Client, optional
-        Sorts requests for ``triage``, which needs it.
+        Sorts requests for ``triage``, which needs it; the same.
     coherence : CoherenceMonitor, optional
         Watches answers in the background; its penalty is part of the provider's next observation. Not for
         ``cascade`` and ``bandit``.
@@ -140,7 +149,7 @@ class RoutedClient:
     name : str
         ``routed:STRATEGY(NAMES)``.
     space : LogprobSpace
-        That of all providers.
+        That of all providers; ``mixed`` where they differ.
     endpoint : str
         The providers' models, addresses and options as JSON, free of credentials: what is learnt changes
         nothing about it, so that stored predictions stay valid.
@@ -152,8 +161,8 @@ class RoutedClient:
     Raises
     ------
     ConfigurationError
-        There is no provider, one is there twice, they differ in space or from the router's, a number is out of range,
-        or something that the strategy needs is missing or would have no effect.
+        There is no provider, one is there twice, they differ from the router's, a number is out of range, or something
+        that the strategy needs is missing or would have no effect.
 
     Examples
     --------
@@ -200,8 +209,9 @@ class RoutedClient:
         check_helper("judge", judge, wanted=judged, why="a cascade with classifier_mode='judge'")
         check_helper("triage", triage, wanted=self._strategy == "triage", why="the strategy 'triage'")
         check_parts(self._strategy, self._embedder, gate=gate, coherence=coherence, delayed=delayed)
-        self._judge = _helper("judge", judge, helper_seconds, clock)
-        self._triage = _helper("triage", triage, helper_seconds, clock)
+        prices = {id(found.client): found.cost for found in self.providers}
+        self._judge = _helper("judge", judge, helper_seconds, clock, prices)
+        self._triage = _helper("triage", triage, helper_seconds, clock, prices)
         self._assessor = self._assessed_by(gate, quality and guarded(quality), delayed=delayed)
         self._drift = None
         if coherence is not None and self._embedder is not None:
@@ -221,6 +231,7 @@ class RoutedClient:
                 ),
                 clock=clock,
                 call_seconds=call_seconds,
+                mixed=self.space is LogprobSpace.MIXED,
             )
             for provider in self.providers
         }
@@ -348,6 +359,8 @@ class RoutedClient:
             raise ConfigurationError(
                 f"Expected the router to order {', '.join(self._members)}, got {error.args[0]!r:.80}."
             ) from None
+        if not members:
+            raise ConfigurationError(f"Expected the router to order {', '.join(self._members)}, got none.")
         return sorted(members, key=lambda member: not _fits(member.provider, routing))  # stable
 
     def _learn(self, observation: Observation) -> None:
@@ -379,7 +392,7 @@ class RoutedClient:
             success=True,
             latency_seconds=answer.latency_seconds,
             quality=None if worth is None else min(1.0, max(0.0, worth)),
-            cost=answer.cost,
+            cost=answer.completion.usage.cost,
             context=routing.embedding,
             penalty=self._penalty(name),
             recovered=answer.recovered,
@@ -410,8 +423,16 @@ class RoutedClient:
         return PlainAssessor(quality)
 
 
-def _helper(role: str, client: Client | None, seconds: float, clock: Callable[[], float]) -> Helper | None:
-    return None if client is None else Helper(client, role=role, seconds=seconds, clock=clock)
+def _helper(
+    role: str,
+    client: Client | None,
+    seconds: float,
+    clock: Callable[[], float],
+    prices: Mapping[int, float | None],
+) -> Helper | None:
+    if client is None:
+        return None
+    return Helper(client, role=role, seconds=seconds, clock=clock, cost=prices.get(id(client)))
 
 
 def _fits(provider: Provider, routing: RoutingRequest) -> bool:
@@ -433,6 +454,6 @@ def _best(answers: Sequence[Answer], ladder: Ladder | None) -> Answer:
 def _handed_over(best: Answer, answers: Sequence[Answer], paid: Sequence[Usage], *, tools: bool) -> object:
     """Return the provider's response, or the truth about what was paid where the response does not tell."""
     others = [answer.completion.usage for answer in answers if answer is not best]
-    if tools or not (others or paid or best.allowance_spent):
+    if tools or not (others or paid or best.added or best.allowance_spent):
         return best.response
     return replace(best.completion, usage=total_usage([best.completion.usage, *others, *paid]))

@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from calibrant.core import Client, Completion, CompletionRequest, DataError, Message, ProviderError, Usage
+from calibrant.core import CalibrantError, Client, CompletionRequest, Message, ProviderError, Usage
 from calibrant.inference._calls import in_time
 from calibrant.inference.routed._health import Breaker
+from calibrant.inference.routed._provider import priced
 from calibrant.logprobs import read_completion
 
 __all__ = ["Helper", "HelperStats"]
@@ -57,15 +58,24 @@ class Helper:
         How long it may take.
     clock : function, default time.monotonic
         Returns seconds.
+    cost : float, optional
+        US dollars a call costs where its reply carries no price.
     """
 
     def __init__(
-        self, client: Client, *, role: str, seconds: float, clock: Callable[[], float] = time.monotonic
+        self,
+        client: Client,
+        *,
+        role: str,
+        seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+        cost: float | None = None,
     ) -> None:
         self.client = client
         self._role = role
         self._seconds = seconds
         self._breaker = Breaker(clock=clock)
+        self._cost = cost
         self._lock = threading.Lock()
         self._calls = self._failures = self._unusable = 0
         self._usage = Usage()
@@ -81,8 +91,10 @@ class Helper:
         request = CompletionRequest(messages=messages, response_format=response_format, top_logprobs=0)
         try:
             response = await in_time(lambda: self.client.complete(request), self._seconds, self.client.name)
-            completion = _read(response, self.client.name)
-        except ProviderError as error:
+            completion = read_completion(response)
+        except CalibrantError as error:  # a schema that the model cannot obey is no reason to fail either
+            if not isinstance(error, ProviderError):
+                error = ProviderError(str(error), provider=self.client.name)
             self._breaker.failed(turn, error)
             self._failed(error)
             return None
@@ -90,10 +102,11 @@ class Helper:
             self._breaker.released(turn)
             raise
         self._breaker.succeeded(turn)
+        usage = priced(completion.usage, self._cost)
         with self._lock:
             self._calls += 1
-            self._usage += completion.usage
-        paid.append(completion.usage)
+            self._usage += usage
+        paid.append(usage)
         return completion.text
 
     def useless(self, reply: str) -> None:
@@ -127,10 +140,3 @@ class Helper:
                 what,
                 detail,
             )
-
-
-def _read(response: object, name: str) -> Completion:
-    try:
-        return read_completion(response)
-    except DataError as error:
-        raise ProviderError(f"broken response: {error}", provider=name, retryable=True) from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -15,13 +15,14 @@ from calibrant.core import (
     Completion,
     CompletionRequest,
     ContextLengthError,
+    LogprobSpace,
     ProviderError,
     Usage,
 )
 from calibrant.inference._calls import in_time
 from calibrant.inference._limits import Gate, Limits
 from calibrant.inference.routed._health import Breaker, Turn, is_rate_limit
-from calibrant.inference.routed._provider import Provider, ProviderStats
+from calibrant.inference.routed._provider import Provider, ProviderStats, priced
 from calibrant.logprobs import read_completion
 
 __all__ = ["Answer", "Failure", "Member", "Place"]
@@ -60,7 +61,10 @@ class Answer:
     response : object
         As it came.
     completion : Completion
-        The same, read.
+        The same, read, with what the provider's declaration adds: a price, and where providers differ, their space
+        of log-probabilities.
+    added : bool
+        Whether it adds anything to the response.
     latency_seconds : float
         What the call took.
     recovered : bool
@@ -72,15 +76,10 @@ class Answer:
     member: Member
     response: object
     completion: Completion
+    added: bool
     latency_seconds: float
     recovered: bool
     allowance_spent: bool = False
-
-    @property
-    def cost(self) -> float | None:
-        """US dollars; None where no price is known."""
-        cost = self.completion.usage.cost
-        return self.member.provider.cost if cost is None or not cost < math.inf else cost
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -115,6 +114,8 @@ class Member:
         Returns seconds.
     call_seconds : float, optional
         How long a call may take.
+    mixed : bool, default False
+        Whether its answers are to say what their log-probabilities are probabilities of.
     """
 
     def __init__(
@@ -124,13 +125,15 @@ class Member:
         breaker: Breaker,
         clock: Callable[[], float],
         call_seconds: float | None = None,
+        mixed: bool = False,
     ) -> None:
         self.provider = provider
         self.name = provider.name
         self.breaker = breaker
         self._clock = clock
         self._call_seconds = call_seconds
-        limit = provider.concurrency
+        self._mixed = mixed
+        limit = provider.places
         self._gate = None if limit is None else Gate(Limits(concurrency=limit), clock=clock)
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()  # by the names of `ProviderStats`
@@ -157,7 +160,8 @@ class Member:
         if turn is not None:
             return self._placed(epoch, turn)
         if self._gate is not None and epoch is not None:
-            self._gate.leave(epoch)
+            # There was no call, so no sign that the provider would welcome more of them.
+            self._gate.leave(epoch, asyncio.CancelledError())
         return None
 
     def _placed(self, epoch: int | None, turn: Turn) -> Place:
@@ -228,26 +232,34 @@ class Member:
             raise ProviderError("the response holds no text and no refusal.", provider=name, retryable=True)
         return completion
 
+    def _completed(self, completion: Completion) -> Completion:
+        """Return an answer with what the provider's declaration adds."""
+        usage, own = priced(completion.usage, self.provider.cost), self.provider.logprob_space
+        space = own if self._mixed and own is not LogprobSpace.MIXED else completion.space
+        if usage is completion.usage and space is completion.space:
+            return completion
+        return replace(completion, usage=usage, space=space)
+
     def _answered(self, turn: Turn, response: object, completion: Completion, seconds: float) -> Answer:
         recovered = self.breaker.succeeded(turn)
         state = rate_state(response)
         spent = None if state is None else state.spent_seconds
         if spent:
             self.breaker.pause(spent)
+        whole = self._completed(completion)
         answer = Answer(
             member=self,
             response=response,
-            completion=completion,
+            completion=whole,
+            added=whole is not completion,
             latency_seconds=seconds,
             recovered=recovered,
             allowance_spent=bool(spent),
         )
-        usage = completion.usage
-        usage = usage if usage.cost == answer.cost else replace(usage, cost=answer.cost)
         with self._lock:
             self._counts["calls"] += 1
             self._counts["answers"] += 1
-            self._paid += usage
+            self._paid += whole.usage
             self._seconds += seconds
         return answer
 

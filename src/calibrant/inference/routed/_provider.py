@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
-from calibrant.core import Client, ConfigurationError, LogprobSpace
+from calibrant.core import Client, ConfigurationError, LogprobSpace, Usage
 
-__all__ = ["Provider", "ProviderStats"]
+__all__ = ["Provider", "ProviderStats", "priced"]
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,12 @@ class Provider:
     client : Client
         Where its calls go.
     concurrency : int or None
-        Calls in flight at most, at least 1; fewer while it says that it is overloaded. None sets no limit.
+        Calls in flight at most, at least 1; fewer while it says that it is overloaded. None takes what the client
+        computes at the same time, where it runs the model itself (its ``n_parallel``); otherwise it sets no limit.
     options : mapping
         Sent with every call; those of a request come before them.
     cost : float or None
-        US dollars a call costs, at least 0, for what is learnt where its answers carry no price.
+        US dollars a call costs, at least 0, where its answers carry no price.
     context_window : int or None
         Tokens its model takes, at least 1; a request that is estimated to be longer goes to the others first.
     space : LogprobSpace, str or None
@@ -43,7 +44,7 @@ class Provider:
     client: Client
     _: KW_ONLY
     concurrency: int | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may hold a key
     cost: float | None = None
     context_window: int | None = None
     space: LogprobSpace | str | None = None
@@ -77,6 +78,15 @@ class Provider:
     def logprob_space(self) -> LogprobSpace:
         """What its log-probabilities are probabilities of."""
         return self.client.space if self.space is None else LogprobSpace(self.space)
+
+    @property
+    def places(self) -> int | None:
+        """Calls in flight at most; None where there is no limit."""
+        if self.concurrency is not None:
+            return self.concurrency
+        # Further calls would wait inside the client, and what they wait would pass for its latency.
+        own: int | None = getattr(self.client, "n_parallel", None)
+        return own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,3 +131,10 @@ class ProviderStats:
     completion_tokens: int = 0
     cost: float | None = None
     cooling_seconds: float = 0.0
+
+
+def priced(usage: Usage, cost: float | None) -> Usage:
+    """Return what a call took, at the declared price where it names none that can be true."""
+    if usage.cost is not None and 0.0 <= usage.cost < math.inf:
+        return usage
+    return usage if usage.cost is None and cost is None else replace(usage, cost=cost)

@@ -1,0 +1,362 @@
+"""Providers whose log-probabilities are of different spaces: every answer is read as its provider's own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from calibrant.core import (
+    Completion,
+    CompletionRequest,
+    ConfigurationError,
+    LabelDistribution,
+    LogprobSpace,
+    Prediction,
+    prediction_from_record,
+    prediction_to_record,
+)
+from calibrant.inference import Classifier, LabelCodes, Provider, RetryPolicy, RoutedClient
+from calibrant.inference.doctor import refuse_misleading
+from calibrant.logprobs import read_completion
+from calibrant.routing import CascadeRouter, RoutingRequest, TriageRouter
+from calibrant.testing import FakeClient, MemoryJournal, fake_response
+
+LABELS = ("cat", "dog")
+TEXTS = [f"{number} {sound}" for number in range(10) for sound in ("purr", "bark")]
+MASKED, RAW = LogprobSpace.MASKED, LogprobSpace.RAW
+
+
+def fakes(**options: Any) -> tuple[FakeClient, FakeClient]:
+    """Return a masked and a raw provider that are not equally sure."""
+    masked = FakeClient(
+        LABELS, {"purr": ("cat", 0.9), "bark": ("dog", 0.8)}, space=MASKED, name="m", **options
+    )
+    raw = FakeClient(
+        LABELS,
+        {"purr": ("cat", 0.7), "bark": ("cat", 0.6)},
+        space=RAW,
+        name="r",
+        illegal_mass=0.4,
+        **options,
+    )
+    return masked, raw
+
+
+@pytest.fixture
+def by_turns(routed: Any) -> Callable[..., tuple[RoutedClient, FakeClient, FakeClient]]:
+    """Return what makes a client of both that asks them by turns, which they are told by the text's number."""
+
+    def made(**options: Any) -> tuple[RoutedClient, FakeClient, FakeClient]:
+        masked, raw = fakes(**options)
+        client, router = routed(masked, raw)
+        turn = 0
+
+        def order(_request: RoutingRequest | None = None) -> list[str]:
+            nonlocal turn
+            turn += 1
+            return ["a", "b"] if turn % 2 else ["b", "a"]
+
+        router.order = order
+        return client, masked, raw
+
+    return made
+
+
+def classifier(model: Any, **options: Any) -> Classifier:
+    """Return a classifier that asks one row after the other."""
+    return Classifier(
+        **{"model": model, "labels": LABELS, "field": "category", "prompt": "Which?", "concurrency": 1}
+        | options
+    )
+
+
+def same(found: Prediction, alone: Prediction) -> bool:
+    """Whether two predictions say the same, but for the time they took."""
+    return replace(found, latency_seconds=0.0) == replace(alone, latency_seconds=0.0)
+
+
+def spaces(found: Sequence[Prediction]) -> list[LogprobSpace | None]:
+    """Return the spaces of distributions."""
+    return [None if row.distribution is None else row.distribution.space for row in found]
+
+
+def test_every_prediction_is_that_of_the_provider_alone(by_turns: Any) -> None:
+    """Label, confidence, masses and space."""
+    client, *_ = by_turns()
+    assert client.space is LogprobSpace.MIXED
+    found = classifier(client).classify_many(TEXTS)
+    alone = [classifier(one).classify_many(TEXTS) for one in fakes()]
+    assert all(same(row, alone[number % 2][number]) for number, row in enumerate(found))
+    assert spaces(found) == [MASKED, RAW] * 10
+    assert {row.confidence for row in alone[0]}.isdisjoint({row.confidence for row in alone[1]})
+
+
+def test_they_come_back_from_a_cache_as_they_were(by_turns: Any) -> None:
+    """Each with its own space, without a call."""
+    client, masked, raw = by_turns()
+    journal = MemoryJournal()
+    first = classifier(client, journal=journal).classify_many(TEXTS)
+    calls = len(masked.requests) + len(raw.requests)
+    for key, row in journal.items():  # as a database would give them back
+        journal[key] = prediction_from_record(json.loads(json.dumps(prediction_to_record(row))))
+    again = classifier(client, journal=journal).classify_many(TEXTS)
+    assert spaces(again) == spaces(first) == [MASKED, RAW] * 10
+    assert [row.confidence for row in again] == [row.confidence for row in first]
+    assert len(masked.requests) + len(raw.requests) == calls
+
+
+def test_a_cache_keeps_apart_what_would_be_read_otherwise(scripted: Any, routed: Any) -> None:
+    """Who reports what is part of the client's identity, where they differ."""
+
+    def identity(*found: LogprobSpace) -> str:
+        client, _ = routed(
+            *(Provider(name, scripted(), space=space) for name, space in zip("ab", found, strict=True))
+        )
+        return str(client.endpoint)
+
+    assert identity(MASKED, RAW) != identity(RAW, MASKED)
+    assert identity(MASKED, MASKED) == identity(RAW, RAW)  # the classifier's own key tells these
+
+
+def test_samples_are_counted_as_ever(by_turns: Any) -> None:
+    """Log-probabilities are left aside, whoever answers."""
+    client, *_ = by_turns()
+    found = classifier(client, scoring="sampled", samples=4).classify("a bark")
+    assert found.distribution is not None
+    assert found.distribution.space is LogprobSpace.SAMPLED
+    assert found.label == "cat"  # two of each: the first one
+    assert found.distribution.probabilities.tolist() == pytest.approx([0.5, 0.5])
+
+
+def coded(space: LogprobSpace, probabilities: Sequence[float], name: str) -> FakeClient:
+    """Return a provider that answers the first code."""
+
+    def answer(_text: str) -> dict[str, Any]:
+        return fake_response("A1", ["A1", "B1"], probabilities, illegal_mass=0.2 if space is RAW else 0.0)
+
+    return FakeClient(["A1", "B1"], answer, space=space, name=name)
+
+
+def test_passes_of_label_codes_are_averaged_and_say_whether_they_differ(routed: Any) -> None:
+    """The mean of two spaces is of neither; a mean of one keeps it."""
+    codes = {"label_codes": LabelCodes(passes=2, codes=["A1", "B1"])}
+    masked, raw = coded(MASKED, [0.9, 0.1], "m"), coded(RAW, [0.6, 0.4], "r")
+    client, router = routed(masked, raw)
+    turns = iter([["a", "b"], ["b", "a"], ["a", "b"], ["a", "b"], ["b", "a"], ["b", "a"]])
+    router.order = lambda _request=None: next(turns)
+    found = [classifier(client, **codes).classify("a purr") for _ in range(3)]
+    assert spaces(found) == [LogprobSpace.MIXED, MASKED, RAW]
+    for row, one in zip(found[1:], (masked, raw), strict=True):
+        assert same(row, classifier(one, **codes).classify("a purr"))
+    mixed = found[0].distribution
+    assert mixed is not None
+    # Each pass shows the labels in another order, so that "A1" is another label each time.
+    assert sorted(mixed.probabilities) == pytest.approx([(0.1 + 0.6) / 2, (0.9 + 0.4) / 2])
+    assert found[0].confidence == pytest.approx(0.65)
+    assert mixed.label_mass == pytest.approx((1.0 + 0.8) / 2)
+
+
+def test_who_has_no_evidence_is_asked_once(routed: Any) -> None:
+    """Others' log-probabilities do not make its lack of them a fault that another call might mend."""
+    masked, _ = fakes()
+    plain = FakeClient(LABELS, lambda _text: fake_response("cat", top_logprobs=0), space="none", name="n")
+    client, router = routed(masked, plain)
+    orders = iter([["a", "b"], ["b", "a"]] * 5)
+    router.order = lambda _request=None: next(orders)
+    found = classifier(client).classify_many(TEXTS[:10])
+    assert [row.attempts for row in found] == [1] * 10
+    assert spaces(found) == [MASKED, None] * 5
+
+
+def test_a_model_that_never_sends_log_probabilities_is_known_by_name(routed: Any) -> None:
+    """Of providers of one space, too: the first row is asked again, further ones are not."""
+
+    def silent(_text: str) -> dict[str, Any]:
+        return fake_response("cat", top_logprobs=0) | {"model": "silent"}
+
+    masked, _ = fakes()
+    plain = FakeClient(LABELS, silent, name="s")
+    client, router = routed(masked, plain)
+    # The fourth call repeats the third.
+    orders = iter([["a", "b"], ["a", "b"], ["b", "a"], ["b", "a"], *[["b", "a"], ["a", "b"]] * 3])
+    router.order = lambda _request=None: next(orders)
+    retry = RetryPolicy(attempts=5, initial_seconds=0.0)
+    found = classifier(client, retry=retry).classify_many(TEXTS[:9])
+    assert [row.attempts for row in found] == [1, 1, 2, 1, 1, 1, 1, 1, 1]
+    assert [row.confidence is None for row in found] == [
+        False,
+        False,
+        True,
+        True,
+        False,
+        True,
+        False,
+        True,
+        False,
+    ]
+
+
+def test_a_model_is_not_judged_by_the_silence_of_another(routed: Any) -> None:
+    """Each is given a second chance within a row, once."""
+
+    def silent(name: str) -> FakeClient:
+        return FakeClient(
+            LABELS, lambda _text: fake_response("cat", top_logprobs=0) | {"model": name}, name=name
+        )
+
+    client, router = routed(silent("s"), silent("t"))
+    orders = iter([["a", "b"], ["b", "a"], ["a", "b"], ["b", "a"], ["b", "a"], ["a", "b"], ["b", "a"]])
+    router.order = lambda _request=None: next(orders)
+    retry = RetryPolicy(attempts=5, initial_seconds=0.0)
+    found = classifier(client, retry=retry).classify_many(TEXTS[:4])
+    assert [row.attempts for row in found] == [3, 2, 1, 1]
+
+
+def test_an_answer_that_does_not_say_what_its_own_are_has_no_distribution(by_turns: Any) -> None:
+    """Such as one to a request with tools: a guess might mislead."""
+    client, *_ = by_turns()
+    found = classifier(client, options={"tools": [{"type": "function"}]}).classify_many(TEXTS)
+    assert [row.label for row in found][:2] == ["cat", "cat"]
+    assert [row.attempts for row in found] == [1] * 20
+    assert spaces(found) == [None] * 20
+
+
+def answers(client: RoutedClient, **options: Any) -> Any:
+    """Return what a client answers to one question."""
+    messages = ({"role": "user", "content": "a purr"},)
+    return asyncio.run(client.complete(CompletionRequest(messages=messages, options=options)))
+
+
+def test_the_response_stays_the_providers_where_all_are_alike(routed: Any) -> None:
+    """Or where it offers tools, whose calls a completion cannot hold."""
+    masked, raw = fakes()
+    alike, _ = routed(Provider("a", masked, space="raw"), raw)
+    assert (alike.space, type(answers(alike))) == (RAW, dict)
+    differing, _ = routed(masked, raw)
+    found = answers(differing)
+    assert isinstance(found, Completion)
+    assert found == replace(read_completion(answers(alike)), space=MASKED)
+    assert isinstance(answers(differing, tools=[{"type": "function"}]), dict)
+
+
+def test_the_word_of_the_user_comes_first(by_turns: Any) -> None:
+    """A space that is set for all is that of all."""
+    client, *_ = by_turns()
+    found = classifier(client, space="raw").classify_many(TEXTS)
+    assert spaces(found) == [RAW] * 20
+
+
+def test_routing_within_routing_keeps_what_every_answer_says(by_turns: Any, routed: Any) -> None:
+    """Also where the outer one has no other provider."""
+    inner, *_ = by_turns()
+    outer, _ = routed(inner)
+    assert outer.space is LogprobSpace.MIXED
+    assert spaces(classifier(outer).classify_many(TEXTS)) == [MASKED, RAW] * 10
+    beside, _ = routed(by_turns()[0], fakes()[0])
+    assert spaces(classifier(beside).classify_many(TEXTS)) == [MASKED, RAW] * 10
+
+
+def test_the_best_of_several_answers_says_what_its_own_are(scripted: Any) -> None:
+    """Not what those of the last one asked are."""
+    first, second = scripted("A whole and sensible answer."), scripted("")
+    second.space = RAW
+    router = CascadeRouter(["a", "b"], cost_tiers=["a", "b"], quality_threshold=1.0)
+    client = RoutedClient(
+        [Provider("a", first, cost=0.0), Provider("b", second)], router=router, quality=lambda _: 0.5
+    )
+    found = answers(client)
+    assert (found.text, found.space) == ("A whole and sensible answer.", MASKED)
+    assert (first.calls, second.calls) == (1, 1)
+
+
+def test_what_a_calibrator_belongs_to_says_that_they_are_mixed(by_turns: Any) -> None:
+    """So that one that was fitted on one space is refused."""
+    client, *_ = by_turns()
+    assert classifier(client).fingerprint().space is LogprobSpace.MIXED
+
+
+def test_a_distribution_of_mixed_spaces_reads_its_confidence_off_the_labels(by_turns: Any) -> None:
+    """A joint log-probability means something in masked space alone."""
+    client, *_ = by_turns()
+    one = classifier(client).classify("a purr").distribution
+    assert isinstance(one, LabelDistribution)
+    assert replace(one, space=LogprobSpace.MIXED).confidence("cat") == one.probability("cat")
+
+
+class TestWhatIsPaid:
+    """A declared price counts where an answer names none."""
+
+    @pytest.mark.parametrize(("declared", "total"), [(0.25, 5.0), (0.0, 0.0)])
+    def test_a_runs_own_total_holds_it(self, routed: Any, declared: float, total: float) -> None:
+        """Nothing, where nothing is paid, is a price too."""
+        client, _ = routed(Provider("a", fakes()[0], cost=declared))
+        asking = classifier(client)
+        found = asking.classify_many(TEXTS)
+        gate = asking.runner.gate
+        assert (gate.cost, gate.unpriced) == (pytest.approx(total), 0)
+        assert {row.usage.cost for row in found} == {declared}
+        assert client.stats()["a"].cost == pytest.approx(total)
+
+    def test_without_one_the_response_says_that_it_is_not_known(self, routed: Any) -> None:
+        """As it came."""
+        client, _ = routed(fakes()[0])
+        asking = classifier(client)
+        asking.classify_many(TEXTS)
+        assert (asking.runner.gate.cost, asking.runner.gate.unpriced) == (0.0, 20)
+
+    @pytest.mark.parametrize("reported", [-1.0, float("nan"), float("inf")])
+    def test_a_price_that_cannot_be_true_is_none(
+        self, scripted: Any, answered: Any, routed: Any, reported: float
+    ) -> None:
+        """The declared one counts, if there is one."""
+        for declared in (None, 0.5):
+            client, router = routed(Provider("a", scripted(answered("yes", cost=reported)), cost=declared))
+            assert read_completion(answers(client)).usage.cost == declared
+            assert router.seen[0].cost == declared
+
+    def test_a_reported_price_comes_first(self, scripted: Any, answered: Any, routed: Any) -> None:
+        """Also where it is nothing."""
+        client, _ = routed(Provider("a", scripted(answered("yes", cost=0.0)), cost=0.5))
+        assert read_completion(answers(client)).usage.cost == 0.0
+
+    def test_a_provider_that_helps_costs_what_it_costs(self, scripted: Any, answered: Any) -> None:
+        """A stranger's replies have no price of which one knows."""
+        small, big, stranger = (
+            scripted(answered('{"tier": "complex"}')),
+            scripted("an answer"),
+            scripted("{}"),
+        )
+        for helper, cost in ((small, 2.5), (stranger, 2.0)):
+            router = TriageRouter(["a", "b"], tiers={"simple": "b", "complex": "b"})
+            client = RoutedClient(
+                [Provider("a", small, cost=0.5), Provider("b", big, cost=2.0)], router=router, triage=helper
+            )
+            assert answers(client, seed=1).usage.cost == cost
+            assert client.helper_stats()["triage"].usage.cost == (0.5 if helper is small else None)
+
+
+def test_a_stored_examination_speaks_of_each_providers_space(
+    monkeypatch: pytest.MonkeyPatch, by_turns: Any
+) -> None:
+    """A provider that is known to be raw must not be read as masked, though the whole is mixed."""
+    from calibrant.inference.doctor import _records  # noqa: PLC0415 (to stand in for what is stored)
+
+    method = classifier(by_turns()[0]).runner.method
+    asked: list[str] = []
+    monkeypatch.setattr(_records, "load_examination", lambda name, **_: asked.append(name))
+    refuse_misleading("m", options={}, method=method)
+    assert asked == []
+    for space in LogprobSpace:
+        refuse_misleading(space.value, options={}, method=method, space=space)
+    assert asked == ["masked", "raw"]
+
+
+def test_a_space_is_checked(scripted: Any) -> None:
+    """By its name."""
+    with pytest.raises(ConfigurationError, match="Unknown log-probability space"):
+        Provider("a", scripted(), space="other")

@@ -1,0 +1,146 @@
+"""Forks: SQLite would take the locks of an inherited connection for the child's, and lock everybody out for good."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calibrant.core import Prediction
+from calibrant.store import PredictionCache, _forks, open_router_state
+from calibrant.store._forks import in_use
+
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
+]
+
+
+def carried(*stores: Any) -> list[int]:
+    """Return how many open connections each of them keeps."""
+    return [store._table._engine.pool.checkedin() for store in stores]
+
+
+def forked(work: Any) -> int:
+    """Return how a child ends that does some work."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_no_connection_is_carried_into_a_child(url: str) -> None:
+    """Whatever the table; both sides go on with the object that was opened before."""
+    cache, state = PredictionCache(url, busy_timeout=30), open_router_state(url, busy_timeout=30)
+    cache.put("key", Prediction(label="x"))
+    cache.flush()
+    state.update("ema", lambda _: {"n": 1})
+    assert min(carried(cache, state)) > 0
+
+    def work() -> None:
+        assert carried(cache, state) == [0, 0]
+        assert list(cache.get_many(["key"])) == ["key"]
+        cache.put("other", Prediction(label="y"))
+        cache.close()
+        assert state.update("ema", lambda record: {"n": record["n"] + 1})["n"] == 2
+
+    assert forked(work) == 0
+    assert sorted(cache.get_many(["key", "other"])) == ["key", "other"]
+    assert state.read("ema") == {"n": 2}
+    cache.close()
+    state.close()
+
+
+def test_a_fork_waits_until_no_connection_is_in_use() -> None:
+    """Of other threads; afterwards both sides may use some again."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def use() -> None:
+        with in_use():
+            begun.set()
+            while not _forks._GATE.forking:
+                time.sleep(0.001)
+            with in_use():  # who has begun may end
+                ended.set()
+
+    thread = threading.Thread(target=use, daemon=True)
+    thread.start()
+    begun.wait()
+
+    def work() -> None:
+        assert ended.is_set()
+        with in_use():
+            pass
+
+    assert forked(work) == 0
+    with in_use():
+        pass
+    thread.join()
+
+
+def test_who_uses_one_itself_may_fork() -> None:
+    """Waiting for itself would be for ever."""
+
+    def work() -> None:
+        with in_use():
+            pass
+
+    with in_use():
+        assert forked(work) == 0
+
+
+STORM = """
+import os, sys, threading
+from calibrant.core import Prediction
+from calibrant.store import PredictionCache
+cache = PredictionCache(sys.argv[1], busy_timeout=30)
+failed = []
+def work(name):
+    try:
+        for number in range(60):
+            cache.put(f"{name}-{number}", Prediction(label="x"))
+            cache.flush()
+            cache.get_many([f"{name}-{number}"])
+    except BaseException as error:
+        failed.append(error)
+def fork(name):
+    for number in range(10):
+        child = os.fork()
+        if child == 0:
+            work(f"{name}-{number}")
+            os._exit(len(failed))
+        if os.waitpid(child, 0)[1]:
+            failed.append(number)
+threads = [threading.Thread(target=work, args=(f"w{n}",)) for n in range(2)]
+threads += [threading.Thread(target=fork, args=(f"f{n}",)) for n in range(2)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+cache.close()
+print(len(failed), file=sys.stdout)
+"""
+
+
+def test_threads_may_fork_and_write_at_the_same_time(path: Path, open_cache: Any) -> None:
+    """Nobody waits for ever, no write fails, and nothing is lost."""
+    done = subprocess.run(  # noqa: S603 (our own code)
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", STORM, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    assert (done.stdout, done.stderr) == ("0\n", "")
+    names = ["w0", "w1", *(f"f{fork}-{number}" for fork in range(2) for number in range(10))]
+    keys = [f"{name}-{number}" for name in names for number in range(60)]
+    assert len(open_cache(path).get_many(keys)) == len(keys)
