@@ -160,6 +160,16 @@ class TestEveryStrategyFindsTheRightOne:
             client = servers.routed(router, cooldown_seconds=0.02)
             assert share(answerers(client, texts(70)), "c") >= 0.9
 
+    def test_ema_gets_to_know_every_provider(self) -> None:
+        """One that always answers does not keep faster ones from being tried; each is tried once for that."""
+        with serving({"latency": 0.06}, {"latency": 0.03}, {"latency": 0.002}) as servers:
+            router = EMARouter(NAMES)
+            client = servers.routed(router)
+            found = answerers(client, texts(20))
+            assert (found[:3], set(found[3:10]), set(found[10:])) == (["a", "b", "c"], {"a"}, {"c"})
+            again = servers.routed(router)  # which knows them all
+            assert answerers(again, texts(5)) == ["c"] * 5
+
     def test_thompson_finds_the_reliable_one(self) -> None:
         """Mostly, as it never stops to explore."""
         with serving(*UNEQUAL) as servers:

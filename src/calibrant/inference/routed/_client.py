@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -77,10 +78,11 @@ class RoutedClient:
     does one that is too long for a provider, which is not held against it. A provider that keeps failing is
     left out for a while (see `allowed_failures`); then a single call finds out whether it is back. Under
     ``ema``, ``thompson`` and ``bandit`` that call comes first, once, whatever the order; under the others, when it
-    is its turn. Where all are left out, the one whose time ends first is asked all the same, unless it has
-    named the time itself (``Retry-After``): then the error says how long to wait. When nobody answers, the
-    error may be retried if one provider's may, and counts as one that every call would meet only if all
-    providers' do. Other exceptions pass, and a call that is cancelled teaches nothing.
+    is its turn. Under ``ema``, which never explores, so does one call to each provider that nothing is known
+    of. Where all are left out, the one whose time ends first is asked all the same, unless it has named the
+    time itself (``Retry-After``): then the error says how long to wait. When nobody answers, the error may be
+    retried if one provider's may, and counts as one that every call would meet only if all providers' do.
+    Other exceptions pass, and a call that is cancelled teaches nothing.
 
     **Full providers.** Under ``ema``, ``thompson`` and ``bandit`` a provider with no free place is passed over
     while another has one; where all are full, the first choice is waited for. Under the other strategies the
@@ -220,6 +222,8 @@ class RoutedClient:
         self._task = task
         self._owned = owned
         self._lock = threading.Lock()  # around the router, which one thread may use at a time
+        unknown = (standing.provider for standing in router.standings() if not standing.observations)
+        self._untried = deque(unknown if self._strategy == "ema" else ())
         self._members = {
             provider.name: Member(
                 provider,
@@ -355,6 +359,12 @@ class RoutedClient:
             order = self.router.order(routing)
         try:
             members = [self._members[name] for name in order]
+            if self._untried:
+                with contextlib.suppress(
+                    IndexError, ValueError
+                ):  # another thread was faster, or it is not there
+                    first = self._members[self._untried.popleft()]
+                    members.insert(0, members.pop(members.index(first)))
         except KeyError as error:
             raise ConfigurationError(
                 f"Expected the router to order {', '.join(self._members)}, got {error.args[0]!r:.80}."
