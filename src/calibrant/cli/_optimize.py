@@ -15,6 +15,7 @@ from rich.text import Text
 
 from calibrant.assembly import open_classifier
 from calibrant.cli._progress import ProgressDisplay
+from calibrant.cli._tables import dollars
 from calibrant.core import ConfigurationError, Task
 from calibrant.optimization import optimize
 from calibrant.reports import write_report
@@ -134,7 +135,7 @@ def _remarks(result: OptimizationResult, out: Path | None) -> list[str]:
             f"{result.completions_without_logprobs} of {result.completions} completions of the search came without "
             "usable log-probabilities and were scored by correctness alone."
         )
-    cost = "" if result.cost is None else f", ${result.cost:.4f}"
+    cost = "" if result.cost is None else f", {dollars(result.cost)}"
     lines.append(
         f"{result.metric_calls} calls in the search, {result.accepted} of {result.proposals} proposals accepted, "
         f"{result.seconds:.0f} s{cost}."

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from calibrant.cli._router_sources import Source, read_source
-from calibrant.cli._tables import aligned, number, with_interval
+from calibrant.cli._tables import fitted, number, with_interval
 from calibrant.core import ConfigurationError, Interval
 from calibrant.metrics import paired_mean_interval
 from calibrant.reports import RegretCurve, RewardEstimate, regret_chart, reward_chart, write_simulation
@@ -97,6 +97,11 @@ def run_simulate(paths: Sequence[Path], options: SimulateOptions) -> None:
     if any(name.startswith("bandit") for name in names):
         source = source.embedded()
     weight = source.cost_weight if options.cost_weight is None else options.cost_weight
+    if weight and (unpriced := source.unknown("cost")):
+        raise ConfigurationError(
+            f"{source.title}: expected a known cost of every provider for --cost-weight, got none of "
+            f"{', '.join(unpriced)}: give it a cost in its task and evaluate again, or leave the weight out."
+        )
     work = _replayed if source.kind == "log" else _simulated
     results, chart, said = work(source, routers, options, weight)
     table = _table(results, source.providers)
@@ -125,7 +130,7 @@ def run_simulate(paths: Sequence[Path], options: SimulateOptions) -> None:
         }
         sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
         return
-    lines = [*said, "", *aligned(table)]
+    lines = [*said, "", *fitted(table)]
     if options.out is not None:
         lines.append(f"Page: {options.out}")
     sys.stdout.write("\n".join(lines) + "\n")
@@ -197,13 +202,14 @@ def _simulated(
         rng=options.seed,
     )
     count = next(iter(found.values())).regret.shape[1]
+    priced, timed = not source.unknown("cost"), not source.unknown("latency_seconds")
     results = [
         _Result(
             name=name,
             regret=_interval(runs.regret[:, -1]),
             reward=_interval(runs.reward),
-            cost=float(runs.cost.mean()),
-            latency_seconds=float(runs.latency_seconds.mean()),
+            cost=float(runs.cost.mean()) if priced else None,
+            latency_seconds=float(runs.latency_seconds.mean()) if timed else None,
             requests=dict(zip(runs.providers, (count * runs.shares.mean(axis=0)).tolist(), strict=True)),
         )
         for name, runs in found.items()

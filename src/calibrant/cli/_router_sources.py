@@ -81,6 +81,13 @@ class Source:
             return self.world.kinds > 1
         return self.world.contexts is not None or self.texts is not None
 
+    def unknown(self, name: str) -> list[str]:
+        """Return the providers of a recording whose cost or latency no row tells."""
+        if isinstance(self.world, Scenario):
+            return []
+        known = np.isfinite(self.world.cells(name)).any(axis=0)
+        return [provider for provider, told in zip(self.world.providers, known, strict=True) if not told]
+
     def embedded(self) -> Source:
         """Return it with embeddings of its texts, where it has texts and no embeddings."""
         if self.texts is None or not isinstance(self.world, Recording):
