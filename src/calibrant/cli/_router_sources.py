@@ -85,8 +85,8 @@ class Source:
         """Return the providers of a recording whose cost or latency no row tells."""
         if isinstance(self.world, Scenario):
             return []
-        known = np.isfinite(self.world.cells(name)).any(axis=0)
-        return [provider for provider, told in zip(self.world.providers, known, strict=True) if not told]
+        known = np.isfinite(self.world.cells(name))
+        return [provider for place, provider in enumerate(self.world.providers) if not known[:, place].any()]
 
     def embedded(self) -> Source:
         """Return it with embeddings of its texts, where it has texts and no embeddings."""
