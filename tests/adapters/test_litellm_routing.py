@@ -687,6 +687,25 @@ def test_what_failed_is_not_forgotten_when_a_group_grows(servers: Any, attach: A
     assert [(one.provider, one.recovered) for one in strategy_now.told] == [("a", True)]
 
 
+def test_what_failed_is_forgotten_with_its_deployment(servers: Any, attach: Attach) -> None:
+    """A proxy that reads its configuration again and again keeps nothing of those that are gone."""
+    server = servers(faults=lambda *_: "503")
+    router, strategy = attach(
+        Noting, deployment("g", "a", server), deployment("g", "b", server), disable_cooldowns=True,
+        strategy={"retry_seconds": 1e-9},
+    )  # fmt: skip
+    ask_many(router, 1)
+    told(strategy, 1)
+    router.get_available_deployment("g", messages=message("cat"))  # tries it again
+    group = strategy._groups["g"]
+    assert (group.failed.keys(), group.tried) == ({"a"}, {"a"})
+    router.delete_deployment("a")
+    router.add_deployment(litellm.Deployment(**deployment("g", "c", server)))
+    router.get_available_deployment("g", messages=message("cat"))
+    group = strategy._groups["g"]
+    assert (group.failed, group.tried) == ({}, set())
+
+
 # --- coming and going ----------------------------------------------------------------------------
 
 

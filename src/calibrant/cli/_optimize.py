@@ -15,6 +15,7 @@ from rich.text import Text
 
 from calibrant.assembly import open_classifier
 from calibrant.cli._progress import ProgressDisplay
+from calibrant.cli._providers import routing_stats
 from calibrant.cli._tables import dollars
 from calibrant.core import ConfigurationError, Task
 from calibrant.optimization import optimize
@@ -43,14 +44,16 @@ def run_optimize(
         _refuse_prior(task)
     with _asked(task, model) as asked, ProgressDisplay() as display:
         result = optimize(task, model=asked, out=out, progress=display, **options)
+        routing = None if asked is None or isinstance(asked, str) else routing_stats(asked)
     if out is not None:
         write_report(out)
     if as_json:
-        print(json.dumps(result.to_record(), ensure_ascii=False))  # noqa: T201
+        found = {} if routing is None else {"routing": routing.to_record()}
+        print(json.dumps({**result.to_record(), **found}, ensure_ascii=False))  # noqa: T201
         return
     console = Console(soft_wrap=False)
     console.print(_table(result))
-    for line in _remarks(result, out):
+    for line in [*([] if routing is None else routing.lines()), *_remarks(result, out)]:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
