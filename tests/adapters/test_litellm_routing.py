@@ -778,6 +778,10 @@ def test_a_strategy_without_a_router_says_so() -> None:
     """Instead of failing somewhere inside."""
     with pytest.raises(ConfigurationError, match=r"call attach\(router\)"):
         LiteLLMRoutingStrategy(Noting).get_available_deployment("g")
+    left = LiteLLMRoutingStrategy(Noting)
+    with pytest.raises(ConfigurationError, match=r"call attach\(router\)"):
+        left.get_available_deployments("g", [{"model_name": "g", "model_info": {"id": "a"}}])
+    assert left.standings() == {}
     with pytest.raises(ConfigurationError, match=r"Expected a litellm\.Router, got object without"):
         LiteLLMRoutingStrategy(Noting).attach(object())
     for seconds in (0.0, float("nan"), float("inf")):

@@ -584,6 +584,7 @@ def test_scenarios_without_providers_or_file_are_refused(
     [
         ("best", "to name some of none, round-robin"),
         ("", "to name some of none, round-robin"),
+        (" , ", "to name some of none, round-robin"),
         ("ema,ema", "every strategy once"),
         ("ema:beta=1", "one of alpha, reorder_interval and a value"),
         ("ema:alpha", "one of alpha, reorder_interval and a value"),
