@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from calibrant.adapters._litellm_calls import text_of
+from calibrant.adapters._litellm_calls import asked_before, is_their_fault, note_asked, text_of
 from calibrant.adapters.litellm import LiteLLMRoutingStrategy
 from calibrant.core import ConfigurationError
 from calibrant.inference import CachedEmbedder, open_embedder
@@ -438,6 +438,40 @@ def test_requests_that_share_their_metadata_are_told_apart(servers: Any, attach:
     assert (asked(one), asked(two)) == (3, 0)
 
 
+def test_one_trace_of_many_requests_does_not_grow() -> None:
+    """A session may keep both its trace and its metadata: every deployment is noted once."""
+    kwargs: dict[str, Any] = {"metadata": {}, "litellm_trace_id": "session"}
+    for number in range(100):
+        note_asked(kwargs, f"deployment {number % 2}")
+    assert asked_before(kwargs) == ["deployment 0", "deployment 1"]
+    assert asked_before({**kwargs, "litellm_trace_id": "other"}) == []
+
+
+@pytest.mark.parametrize("noted", ["x", 7, [], {"request": "t"}, {"request": "t", "deployments": 3}])
+def test_whatever_a_caller_writes_into_the_metadata_is_harmless(noted: object) -> None:
+    """On a proxy, metadata comes from outside."""
+    kwargs: dict[str, Any] = {"metadata": {"calibrant_asked": noted}, "litellm_trace_id": "t"}
+    assert asked_before(kwargs) == []
+    note_asked(kwargs, "one")
+    assert asked_before(kwargs) == ["one"]
+    assert asked_before({"metadata": noted}) == []
+
+
+def test_an_error_with_an_odd_status_is_nobody_s_fault() -> None:
+    """Whoever raised it."""
+    for status, theirs in (
+        ({}, False),
+        ("x", False),
+        (None, False),
+        ("503", True),
+        (429, True),
+        (400, False),
+    ):
+        error = Exception()
+        error.status_code = status  # type: ignore[attr-defined]
+        assert is_their_fault(error) is theirs
+
+
 def test_cooldowns_of_litellm_are_honoured(servers: Any, attach: Attach) -> None:
     """A deployment in cooldown is not asked, whatever the strategy says; when all are, litellm's error comes."""
     limited, free = servers(faults=lambda *_: "429"), servers()
@@ -653,6 +687,25 @@ def test_what_failed_is_not_forgotten_when_a_group_grows(servers: Any, attach: A
     assert [(one.provider, one.recovered) for one in strategy_now.told] == [("a", True)]
 
 
+def test_what_failed_is_forgotten_with_its_deployment(servers: Any, attach: Attach) -> None:
+    """A proxy that reads its configuration again and again keeps nothing of those that are gone."""
+    server = servers(faults=lambda *_: "503")
+    router, strategy = attach(
+        Noting, deployment("g", "a", server), deployment("g", "b", server), disable_cooldowns=True,
+        strategy={"retry_seconds": 1e-9},
+    )  # fmt: skip
+    ask_many(router, 1)
+    told(strategy, 1)
+    router.get_available_deployment("g", messages=message("cat"))  # tries it again
+    group = strategy._groups["g"]
+    assert (group.failed.keys(), group.tried) == ({"a"}, {"a"})
+    router.delete_deployment("a")
+    router.add_deployment(litellm.Deployment(**deployment("g", "c", server)))
+    router.get_available_deployment("g", messages=message("cat"))
+    group = strategy._groups["g"]
+    assert (group.failed, group.tried) == ({}, set())
+
+
 # --- coming and going ----------------------------------------------------------------------------
 
 
@@ -725,11 +778,23 @@ def test_a_strategy_without_a_router_says_so() -> None:
     """Instead of failing somewhere inside."""
     with pytest.raises(ConfigurationError, match=r"call attach\(router\)"):
         LiteLLMRoutingStrategy(Noting).get_available_deployment("g")
+    left = LiteLLMRoutingStrategy(Noting)
+    with pytest.raises(ConfigurationError, match=r"call attach\(router\)"):
+        left.get_available_deployments("g", [{"model_name": "g", "model_info": {"id": "a"}}])
+    assert left.standings() == {}
     with pytest.raises(ConfigurationError, match=r"Expected a litellm\.Router, got object without"):
         LiteLLMRoutingStrategy(Noting).attach(object())
     for seconds in (0.0, float("nan"), float("inf")):
         with pytest.raises(ConfigurationError, match="retry_seconds"):
             LiteLLMRoutingStrategy(Noting, retry_seconds=seconds)
+
+
+def test_a_place_that_cannot_be_used_is_refused_at_once(tmp_path: Path) -> None:
+    """Not in every request; one that can be used is not made before there is something to keep."""
+    with pytest.raises(ConfigurationError, match="driver"):
+        LiteLLMRoutingStrategy(Noting, state="nosuch://host/name")
+    LiteLLMRoutingStrategy(Noting, state=tmp_path / "learnt.json").close()
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -149,9 +149,9 @@ def test_evaluate_says_what_each_model_contributed(task: Path, tmp_path: Path, o
     assert table[0] == ["animals: cascade(small -> large), 5 rows"]
     start = table.index(["cascade", "asked", "accepted", "accuracy of accepted", "calls", "cost"])
     assert table[start + 1 : start + 5] == [
-        ["small", "5 (100.0 %)", "3 (60.0 %)", "0.667 (0.208 to 0.939)", "5", "$0.0000"],
+        ["small", "5 (100.0 %)", "3 (60.0 %)", "0.667 (0.208 to 0.939)", "5", "$0"],
         ["large", "2 (40.0 %)", "2 (40.0 %)", "1.000 (0.342 to 1.000)", "2", "-"],
-        ["all models", "5 (100.0 %)", "5 (100.0 %)", "0.800 (0.376 to 0.964)", "7", "$0.0000"],
+        ["all models", "5 (100.0 %)", "5 (100.0 %)", "0.800 (0.376 to 0.964)", "7", "$0"],
         ["escalated: 2 (40.0 %) of the rows"],
     ]
     assert "not accepted, yet answered" not in result.stdout

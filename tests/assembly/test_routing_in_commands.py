@@ -256,7 +256,7 @@ BUDGET = ("--max-metric-calls", "60", "--minibatch-size", "2", "--seed", "0")
 def test_optimize_searches_for_a_prompt_of_all_providers(
     task: WriteRouted, servers: Servers, tmp_path: Path
 ) -> None:
-    """A second start asks nobody."""
+    """It says what became of each; a second start asks nobody."""
     out = tmp_path / "out"
     result = run("optimize", task(), *BUDGET, "--out", out, "--json")
     assert result.exit_code == 0, result.stderr
@@ -264,8 +264,15 @@ def test_optimize_searches_for_a_prompt_of_all_providers(
     assert record["model"] == "routed:ema(broken, healthy)"
     asked = [len(server.requests) for server in servers]
     assert all(asked)
+    assert [one["calls"] for one in record["routing"]["providers"]] == asked
     again = run("optimize", task(), *BUDGET, "--out", out, "--json")
     assert again.exit_code == 0, again.stderr
+    people = run("optimize", task(), *BUDGET)
+    assert [row[0] for row in table(people) if row[0] in {"provider", "broken", "healthy"}] == [
+        "provider", "broken", "healthy",
+    ]  # fmt: skip
+    asked = [len(server.requests) for server in servers]
+    assert run("optimize", task(), *BUDGET, "--out", out).exit_code == 0
     assert [len(server.requests) for server in servers] == asked
 
 

@@ -157,6 +157,21 @@ def test_people_get_a_table(tmp_path: Path) -> None:
     one = run("stats", "--state", place, "--strategy", "ema", "--scope", "default").stdout
     assert "thompson" not in one
     assert "95 % from" not in one
+    assert one.endswith(f"\n\nKept in {place}\n")
+
+
+def test_help_shows_brackets_as_they_are() -> None:
+    """They are no markup."""
+    for command in ("stats", "reset"):
+        assert "its [routing]" in " ".join(run(command, "--help").stdout.replace("\u2502", " ").split())
+
+
+def test_strategies_that_learn_nothing_are_said_to(write_task: WriteTask, tmp_path: Path) -> None:
+    """There is nothing to wait for."""
+    task = write_task(extra=ROUTING.replace("thompson", "none"))
+    assert "got routing = 'none', which keeps nothing" in refused("stats", "--task", task)
+    learn(FixedRouter(["a", "b"]), tmp_path / "learnt.json", scope="animals")
+    assert run("stats", "--task", task).exit_code == 0
 
 
 def test_the_task_names_state_and_scope(
@@ -228,8 +243,10 @@ def test_a_damaged_file_is_an_error_and_can_be_reset(tmp_path: Path, content: by
     result = run("stats", "--state", place)
     assert result.exit_code == 1
     assert why in result.stderr
-    assert "`calibrant router reset` begins anew" in result.stderr
-    assert run("reset", "--state", place).exit_code == 0
+    assert "or delete it" in result.stderr
+    again = run("reset", "--state", place)
+    assert (again.exit_code, again.stdout) == (0, f"{place}: could not be read, and begins anew.\n")
+    assert run("reset", "--state", place).stdout == f"{place}: nothing was there.\n"
     assert (tmp_path / "state.json.corrupt-1").read_bytes() == content
 
 
@@ -259,7 +276,7 @@ def test_only_what_was_named_is_forgotten(tmp_path: Path, name: str) -> None:
     assert found == {"location": str(place), "scope": "default", "reset": ["ema"]}
     assert [one["strategy"] for one in run_json("stats", "--state", place)["records"]] == ["thompson"]
     text = run("reset", "--state", place).stdout
-    assert text == f"{place}: forgot thompson of the scope default.\n"
+    assert text == f"{place}: forgot thompson of the scope 'default'.\n"
     again = run("reset", "--state", place)
     assert (again.exit_code, again.stdout) == (0, f"{place}: nothing was there.\n")
     assert run("reset", "--state", tmp_path / "none.json").exit_code == 0
@@ -272,7 +289,7 @@ def test_others_who_share_the_place_keep_what_they_learnt(tmp_path: Path, name: 
     place = tmp_path / name
     for scope in ("one", "two"):
         learn(ThompsonRouter(["a", "b"]), place, scope=scope)
-    assert "several share this place: name one of one, two" in refused("reset", "--state", place)
+    assert "several share this place: name one of 'one', 'two'" in refused("reset", "--state", place)
     assert run_json("reset", "--state", place, "--scope", "two")["reset"] == ["thompson"]
     assert [one["scope"] for one in run_json("stats", "--state", place)["records"]] == ["one"]
     assert run_json("reset", "--state", place)["scope"] == "one"
@@ -403,6 +420,20 @@ def test_runs_of_evaluate_hold_full_information(tmp_path: Path) -> None:
     assert by_name["none"]["cost"] == pytest.approx(0.005)
     assert by_name["thompson"]["requests"]["largest"] > 120
     assert {"seconds", "$"} <= set(run("simulate", small, large, *options).stdout.split())
+
+
+def test_unknown_costs_and_latencies_are_not_nothing(tmp_path: Path) -> None:
+    """One run without prices is enough: the mean of the others says nothing; a weight on them is refused."""
+    known = predictions(tmp_path, "known", 0.5)
+    free = predictions(tmp_path, "free", 0.5, cost=None, latency_seconds=None)
+    options = ("--strategies", "none", "--seeds", 1)
+    (one,) = run_json("simulate", known, free, *options)["strategies"]
+    assert not {"cost", "latency_seconds"} & one.keys()
+    assert run("simulate", known, free, *options).stdout.splitlines()[-1].split()[3:5] == ["-", "-"]
+    message = refused("simulate", known, free, *options, "--cost-weight", 2)
+    assert "got none of free: give it a cost" in message
+    log = write_log(tmp_path, [{**line, "cost": None} for line in uniform_log(50)])
+    assert "got none of" in refused("simulate", log, "--cost-weight", 2)
 
 
 def test_rows_of_runs_come_in_another_order_with_every_seed(tmp_path: Path) -> None:
@@ -553,6 +584,7 @@ def test_scenarios_without_providers_or_file_are_refused(
     [
         ("best", "to name some of none, round-robin"),
         ("", "to name some of none, round-robin"),
+        (" , ", "to name some of none, round-robin"),
         ("ema,ema", "every strategy once"),
         ("ema:beta=1", "one of alpha, reorder_interval and a value"),
         ("ema:alpha", "one of alpha, reorder_interval and a value"),

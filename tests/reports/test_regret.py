@@ -127,6 +127,8 @@ def test_rewards_lie_at_their_place() -> None:
     assert first[1] < second[1]
     (whisker,) = (line for line in svg.iter() if line.attrib.get("class") == "whisker")
     assert float(whisker.attrib["x1"]) < first[0] < float(whisker.attrib["x2"])
+    said = ["".join(circle.itertext()) for circle in svg.iter("circle")]
+    assert said == ["a: 0.6000 (0.5000 to 0.7000)", "b: 0.9000"]
 
 
 def write(path: Path, names: tuple[str, ...] = ("thompson", "ema")) -> Path:

@@ -32,14 +32,21 @@ def deployment_of(kwargs: Mapping[str, Any]) -> str | None:
 
 def asked_before(kwargs: Mapping[str, Any]) -> list[str]:
     """Return the deployments that this request has been sent to already."""
-    noted = (kwargs.get("metadata") or {}).get(_ASKED)
-    # A caller may hand the same metadata over with request after request.
-    return noted["deployments"] if noted and noted["request"] == kwargs.get("litellm_trace_id") else []
+    metadata = kwargs.get("metadata")
+    noted = metadata.get(_ASKED) if isinstance(metadata, dict) else None
+    # A caller may hand the same metadata over with request after request, or write anything there.
+    if not isinstance(noted, dict) or noted.get("request") != kwargs.get("litellm_trace_id"):
+        return []
+    names = noted.get("deployments")
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 
-def note_asked(kwargs: Mapping[str, Any], names: list[str]) -> None:
-    if isinstance(kwargs.get("metadata"), dict):
-        kwargs["metadata"][_ASKED] = {"request": kwargs.get("litellm_trace_id"), "deployments": names}
+def note_asked(kwargs: Mapping[str, Any], name: str) -> None:
+    """Note that a request is sent to a deployment."""
+    metadata = kwargs.get("metadata")
+    if isinstance(metadata, dict):
+        names = list(dict.fromkeys([*asked_before(kwargs), name]))  # one trace may be of many requests
+        metadata[_ASKED] = {"request": kwargs.get("litellm_trace_id"), "deployments": names}
 
 
 def is_their_fault(error: object) -> bool:
@@ -47,7 +54,7 @@ def is_their_fault(error: object) -> bool:
     status = getattr(error, "status_code", None)
     try:
         return status is not None and (int(status) >= 500 or int(status) in _THEIR_FAULT)
-    except ValueError:
+    except (TypeError, ValueError):
         return False
 
 

@@ -105,15 +105,39 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
     Raises
     ------
     ConfigurationError
-        `retry_seconds` is out of its range.
+        `retry_seconds` is out of its range, or `state` is no place that can be used.
 
     Examples
     --------
-    >>> router = litellm.Router(model_list=[...])  # doctest: +SKIP
-    >>> strategy = LiteLLMRoutingStrategy(ThompsonRouter).attach(router)  # doctest: +SKIP
+    A whole program is `examples/routing/litellm_router.py`; in short:
 
-    For the proxy, put the strategy into a module beside its ``config.yaml`` and name it there as a callback:
-    ``litellm_settings: {callbacks: my_routing.strategy}``. It attaches itself with the first request.
+    >>> import litellm
+    >>> from calibrant.adapters.litellm import LiteLLMRoutingStrategy
+    >>> from calibrant.routing import ThompsonRouter
+    >>> server = {"model": "openai/m", "api_key": "x"}
+    >>> router = litellm.Router(
+    ...     model_list=[
+    ...         {"model_name": "m", "litellm_params": {**server, "api_base": f"http://127.0.0.1:{port}/v1"}}
+    ...         for port in (8001, 8002)
+    ...     ]
+    ... )
+    >>> strategy = LiteLLMRoutingStrategy(ThompsonRouter, state="learnt.json").attach(router)
+
+    From here on ``router.completion(model="m", ...)`` asks whom the strategy chooses. At the end, and to see
+    what was learnt meanwhile:
+
+    >>> strategy.standings()
+    {}
+    >>> strategy.close()
+
+    For the proxy, write ``strategy = LiteLLMRoutingStrategy(ThompsonRouter, state="learnt.json")`` into
+    ``my_routing.py`` beside its ``config.yaml``, and name it there as a callback; it attaches itself with the
+    first request::
+
+        litellm_settings:
+          callbacks: my_routing.strategy
+
+    ``calibrant router stats --state learnt.json`` shows what was learnt.
     """
 
     def __init__(
@@ -131,6 +155,8 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
             raise ConfigurationError(
                 f"Expected retry_seconds to be a finite number above 0, got {retry_seconds!r}."
             )
+        if state is not None:
+            open_router_state(state).close()  # what is wrong with its name shows now, not in every request
         # litellm takes loggers of one class for the same one unless a public attribute tells them apart.
         self.identity = uuid.uuid4().hex
         self._policy = policy
@@ -268,14 +294,14 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
         names = {str(one["model_name"]) for one in healthy}
         by_id = {str(one["model_info"]["id"]): one for one in healthy}
         request = RoutingRequest(embedding=embedding, has_tools=bool(kwargs.get("tools")))
-        before = asked_before(kwargs)
-        allowed = by_id.keys() - before or by_id.keys()
+        allowed = by_id.keys() - asked_before(kwargs) or by_id.keys()
         with self._lock:
+            self._attached()  # it may have been closed meanwhile
             group = self._group(names.pop() if len(names) == 1 else asked, by_id)
             name = self._due(group, allowed)
             if name is None:
                 name = next(one for one in group.policy.order(request) if one in allowed)
-        note_asked(kwargs, [*before, name])
+        note_asked(kwargs, name)
         return by_id[name]
 
     def _due(self, group: _Group, allowed: AbstractSet[str]) -> str | None:
@@ -304,7 +330,8 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
             policy.restore(learnt)
         grown = _Group(self._shared(name, policy))
         if group is not None:
-            grown.failed, grown.tried = group.failed, group.tried
+            grown.failed = {one: since for one, since in group.failed.items() if one in ids}
+            grown.tried = group.tried & ids.keys()
         self._groups[name] = grown
         return grown
 

@@ -42,8 +42,6 @@ from calibrant.store import open_router_state
 
 __all__ = ["default_router_state", "open_routed_client", "open_router"]
 
-# These have nothing to learn, and nothing to count.
-_WITHOUT_STATE: Final = frozenset({"none", "task"})
 _LINUCB: Final = {"alpha", "dim", "cost_weight", "decay_factor"}
 # What of a provider's options an embedding takes too: where it is, and who pays.
 _ACCESS: Final = frozenset(
@@ -209,7 +207,7 @@ def _provider(own: RoutingProviderSettings, client: Client) -> Provider:
 
 def _shared(router: Router, settings: RoutingSettings, task_name: str, opened: ExitStack) -> Router:
     """Return the strategy with what it has learnt, if there is anything to learn."""
-    if settings.strategy in _WITHOUT_STATE:
+    if not settings.learns:
         return router
     state = open_router_state(settings.state_place or default_router_state(), scope=task_name)
     shared = SharedRouter(router, state)

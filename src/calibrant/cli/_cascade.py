@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from calibrant.cli._tables import aligned, with_interval
+from calibrant.cli._tables import dollars, fitted, with_interval
 
 if TYPE_CHECKING:
     from calibrant.metrics import CascadeMetrics
@@ -26,7 +26,7 @@ def cascade_lines(found: CascadeMetrics) -> list[str]:
                 _share(model.accepted, rows),
                 with_interval(model.accuracy),
                 f"{model.calls:,}",
-                _dollars(model.cost),
+                dollars(model.cost),
             )
             for model in found.models
         ),
@@ -36,10 +36,10 @@ def cascade_lines(found: CascadeMetrics) -> list[str]:
             _share(found.accepted, rows),
             with_interval(found.accuracy),
             f"{found.calls:,}",
-            _dollars(found.cost),
+            dollars(found.cost),
         ),
     ]
-    lines = [*aligned(table), f"escalated: {_share(found.escalated, rows)} of the rows"]
+    lines = [*fitted(table), f"escalated: {_share(found.escalated, rows)} of the rows"]
     troubles = [
         f"{model.model}: {count:,} {what}"
         for model in found.models
@@ -58,7 +58,3 @@ def cascade_lines(found: CascadeMetrics) -> list[str]:
 
 def _share(part: int, rows: int) -> str:
     return f"{part:,} ({100 * part / rows:.1f} %)"
-
-
-def _dollars(cost: float | None) -> str:
-    return "-" if cost is None else f"${cost:.4f}"

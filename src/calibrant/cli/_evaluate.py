@@ -19,7 +19,7 @@ from calibrant.cli._history import history_lines
 from calibrant.cli._interrupts import ENDED_BY_SIGNAL, interruptible
 from calibrant.cli._progress import EvaluationDisplay
 from calibrant.cli._providers import RoutingStats, routing_stats
-from calibrant.cli._tables import aligned, number, with_interval
+from calibrant.cli._tables import aligned, dollars, number, with_interval
 from calibrant.core import (
     ConfigurationError,
     DataError,
@@ -309,7 +309,7 @@ def _counts(found: Mapping[str, int]) -> str:
 
 
 def _paid(metrics: EvaluationMetrics) -> str:
-    cost = "" if metrics.cost is None else f", ${metrics.cost:.4f}"
+    cost = "" if metrics.cost is None else f", {dollars(metrics.cost)}"
     unpriced = f", {metrics.unpriced_rows:,} rows without a known price" if metrics.unpriced_rows else ""
     speed = (
         f"; {metrics.session_rows:,} rows in {metrics.seconds:.1f} s ({metrics.rows_per_second:,.1f} rows/s)"

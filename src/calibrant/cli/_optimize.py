@@ -15,6 +15,8 @@ from rich.text import Text
 
 from calibrant.assembly import open_classifier
 from calibrant.cli._progress import ProgressDisplay
+from calibrant.cli._providers import routing_stats
+from calibrant.cli._tables import dollars
 from calibrant.core import ConfigurationError, Task
 from calibrant.optimization import optimize
 from calibrant.reports import write_report
@@ -42,14 +44,16 @@ def run_optimize(
         _refuse_prior(task)
     with _asked(task, model) as asked, ProgressDisplay() as display:
         result = optimize(task, model=asked, out=out, progress=display, **options)
+        routing = None if asked is None or isinstance(asked, str) else routing_stats(asked)
     if out is not None:
         write_report(out)
     if as_json:
-        print(json.dumps(result.to_record(), ensure_ascii=False))  # noqa: T201
+        found = {} if routing is None else {"routing": routing.to_record()}
+        print(json.dumps({**result.to_record(), **found}, ensure_ascii=False))  # noqa: T201
         return
     console = Console(soft_wrap=False)
     console.print(_table(result))
-    for line in _remarks(result, out):
+    for line in [*([] if routing is None else routing.lines()), *_remarks(result, out)]:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
@@ -134,7 +138,7 @@ def _remarks(result: OptimizationResult, out: Path | None) -> list[str]:
             f"{result.completions_without_logprobs} of {result.completions} completions of the search came without "
             "usable log-probabilities and were scored by correctness alone."
         )
-    cost = "" if result.cost is None else f", ${result.cost:.4f}"
+    cost = "" if result.cost is None else f", {dollars(result.cost)}"
     lines.append(
         f"{result.metric_calls} calls in the search, {result.accepted} of {result.proposals} proposals accepted, "
         f"{result.seconds:.0f} s{cost}."

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
+from calibrant.cli._tables import dollars
+
 if TYPE_CHECKING:
     from calibrant.evaluation import EvaluationProgress
     from calibrant.optimization import Progress
@@ -134,7 +136,7 @@ def _search_note(progress: Progress) -> str:
         parts.append(f"best score {progress.best_score:.3f}")
     parts.append(f"{progress.accepted} of {progress.proposals} proposals accepted")
     if progress.cost is not None:
-        parts.append(f"${progress.cost:.4f}")
+        parts.append(dollars(progress.cost))
     return ", ".join(parts)
 
 
@@ -148,7 +150,7 @@ def _evaluation_note(progress: EvaluationProgress) -> str:
         kinds = sorted(progress.errors.items(), key=lambda item: -item[1])[:_KINDS_SHOWN]
         parts.append(f"{failed} failed ({', '.join(f'{count} x {kind}' for kind, count in kinds)})")
     if progress.cost is not None:
-        parts.append(f"${progress.cost:.4f}")
+        parts.append(dollars(progress.cost))
     if progress.eta_seconds:
         parts.append(f"{_duration(progress.eta_seconds)} left")
     return ", ".join(parts)

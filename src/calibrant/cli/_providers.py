@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from calibrant.cascade import Cascade
-from calibrant.cli._tables import aligned
+from calibrant.cli._tables import dollars, fitted
 from calibrant.inference.routed import RoutedClient
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class RoutingStats:
         """Return one line per provider, then judge and triage, and who is left out at the moment."""
         if not any(stats.calls for stats in self.providers):
             return []
-        lines = aligned([_HEAD, *map(_row, self.providers)])
+        lines = fitted([_HEAD, *map(_row, self.providers)])
         lines += [_helper_line(name, stats) for name, stats in self.helpers.items()]
         waiting = [
             f"{stats.provider} for {stats.cooling_seconds:.0f} s"
@@ -78,16 +78,12 @@ def _row(stats: ProviderStats) -> tuple[str, ...]:
         f"{stats.escalations:,}",
         "-" if latency is None else f"{latency:.3f} s",
         f"{stats.prompt_tokens:,} + {stats.completion_tokens:,}",
-        _dollars(stats.cost),
+        dollars(stats.cost),
     )
 
 
 def _helper_line(name: str, stats: HelperStats) -> str:
     return (
         f"{name}: {stats.calls:,} calls, {stats.failures:,} failed, {stats.unusable:,} replies of no use, "
-        f"{stats.usage.prompt_tokens:,} + {stats.usage.completion_tokens:,} tokens, {_dollars(stats.usage.cost)}"
+        f"{stats.usage.prompt_tokens:,} + {stats.usage.completion_tokens:,} tokens, {dollars(stats.usage.cost)}"
     )
-
-
-def _dollars(cost: float | None) -> str:
-    return "-" if cost is None else f"${cost:.4f}"

@@ -24,12 +24,12 @@ Place = Annotated[
         "--state",
         metavar="PLACE",
         help="A .json file, a SQLite file or a database URL; else the task's, else $CALIBRANT_ROUTER_STATE, else "
-        "the user's own.",
+        "router.sqlite in $CALIBRANT_HOME or ~/.local/state/calibrant.",
     ),
 ]
 TaskFile = Annotated[
     Path | None,
-    typer.Option("--task", metavar="TASK.toml", help="Take state, scope and settings of its [routing]."),
+    typer.Option("--task", metavar="TASK.toml", help="Take state, scope and settings of its \\[routing]."),
 ]
 Scope = Annotated[str | None, typer.Option(help="A task's name, or litellm/GROUP; by default all there are.")]
 

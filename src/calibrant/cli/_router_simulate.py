@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from calibrant.cli._router_sources import Source, read_source
-from calibrant.cli._tables import aligned, number, with_interval
+from calibrant.cli._tables import fitted, number, with_interval
 from calibrant.core import ConfigurationError, Interval
 from calibrant.metrics import paired_mean_interval
 from calibrant.reports import RegretCurve, RewardEstimate, regret_chart, reward_chart, write_simulation
@@ -25,6 +25,7 @@ from calibrant.routing import (
     EpsilonGreedy,
     FixedRouter,
     Recording,
+    Replay,
     RoundRobin,
     Router,
     RouterFactory,
@@ -97,6 +98,11 @@ def run_simulate(paths: Sequence[Path], options: SimulateOptions) -> None:
     if any(name.startswith("bandit") for name in names):
         source = source.embedded()
     weight = source.cost_weight if options.cost_weight is None else options.cost_weight
+    if weight and (unpriced := source.unknown("cost")):
+        raise ConfigurationError(
+            f"{source.title}: expected a known cost of every provider for --cost-weight, got none of "
+            f"{', '.join(unpriced)}: give it a cost in its task and evaluate again, or leave the weight out."
+        )
     work = _replayed if source.kind == "log" else _simulated
     results, chart, said = work(source, routers, options, weight)
     table = _table(results, source.providers)
@@ -114,21 +120,28 @@ def run_simulate(paths: Sequence[Path], options: SimulateOptions) -> None:
             ],
         )
     if options.as_json:
-        record = {
-            "kind": source.kind,
-            "source": source.title,
-            "seeds": options.seeds,
-            "seed": options.seed,
-            "cost_weight": weight,
-            "strategies": [result.record() for result in results],
-            **({} if options.out is None else {"out": str(options.out)}),
-        }
+        record = _record(source, results, options, weight)
         sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
         return
-    lines = [*said, "", *aligned(table)]
+    lines = [*said, "", *fitted(table)]
     if options.out is not None:
         lines.append(f"Page: {options.out}")
     sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _record(
+    source: Source, results: Sequence[_Result], options: SimulateOptions, weight: float
+) -> dict[str, Any]:
+    """Return the numbers as JSON values."""
+    return {
+        "kind": source.kind,
+        "source": source.title,
+        "seeds": options.seeds,
+        "seed": options.seed,
+        "cost_weight": weight,
+        "strategies": [result.record() for result in results],
+        **({} if options.out is None else {"out": str(options.out)}),
+    }
 
 
 # --- strategies ----------------------------------------------------------------------------------
@@ -138,7 +151,11 @@ def _names(source: Source, wanted: str | None) -> list[str]:
     if wanted is None:
         names = _DEFAULT.split(",") + ["bandit"] * source.has_contexts
     else:
-        names = [name.strip() for name in wanted.split(",")]
+        names = [name.strip() for name in wanted.split(",") if name.strip()]
+    if not names:
+        raise ConfigurationError(
+            f"Expected --strategies to name some of {', '.join(_KINDS)}, got {wanted!r}."
+        )
     if len(set(names)) < len(names):
         raise ConfigurationError(f"Expected every strategy once, got {wanted}: leave one out.")
     if "bandit" in {name.partition(":")[0] for name in names} and not source.has_contexts:
@@ -197,34 +214,38 @@ def _simulated(
         rng=options.seed,
     )
     count = next(iter(found.values())).regret.shape[1]
+    priced, timed = not source.unknown("cost"), not source.unknown("latency_seconds")
     results = [
         _Result(
             name=name,
             regret=_interval(runs.regret[:, -1]),
             reward=_interval(runs.reward),
-            cost=float(runs.cost.mean()),
-            latency_seconds=float(runs.latency_seconds.mean()),
+            cost=float(runs.cost.mean()) if priced else None,
+            latency_seconds=float(runs.latency_seconds.mean()) if timed else None,
             requests=dict(zip(runs.providers, (count * runs.shares.mean(axis=0)).tolist(), strict=True)),
         )
         for name, runs in found.items()
     ]
     results.sort(key=lambda result: result.regret.estimate if result.regret else 0.0)
-    best = results[0]
+    changes = [] if isinstance(source.world, Recording) else sorted({one.at for one in source.world.changes})
+    return (
+        results,
+        regret_chart("regret", [_curve(one.name, found[one.name]) for one in results], changes),
+        _regret_said(source, results[0], count, options.seeds, weight),
+    )
+
+
+def _regret_said(source: Source, best: _Result, count: int, seeds: int, weight: float) -> list[str]:
+    """Return whose regret is lowest, and what regret is."""
     recorded = isinstance(source.world, Recording)
-    runs = f"mean of {options.seeds:,} runs with its interval" if options.seeds > 1 else "in one run"
-    said = [
+    runs = f"mean of {seeds:,} runs with its interval" if seeds > 1 else "in one run"
+    return [
         f"Lowest regret: {best.name}, {_sure(best.regret, ',.1f')} after {count:,} requests, {runs}.",
         "Regret is what "
         + ("the provider that was best over all rows" if recorded else "the best provider for each request")
         + " would have earned more; a request earns the quality of its answer"
         + (f" minus {weight:g} times its cost." if weight else "."),
     ]
-    changes = [] if isinstance(source.world, Recording) else sorted({one.at for one in source.world.changes})
-    return (
-        results,
-        regret_chart("regret", [_curve(one.name, found[one.name]) for one in results], changes),
-        said,
-    )
 
 
 def _curve(name: str, runs: SimulatedRuns) -> RegretCurve:
@@ -244,21 +265,7 @@ def _replayed(
         replay(log, routers, cost_weight=weight, rng=rng)
         for rng in np.random.default_rng(options.seed).spawn(options.seeds)
     ]
-    results = []
-    for name in routers:
-        replays = [run[name] for run in runs]
-        rewards = [one.reward for one in replays if one.reward is not None]
-        errors = [one.standard_error for one in replays if one.standard_error is not None]
-        shares = np.mean([one.shares for one in replays], axis=0) * replays[0].events
-        results.append(
-            _Result(
-                name=name,
-                # All runs share the log, so their mean is no surer than one of them.
-                reward=_around(float(np.mean(rewards)), errors) if rewards else None,
-                matched=float(np.mean([one.matched for one in replays])),
-                requests=dict(zip(log.providers, shares.tolist(), strict=True)),
-            )
-        )
+    results = [_replay_result(name, [run[name] for run in runs], log.providers) for name in routers]
     results.sort(key=lambda result: -(result.reward.estimate if result.reward else -np.inf))
     rewards_of = log.rewards(weight)
     alone = [
@@ -280,6 +287,20 @@ def _replayed(
         RewardEstimate(name=one.name, reward=one.reward) for one in results if one.reward is not None
     ]
     return results, reward_chart("reward", [*estimates, *alone]), said
+
+
+def _replay_result(name: str, replays: Sequence[Replay], providers: Sequence[str]) -> _Result:
+    """Return the numbers of one strategy over all seeds."""
+    rewards = [one.reward for one in replays if one.reward is not None]
+    errors = [one.standard_error for one in replays if one.standard_error is not None]
+    shares = np.mean([one.shares for one in replays], axis=0) * replays[0].events
+    return _Result(
+        name=name,
+        # All runs share the log, so their mean is no surer than one of them.
+        reward=_around(float(np.mean(rewards)), errors) if rewards else None,
+        matched=float(np.mean([one.matched for one in replays])),
+        requests=dict(zip(providers, shares.tolist(), strict=True)),
+    )
 
 
 def _mean(values: Any) -> Interval:  # noqa: ANN401  (an array)

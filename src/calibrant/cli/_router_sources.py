@@ -24,6 +24,9 @@ __all__ = ["Source", "read_source"]
 
 _RIGHT: Final = 0.5  # the quality from which an answer counts: right ones have 1, wrong ones 0
 _LOGS: Final = (".jsonl", ".ndjson")
+_LOGGED: Final = frozenset(
+    {"provider", "success", "latency_seconds", "quality", "cost", "context", "propensity"}
+)
 
 _Success = Annotated[
     tuple[Share, ...],
@@ -80,6 +83,13 @@ class Source:
         if isinstance(self.world, Scenario):
             return self.world.kinds > 1
         return self.world.contexts is not None or self.texts is not None
+
+    def unknown(self, name: str) -> list[str]:
+        """Return the providers of a recording whose cost or latency no row tells."""
+        if isinstance(self.world, Scenario):
+            return []
+        known = np.isfinite(self.world.cells(name))
+        return [provider for place, provider in enumerate(self.world.providers) if not known[:, place].any()]
 
     def embedded(self) -> Source:
         """Return it with embeddings of its texts, where it has texts and no embeddings."""
@@ -156,21 +166,7 @@ class _ScenarioFile(Section):
 
 
 def _scenario(path: Path) -> Source:
-    try:
-        text = path.read_text(encoding="utf-8")
-        found = _ScenarioFile.model_validate(tomllib.loads(text))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path}: cannot be read ({error}): check the path.") from error
-    except tomllib.TOMLDecodeError as error:
-        place = re.search(r"at line (\d+)", str(error))
-        line = place[1] if place else text.count("\n") + 1
-        raise ConfigurationError(f"{path}:{line}: not valid TOML: {error}.") from error
-    except pydantic.ValidationError as error:
-        problems = [
-            f"{path}:{line_of(text, item['loc'])}: {describe_problem(dict(item), _ScenarioFile)}"
-            for item in error.errors()
-        ]
-        raise ConfigurationError("\n".join(problems)) from error
+    found = _scenario_file(path)
     try:
         world = Scenario(
             providers=[
@@ -198,6 +194,24 @@ def _scenario(path: Path) -> Source:
         requests=found.requests,
         cost_weight=found.cost_weight,
     )
+
+
+def _scenario_file(path: Path) -> _ScenarioFile:
+    try:
+        text = path.read_text(encoding="utf-8")
+        return _ScenarioFile.model_validate(tomllib.loads(text))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: cannot be read ({error}): check the path.") from error
+    except tomllib.TOMLDecodeError as error:
+        place = re.search(r"at line (\d+)", str(error))
+        line = place[1] if place else text.count("\n") + 1
+        raise ConfigurationError(f"{path}:{line}: not valid TOML: {error}.") from error
+    except pydantic.ValidationError as error:
+        problems = [
+            f"{path}:{line_of(text, item['loc'])}: {describe_problem(dict(item), _ScenarioFile)}"
+            for item in error.errors()
+        ]
+        raise ConfigurationError("\n".join(problems)) from error
 
 
 def _one_or_all(values: tuple[float, ...]) -> float | tuple[float, ...]:
@@ -285,21 +299,8 @@ def _short(paths: Sequence[Path]) -> list[str]:
 def _log(path: Path) -> Source:
     """Return the outcome of one provider a request."""
     rows = list(read_rows(path))
-    known = {"provider", "success", "latency_seconds", "quality", "cost", "context", "propensity"}
     providers: dict[str, int] = {}
-    columns = []
-    for row in rows:
-        unknown = sorted(row.values.keys() - known)
-        if unknown:
-            raise _broken(
-                row, f"expected no key but {', '.join(sorted(known))}, got {', '.join(unknown):.80}"
-            )
-        name, success = row.values.get("provider"), row.values.get("success")
-        if not isinstance(name, str) or not name.strip():
-            raise _broken(row, f"expected provider to be a name, got {name!r:.80}")
-        if not isinstance(success, bool):
-            raise _broken(row, f"expected success to be true or false, got {success!r:.80}")
-        columns.append(providers.setdefault(name, len(providers)))
+    columns = [providers.setdefault(_asked(row), len(providers)) for row in rows]
     if len(providers) < 2:
         raise DataError(
             f"expected a log of two or more providers, got only {', '.join(providers)}: there is nothing to choose.",
@@ -325,6 +326,19 @@ def _log(path: Path) -> Source:
             cost=cells([_amount(row, "cost", math.inf) for row in rows]),
         ),
     )
+
+
+def _asked(row: Row) -> str:
+    """Return whom a row of a log is about."""
+    unknown = sorted(row.values.keys() - _LOGGED)
+    if unknown:
+        raise _broken(row, f"expected no key but {', '.join(sorted(_LOGGED))}, got {', '.join(unknown):.80}")
+    name, success = row.values.get("provider"), row.values.get("success")
+    if not isinstance(name, str) or not name.strip():
+        raise _broken(row, f"expected provider to be a name, got {name!r:.80}")
+    if not isinstance(success, bool):
+        raise _broken(row, f"expected success to be true or false, got {success!r:.80}")
+    return name
 
 
 def _amount(row: Row, name: str, most: float) -> float:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 from calibrant.assembly import default_router_state
-from calibrant.cli._tables import aligned
+from calibrant.cli._tables import fitted
 from calibrant.core import (
     CalibrantError,
     ConfigurationError,
@@ -99,19 +99,27 @@ def run_stats(
     place = _place(state, task, scope)
     found, problems = _read(place, strategy)
     if not found and not problems:
-        what = f"of the strategy {strategy}" if strategy else "that routers have learnt"
-        where = "" if place.scope is None else f" in the scope {place.scope!r}"
-        raise ConfigurationError(
-            f"{place.location}: holds nothing {what}{where}: name another place with --state, or let a router run "
-            "first."
-        )
+        raise ConfigurationError(_nothing(place, strategy))
     if as_json:
         record = {"location": place.location, "records": [one.record() for one in found]}
         sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
     else:
-        sys.stdout.write("\n\n".join("\n".join(_lines(one)) for one in found) + "\n" * bool(found))
+        parts = [*("\n".join(_lines(one)) for one in found), f"Kept in {place.location}"]
+        sys.stdout.write("\n\n".join(parts) + "\n" if found else "")
     if problems:
         raise CalibrantError("\n".join(problems))
+
+
+def _nothing(place: _Place, strategy: str | None) -> str:
+    """Return that there is nothing to show, and what to do about it."""
+    if place.settings is not None and not place.settings.learns:
+        return (
+            f"Expected a task whose strategy learns, got routing = {place.settings.strategy!r}, which keeps nothing: "
+            "choose another strategy in the task, or leave --task out to see all that is kept."
+        )
+    what = f"of the strategy {strategy}" if strategy else "that routers have learnt"
+    where = "" if place.scope is None else f" in the scope {place.scope!r}"
+    return f"{place.location}: holds nothing {what}{where}: name another place with --state, or let a router run first."
 
 
 def run_reset(
@@ -121,9 +129,10 @@ def run_reset(
     _check(strategy)
     place = _place(state, task, scope)
     scopes = _to_reset(place)
-    if len(scopes) > 1:
+    if scopes is not None and len(scopes) > 1:
         raise ConfigurationError(
-            f"{place.location}: expected --scope, because several share this place: name one of {', '.join(scopes)}."
+            f"{place.location}: expected --scope or --task, because several share this place: name one of "
+            f"{', '.join(map(repr, scopes))}."
         )
     with closing(place.open(scopes[0] if scopes else _KEPT_APART)) as opened:
         gone = opened.reset(strategy)
@@ -132,7 +141,9 @@ def run_reset(
         record = {"location": place.location, "scope": name, "reset": gone}
         sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
     elif gone:
-        sys.stdout.write(f"{place.location}: forgot {', '.join(gone)} of the scope {name}.\n")
+        sys.stdout.write(f"{place.location}: forgot {', '.join(gone)} of the scope {name!r}.\n")
+    elif scopes is None:
+        sys.stdout.write(f"{place.location}: could not be read, and begins anew.\n")
     else:
         what = "nothing" if strategy is None else f"nothing of the strategy {strategy}"
         sys.stdout.write(f"{place.location}: {what} was there.\n")
@@ -157,11 +168,12 @@ def _place(state: str | None, task: Path | None, scope: str | None) -> _Place:
     return _Place(name=default_router_state() if state is None else state, scope=scope, settings=settings)
 
 
-def _to_reset(place: _Place) -> list[str]:
+def _to_reset(place: _Place) -> list[str] | None:
+    """Return the scopes there are; None where they cannot be read."""
     try:
         return place.scopes()
     except StateError:  # whether it is damaged or not ours, resetting says
-        return [_KEPT_APART]
+        return None
 
 
 def _read(place: _Place, strategy: str | None) -> tuple[list[_Found], list[str]]:
@@ -179,7 +191,7 @@ def _read(place: _Place, strategy: str | None) -> tuple[list[_Found], list[str]]
                             found.pop()
                             problems.append(f"{problem} (scope {scope})")
     except StateError as error:
-        problems.append(f"{error} `calibrant router reset` begins anew where it is damaged.")
+        problems.append(str(error))
     return found, problems
 
 
@@ -228,7 +240,7 @@ def _lines(found: _Found) -> list[str]:
         [one.provider, f"{one.observations:,}", *(_number(one.values.get(name)) for name in names)]
         for one in found.standings
     ]
-    return [title, *aligned([head, *rows])]
+    return [title, *fitted([head, *rows])]
 
 
 def _number(value: float | None) -> str:

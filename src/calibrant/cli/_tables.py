@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from calibrant.core import Interval
 
-__all__ = ["aligned", "number", "with_interval"]
+__all__ = ["aligned", "dollars", "fitted", "number", "with_interval"]
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -16,6 +19,33 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     cells = [[" ".join(cell.splitlines()) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
+
+
+def fitted(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the same; on a terminal, columns that do not fit stand below the others, behind the first column."""
+    if not sys.stdout.isatty():
+        return aligned(rows)
+    room = shutil.get_terminal_size().columns
+    return [line for part in _parts(rows, room) for line in aligned(part)]
+
+
+def _parts(rows: Sequence[Sequence[str]], room: int) -> Iterator[list[list[str]]]:
+    """Yield the columns of a table in tables of at most so many characters, each with the first column."""
+    first, *others = ([row[place] for row in rows] for place in range(len(rows[0])))
+    part = [first]
+    for column in others:
+        if len(part) > 1 and max(map(len, aligned([*zip(*part, column, strict=True)]))) > room:
+            yield [list(row) for row in zip(*part, strict=True)]
+            part = [first]
+        part.append(column)
+    yield [list(row) for row in zip(*part, strict=True)]
+
+
+def dollars(cost: float | None) -> str:
+    """Return US dollars as text: four digits after the point, two that count where that is nothing; a dash for None."""
+    if cost is None:
+        return "-"
+    return f"${cost:.4f}" if cost >= 1e-4 else f"${Decimal(f'{cost:.1e}').normalize():f}"
 
 
 def number(value: float | None, form: str = ".3f") -> str:

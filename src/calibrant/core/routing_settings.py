@@ -39,6 +39,8 @@ _Problem: TypeAlias = tuple[tuple[str | int, ...], object, PydanticCustomError]
 
 # These judge answers themselves: neither the gate nor the coherence of answers applies to them.
 _OWN_SIGNAL: Final = frozenset({"cascade", "bandit"})
+# These have nothing to learn, and nothing to count.
+_WITHOUT_STATE: Final = frozenset({"none", "task"})
 
 
 class CascadeRoutingSettings(Section):
@@ -302,6 +304,11 @@ class RoutingSettings(Section):
     def strategy(self) -> RoutingStrategy:
         """The strategy that is really used."""
         return "ema" if self.router_ema_enabled else self.routing
+
+    @property
+    def learns(self) -> bool:
+        """Whether the strategy has anything to learn or to count."""
+        return self.strategy not in _WITHOUT_STATE
 
     @property
     def state_place(self) -> str | None:

@@ -210,13 +210,15 @@ def _estimate(frame: Frame, place: int, one: RewardEstimate) -> None:
     y, reward = frame.y(place), one.reward
     short = one.name if len(one.name) <= _LONGEST else one.name[: _LONGEST - 1] + "\N{HORIZONTAL ELLIPSIS}"
     frame.text(6.0, y + 4.5, short, kind="start")
+    ends = ""
     if math.isfinite(reward.upper):
+        ends = f" ({reward.lower:.4f} to {reward.upper:.4f})"
         frame.line((frame.x(reward.lower), y, frame.x(reward.upper), y), "whisker")
     frame.add(
         '<circle class="point" cx="{x}" cy="{y}" r="5"><title>{about}</title></circle>',
         x=frame.x(reward.estimate),
         y=y,
-        about=f"{one.name}: {reward.estimate:.4f} ({reward.lower:.4f} to {reward.upper:.4f})",
+        about=f"{one.name}: {reward.estimate:.4f}" + ends,
     )
 
 
