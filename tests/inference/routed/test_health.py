@@ -206,12 +206,18 @@ def test_an_allowance_that_is_used_up_is_waited_for_without_a_probe(clock: Any) 
 
 
 def test_a_forced_call_takes_part(clock: Any) -> None:
-    """Where nobody else is left its answer brings the provider back, and its failure doubles the time once."""
+    """Where nobody else is left its answer brings the provider back, and its failures prolong nothing."""
     breaker = left_out(clock)
     forced = [breaker.begin(forced=True) for _ in range(3)]
     for turn in forced[:2]:
         assert turn is not None
         breaker.failed(turn, DOWN)
+    assert breaker.remaining == 5
+    clock.now += 5
+    probe = breaker.begin()
+    assert probe is not None
+    assert probe.probe
+    breaker.failed(probe, DOWN)
     assert breaker.remaining == 10
     again = breaker.begin(forced=True)
     assert again is not None

@@ -44,7 +44,7 @@ def all_failed(failures: Sequence[Failure], passed: Sequence[Member], *, provide
         kind = ProviderError
     statuses = {error.status for error in found}
     return kind(
-        f"no provider answered: {'; '.join(told)}",
+        f"no provider answered: {'; '.join(sorted(told))}.",
         provider=provider,
         status=statuses.pop() if len(statuses) == 1 and not paused else None,
         retryable=paused or any(error.retryable for error in found),
@@ -56,7 +56,7 @@ def all_failed(failures: Sequence[Failure], passed: Sequence[Member], *, provide
 def all_limited(passed: Sequence[Member], seconds: float, *, provider: str) -> RateLimitError:
     """Return what to raise when nobody may be asked before a time that a provider named."""
     return RateLimitError(
-        f"every provider is left out: {'; '.join(map(_left_out, passed))}",
+        f"every provider is left out: {'; '.join(sorted(map(_left_out, passed)))}.",
         provider=provider,
         retryable=True,
         retry_after=seconds,
@@ -71,10 +71,11 @@ def _soonest(errors: Sequence[ProviderError]) -> float | None:
 
 
 def _said(name: str, error: ProviderError) -> str:
-    return str(error) if name == error.provider else f"{name}: {error}"
+    said = str(error).removesuffix(".")
+    return said if name == error.provider else f"{name}: {said}"
 
 
 def _left_out(member: Member) -> str:
     last = member.breaker.last_failure
-    why = "its allowance is used up" if last is None else str(last)
+    why = "its allowance is used up" if last is None else str(last).removesuffix(".")
     return f"{member.name}: left out for another {member.breaker.remaining:.3g} seconds ({why})"

@@ -45,7 +45,8 @@ class Breaker:
     back, if it fails it is left out again.
 
     Calls that were under way when the provider was left out neither bring it back nor prolong the time,
-    unless the server names a longer one. Thread-safe.
+    unless the server names a longer one; nor do calls that were forced meanwhile prolong it, though their answers
+    bring it back. Thread-safe.
 
     Parameters
     ----------
@@ -145,7 +146,10 @@ class Breaker:
         """Note a failure that is the provider's."""
         with self._lock:
             self._last = error
-            if turn.epoch != self._epoch:
+            current = turn.epoch == self._epoch
+            if not current or (self._open and self._clock() < self._until):
+                # Begun before the provider was left out, or forced since: it says no more than what led to that.
+                self._probing = self._probing and not (current and turn.probe)
                 if self._open and is_rate_limit(error) and error.retry_after is not None:
                     named = self._clock() + min(error.retry_after, _LONGEST_RETRY_AFTER)
                     if named > self._until:
