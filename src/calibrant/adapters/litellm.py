@@ -29,7 +29,7 @@ from calibrant.adapters._litellm_calls import (
 )
 from calibrant.core import ConfigurationError
 from calibrant.inference import CachedEmbedder, SharedRouter, run_sync
-from calibrant.routing import Observation, Router, RoutingRequest, Standing
+from calibrant.routing import Observation, Router, RoutingRequest, Standing, unexplored
 from calibrant.store import open_router_state
 
 # Importing litellm downloads a price list unless told not to.
@@ -67,6 +67,7 @@ class _Group:
         self.policy = policy
         self.failed: dict[str, float] = {}  # deployment -> when it last failed, or was tried after that
         self.tried: set[str] = set()  # those of them that have been tried again
+        self.untried = dict.fromkeys(unexplored(policy))  # to be asked once
 
 
 class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: ignore[misc]
@@ -79,7 +80,8 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
 
     A retry goes to a deployment that this request has not been sent to, if there is one that may be asked.
     A deployment whose latest call failed is tried again once in `retry_seconds`, if litellm lets it: a strategy
-    that does not explore, such as `EMARouter`, would leave it out for ever.
+    that does not explore, such as `EMARouter`, would leave it out for ever. So would it one that nothing is
+    known of, which is asked once.
 
     Callbacks are global in litellm: two routers whose deployments have equal ids learn from each other's calls.
 
@@ -305,7 +307,14 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
         return by_id[name]
 
     def _due(self, group: _Group, allowed: AbstractSet[str]) -> str | None:
-        """Return a deployment that failed and is to be tried again now; the caller holds the lock."""
+        """Return a deployment to be tried whatever the order: nothing is known of it, or it failed long ago.
+
+        The caller holds the lock.
+        """
+        for name in group.untried:
+            if name in allowed:
+                del group.untried[name]
+                return name
         now = self._clock()
         for name, since in group.failed.items():
             if name in allowed and now - since >= self._retry_seconds:

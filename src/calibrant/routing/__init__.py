@@ -4,7 +4,7 @@ from calibrant.routing._bandit import BanditRouter
 from calibrant.routing._baselines import EpsilonGreedy, RoundRobin
 from calibrant.routing._cascade import CascadeRouter
 from calibrant.routing._coherence import CoherenceMonitor
-from calibrant.routing._ema import EMARouter
+from calibrant.routing._ema import EMARouter, unexplored
 from calibrant.routing._fixed import FixedRouter, TaskRouter
 from calibrant.routing._gate import QualityGate
 from calibrant.routing._judge import JUDGE_FORMAT, judge_messages, read_judgement
@@ -51,4 +51,5 @@ __all__ = [
     "replay",
     "simulate",
     "triage_messages",
+    "unexplored",
 ]

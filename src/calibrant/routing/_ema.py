@@ -10,9 +10,9 @@ import numpy as np
 from calibrant.core import StateError
 from calibrant.routing._base import CountingRouter
 from calibrant.routing._checks import check_share, check_whole
-from calibrant.routing._protocol import Observation, RoutingRequest
+from calibrant.routing._protocol import Observation, Router, RoutingRequest
 
-__all__ = ["EMARouter"]
+__all__ = ["EMARouter", "unexplored"]
 
 _START = {"success": 1.0, "latency_seconds": 0.5, "penalty": 0.0}
 _COLUMNS = tuple(_START)
@@ -139,3 +139,13 @@ class EMARouter(CountingRouter):
             "penalty": self._penalty[number],
             "score": self._score(number),
         }
+
+
+def unexplored(router: Router) -> list[str]:
+    """Return the providers that somebody must ask once, because the strategy would not: it never explores.
+
+    Under moving averages those without an observation; under every other strategy none.
+    """
+    if router.strategy != EMARouter.strategy:
+        return []
+    return [standing.provider for standing in router.standings() if not standing.observations]

@@ -60,6 +60,7 @@ from calibrant.routing import (
     TriageRouter,
     read_tier,
     triage_messages,
+    unexplored,
 )
 
 __all__ = ["RoutedClient"]
@@ -222,8 +223,7 @@ class RoutedClient:
         self._task = task
         self._owned = owned
         self._lock = threading.Lock()  # around the router, which one thread may use at a time
-        unknown = (standing.provider for standing in router.standings() if not standing.observations)
-        self._untried = deque(unknown if self._strategy == "ema" else ())
+        self._untried = deque(unexplored(router))
         self._members = {
             provider.name: Member(
                 provider,
