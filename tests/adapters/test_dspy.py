@@ -105,15 +105,27 @@ def test_instructions_are_the_prompt() -> None:
     assert [name for name, _ in first.named_predictors()] == ["predict"]
 
 
-def test_copies_share_client_journal_and_limits() -> None:
+def test_copies_share_client_journal_and_limits(caplog: pytest.LogCaptureFixture) -> None:
     """DSPy copies a module for every candidate: a copy must not open another connection or pay twice."""
     fake = FakeClient(LABELS, {"x": "cat"})
     first = program({}, client=fake, journal=MemoryJournal())
     copies = [first.deepcopy() for _ in range(3)]
+    assert caplog.records == []  # DSPy warns of what it cannot copy
     assert all(copy.classifier is first.classifier for copy in copies)
     assert all(copy.predict is not first.predict for copy in copies)
     assert {copy(text="x").label for copy in copies} == {"cat"}
     assert len(fake.requests) == 1
+
+
+def test_a_metric_hears_of_copies_made_before_it() -> None:
+    """Whichever comes first."""
+    module = program({})
+    copy = module.deepcopy()
+    metric = module.metric()
+    with pytest.raises(DataError):
+        copy(text=3)
+    with pytest.raises(DataError):
+        metric.stop()
 
 
 @pytest.mark.parametrize("prompt", ["Which animal?\n", "  Two\n  lines\n"])
@@ -314,7 +326,9 @@ def test_examples_are_checked_and_keep_their_context() -> None:
 ANSWERS: dict[str, Any] = {
     "sure": ("cat", 0.999),
     "unsure": ("cat", 0.6),
+    "rather": ("cat", 0.8),
     "between": ("cat", 0.95),
+    "nearly": ("cat", 0.985),
     "wrong": ("dog", 0.6),
     "misled": ("dog", 0.999),
     "bare": body('{"category": "cat"}'),
@@ -511,6 +525,16 @@ def test_a_bug_in_an_objective_ends_a_search() -> None:
     with pytest.raises(ZeroDivisionError):
         metric(gold("cat"), dspy.Prediction(label="cat"))
     with pytest.raises(ZeroDivisionError):
+        metric.stop()
+
+
+def test_the_first_error_is_the_one_that_is_raised() -> None:
+    """What follows is often its consequence."""
+    metric = ConfidenceMetric(LABELS)
+    for label in ("horse", "cow"):
+        with pytest.raises(DataError):
+            metric(gold(label), dspy.Prediction(label="cat"))
+    with pytest.raises(DataError, match="horse"):
         metric.stop()
 
 
