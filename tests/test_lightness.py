@@ -10,6 +10,7 @@ import pytest
 
 HEAVY = {
     "aiohttp",
+    "dspy",
     "fastapi",
     "gepa",
     "jinja2",

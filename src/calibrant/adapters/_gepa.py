@@ -10,6 +10,7 @@ from typing import Any, Self
 from gepa.core.adapter import EvaluationBatch, ProposalFn
 
 from calibrant.adapters._failures import FailureMonitor
+from calibrant.adapters._grading import feedback_on, score_of
 from calibrant.adapters._objectives import Objective, resolve_objectives
 from calibrant.adapters._parameters import Schema, check_calls, check_thresholds, find_labels
 from calibrant.adapters._prior import PriorCorrection, open_prior
@@ -26,7 +27,6 @@ from calibrant.core import (
     Outcome,
     Prediction,
 )
-from calibrant.feedback import build_feedback
 from calibrant.inference import Classifier, Query, RetryPolicy, Scoring, Tolerance
 from calibrant.logprobs import as_response_format
 from calibrant.scoring import LinearBlendScoring, ScoringStrategy
@@ -418,25 +418,13 @@ class ConfidenceAdapter:
         )
 
     def _score(self, prediction: Prediction, answer: str) -> float:
-        if prediction.outcome is not Outcome.OK:
-            return self.failure_score
-        return self.scoring_strategy.score(
-            prediction.label == answer,
-            prediction.log_confidence,
-            distribution=prediction.distribution,
-            answer=answer,
-        )
+        return score_of(prediction, answer, strategy=self.scoring_strategy, failure_score=self.failure_score)
 
     def _feedback(self, row: ConfidenceDataInst, prediction: Prediction) -> str:
-        return build_feedback(
-            is_correct=prediction.label == row["answer"],
-            expected=row["answer"],
-            got=prediction.label or prediction.text,
-            confidence=prediction.confidence,
-            distribution=prediction.distribution,
-            outcome=prediction.outcome,
-            reason=prediction.reason,
-            additional_context=row.get("additional_context"),
+        return feedback_on(
+            prediction,
+            row["answer"],
+            context=row.get("additional_context"),
             high=self.high_confidence_threshold,
             low=self.low_confidence_threshold,
         )

@@ -9,7 +9,7 @@ from calibrant.adapters._types import ConfidenceDataInst, ConfidenceRolloutOutpu
 from calibrant.core import ConfigurationError, DataError, LabelSet, Prediction
 from calibrant.inference import Query
 
-__all__ = ["Candidate", "checked_row", "output_of", "query_of", "record_of"]
+__all__ = ["Candidate", "checked_context", "checked_row", "output_of", "query_of", "record_of"]
 
 USER_TEMPLATE = "user_template"
 
@@ -29,11 +29,7 @@ def checked_row(row: ConfidenceDataInst, labels: LabelSet) -> ConfidenceDataInst
             raise DataError(
                 f"Expected text under {name!r} in every row, got {row.get(name)!r:.80} in {row!r:.200}."
             )
-    context = row.get("additional_context")
-    if context is not None and not isinstance(context, Mapping | str):
-        raise DataError(
-            f"Expected additional_context to be a mapping or a text, got {context!r:.80} in {row!r:.200}."
-        )
+    checked_context(row.get("additional_context"), row)
     answer = labels.canonical(row["answer"])
     if answer is None:
         known = ", ".join(labels.labels[:8])
@@ -42,6 +38,21 @@ def checked_row(row: ConfidenceDataInst, labels: LabelSet) -> ConfidenceDataInst
             f"for the input {row['input']!r:.80}: correct the row or add the label to the schema."
         )
     return {**row, "answer": answer}
+
+
+def checked_context(context: object, row: object) -> Mapping[str, object] | str | None:
+    """Return the additional context of a row.
+
+    Raises
+    ------
+    DataError
+        It is neither a mapping nor a text.
+    """
+    if context is not None and not isinstance(context, Mapping | str):
+        raise DataError(
+            f"Expected additional_context to be a mapping or a text, got {context!r:.80} in {row!r:.200}."
+        )
+    return context
 
 
 def query_of(candidate: Candidate, row: ConfidenceDataInst) -> Query:

@@ -1,0 +1,60 @@
+"""Score and feedback of one prediction: the same for every optimiser."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from calibrant.core import Outcome, Prediction
+from calibrant.feedback import build_feedback
+from calibrant.scoring import ScoringStrategy
+
+__all__ = ["feedback_on", "score_of"]
+
+
+def score_of(
+    prediction: Prediction, answer: str, *, strategy: ScoringStrategy, failure_score: float
+) -> float:
+    """Return the strategy's score of `prediction`, in [0, 1]; `failure_score` where there is no legal label.
+
+    Parameters
+    ----------
+    prediction : Prediction
+        The answer.
+    answer : str
+        The true label, spelled as in the label set.
+    strategy : ScoringStrategy
+        Scores what has a label, by correctness alone where the confidence is unknown.
+    failure_score : float
+        In [0, 1].
+    """
+    if prediction.outcome is not Outcome.OK:
+        return failure_score
+    return strategy.score(
+        prediction.label == answer,
+        prediction.log_confidence,
+        distribution=prediction.distribution,
+        answer=answer,
+    )
+
+
+def feedback_on(
+    prediction: Prediction,
+    answer: str,
+    *,
+    context: Mapping[str, object] | str | None,
+    high: float,
+    low: float,
+) -> str:
+    """Return what a reflecting model reads about `prediction`; see `build_feedback`."""
+    return build_feedback(
+        is_correct=prediction.label == answer,
+        expected=answer,
+        got=prediction.label or prediction.text,
+        confidence=prediction.confidence,
+        distribution=prediction.distribution,
+        outcome=prediction.outcome,
+        reason=prediction.reason,
+        additional_context=context,
+        high=high,
+        low=low,
+    )
