@@ -1,0 +1,48 @@
+"""The reference: one page per public package, and no list of them to keep."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+SOURCE = Path(__file__).parent.parent / "src"
+
+
+def public_modules() -> list[str]:
+    """Return the modules that have an ``__all__`` and no private part in their name, the root first."""
+    found = []
+    for path in sorted((SOURCE / "calibrant").rglob("*.py")):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        if "._" not in name and _exports(path):
+            found.append(name)
+    return [name for name in sorted(found) if not _reexported(name)]
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put the reference at the end of the navigation."""
+    pages = [{name: f"reference/{name}.md"} for name in public_modules()]
+    config.nav = [*(config.nav or []), {"Reference": pages}]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add a page for each public module."""
+    for name in public_modules():
+        text = f"# `{name}`\n\n::: {name}\n"
+        files.append(File.generated(config, f"reference/{name}.md", content=text))
+    return files
+
+
+def _exports(path: Path) -> bool:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    targets = [t for node in tree.body if isinstance(node, ast.Assign) for t in node.targets]
+    return any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets)
+
+
+def _reexported(name: str) -> bool:
+    """Whether the package above already lists the module's names: `calibrant.core.task` in `calibrant.core`."""
+    return name.startswith(("calibrant.core.", "calibrant.cli"))
