@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 SOURCE = Path(__file__).parent.parent / "src"
+# What a browser fetches by itself; links are followed by readers only.
+_FETCHED = re.compile(
+    r"""<(?:script|img|iframe|source)\b[^>]*\bsrc=["']?(?:https?:)?//|<link\b[^>]*\bhref=["']?(?:https?:)?//"""
+)
 
 
 def public_modules() -> list[str]:
@@ -35,6 +42,18 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         text = f"# `{name}`\n\n::: {name}\n"
         files.append(File.generated(config, f"reference/{name}.md", content=text))
     return files
+
+
+def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
+    """Refuse a page that would ask another server for something."""
+    del config
+    found = _FETCHED.search(output)
+    if found:
+        start = found.start()
+        raise PluginError(
+            f"{page.file.src_uri}: expected no address elsewhere, got {output[start : start + 200]}"
+        )
+    return output
 
 
 def _exports(path: Path) -> bool:

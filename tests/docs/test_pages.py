@@ -27,10 +27,12 @@ MODEL_IS_MISSING = not local_models()[0].installed
 
 
 def asks_a_model(block: Block) -> bool:
+    """Whether running the block needs the embedded model."""
     return block.executed and ("local/" in block.code or "examples/transactions" in block.code)
 
 
 def executed_pages() -> list[object]:
+    """Return the pages with something to run, with the marks they need."""
     found = []
     for page in PAGES:
         if not any(block.executed for block in blocks(page)):
@@ -93,6 +95,7 @@ def test_commands_and_their_options_exist(page: Path) -> None:
 
 
 def check_command(words: list[str]) -> None:
+    """Let the program's own parser read a command, without running it."""
     program, *rest = words
     if program == "calibrant":
         command = get_command(app)
