@@ -24,11 +24,11 @@ class Block:
     Attributes
     ----------
     language : str
-        What stands behind the fence: ``python``, ``console``, ``text``, ``toml``, ...
+        What stands behind the fence: ``python``, ``sh``, ``text``, ``toml``, ...
     code : str
         What is in it.
     executed : bool
-        Whether the tests run it; others of ``python`` and ``console`` are read by the parser only.
+        Whether the tests run it; others of ``python`` and ``sh`` are read by the parser only.
     """
 
     language: str
@@ -37,7 +37,7 @@ class Block:
 
     @property
     def commands(self) -> list[list[str]]:
-        """The commands of a ``console`` block, comments left out, as lists of arguments."""
+        """The commands of a ``sh`` block, comments left out, as lists of arguments."""
         joined = self.code.replace("\\\n", " ")
         split = [shlex.split(line, comments=True) for line in joined.splitlines()]
         return [words for words in split if words]
@@ -49,7 +49,7 @@ def blocks(page: Path) -> list[Block]:
         Block(
             language=found["language"],
             code=found["code"],
-            executed=found["why"] is None and found["language"] in {"python", "console"},
+            executed=found["why"] is None and found["language"] in {"python", "sh"},
         )
         for found in _BLOCK.finditer(page.read_text(encoding="utf-8"))
     ]

@@ -88,7 +88,7 @@ def test_the_blocks_of_a_page_run_in_order_and_print_what_it_shows(
 def test_commands_and_their_options_exist(page: Path) -> None:
     """Every command is one the program, the Makefile or pip knows, options and required arguments included."""
     for block in blocks(page):
-        if block.language != "console":
+        if block.language != "sh":
             continue
         for words in block.commands:
             check_command(words)
