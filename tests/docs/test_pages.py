@@ -8,6 +8,7 @@ import shutil
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pydantic
 import pytest
@@ -100,13 +101,14 @@ def check_command(words: list[str]) -> None:
     """Let the program's own parser read a command, without running it."""
     program, *rest = words
     if program == "calibrant":
-        command = get_command(app)
-        context = command.make_context("calibrant", rest[:1], resilient_parsing=True)
+        command: Any = get_command(app)
         while hasattr(command, "commands"):
+            assert rest, f"{words}: expected a command"
+            assert rest[0] in command.commands, f"{words}: no command {rest[0]}"
             name, *rest = rest
-            assert name in command.commands, f"{words}: no command {name}"
-            command = command.commands[name]
-        command.make_context("calibrant", rest, parent=context)
+            # A group that is loaded when it is called first is known by its context.
+            command = command.commands[name].make_context(name, [], resilient_parsing=True).command
+        command.make_context(name, rest)
     elif program == "make":
         assert {word for word in rest if "=" not in word} <= TARGETS, words
     elif program == "pip":
