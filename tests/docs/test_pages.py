@@ -1,0 +1,157 @@
+"""What the documentation shows runs as it stands there, and prints what it says."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pydantic
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from calibrant.cli import app
+from calibrant.clients import local_models
+from calibrant.core.task import _TaskFile
+
+sys.path.insert(0, str(Path(__file__).parent))
+from _pages import PAGES, ROOT, Block, blocks, name_of
+
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+    "optional-dependencies"
+]
+TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+MODEL_IS_MISSING = not local_models()[0].installed
+
+
+def asks_a_model(block: Block) -> bool:
+    """Whether running the block needs the embedded model."""
+    return block.executed and ("local/" in block.code or "examples/transactions" in block.code)
+
+
+def executed_pages() -> list[object]:
+    """Return the pages with something to run, with the marks they need."""
+    found = []
+    for page in PAGES:
+        if not any(block.executed for block in blocks(page)):
+            continue
+        marks = [pytest.mark.timeout(300)]
+        if any(asks_a_model(block) for block in blocks(page)):
+            marks += [pytest.mark.real_model, pytest.mark.skipif(MODEL_IS_MISSING, reason="no weights")]
+        found.append(pytest.param(page, id=name_of(page), marks=marks))
+    return found
+
+
+def run_command(words: list[str]) -> str:
+    """Run a command of calibrant in this process and return what it prints; make and pip are checked elsewhere."""
+    if words[0] != "calibrant":
+        return ""
+    result = CliRunner().invoke(app, words[1:], env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
+    assert result.exit_code == 0, f"{words}: {result.output}"
+    return result.output
+
+
+def masked(text: str) -> list[str]:
+    """Return the lines without the digits, which differ between machines, and without doubled spaces."""
+    return [" ".join(re.sub(r"[-+]?\d[\d.,e+-]*", "0", line).split()) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("page", executed_pages())
+def test_the_blocks_of_a_page_run_in_order_and_print_what_it_shows(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A block of text behind executed code is a part of its output, line by line; `...` stands for lines left out."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    namespace: dict[str, object] = {}
+    printed = ""
+    for block in blocks(page):
+        if block.executed:
+            if block.language == "python":
+                exec(compile(block.code, str(page), "exec"), namespace)  # noqa: S102  (our own page)
+                printed = capsys.readouterr().out
+            else:
+                printed = "".join(run_command(words) for words in block.commands)
+        elif block.language == "text" and printed:
+            lines = masked(printed)
+            for line in masked(block.code):
+                assert line in {"...", *lines}, f"{line!r} is not among {lines}"
+        else:
+            printed = ""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_commands_and_their_options_exist(page: Path) -> None:
+    """Every command is one the program, the Makefile or pip knows, options and required arguments included."""
+    for block in blocks(page):
+        if block.language != "sh":
+            continue
+        for words in block.commands:
+            check_command(words)
+
+
+def check_command(words: list[str]) -> None:
+    """Let the program's own parser read a command, without running it."""
+    program, *rest = words
+    if program == "calibrant":
+        command: Any = get_command(app)
+        while hasattr(command, "commands"):
+            assert rest, f"{words}: expected a command"
+            assert rest[0] in command.commands, f"{words}: no command {rest[0]}"
+            name, *rest = rest
+            # A group that is loaded when it is called first is known by its context.
+            command = command.commands[name].make_context(name, [], resilient_parsing=True).command
+        command.make_context(name, rest)
+    elif program == "make":
+        assert {word for word in rest if "=" not in word} <= TARGETS, words
+    elif program == "pip":
+        named = re.findall(r"calibrant\[(\w+)\]", " ".join(rest))
+        assert set(named) <= set(EXTRAS), words
+    else:
+        pytest.fail(f"{words}: no way to check this command")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_code_that_is_not_executed_is_valid(page: Path) -> None:
+    """Python, `py` (needs what a test has not) and TOML can be parsed, and imports of calibrant hold."""
+    for block in blocks(page):
+        if block.language == "toml":
+            check_task(block.code)
+        elif block.language in {"py", "python"}:
+            for node in ast.walk(ast.parse(block.code)):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("calibrant"):
+                    names = ", ".join(alias.name for alias in node.names)
+                    exec(f"from {node.module} import {names}", {})  # noqa: S102
+
+
+def check_task(code: str) -> None:
+    """Let the reader of task files look at a part of one: nothing may be wrong but that keys are missing."""
+    kinds: set[str] = set()
+    try:
+        _TaskFile.model_validate(tomllib.loads(code))
+    except pydantic.ValidationError as error:
+        kinds = {problem["type"] for problem in error.errors()}
+    assert kinds <= {"missing"}, code
+
+
+def test_paths_into_the_repository_exist() -> None:
+    """A page names no example or benchmark that is not there."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for path in re.findall(r"\b(?:examples|benchmarks|notebooks)/[\w./-]+\w", text):
+            assert (ROOT / path).exists(), f"{name_of(page)}: {path}"
+
+
+def test_figures_name_the_command_behind_them() -> None:
+    """Every target for a benchmark that the page of benchmarks names is in the Makefile, and all are named."""
+    text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"make (bench-[\w-]+)", text))
+    assert named <= TARGETS
+    assert {target for target in TARGETS if target.startswith("bench-")} <= named

@@ -1,0 +1,52 @@
+"""The built site in a real browser, opened from the disk: `make docs` first."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from _pages import PAGES, ROOT, name_of
+
+SITE = ROOT / "site"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(not (SITE / "index.html").exists(), reason="no site: run make docs"),
+]
+
+
+def loaded(address: str, directory: Path) -> str:
+    """Return a page as it is after its scripts ran, from a browser that finds no host at all."""
+    if CHROMIUM is None:
+        missing = "no Chromium: install Debian's package chromium"
+        pytest.fail(missing) if os.environ.get("REQUIRE_BROWSER") else pytest.skip(missing)
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--virtual-time-budget=10000"]
+    nowhere = "--host-resolver-rules=MAP * ~NOTFOUND"
+    profile = f"--user-data-dir={directory}"
+    command = [str(CHROMIUM), *options, nowhere, profile, "--dump-dom", address]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)  # noqa: S603
+    return done.stdout
+
+
+def test_search_works_without_a_server(tmp_path: Path) -> None:
+    """A page opened from file:// finds what is written on another one."""
+    page = loaded(f"{(SITE / 'index.html').as_uri()}?q=label+mass", tmp_path)
+    assert re.search(r"\d+ matching documents", page)
+    assert 'href="concepts.html' in page or "/concepts.html" in page
+
+
+def test_every_page_is_built_and_reached_from_the_first() -> None:
+    """The navigation of the first page leads to all pages."""
+    first = (SITE / "index.html").read_text(encoding="utf-8")
+    for page in PAGES:
+        built = name_of(page).removesuffix(".md") + ".html"
+        assert (SITE / built).exists(), built
+        assert f'href="{built}"' in first, built

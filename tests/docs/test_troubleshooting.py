@@ -1,0 +1,53 @@
+"""The messages that the documentation quotes are those the program prints."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from _pages import DOCS, ROOT, blocks
+
+MESSAGES = [
+    block.code.rstrip("\n") for block in blocks(DOCS / "troubleshooting.md") if block.language == "text"
+]
+_VARIABLE = "\x00"
+
+
+@cache
+def literals() -> tuple[str, ...]:
+    """Every text in the source, with a mark where a value goes."""
+    found = []
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                found.append(
+                    "".join(
+                        str(part.value) if isinstance(part, ast.Constant) else _VARIABLE
+                        for part in node.values
+                    )
+                )
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(re.sub(r"%[-.\d]*[sdrfg]", _VARIABLE, node.value))
+    return tuple(found)
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_a_quoted_message_is_still_in_the_source(message: str) -> None:
+    """Its fixed parts stand in one text of the source, in this order, and values where `…` is."""
+    parts = [re.escape(part) for part in message.split("…")]
+    pattern = re.compile(rf".*{_VARIABLE}.*".join(parts), re.DOTALL)
+    if not message.strip("…"):
+        pytest.fail("The message has no fixed part.")
+    assert any(pattern.search(text + _VARIABLE) for text in literals()), message
+
+
+def test_enough_messages_are_explained_and_each_once() -> None:
+    """A page of a few messages, or of one twice, would help nobody."""
+    assert len(MESSAGES) >= 40
+    assert len(set(MESSAGES)) == len(MESSAGES)
