@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from calibrant.assembly import open_classifier
+from calibrant.assembly import open_classifier, record_run
 from calibrant.cli._progress import ProgressDisplay
 from calibrant.core import ConfigurationError, Task
 from calibrant.optimization import optimize
@@ -43,6 +43,7 @@ def run_optimize(
     with _asked(task, model) as asked, ProgressDisplay() as display:
         result = optimize(task, model=asked, out=out, progress=display, **options)
     if out is not None:
+        record_run(out, [(task, model)], prompt_for_all=True)
         write_report(out)
     if as_json:
         print(json.dumps(result.to_record(), ensure_ascii=False))  # noqa: T201
