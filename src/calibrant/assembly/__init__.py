@@ -1,6 +1,7 @@
 """A task file, or a bundle, becomes what it describes: one classifier, one with several providers, or a cascade."""
 
 from calibrant.assembly._bundle import Bundle, BundleHistory, Decision, Figure, read_bundle
+from calibrant.assembly._bundle_diff import BundleDiff, Change, diff_bundles
 from calibrant.assembly._bundle_export import export
 from calibrant.assembly._bundle_load import load, open_bundle
 from calibrant.assembly._looper import read_looper
@@ -10,11 +11,14 @@ from calibrant.assembly._task_record import RecordedTask, record_run
 
 __all__ = [
     "Bundle",
+    "BundleDiff",
     "BundleHistory",
+    "Change",
     "Decision",
     "Figure",
     "RecordedTask",
     "default_router_state",
+    "diff_bundles",
     "export",
     "load",
     "open_bundle",

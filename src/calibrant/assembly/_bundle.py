@@ -276,7 +276,7 @@ class _Reader:
             prior_correction=self._prior(fingerprint),
             calibrator=self._calibrator(fingerprint),
             thresholds=self._thresholds(),
-            figures=tuple(Figure(**entry) for entry in self._json("figures.json")),
+            figures=tuple(_figure(**entry) for entry in self._json("figures.json")),
             history=_history(self._object("history.json")),
             card=self._text("card.md"),
         )
@@ -323,7 +323,7 @@ class _Reader:
             if models != 1:
                 raise self._wrong("settings.json", f"expected one task without a plan, got {models}")
             return None
-        plan = CascadePlan.load(self._path / "plan.json")
+        plan = CascadePlan.from_record(self._object("plan.json"))
         if len(plan.models) != models:
             raise self._wrong(
                 "settings.json", f"expected {len(plan.models)} tasks for the plan, got {models}"
@@ -372,6 +372,11 @@ class _Reader:
 
     def _wrong(self, name: str, why: str) -> StateError:
         return StateError(f"{self._path / name}: {why}: {_AGAIN}.")
+
+
+def _figure(*, name: str, rows: int, estimate: float, **interval: float | None) -> Figure:
+    ends = {key: None if value is None else float(value) for key, value in interval.items()}
+    return Figure(name=str(name), rows=int(rows), estimate=float(estimate), **ends)
 
 
 def _history(record: Mapping[str, Any]) -> BundleHistory:

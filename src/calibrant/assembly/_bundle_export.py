@@ -23,7 +23,7 @@ from calibrant.assembly._task_record import (
     task_to_record,
 )
 from calibrant.calibration import Fingerprint, SavedPredictions, load_predictions, unfinished
-from calibrant.core import DataError, StateError, Task
+from calibrant.core import CalibrantError, DataError, StateError, Task
 from calibrant.inference import call_options
 from calibrant.inference.doctor import identity
 from calibrant.logprobs import enum_schema
@@ -121,8 +121,17 @@ def export(
     out = Path(out)
     refuse_taken(out)
     place = Path(run)
-    found = _read_run(place, task, model, place if calibration is None else Path(calibration))
-    files = _files(found, place if calibration is None else Path(calibration))
+    calibrated = place if calibration is None else Path(calibration)
+    try:
+        found = _read_run(place, task, model, calibrated)
+        files = _files(found, calibrated)
+        _check_text(files)
+    except CalibrantError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise StateError(
+            f"{place}: damaged: its files are not what a run leaves ({error!r}): run the same command again."
+        ) from error
     write_folder(out, files, found.fingerprint.to_record(), check=read_bundle)
     return read_bundle(out)
 
@@ -337,6 +346,12 @@ def _text(path: Path) -> str:
         return path.read_bytes().decode()
     except (OSError, ValueError) as error:
         raise StateError(f"{path}: cannot be read ({error}): restore it, or run again.") from error
+
+
+def _check_text(files: Mapping[str, str]) -> None:
+    """Raise ValueError where something is no text, or half a character that UTF-8 cannot hold."""
+    for text in files.values():
+        text.encode()
 
 
 def _history(predictions: SavedPredictions) -> dict[str, Any]:

@@ -223,8 +223,8 @@ def _listed(manifest: Mapping[str, Any], place: Path) -> dict[str, tuple[str, in
     unknown = sorted(set(files) - _REQUIRED - _OPTIONAL)
     if unknown:
         raise StateError(
-            f"{place}: expected files of a bundle ({', '.join(sorted(_REQUIRED | _OPTIONAL))}), got {unknown[0]!r:.80}: "
-            f"{_AGAIN}."
+            f"{place}: expected only files that bundles have ({', '.join(sorted(_REQUIRED | _OPTIONAL))}), got "
+            f"{unknown[0]!r:.80}: {_AGAIN}."
         )
     missing = sorted(_REQUIRED - set(files))
     if missing:
@@ -241,8 +241,12 @@ def _listed(manifest: Mapping[str, Any], place: Path) -> dict[str, tuple[str, in
 
 
 def _check_names(path: Path, listed: set[str]) -> None:
-    with os.scandir(path) as entries:
-        there = {entry.name for entry in entries} - {MANIFEST}
+    try:
+        there = {entry.name for entry in path.iterdir()} - {MANIFEST}
+    except OSError as error:
+        raise StateError(
+            f"{path}: cannot be read ({error.strerror or error}): allow it to be read."
+        ) from error
     if there - listed:
         extra = min(there - listed)
         raise StateError(f"{path}: expected only what {MANIFEST} lists, got {extra!r:.80} too: remove it.")

@@ -1,4 +1,4 @@
-"""A task's settings as JSON: what a run needs to be opened again without its task file, free of rows and credentials."""
+"""A task's settings as JSON, free of rows and credentials: what a run is opened from without its task file."""
 
 from __future__ import annotations
 

@@ -309,6 +309,23 @@ def export(
 
 @app.command()
 @reports_errors
+def diff(
+    before: Annotated[Path, typer.Argument(metavar="A", help="A bundle, or a run that could be exported.")],
+    after: Annotated[Path, typer.Argument(metavar="B", help="Another one.")],
+    *,
+    require_same: Annotated[
+        bool, typer.Option("--require-same", help="Exit with 3 if anything differs.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what changed from one bundle to another: prompt, labels, models, options, thresholds, figures."""
+    from calibrant.cli._export import run_diff
+
+    run_diff(before, after, require_same=require_same, as_json=as_json)
+
+
+@app.command()
+@reports_errors
 def doctor(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="The model's name; see `calibrant models`.")],
     *,
