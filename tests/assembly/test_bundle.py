@@ -301,8 +301,11 @@ def test_providers_come_along_without_their_keys(
     assert not caplog.records
 
 
-def test_a_plan_comes_along_with_its_models(write_task: WriteTask, opened: Opened, tmp_path: Path) -> None:
-    """As `cascade run` carried it out."""
+@pytest.mark.parametrize(("epsilon", "asked"), [(0.2, {"small", "large"}), (0.0001, {"large"})])
+def test_a_plan_comes_along_with_its_models(
+    write_task: WriteTask, opened: Opened, tmp_path: Path, epsilon: float, asked: set[str]
+) -> None:
+    """As `cascade run` carried it out, be it with the last model alone."""
     rows = [
         {"input": f"{n} {'meow' if n % 4 else 'woof'}", "answer": "cat" if n % 4 else "dog"}
         for n in range(200)
@@ -314,7 +317,7 @@ def test_a_plan_comes_along_with_its_models(write_task: WriteTask, opened: Opene
     runs = [tmp_path / f"run-{path.parent.name}" for path in tasks]
     for path, out in zip(tasks, runs, strict=True):
         run("evaluate", path, "--out", out, "--no-cache")
-    costs = ("--small-cost", 1, "--large-cost", 50, "--epsilon", 0.2)
+    costs = ("--small-cost", 1, "--large-cost", 50, "--epsilon", epsilon)
     run("cascade", "plan", *runs, *costs, "--out", tmp_path / "plan")
     run("cascade", "run", tmp_path / "plan", *tasks, "--out", tmp_path / "run")
     bundle = export(tmp_path / "run", tmp_path / "bundle")
@@ -322,6 +325,7 @@ def test_a_plan_comes_along_with_its_models(write_task: WriteTask, opened: Opene
     assert [own.task.model.name for own in bundle.tasks] == ["small", "large"]
     opened.clear()
     assert answers(calibrant.load(tmp_path / "bundle"), rows) == lines(tmp_path / "run")
+    assert {name for name, fakes in opened.items() if any(fake.requests for fake in fakes)} == asked
     assert all(fake.closed for fakes in opened.values() for fake in fakes)
 
 
@@ -380,6 +384,9 @@ def test_another_model_may_be_asked_with_a_warning(
         assert classifier.prompt == "Which animal?"
         assert fake.requests[0].options["seed"] == 3
     assert "fake is asked instead of openai/animal" in caplog.text
+    raw = FakeClient(["cat", "dog"], {}, default=("dog", 0.7), space="raw", name="openai/animal")
+    with pytest.raises(StateError, match="space masked, as in the run, got raw"):
+        calibrant.load(tmp_path / "bundle", model=raw)
 
 
 def test_calibration_decides_what_is_accepted(evaluated: Path, tmp_path: Path) -> None:
@@ -498,6 +505,12 @@ def test_what_is_no_finished_run_is_refused(evaluated: Path, tmp_path: Path) -> 
         (evaluated / "task.json").read_text().replace('"seed": 3', '"seed": 4')
     )
     with pytest.raises(StateError, match="options of the model"):
+        export(evaluated, out)
+    (evaluated / "task.json").write_text(
+        (evaluated / "task.json").read_text().replace('"seed": 4', '"seed": 3')
+    )
+    (evaluated / "label_prior.json").write_text('{"kind": "label-prior correction", "version": 1}')
+    with pytest.raises(StateError, match=r"label_prior\.json: damaged"):
         export(evaluated, out)
     (evaluated / "task.json").write_text('{"kind": "settings of a run", "version": 1, "tasks": [{}]}')
     with pytest.raises(StateError, match="damaged: expected plan and prompt_for_all"):
