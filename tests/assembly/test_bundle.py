@@ -184,6 +184,11 @@ def test_the_correction_and_template_of_a_search_come_along(
     assert one.user_template == two.user_template == "Text: {input}"
     assert {figure.name for figure in one.figures} >= {"test accuracy, this prompt"}
     assert {figure.name for figure in two.figures} >= {"accuracy, all rows", "macro F1"}
+    (evaluation / "label_prior.json").unlink()
+    with pytest.raises(
+        StateError, match=r"expected label_prior\.json, as the run's predictions are corrected"
+    ):
+        export(evaluation, tmp_path / "three")
 
 
 def found_again(folder: Path, options: Mapping[str, Any]) -> list[Prediction]:
