@@ -29,7 +29,7 @@ HEAVY = {
 HELP = """
 from calibrant.cli import app
 for command in ([], ["optimize"], ["classify"], ["evaluate"], ["doctor"], ["models"], ["batch"], ["batch", "submit"],
-                ["compare"], ["calibrate"],
+                ["compare"], ["calibrate"], ["export"], ["diff"],
                 ["history"], ["history", "record"], ["history", "interval"], ["history", "list"], ["report"],
                 ["verifier"], ["verifier", "serve"], ["router"], ["router", "stats"], ["router", "reset"],
                 ["router", "simulate"]):

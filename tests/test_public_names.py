@@ -20,6 +20,7 @@ PINNED = {
         "LabelSet",
         "Prediction",
         "Task",
+        "load",
     ],
     "calibrant.adapters": ["ConfidenceAdapter"],
     "calibrant.calibration": [

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from calibrant.adapters import ConfidenceAdapter
+    from calibrant.assembly import load
     from calibrant.core import Example, LabelDistribution, LabelSet, Prediction, Task
     from calibrant.inference import Classifier
 
@@ -18,6 +19,7 @@ __all__ = [
     "LabelSet",
     "Prediction",
     "Task",
+    "load",
 ]
 
 _HOMES = {
@@ -28,6 +30,7 @@ _HOMES = {
     "LabelSet": "calibrant.core",
     "Prediction": "calibrant.core",
     "Task": "calibrant.core",
+    "load": "calibrant.assembly",
 }
 
 

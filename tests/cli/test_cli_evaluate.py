@@ -444,6 +444,7 @@ def test_a_killed_run_goes_on_where_it_was(
         "predictions.jsonl",
         "metrics.json",
         "run.json",
+        "task.json",
     }
 
 

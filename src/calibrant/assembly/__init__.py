@@ -1,7 +1,31 @@
-"""A task file becomes what it describes: one classifier, one with several providers, or a cascade."""
+"""A task file, or a bundle, becomes what it describes: one classifier, one with several providers, or a cascade."""
 
+from calibrant.assembly._bundle import Bundle, BundleHistory, Decision, Figure, read_bundle
+from calibrant.assembly._bundle_diff import BundleDiff, Change, diff_bundles
+from calibrant.assembly._bundle_export import export
+from calibrant.assembly._bundle_load import load, open_bundle
 from calibrant.assembly._looper import read_looper
 from calibrant.assembly._open import open_classifier
 from calibrant.assembly._routing import default_router_state, open_routed_client, open_router
+from calibrant.assembly._task_record import RecordedTask, record_run
 
-__all__ = ["default_router_state", "open_classifier", "open_routed_client", "open_router", "read_looper"]
+__all__ = [
+    "Bundle",
+    "BundleDiff",
+    "BundleHistory",
+    "Change",
+    "Decision",
+    "Figure",
+    "RecordedTask",
+    "default_router_state",
+    "diff_bundles",
+    "export",
+    "load",
+    "open_bundle",
+    "open_classifier",
+    "open_routed_client",
+    "open_router",
+    "read_bundle",
+    "read_looper",
+    "record_run",
+]

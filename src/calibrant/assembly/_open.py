@@ -24,7 +24,7 @@ from calibrant.core import (
 from calibrant.inference import Classifier, Limits, ModelLike, RoutedClient
 from calibrant.inference.doctor import refuse_misleading
 
-__all__ = ["open_classifier"]
+__all__ = ["open_classifier", "resolved_cascade"]
 
 _LOG = logging.getLogger("calibrant")
 
@@ -79,7 +79,7 @@ def open_classifier(
         return Classifier.from_task(task, model=model, journal=journal, limits=limits)
     task = replace(task, cascade=None, routing=None)
     if cascade is not None:
-        settings = _resolved(cascade)
+        settings = resolved_cascade(cascade)
         return _open_cascade(task, settings, routing, journal=journal, limits=limits)
     if routing is not None:
         with ExitStack() as opened:
@@ -110,7 +110,7 @@ def _checked(classifier: Classifier, client: RoutedClient, routing: RoutingSetti
     return classifier
 
 
-def _resolved(settings: CascadeSettings) -> CascadeSettings:
+def resolved_cascade(settings: CascadeSettings) -> CascadeSettings:
     """Return the settings with what the looper's file says, if there is one."""
     if settings.file is None:
         return settings

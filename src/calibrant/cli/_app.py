@@ -282,6 +282,50 @@ def calibrate(
 
 @app.command()
 @reports_errors
+def export(
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Directory of optimize, evaluate or cascade run.")
+    ],
+    *,
+    out: Annotated[Path, typer.Option(help="The bundle's folder; not there yet, or empty.")],
+    calibration: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory of `calibrant calibrate`; by default the run's, if it was calibrated there."
+        ),
+    ] = None,
+    task: Annotated[
+        Path | None,
+        typer.Option(metavar="TASK.toml", help="The task that was run; for runs without a task.json."),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="With --task: the model that was asked instead.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Pack a run into a bundle: one folder of JSON and text that calibrant.load opens."""
+    from calibrant.cli._export import run_export
+
+    run_export(run, out=out, calibration=calibration, task=task, model=model, as_json=as_json)
+
+
+@app.command()
+@reports_errors
+def diff(
+    before: Annotated[Path, typer.Argument(metavar="A", help="A bundle, or a run that could be exported.")],
+    after: Annotated[Path, typer.Argument(metavar="B", help="Another one.")],
+    *,
+    require_same: Annotated[
+        bool, typer.Option("--require-same", help="Exit with 3 if anything differs.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what changed from one bundle to another: prompt, labels, models, options, thresholds, figures."""
+    from calibrant.cli._export import run_diff
+
+    run_diff(before, after, require_same=require_same, as_json=as_json)
+
+
+@app.command()
+@reports_errors
 def doctor(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="The model's name; see `calibrant models`.")],
     *,

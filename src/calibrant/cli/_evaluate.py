@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from calibrant.assembly import open_classifier
+from calibrant.assembly import open_classifier, record_run
 from calibrant.calibration import LabelPriorCorrection
 from calibrant.cli._cascade import cascade_lines
 from calibrant.cli._classify import read_prompt
@@ -130,6 +130,7 @@ def run_evaluate(task_file: Path, options: EvaluateOptions) -> None:
             result = evaluator.evaluate(
                 rows, out=options.out, about={"task": task.name}, on_progress=display, stop=stop
             )
+        _write_down(task, options, classifier)
     except ProviderError:
         kept = options.out / "predictions.jsonl"
         if kept.exists() and kept.stat().st_size:
@@ -197,6 +198,16 @@ def _classifier(task: Task, options: EvaluateOptions, limits: Limits) -> Classif
         classifier.close()
         raise
     return classifier
+
+
+def _write_down(task: Task, options: EvaluateOptions, classifier: Classifier) -> None:
+    """Leave in the directory what the run can be exported from without its task file."""
+    replaced = options.prompt is not None or options.run is not None
+    record_run(options.out, [(task, options.model)], prompt_for_all=replaced)
+    if classifier.prior_correction is not None:
+        classifier.prior_correction.save(
+            options.out / "label_prior.json", fingerprint=classifier.fingerprint()
+        )
 
 
 def _prompt(options: EvaluateOptions) -> tuple[str | None, str | None, Path | None]:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from calibrant.assembly import open_classifier
+from calibrant.assembly import open_classifier, record_run
 from calibrant.cli._progress import ProgressDisplay
 from calibrant.cli._providers import routing_stats
 from calibrant.cli._tables import dollars
@@ -46,6 +46,7 @@ def run_optimize(
         result = optimize(task, model=asked, out=out, progress=display, **options)
         routing = None if asked is None or isinstance(asked, str) else routing_stats(asked)
     if out is not None:
+        record_run(out, [(task, model)], prompt_for_all=True)
         write_report(out)
     if as_json:
         found = {} if routing is None else {"routing": routing.to_record()}

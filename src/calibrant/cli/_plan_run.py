@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from calibrant.assembly import record_run
 from calibrant.cascade import CascadePlan
 from calibrant.cli._classify import all_texts, print_predictions
 from calibrant.cli._evaluate import exit_as, labelled_source, print_result
@@ -44,14 +45,16 @@ def run_planned(plan_file: Path, task_files: Sequence[Path], options: RunOptions
     tasks = _tasks(plan, task_files, options)
     with ExitStack() as opened:
         classifiers = []
-        for task, name in zip(tasks, options.models or [None] * len(tasks), strict=True):
+        asked = list(zip(tasks, options.models or [None] * len(tasks), strict=True))
+        for task, name in asked:
             classifiers.append(Classifier.from_task(task, model=name))
             opened.callback(classifiers[-1].close)
         planned = plan.cascade(classifiers)
         if planned not in classifiers:
             opened.callback(planned.close)
         if options.out is not None:
-            _evaluate(planned, tasks[0], options, options.out)
+            out = options.out
+            _evaluate(planned, tasks[0], options, out, lambda: record_run(out, asked, plan=plan.to_record()))
         else:
             texts = all_texts(options.texts, options.file, tasks[0])
             print_predictions(planned, texts, as_json=options.as_json, with_model=True)
@@ -74,7 +77,9 @@ def _tasks(plan: CascadePlan, files: Sequence[Path], options: RunOptions) -> lis
     return tasks * expected if shared else tasks
 
 
-def _evaluate(planned: Classifier, task: Task, options: RunOptions, out: Path) -> None:
+def _evaluate(
+    planned: Classifier, task: Task, options: RunOptions, out: Path, write_down: Callable[[], None]
+) -> None:
     """Evaluate labelled rows into a directory, and print the numbers."""
     source = labelled_source(task, options.file, options.split)
     rows = Dataset(source=source, labels=LabelSet.of(task.labels), limit=options.max_rows)
@@ -82,5 +87,6 @@ def _evaluate(planned: Classifier, task: Task, options: RunOptions, out: Path) -
         result = BatchEvaluator(planned, cache=cache).evaluate(
             rows, out=out, about={"task": task.name}, on_progress=display, stop=stop
         )
+    write_down()
     print_result(result, task, as_json=options.as_json)
     exit_as(result.metrics, {}, stop=stop)

@@ -27,6 +27,7 @@ from calibrant.inference._runner import Query, Runner
 from calibrant.inference._sampling import Sampling
 from calibrant.inference._several import Answers, ask_together
 from calibrant.inference._shared_router import SharedRouter
+from calibrant.inference._withheld import may_be_withheld, without_secrets
 from calibrant.inference.doctor import (
     Examination,
     Finding,
@@ -83,9 +84,11 @@ __all__ = [
     "call_options",
     "examine",
     "load_examination",
+    "may_be_withheld",
     "open_batch_api",
     "open_client",
     "open_embedder",
     "run_sync",
     "save_examination",
+    "without_secrets",
 ]

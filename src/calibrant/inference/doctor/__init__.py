@@ -3,7 +3,9 @@
 from calibrant.inference.doctor._examine import aexamine, examine, recommended_thresholds
 from calibrant.inference.doctor._records import (
     identity,
+    is_secret,
     load_examination,
+    public_endpoint,
     refuse_misleading,
     save_examination,
 )
@@ -17,7 +19,9 @@ __all__ = [
     "aexamine",
     "examine",
     "identity",
+    "is_secret",
     "load_examination",
+    "public_endpoint",
     "recommended_thresholds",
     "refuse_misleading",
     "save_examination",

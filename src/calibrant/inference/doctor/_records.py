@@ -21,7 +21,9 @@ from calibrant.inference.doctor._report import Examination, Finding, Verdict
 __all__ = [
     "examine_command",
     "identity",
+    "is_secret",
     "load_examination",
+    "public_endpoint",
     "record_path",
     "refuse_misleading",
     "save_examination",
@@ -48,7 +50,7 @@ def identity(model: str, options: Mapping[str, Any] | None, *, api_base: str | N
     options = dict(options or {})
     addresses = [options.pop(name, None) for name in _ADDRESS]
     address = next((found for found in (api_base, *addresses) if found is not None), None)
-    return model, None if address is None else _address(str(address)), _plain(options)
+    return model, None if address is None else public_endpoint(str(address)), _plain(options)
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 (any option)
@@ -62,18 +64,19 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 (any option)
 
 
 def _counts(name: str) -> bool:
-    return "timeout" not in name.lower() and not _is_secret(name)
+    return "timeout" not in name.lower() and not is_secret(name)
 
 
-def _is_secret(name: str) -> bool:
+def is_secret(name: str) -> bool:
+    """Return whether an option's name says that it holds a credential."""
     return not _SECRET_WORDS.isdisjoint(word.lower() for word in _WORD.findall(name))
 
 
-def _address(address: str) -> str:
+def public_endpoint(address: str) -> str:
     """Return an endpoint without user, password and secret parameters, and without a slash at its end."""
     try:
         parts = urlsplit(address)
-        query = [(name, value) for name, value in parse_qsl(parts.query) if not _is_secret(name)]
+        query = [(name, value) for name, value in parse_qsl(parts.query) if not is_secret(name)]
     except ValueError:
         return redact(address)  # no URL, so it will not be called either
     host = parts.netloc.rpartition("@")[2]

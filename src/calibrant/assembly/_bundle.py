@@ -1,0 +1,387 @@
+"""A bundle: a tuned classifier as a folder of JSON and text, with what is known about its predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+from calibrant.assembly._bundle_files import Folder, parse_json, read_folder
+from calibrant.assembly._task_record import RecordedTask, task_from_record
+from calibrant.calibration import ConfidenceCalibrator, Fingerprint, LabelPriorCorrection, load_calibrator
+from calibrant.cascade import CascadePlan
+from calibrant.core import CalibrantError, LabelSet, Outcome, Prediction, StateError
+from calibrant.logprobs import enum_schema
+
+__all__ = ["Bundle", "BundleHistory", "Decision", "Figure", "read_bundle"]
+
+_SETTINGS: Final = frozenset({"tasks", "prompt_for_all", "description"})
+_THRESHOLDS: Final = frozenset({"suggested", "no_suggestion", "certified", "certification"})
+_LEARNED: Final = "learned.json"
+_AGAIN: Final = "export the run again"
+
+Rule: TypeAlias = Literal["certified", "suggested", "given", "cascade"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A number that was measured on the run's rows.
+
+    Attributes
+    ----------
+    name : str
+        What it is.
+    estimate : float
+        Its value.
+    lower, upper, level : float or None
+        Its confidence interval, and the level of it in (0, 1); None where there is none.
+    rows : int
+        Rows it was measured on.
+    """
+
+    name: str
+    estimate: float
+    lower: float | None = None
+    upper: float | None = None
+    level: float | None = None
+    rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class BundleHistory:
+    """What the run's predictions looked like, for whoever watches for drift.
+
+    Attributes
+    ----------
+    rows : int
+        How many there were.
+    labels : mapping of str to int
+        Rows by predicted label.
+    confidence : tuple of float
+        Confidences in [0, 1], ascending: those of all rows, or of a thousand at even distances.
+    """
+
+    rows: int
+    labels: Mapping[str, int]
+    confidence: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """Whether a prediction may be used as it is.
+
+    Attributes
+    ----------
+    accepted : bool or None
+        False sends it to review; None where the bundle has no threshold and the models gave no verdict.
+    confidence : float or None
+        The prediction's own, in [0, 1]: what thresholds are about.
+    calibrated : float or None
+        What the calibrator makes of it: the share of such answers that is right. None without a calibrator.
+    threshold : float or None
+        From which confidence answers are accepted; None where nothing is, or there is no threshold.
+    rule : {"certified", "suggested", "given", "cascade"} or None
+        What decided; ``cascade`` are the thresholds between its models.
+    """
+
+    accepted: bool | None
+    confidence: float | None
+    calibrated: float | None
+    threshold: float | None
+    rule: Rule | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bundle:
+    """What a bundle holds; `calibrant.load` opens its classifier.
+
+    Attributes
+    ----------
+    path : Path
+        Its folder.
+    calibrant : str
+        Version of calibrant that wrote it.
+    digest : str
+        64 hexadecimal digits: the same for the same bundle, another for any other.
+    name : str
+        The task's name.
+    labels : LabelSet
+        The labels.
+    field : str
+        JSON path of the label in an answer.
+    prompt : str
+        The system prompt.
+    user_template : str or None
+        Shapes the user message.
+    tasks : tuple of RecordedTask
+        Who is asked, and how; several for the models of a plan.
+    plan : CascadePlan or None
+        Carried out with these.
+    prompt_for_all : bool
+        Whether `prompt` stands for the own prompts of a cascade's models.
+    description : mapping or None
+        What `Classifier.describe` said in the run; None where the run did not write it down.
+    fingerprint : Fingerprint
+        What correction, calibrator and thresholds belong to.
+    prior_correction : LabelPriorCorrection or None
+        Divided out of every prediction.
+    calibrator : ConfidenceCalibrator or None
+        Of the confidence in the predicted label.
+    thresholds : mapping
+        ``suggested``, ``certified`` and ``certification`` as ``calibration.json`` has them; None each where there is
+        none.
+    figures : tuple of Figure
+        What was measured.
+    history : BundleHistory
+        What the run's predictions looked like.
+    card : str
+        The model card, as Markdown.
+    """
+
+    path: Path
+    calibrant: str
+    digest: str
+    name: str
+    labels: LabelSet
+    field: str
+    prompt: str
+    user_template: str | None
+    tasks: tuple[RecordedTask, ...]
+    plan: CascadePlan | None
+    prompt_for_all: bool
+    description: Mapping[str, Any] | None
+    fingerprint: Fingerprint
+    prior_correction: LabelPriorCorrection | None
+    calibrator: ConfidenceCalibrator | None
+    thresholds: Mapping[str, Any]
+    figures: tuple[Figure, ...]
+    history: BundleHistory
+    card: str
+
+    @property
+    def response_format(self) -> dict[str, Any]:
+        """The schema of an answer."""
+        return enum_schema(self.labels, self.field)
+
+    @property
+    def rule(self) -> tuple[Rule | None, float | None]:
+        """What decides whether an answer is accepted, and from which confidence; None, None without thresholds.
+
+        Where a certificate was asked for, it alone counts: with none, nothing is accepted.
+        """
+        if self.thresholds["certification"] is not None:
+            certified = self.thresholds["certified"]
+            return "certified", None if certified is None else certified["threshold"]
+        suggested = self.thresholds["suggested"]
+        return (None, None) if suggested is None else ("suggested", suggested["high"])
+
+    def calibrated(self, prediction: Prediction) -> float | None:
+        """Return the calibrated confidence of a prediction, in [0, 1]; None where there is none."""
+        if self.calibrator is None or prediction.confidence is None or prediction.label is None:
+            return None
+        found = self.calibrator.predict([prediction.confidence], predicted=[prediction.label])
+        return float(found[0])
+
+    def decide(self, prediction: Prediction, *, threshold: float | None = None) -> Decision:
+        """Return whether a prediction is accepted or goes to review.
+
+        Parameters
+        ----------
+        prediction : Prediction
+            Of the bundle's classifier.
+        threshold : float in [0, 1], optional
+            Accept from this confidence on, instead of the bundle's own.
+        """
+        rule, least = self.rule if threshold is None else ("given", threshold)
+        accepted: bool | None
+        if rule is None and prediction.accepted is not None:
+            rule, accepted = "cascade", prediction.accepted
+        elif rule is None:
+            accepted = None
+        else:
+            sure = least is not None and prediction.confidence is not None and prediction.confidence >= least
+            accepted = sure and prediction.accepted is not False
+        if prediction.outcome is not Outcome.OK:
+            accepted = False
+        return Decision(
+            accepted=accepted,
+            confidence=prediction.confidence,
+            calibrated=self.calibrated(prediction),
+            threshold=least,
+            rule=rule,
+        )
+
+
+def read_bundle(path: str | Path) -> Bundle:
+    """Read a bundle and check all of it, without opening a model.
+
+    Parameters
+    ----------
+    path : str or Path
+        Its folder.
+
+    Raises
+    ------
+    StateError
+        It is no bundle, of a newer version, or not as it was written: something is missing, added or altered, or its
+        parts do not belong together.
+    """
+    folder = read_folder(path)
+    reader = _Reader(folder, Path(path))
+    try:
+        return reader.bundle()
+    except StateError:
+        raise
+    except (CalibrantError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise StateError(
+            f"{path}: damaged: its parts are not what a bundle of calibrant {folder.calibrant} holds ({error!r}): "
+            f"{_AGAIN}."
+        ) from error
+
+
+class _Reader:
+    """Makes objects of a folder's files."""
+
+    def __init__(self, folder: Folder, path: Path) -> None:
+        self._folder = folder
+        self._path = path
+
+    def bundle(self) -> Bundle:
+        """Return the bundle."""
+        settings = self._object("settings.json", _SETTINGS)
+        tasks = self._tasks(settings)
+        first, prompt, template = tasks[0].task, self._text("prompt.txt"), self._optional("user_template.txt")
+        description = settings["description"]
+        fingerprint = self._fingerprint(description, prompt, template, first.labels)
+        schema = self._object("schema.json")
+        if schema != enum_schema(first.labels, first.field):
+            raise self._wrong(
+                "schema.json", "expected the schema of labels.json and the field in settings.json"
+            )
+        return Bundle(
+            path=self._path,
+            calibrant=self._folder.calibrant,
+            digest=self._folder.digest,
+            name=first.name,
+            labels=first.labels,
+            field=first.field,
+            prompt=prompt,
+            user_template=template,
+            tasks=tasks,
+            plan=self._plan(len(tasks)),
+            prompt_for_all=bool(settings["prompt_for_all"]),
+            description=None if description is None else dict(description),
+            fingerprint=fingerprint,
+            prior_correction=self._prior(fingerprint),
+            calibrator=self._calibrator(fingerprint),
+            thresholds=self._thresholds(),
+            figures=tuple(_figure(**entry) for entry in self._json("figures.json")),
+            history=_history(self._object("history.json")),
+            card=self._text("card.md"),
+        )
+
+    def _tasks(self, settings: Mapping[str, Any]) -> tuple[RecordedTask, ...]:
+        place = self._path / "settings.json"
+        labels, template = self._json("labels.json"), self._optional("user_template.txt")
+        own = {"labels": labels, "prompt": self._text("prompt.txt"), "user_template": template}
+        records = [
+            {**record, "labels": labels, **(own if number == 0 else {})}
+            for number, record in enumerate(settings["tasks"])
+        ]
+        if not isinstance(labels, list) or not records:
+            raise self._wrong("settings.json", "expected at least one task, and labels.json to be a list")
+        tasks = tuple(task_from_record(record, place=place) for record in records)
+        learned = [task.task.cascade.learned_file for task in tasks if task.task.cascade is not None]
+        named = {file for file in learned if file is not None}
+        if named != ({self._path / _LEARNED} if _LEARNED in self._folder.texts else set()):
+            raise self._wrong(
+                "settings.json", f"expected {_LEARNED} where a learned scorer is used, and only there"
+            )
+        return tasks
+
+    def _fingerprint(
+        self, description: Mapping[str, Any] | None, prompt: str, template: str | None, labels: LabelSet
+    ) -> Fingerprint:
+        """Return what the manifest's record stands for; it must be that of prompt and labels."""
+        told = {"prompt": prompt, "user_template": template} if description is None else description
+        asked, shaped = str(told["prompt"]), told["user_template"]
+        record = self._folder.fingerprint
+        found = Fingerprint(
+            prompt=asked if shaped is None else f"{asked}\n\n{shaped}",
+            model=record["model"],
+            space=record["space"],
+            labels=labels,
+        )
+        if found.to_record() != record:
+            changed = "; ".join(found.differences(record))
+            raise self._wrong("manifest.json", f"its fingerprint differs from the other files in {changed}")
+        return found
+
+    def _plan(self, models: int) -> CascadePlan | None:
+        if "plan.json" not in self._folder.texts:
+            if models != 1:
+                raise self._wrong("settings.json", f"expected one task without a plan, got {models}")
+            return None
+        plan = CascadePlan.from_record(self._object("plan.json"))
+        if len(plan.models) != models:
+            raise self._wrong(
+                "settings.json", f"expected {len(plan.models)} tasks for the plan, got {models}"
+            )
+        return plan
+
+    def _prior(self, fingerprint: Fingerprint) -> LabelPriorCorrection | None:
+        name = "label_prior.json"
+        if name not in self._folder.texts:
+            return None
+        return LabelPriorCorrection.load(self._path / name, fingerprint=fingerprint)
+
+    def _calibrator(self, fingerprint: Fingerprint) -> ConfidenceCalibrator | None:
+        name = "calibrator.json"
+        if name not in self._folder.texts:
+            return None
+        return load_calibrator(self._path / name, fingerprint=fingerprint)
+
+    def _thresholds(self) -> dict[str, Any]:
+        found = self._object("thresholds.json", _THRESHOLDS)
+        suggested, certified = found["suggested"], found["certified"]
+        values = [] if suggested is None else [suggested["high"], suggested["low"]]
+        values += [] if certified is None else [certified["threshold"]]
+        if any(isinstance(value, bool) or not 0.0 <= value <= 1.0 for value in values):
+            raise self._wrong("thresholds.json", f"expected thresholds in [0, 1], got {values}")
+        return found
+
+    def _text(self, name: str) -> str:
+        return self._folder.texts[name]
+
+    def _optional(self, name: str) -> str | None:
+        return self._folder.texts.get(name)
+
+    def _json(self, name: str) -> Any:  # noqa: ANN401 (any JSON value)
+        return parse_json(self._text(name), self._path / name)
+
+    def _object(self, name: str, keys: frozenset[str] | None = None) -> dict[str, Any]:
+        found = self._json(name)
+        if not isinstance(found, dict):
+            raise self._wrong(name, f"expected an object, got {type(found).__name__}")
+        if keys is not None and set(found) != keys:
+            raise self._wrong(
+                name, f"expected the keys {', '.join(sorted(keys))}, got {', '.join(sorted(found))!r:.200}"
+            )
+        return found
+
+    def _wrong(self, name: str, why: str) -> StateError:
+        return StateError(f"{self._path / name}: {why}: {_AGAIN}.")
+
+
+def _figure(*, name: str, rows: int, estimate: float, **interval: float | None) -> Figure:
+    ends = {key: None if value is None else float(value) for key, value in interval.items()}
+    return Figure(name=str(name), rows=int(rows), estimate=float(estimate), **ends)
+
+
+def _history(record: Mapping[str, Any]) -> BundleHistory:
+    confidence = tuple(map(float, record["confidence"]))
+    if not all(0.0 <= value <= 1.0 for value in confidence):
+        raise ValueError("expected confidences in [0, 1] in history.json")
+    labels = {str(label): int(count) for label, count in dict(record["labels"]).items()}
+    return BundleHistory(rows=int(record["rows"]), labels=labels, confidence=confidence)

@@ -1,0 +1,166 @@
+"""The model card of a bundle: what it does, how well, and what it does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from calibrant.assembly._bundle import Figure
+from calibrant.assembly._task_record import RunSettings
+
+__all__ = ["card", "figure_text"]
+
+_LABELS: Final = 20  # named on the card
+_EXEMPLAR: Final = "exemplar"
+_USE: Final = """```python
+import calibrant
+
+classifier = calibrant.load("path/to/this/folder")
+print(classifier.classify("a text"))
+```"""
+
+
+def card(  # noqa: PLR0913  (keyword-only options)
+    settings: RunSettings,
+    *,
+    name: str,
+    labels: Sequence[str],
+    prompt: str,
+    proposer: str | None,
+    figures: Sequence[Figure],
+    thresholds: Mapping[str, Any],
+    fingerprint: Mapping[str, Any],
+    corrected: bool,
+    calibrator: bool,
+) -> str:
+    """Return the card as Markdown.
+
+    Parameters
+    ----------
+    settings : RunSettings
+        Who was asked.
+    name : str
+        The task's name.
+    labels : sequence of str
+        The labels.
+    prompt : str
+        The prompt.
+    proposer : str or None
+        What wrote the prompt; None where nothing searched for it.
+    figures : sequence of Figure
+        What was measured.
+    thresholds : mapping
+        As ``thresholds.json`` has them.
+    fingerprint : mapping
+        The fingerprint's record.
+    corrected, calibrator : bool
+        Whether a label prior is divided out, and whether there is a calibrator.
+    """
+    more = len(labels) - _LABELS
+    named = ", ".join(f"`{label}`" for label in labels[:_LABELS]) + (
+        f" and {more:,} more" if more > 0 else ""
+    )
+    parts = [
+        f"# {name}",
+        f"A text classifier that answers with one of {len(labels)} labels: {named}.",
+        "\n".join(
+            [f"- Asked: {_asked(settings)}", *_treatment(prompt, corrected=corrected, calibrator=calibrator)]
+        ),
+        "## Figures",
+        *_figures(figures),
+        "## Thresholds",
+        "\n\n".join(_thresholds(thresholds)),
+        "## What to know",
+        "\n".join(f"- {line}" for line in _remarks(settings, proposer)),
+        "## Use",
+        _USE,
+        _fingerprint(fingerprint),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _fingerprint(record: Mapping[str, Any]) -> str:
+    return (
+        f"Fingerprint: model `{record['model']}`, space `{record['space']}`, prompt SHA-256 "
+        f"`{record['prompt_sha256']}`."
+    )
+
+
+def _asked(settings: RunSettings) -> str:
+    if settings.plan is not None:
+        names = ", ".join(f"`{task['model']['name']}`" for task in settings.tasks)
+        return f"{names}, as a plan of a cascade says (`plan.json`)"
+    task = settings.tasks[0]
+    parts = []
+    if task["cascade"] is not None:
+        parts.append("in turn " + ", ".join(f"`{model['name']}`" for model in task["cascade"]["models"]))
+    if task["routing"] is not None:
+        parts.append("one of " + ", ".join(f"`{own['name']}`" for own in task["routing"]["providers"]))
+    return ", with `routed` as ".join(parts) or f"`{task['model']['name']}`"
+
+
+def _treatment(prompt: str, *, corrected: bool, calibrator: bool) -> Iterator[str]:
+    yield f"- Prompt: {len(prompt):,} characters (`prompt.txt`)"
+    if corrected:
+        yield "- The label prior is divided out of every distribution (`label_prior.json`)"
+    if calibrator:
+        yield "- Confidence can be calibrated (`calibrator.json`); predictions hold it as given"
+
+
+def _figures(figures: Sequence[Figure]) -> Iterator[str]:
+    if not figures:
+        yield "Nothing was measured."
+        return
+    rows = ["| figure | value | rows |", "| --- | --- | --- |"]
+    rows += [f"| {figure.name} | {figure_text(figure)} | {figure.rows:,} |" for figure in figures]
+    yield "\n".join(rows)
+    yield "They hold for rows like those they were measured on; on others, measure again."
+
+
+def figure_text(figure: Figure) -> str:
+    """Return a figure's value, with its interval where it has one."""
+    value = f"{figure.estimate:.4f}"
+    if figure.lower is None or figure.upper is None or figure.level is None:
+        return value
+    return f"{value} ({100 * figure.level:.4g} % interval {figure.lower:.4f} to {figure.upper:.4f})"
+
+
+def _thresholds(thresholds: Mapping[str, Any]) -> Iterator[str]:
+    asked, certified, suggested = (thresholds[name] for name in ("certification", "certified", "suggested"))
+    if asked is not None:
+        target = f"an accuracy of {asked['target_accuracy']:g} with probability {1 - asked['delta']:g}"
+        if certified is None:
+            yield f"Nothing is certified: {asked['n']:,} rows prove {target} for no threshold, so nothing is accepted."
+        else:
+            yield (
+                f"Certified: answers with a confidence from {certified['threshold']:.6g} have at least {target}; "
+                f"{certified['coverage']:.1%} of {asked['n']:,} rows are accepted."
+            )
+    if suggested is not None:
+        yield (
+            f"Suggested: high {suggested['high']:.4g}, low {suggested['low']:.4g} (from {suggested['n']:,} rows; no "
+            "guarantee)."
+        )
+    elif asked is None:
+        why = thresholds["no_suggestion"] or "the run was not calibrated (`calibrant calibrate`)."
+        yield f"None: {why}"
+
+
+def _remarks(settings: RunSettings, proposer: str | None) -> Iterator[str]:
+    if proposer == _EXEMPLAR:
+        yield "The prompt quotes training rows: whoever has this folder can read them."
+    else:
+        yield (
+            "The folder holds no rows of data but what the prompts quote; digests of texts in `calibrator.json` tell "
+            "whether a known text was fitted."
+        )
+    left_out = [
+        f"{', '.join(f'`{option}`' for option in options)} of `{model}`"
+        for task in settings.tasks
+        for model, options in task["left_out"].items()
+    ]
+    if left_out:
+        yield f"Left out, as they may be credentials: {'; '.join(left_out)}. Hand them in at loading."
+    if any(task["state_left_out"] for task in settings.tasks):
+        yield "What the providers' strategy has learnt is no part of the folder: `router_state` says where it is."
+    yield "Hashes tell whether the folder was altered by accident; they do not tell who wrote it."

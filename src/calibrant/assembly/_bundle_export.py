@@ -1,0 +1,362 @@
+"""From a run's directory to a bundle."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from calibrant.assembly._bundle import Bundle, read_bundle
+from calibrant.assembly._bundle_card import card
+from calibrant.assembly._bundle_figures import figures_of, thresholds_of
+from calibrant.assembly._bundle_files import json_text, refuse_taken, write_folder
+from calibrant.assembly._task_record import (
+    RunSettings,
+    asked_alone,
+    read_run_settings,
+    task_from_record,
+    task_to_record,
+)
+from calibrant.calibration import Fingerprint, SavedPredictions, load_predictions, unfinished
+from calibrant.core import CalibrantError, DataError, StateError, Task
+from calibrant.inference import call_options
+from calibrant.inference.doctor import identity
+from calibrant.logprobs import enum_schema
+
+__all__ = ["export"]
+
+_HISTORY: Final = 1000  # confidences that are kept
+_LEARNED: Final = "learned.json"
+_DESCRIBED: Final = (
+    "model",
+    "options",
+    "method",
+    "response_format",
+    "top_logprobs",
+    "prompt",
+    "user_template",
+    "label_prior",
+)
+_PACKED: Final = ("labels", "prompt", "user_template")  # of the first task: they have files of their own
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """What a run's directory says.
+
+    Attributes
+    ----------
+    path : Path
+        The directory.
+    settings : RunSettings
+        Who was asked, and how.
+    prompt : str
+        The prompt that was asked: the best one of a search.
+    user_template : str or None
+        The template that goes with it.
+    description : mapping or None
+        What `Classifier.describe` said; None for a search.
+    metrics, search, calibration : mapping or None
+        ``metrics.json``, ``result.json`` and ``calibration.json``.
+    predictions : SavedPredictions
+        The rows.
+    fingerprint : Fingerprint
+        What they depend on.
+    """
+
+    path: Path
+    settings: RunSettings
+    prompt: str
+    user_template: str | None
+    description: Mapping[str, Any] | None
+    metrics: Mapping[str, Any] | None
+    search: Mapping[str, Any] | None
+    calibration: Mapping[str, Any] | None
+    predictions: SavedPredictions
+    fingerprint: Fingerprint
+
+
+def export(
+    run: str | Path,
+    out: str | Path,
+    *,
+    task: Task | str | Path | None = None,
+    model: str | None = None,
+    calibration: str | Path | None = None,
+) -> Bundle:
+    """Pack a run into a bundle: everything `calibrant.load` needs, and what was measured.
+
+    Parameters
+    ----------
+    run : str or Path
+        Directory of `calibrant optimize` (whose best prompt counts), `calibrant evaluate` or `calibrant cascade run`.
+    out : str or Path
+        The bundle's folder; must not be there yet, or be empty. It is written whole, or not at all.
+    task : Task or path, optional
+        The task that was run, where the run did not write down its settings.
+    model : str, optional
+        With `task`: the model that was asked instead of the task's own.
+    calibration : str or Path, optional
+        Directory that `calibrant calibrate` wrote; by default the run's own, if it was calibrated there.
+
+    Returns
+    -------
+    Bundle
+        As it was read back.
+
+    Raises
+    ------
+    ConfigurationError
+        `out` is taken, or the task cannot be used.
+    DataError
+        There is no run.
+    StateError
+        The run is unfinished or damaged, its parts do not belong together, or the folder cannot be written.
+    """
+    out = Path(out)
+    refuse_taken(out)
+    place = Path(run)
+    calibrated = place if calibration is None else Path(calibration)
+    try:
+        found = _read_run(place, task, model, calibrated)
+        files = _files(found, calibrated)
+        _check_text(files)
+    except CalibrantError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise StateError(
+            f"{place}: damaged: its files are not what a run leaves ({error!r}): run the same command again."
+        ) from error
+    write_folder(out, files, found.fingerprint.to_record(), check=read_bundle)
+    return read_bundle(out)
+
+
+def _read_run(path: Path, task: Task | str | Path | None, model: str | None, calibration: Path) -> _Run:
+    if not path.is_dir():
+        raise DataError("no such directory: expected that of a run.", path=path)
+    search, metrics = _record(path / "result.json"), _record(path / "metrics.json")
+    why = None if search is not None else unfinished(path)
+    if why is not None:
+        raise StateError(f"{path} {why}: run the same command again to finish it, and export then.")
+    predictions = load_predictions(path)
+    if predictions.fingerprint is None:
+        raise StateError(
+            f"{path}: expected a run that says which prompt and model its predictions are from (run.json or "
+            "result.json, and log-probabilities in some rows), got none: run it again with this version."
+        )
+    description = None if search is not None else _description(path / "run.json")
+    settings = _settings(path, task, model, description)
+    prompt, template = _prompt(settings, search, description)
+    found = _Run(
+        path=path,
+        settings=settings,
+        prompt=prompt,
+        user_template=template,
+        description=description,
+        metrics=metrics,
+        search=search,
+        calibration=_record(calibration / "calibration.json"),
+        predictions=predictions,
+        fingerprint=predictions.fingerprint,
+    )
+    _check(found)
+    return found
+
+
+def _record(path: Path) -> dict[str, Any] | None:
+    """Return the JSON object in a file; None where there is no file."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise StateError(f"{path}: cannot be read ({error}): run it again.") from error
+    if not isinstance(found, dict):
+        raise StateError(f"{path}: expected a JSON object, got {type(found).__name__}: run it again.")
+    return found
+
+
+def _description(path: Path) -> dict[str, Any]:
+    """Return what `Classifier.describe` said, without the address, which may be another elsewhere."""
+    found = _record(path) or {}
+    missing = [name for name in _DESCRIBED if name not in found]
+    if missing:
+        raise StateError(
+            f"{path}: expected {missing[0]!r}, got none: run the evaluation again with this version."
+        )
+    return {name: found[name] for name in _DESCRIBED}
+
+
+def _settings(
+    path: Path, task: Task | str | Path | None, model: str | None, description: Mapping[str, Any] | None
+) -> RunSettings:
+    """Return what was asked: as it was written down, or as the task says."""
+    if task is None:
+        found = read_run_settings(path)
+        if found is None:
+            raise StateError(
+                f"{path}: expected task.json, in which runs write down what they asked, got none: run the same command "
+                "again, which writes it and asks nothing anew, or hand in the task file that was run, with --task."
+            )
+        return found
+    given = task if isinstance(task, Task) else Task.from_file(task, splits=())
+    record = task_to_record(asked_alone(given, model))
+    common = _common_prompt(record)
+    replaced = description is None or description["prompt"] != common
+    return RunSettings(tasks=(record,), prompt_for_all=replaced)
+
+
+def _common_prompt(record: Mapping[str, Any]) -> str:
+    """Return the prompt that all models are asked under; empty where they differ, as `Cascade` has it."""
+    own = str(record["prompt"])
+    if record["cascade"] is None:
+        return own
+    prompts = {
+        own if model["prompt"] is None else str(model["prompt"]) for model in record["cascade"]["models"]
+    }
+    return prompts.pop() if len(prompts) == 1 else ""
+
+
+def _prompt(
+    settings: RunSettings, search: Mapping[str, Any] | None, description: Mapping[str, Any] | None
+) -> tuple[str, str | None]:
+    """Return the prompt and the template that were asked."""
+    first = settings.tasks[0]
+    if search is not None:
+        best = search["best_candidate"]
+        return best["system_prompt"], best.get("user_template")
+    if (
+        description is not None
+        and settings.plan is None
+        and (settings.prompt_for_all or not first["cascade"])
+    ):
+        return description["prompt"], description["user_template"]
+    return first["prompt"], first["user_template"]
+
+
+def _check(run: _Run) -> None:
+    """Refuse settings that are not those of the run.
+
+    What the models really do is compared when the bundle is loaded: that takes the models.
+    """
+    first = task_from_record(run.settings.tasks[0], place=run.path / "task.json").task
+    differs = []
+    if list(first.labels.labels) != list(run.fingerprint.labels):
+        differs.append("labels")
+    one = first.cascade is None and first.routing is None and run.settings.plan is None
+    if one and first.model.name != run.fingerprint.model:
+        differs.append(f"model ({run.fingerprint.model!r} in the run, {first.model.name!r} in the task)")
+    if run.description is not None and one:
+        options = identity("", call_options(first.model.options))[2]
+        if options != run.description["options"]:
+            differs.append("options of the model")
+        if run.description["response_format"] != enum_schema(first.labels, first.field):
+            differs.append("schema of the answer (labels and field)")
+    if differs:
+        raise StateError(
+            f"{run.path}: expected the settings of this run, got others, which differ in {'; '.join(differs)}: hand in "
+            "the task file that was run (--task), and --model where another model was asked."
+        )
+    if run.calibration is not None and run.calibration.get("fingerprint") != run.fingerprint.to_record():
+        raise StateError(
+            f"{run.path}: expected a calibration of this run's predictions, got calibration.json of others: calibrate "
+            "this run, or name the directory of its calibration."
+        )
+
+
+def _files(run: _Run, calibration: Path) -> dict[str, str]:
+    """Return the content of every file of the bundle by its name."""
+    figures = figures_of(run.metrics, run.search, run.calibration)
+    thresholds = thresholds_of(run.calibration)
+    first = task_from_record(run.settings.tasks[0], place=run.path / "task.json").task
+    files = {
+        "prompt.txt": run.prompt,
+        "labels.json": json_text(list(first.labels.labels)),
+        "schema.json": json_text(enum_schema(first.labels, first.field)),
+        "thresholds.json": json_text(thresholds),
+        "figures.json": json_text([asdict(figure) for figure in figures]),
+        "history.json": json_text(_history(run.predictions)),
+        **_settings_files(run),
+        **_calibration_files(run, calibration),
+    }
+    if run.user_template is not None:
+        files["user_template.txt"] = run.user_template
+    if run.settings.plan is not None:
+        files["plan.json"] = json_text(run.settings.plan)
+    files["card.md"] = card(
+        run.settings,
+        name=first.name,
+        labels=first.labels.labels,
+        prompt=run.prompt,
+        proposer=None if run.search is None or not run.search["improved"] else str(run.search["proposer"]),
+        figures=figures,
+        thresholds=thresholds,
+        fingerprint=run.fingerprint.to_record(),
+        corrected="label_prior.json" in files,
+        calibrator="calibrator.json" in files,
+    )
+    return files
+
+
+def _settings_files(run: _Run) -> dict[str, str]:
+    """Return ``settings.json``, and the learned scorer that it names."""
+    files = {}
+    tasks = []
+    for number, record in enumerate(run.settings.tasks):
+        own = {key: value for key, value in record.items() if number or key not in _PACKED}
+        own.pop("labels", None)
+        learned = None if own["cascade"] is None else own["cascade"].get("learned_file")
+        if learned is not None:
+            files[_LEARNED] = _text(Path(learned))
+            own["cascade"] = {**own["cascade"], "learned_file": _LEARNED}
+        tasks.append(own)
+    files["settings.json"] = json_text(
+        {"tasks": tasks, "prompt_for_all": run.settings.prompt_for_all, "description": run.description}
+    )
+    return files
+
+
+def _calibration_files(run: _Run, calibration: Path) -> dict[str, str]:
+    """Return the label prior and the calibrator, as they are."""
+    files = {}
+    prior, calibrator = run.path / "label_prior.json", calibration / "calibrator.json"
+    if prior.exists():
+        files["label_prior.json"] = _text(prior)
+    elif run.description is not None and run.description["label_prior"] is not None:
+        raise StateError(
+            f"{run.path}: expected label_prior.json, as the run's predictions are corrected, got none: run the same "
+            "evaluation again, which writes it and asks nothing anew."
+        )
+    if calibrator.exists():
+        if run.calibration is None:
+            raise StateError(
+                f"{calibration}: expected calibration.json beside calibrator.json: calibrate again."
+            )
+        files["calibrator.json"] = _text(calibrator)
+    return files
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode()
+    except (OSError, ValueError) as error:
+        raise StateError(f"{path}: cannot be read ({error}): restore it, or run again.") from error
+
+
+def _check_text(files: Mapping[str, str]) -> None:
+    """Raise ValueError where something is no text, or half a character that UTF-8 cannot hold."""
+    for text in files.values():
+        text.encode()
+
+
+def _history(predictions: SavedPredictions) -> dict[str, Any]:
+    known = np.sort(predictions.confidence[~np.isnan(predictions.confidence)])
+    if len(known) > _HISTORY:
+        known = known[np.linspace(0, len(known) - 1, _HISTORY).round().astype(np.intp)]
+    labels = Counter(label for label in predictions.labels if label is not None)
+    return {"rows": len(predictions), "labels": dict(sorted(labels.items())), "confidence": known.tolist()}

@@ -1,0 +1,90 @@
+"""What was measured in a run, as a list of figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from calibrant.assembly._bundle import Figure
+
+__all__ = ["figures_of", "thresholds_of"]
+
+_Record = Mapping[str, Any]
+
+_SHARES: Final = (("accuracy", "accuracy, all rows"), ("accuracy_answered", "accuracy, answered rows"))
+_NUMBERS: Final = (
+    ("macro_f1", "macro F1", "answered"),
+    ("ece", "calibration error (ECE)", "rows_with_confidence"),
+    ("brier", "Brier score", "rows_with_confidence"),
+)
+_HELD_OUT: Final = (
+    ("ece_before", "ECE, as given, held out"),
+    ("ece_after", "ECE, calibrated, held out"),
+    ("brier_before", "Brier score, as given, held out"),
+    ("brier_after", "Brier score, calibrated, held out"),
+    ("brier_difference", "Brier score, calibrated minus as given"),
+)
+
+
+def figures_of(
+    metrics: _Record | None, search: _Record | None, calibration: _Record | None
+) -> tuple[Figure, ...]:
+    """Return the figures in ``metrics.json``, ``result.json`` and ``calibration.json``, as far as there are any."""
+    return (
+        *(() if metrics is None or search is not None else _evaluated(metrics)),
+        *(() if search is None else _searched(search)),
+        *(() if calibration is None else _calibrated(calibration)),
+    )
+
+
+def thresholds_of(calibration: _Record | None) -> dict[str, Any]:
+    """Return the thresholds in ``calibration.json``; all None where there is none."""
+    found = calibration or {}
+    return {
+        "suggested": found.get("thresholds"),
+        "no_suggestion": found.get("no_thresholds", ""),
+        "certified": found.get("certified"),
+        "certification": found.get("certification"),
+    }
+
+
+def _evaluated(metrics: _Record) -> Iterator[Figure]:
+    for key, name in _SHARES:
+        if metrics[key] is not None:
+            yield _with_interval(name, metrics[key], int(metrics[key]["rows"]))
+    for key, name, rows in _NUMBERS:
+        if metrics[key] is not None:
+            yield Figure(name=name, estimate=float(metrics[key]), rows=int(metrics[rows]))
+
+
+def _searched(search: _Record) -> Iterator[Figure]:
+    for key, name in (
+        ("best_prompt", "test accuracy, this prompt"),
+        ("seed_prompt", "test accuracy, first prompt"),
+    ):
+        score = search[key]
+        if score["accuracy"] is not None:
+            answered = int(score["rows"]) - int(score["outcomes"].get("error", 0))
+            yield _with_interval(name, score["accuracy"], answered)
+    comparison = search["comparison"]
+    if search["improved"] and comparison is not None:
+        yield _with_interval(
+            "test accuracy, this minus first prompt", comparison["interval"], int(comparison["n"])
+        )
+
+
+def _calibrated(calibration: _Record) -> Iterator[Figure]:
+    held_out = calibration["held_out"]
+    for key, name in _HELD_OUT:
+        yield _with_interval(name, held_out[key], int(held_out["rows"]))
+
+
+def _with_interval(name: str, found: _Record, rows: int) -> Figure:
+    return Figure(
+        name=name,
+        estimate=float(found["estimate"]),
+        lower=float(found["lower"]),
+        upper=float(found["upper"]),
+        level=float(found["level"]),
+        rows=rows,
+    )

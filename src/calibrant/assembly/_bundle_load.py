@@ -1,0 +1,253 @@
+"""From a bundle to the classifier that predicts what the run predicted."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from calibrant.assembly._bundle import Bundle, read_bundle
+from calibrant.assembly._open import open_classifier
+from calibrant.assembly._task_record import RecordedTask, label_of, models_of, with_options
+from calibrant.core import Client, ConfigurationError, Journal, StateError, Task
+from calibrant.inference import Classifier, Limits, ModelLike, open_client
+
+__all__ = ["load", "open_bundle"]
+
+_LOG = logging.getLogger("calibrant")
+# Where a model is, and how it is called elsewhere, may change from machine to machine.
+_ENDPOINT: Final = "endpoint"
+_FROM_ENVIRONMENT: Final = frozenset({"api_key"})
+
+
+def load(
+    path: str | Path,
+    *,
+    model: ModelLike | None = None,
+    options: Mapping[str, Any] | None = None,
+    limits: Limits | None = None,
+    journal: Journal | None = None,
+    router_state: str | None = None,
+) -> Classifier:
+    """Return a bundle's classifier: its predictions are those of the run it was exported from.
+
+    Parameters
+    ----------
+    path : str or Path
+        The folder that `calibrant export` wrote.
+    model : str, Client or callable, optional
+        Asked instead of the bundle's one model, in the same way; for weights that lie elsewhere on this machine.
+        Figures, calibrator and thresholds belong to the bundle's own.
+    options : mapping, optional
+        What a bundle never holds or what differs from machine to machine: ``api_key``, ``extra_headers``,
+        ``api_base``, ``timeout``. For a bundle of several models by model (alias or name), each with a mapping.
+        Keys are else taken from the environment, as ever.
+    limits : Limits, optional
+        Rates, budgets and deadlines.
+    journal : Journal, optional
+        Finished predictions.
+    router_state : str, optional
+        Where what the providers' strategy has learnt is kept: a file or URL. None takes the user's own place.
+
+    Returns
+    -------
+    Classifier
+        A `calibrant.cascade.Cascade` where the run asked one. Closing it frees all that was opened for it.
+
+    Raises
+    ------
+    StateError
+        The bundle is damaged, altered or of a newer version, or what it describes is asked differently here.
+    ConfigurationError
+        An option is missing, unknown or wrong, or a model cannot be opened.
+    """
+    return open_bundle(
+        read_bundle(path),
+        model=model,
+        options=options,
+        limits=limits,
+        journal=journal,
+        router_state=router_state,
+    )
+
+
+def open_bundle(
+    bundle: Bundle,
+    *,
+    model: ModelLike | None = None,
+    options: Mapping[str, Any] | None = None,
+    limits: Limits | None = None,
+    journal: Journal | None = None,
+    router_state: str | None = None,
+) -> Classifier:
+    """Return the classifier of a bundle that has been read; see `load`."""
+    given = _by_model(bundle, options or {})
+    missing = _missing(bundle, given) if model is None else {}
+    _refuse_missing(bundle, missing)
+    tasks = [_opened_as(own, bundle, given, router_state) for own in bundle.tasks]
+    if bundle.plan is None and router_state is not None and tasks[0].routing is None:
+        raise ConfigurationError("Expected router_state only for a bundle with [routing]: leave it out.")
+    try:
+        if model is not None:
+            classifier = _asked_instead(bundle, tasks[0], model, limits=limits, journal=journal)
+        elif bundle.plan is not None:
+            classifier = _planned(bundle, tasks, limits=limits, journal=journal)
+        else:
+            classifier = open_classifier(tasks[0], limits=limits, journal=journal)
+    except ConfigurationError as error:
+        if not missing:
+            raise
+        raise ConfigurationError(f"{error} {_left_out(bundle, missing)}") from error
+    try:
+        return _finished(bundle, classifier)
+    except BaseException:
+        classifier.close()
+        raise
+
+
+def _by_model(bundle: Bundle, options: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return options by model, as they are given where a bundle has several."""
+    names = {label_of(own) for task in bundle.tasks for own in models_of(task.task)}
+    if len(names) == 1:
+        return {next(iter(names)): options} if options else {}
+    for name, value in options.items():
+        if name not in names or not isinstance(value, Mapping):
+            raise ConfigurationError(
+                f"Expected options by model, such as {{{min(names)!r}: {{'api_key': ...}}}}, got {name!r:.80}: this "
+                f"bundle asks {', '.join(sorted(names))}."
+            )
+    return dict(options)
+
+
+def _missing(bundle: Bundle, given: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return the options that were left out and not given, by model."""
+    found: dict[str, list[str]] = {}
+    for task in bundle.tasks:
+        for name, left_out in task.left_out.items():
+            names = [option for option in left_out if option not in given.get(name, {})]
+            if names:
+                found[name] = names
+    return found
+
+
+def _refuse_missing(bundle: Bundle, missing: Mapping[str, list[str]]) -> None:
+    """Raise where something is missing that no environment variable stands for."""
+    needed = {name: set(options) - _FROM_ENVIRONMENT for name, options in missing.items()}
+    if any(needed.values()):
+        raise ConfigurationError(_left_out(bundle, missing))
+
+
+def _left_out(bundle: Bundle, missing: Mapping[str, list[str]]) -> str:
+    parts = [f"{', '.join(options)} of {name}" for name, options in missing.items()]
+    return (
+        f"{bundle.path}: the run used {'; '.join(parts)}, which a bundle does not hold, as it may be a credential: "
+        "hand it in with options (or, for a key, set the provider's environment variable)."
+    )
+
+
+def _opened_as(
+    own: RecordedTask, bundle: Bundle, given: Mapping[str, Mapping[str, Any]], router_state: str | None
+) -> Task:
+    names = {label_of(model) for model in models_of(own.task)}
+    task = with_options(own.task, {name: found for name, found in given.items() if name in names})
+    if task.routing is None:
+        return task
+    if own.state_left_out and router_state is None:
+        _LOG.warning(
+            "%s: the run kept what its strategy learnt in a place of its own, which is no part of the bundle: hand it "
+            "in as router_state, or else the strategy uses the user's own.",
+            bundle.path,
+        )
+    return replace(task, routing=task.routing.model_copy(update={"state": router_state}))
+
+
+def _asked_instead(
+    bundle: Bundle, task: Task, model: ModelLike, *, limits: Limits | None, journal: Journal | None
+) -> Classifier:
+    if bundle.plan is not None or task.cascade is not None or task.routing is not None:
+        raise ConfigurationError(
+            "Expected no model for a bundle that asks several: leave it out, or export a run of that model."
+        )
+    if isinstance(model, str):
+        task = replace(task, model=task.model.model_copy(update={"name": model}))
+        return Classifier.from_task(task, limits=limits, journal=journal)
+    client = model if isinstance(model, Client) else open_client(model)
+    return Classifier.from_task(task, client=client, limits=limits, journal=journal)
+
+
+def _planned(
+    bundle: Bundle, tasks: list[Task], *, limits: Limits | None, journal: Journal | None
+) -> Classifier:
+    plan = bundle.plan
+    if plan is None:
+        raise StateError(f"{bundle.path}: expected a plan, got none: export the run again.")
+    members = plan.policy.members
+    alone = len(members) == 1
+    with ExitStack() as opened:
+        classifiers = []
+        for task in tasks:
+            own = {"limits": limits, "journal": journal} if alone else {}
+            classifiers.append(Classifier.from_task(task, **own))  # type: ignore[arg-type]
+            opened.callback(classifiers[-1].close)
+        further = {} if alone else {"limits": limits, "journal": journal, "owns_models": True}
+        found = plan.cascade(classifiers, **further)
+        opened.pop_all()
+    for number, classifier in enumerate(classifiers):
+        if number not in members:
+            classifier.close()
+    return found
+
+
+def _finished(bundle: Bundle, classifier: Classifier) -> Classifier:
+    """Return the classifier under the bundle's prompt and correction, if it is the one that was exported."""
+    if bundle.prompt_for_all:
+        classifier = classifier.with_prompt(bundle.prompt, user_template=bundle.user_template)
+    if bundle.prior_correction is not None:
+        classifier.prior_correction = bundle.prior_correction
+    _check_asked(bundle, classifier)
+    return classifier
+
+
+def _check_asked(bundle: Bundle, classifier: Classifier) -> None:
+    """Refuse what would be asked in another way than in the run."""
+    name = classifier.describe()["model"]
+    if name != bundle.fingerprint.model:
+        _LOG.warning(
+            "%s is asked instead of %s: the bundle's figures, calibrator and thresholds belong to the latter.",
+            name,
+            bundle.fingerprint.model,
+        )
+    space = classifier.runner.method.space
+    if space != bundle.fingerprint.space:
+        raise StateError(
+            f"{bundle.path}: expected log-probabilities of the space {bundle.fingerprint.space}, as in the run, got "
+            f"{space}: ask the model the run asked."
+        )
+    if bundle.description is None:
+        return
+    then, now = (_comparable(found) for found in (bundle.description, classifier.describe()))
+    if name != bundle.fingerprint.model:
+        then["model"] = now["model"]
+    changed = sorted(key for key in {*then, *now} if then.get(key) != now.get(key))
+    if changed:
+        raise StateError(
+            f"{bundle.path}: its classifier would be asked otherwise than in the run: it differs in "
+            f"{', '.join(changed)}. It was written by calibrant {bundle.calibrant}: use that version, or run and "
+            "export again."
+        )
+
+
+def _comparable(description: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a description as it is stored, without addresses."""
+    found: dict[str, Any] = _without(json.loads(json.dumps(description, default=repr)))
+    return found
+
+
+def _without(value: Any) -> Any:  # noqa: ANN401 (any JSON value)
+    if isinstance(value, dict):
+        return {name: _without(found) for name, found in value.items() if name != _ENDPOINT}
+    return [_without(found) for found in value] if isinstance(value, list) else value

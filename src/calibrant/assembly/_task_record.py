@@ -1,0 +1,341 @@
+"""A task's settings as JSON, free of rows and credentials: what a run is opened from without its task file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import pydantic
+
+from calibrant.assembly._open import resolved_cascade
+from calibrant.core import (
+    ROUTED,
+    CascadeModelSettings,
+    CascadeSettings,
+    ConfigurationError,
+    ModelSettings,
+    RoutingProviderSettings,
+    RoutingSettings,
+    StateError,
+    Task,
+    describe_problem,
+    read_record,
+    write_record,
+)
+from calibrant.inference import may_be_withheld, without_secrets
+
+__all__ = [
+    "RecordedTask",
+    "RunSettings",
+    "read_run_settings",
+    "record_run",
+    "task_from_record",
+    "task_to_record",
+    "with_options",
+]
+
+_FILE: Final = "task.json"
+_KIND: Final = "settings of a run"
+_VERSION: Final = 1
+_MAKE: Final = "run it"
+_STATES: Final = ("state", "thompson_state_path", "bandit_state_path")
+_KEYS: Final = frozenset(
+    {
+        "name",
+        "labels",
+        "field",
+        "prompt",
+        "user_template",
+        "model",
+        "cascade",
+        "routing",
+        "left_out",
+        "state_left_out",
+    }
+)
+
+_AnyModel = TypeVar("_AnyModel", ModelSettings, CascadeModelSettings, RoutingProviderSettings)
+_Settings = TypeVar("_Settings", bound=pydantic.BaseModel)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedTask:
+    """A task without rows, and what of it was not written down.
+
+    Attributes
+    ----------
+    task : Task
+        Its settings.
+    left_out : mapping of str to tuple of str
+        By model (its alias or name), the options that may hold credentials.
+    state_left_out : bool
+        Whether the task said where its providers' strategy keeps what it learns.
+    """
+
+    task: Task
+    left_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    state_left_out: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """What a run asked.
+
+    Attributes
+    ----------
+    tasks : tuple of mapping
+        As `task_to_record` writes them; several for the models of a plan.
+    plan : mapping or None
+        A `calibrant.cascade.CascadePlan` as JSON values.
+    prompt_for_all : bool
+        Whether the run put a prompt in the place of the task's, for all models of a cascade.
+    """
+
+    tasks: tuple[Mapping[str, Any], ...]
+    plan: Mapping[str, Any] | None = None
+    prompt_for_all: bool = False
+
+
+def record_run(
+    directory: Path,
+    asked: Sequence[tuple[Task, str | None]],
+    *,
+    plan: Mapping[str, Any] | None = None,
+    prompt_for_all: bool = False,
+) -> None:
+    """Write down in a run's directory what it asked, so that it can be exported without its task file.
+
+    Parameters
+    ----------
+    directory : Path
+        The run's.
+    asked : sequence of (Task, str or None)
+        What was run, and the model that was asked instead of the task's own model, providers or cascade, if any; one
+        pair for each model of a plan, else one.
+    plan : mapping, optional
+        The plan that was carried out, as JSON values.
+    prompt_for_all : bool, default False
+        Whether another prompt than the task's was used.
+
+    Raises
+    ------
+    StateError
+        It cannot be written.
+    """
+    record = {
+        "tasks": [task_to_record(asked_alone(task, model)) for task, model in asked],
+        "plan": None if plan is None else dict(plan),
+        "prompt_for_all": prompt_for_all,
+    }
+    write_record(directory / _FILE, record, kind=_KIND, version=_VERSION)
+
+
+def read_run_settings(directory: Path) -> RunSettings | None:
+    """Return what `record_run` wrote; None where it did not.
+
+    Raises
+    ------
+    StateError
+        The file is damaged, or of another version.
+    """
+    path = directory / _FILE
+    if not path.exists():
+        return None
+    record = read_record(path, kind=_KIND, version=_VERSION, make=_MAKE)
+    tasks, plan = record.get("tasks"), record.get("plan")
+    if not isinstance(tasks, list) or not tasks or not all(isinstance(task, dict) for task in tasks):
+        raise StateError(f"{path}: damaged: expected at least one task: {_MAKE} again.")
+    if not isinstance(plan, dict | None) or not isinstance(record.get("prompt_for_all"), bool):
+        raise StateError(f"{path}: damaged: expected plan and prompt_for_all: {_MAKE} again.")
+    return RunSettings(tasks=tuple(tasks), plan=plan, prompt_for_all=record["prompt_for_all"])
+
+
+def asked_alone(task: Task, model: str | None) -> Task:
+    """Return the task as it is when `model` is asked instead: its model's other settings do not apply."""
+    if model is None:
+        return task
+    return replace(task, model=ModelSettings(name=model), cascade=None, routing=None)
+
+
+def task_to_record(task: Task) -> dict[str, Any]:
+    """Return a task's settings as JSON values; what a cascade's YAML file says is written out.
+
+    Raises
+    ------
+    ConfigurationError
+        That file cannot be used.
+    """
+    cascade, routing = task.cascade, task.routing
+    if cascade is not None:
+        cascade = resolved_cascade(cascade)
+        if cascade.learned_file is not None:
+            cascade = cascade.model_copy(update={"learned_file": cascade.learned_file.resolve()})
+    left_out: dict[str, list[str]] = {}
+    alone = cascade is None and routing is None
+    return {
+        "name": task.name,
+        "labels": list(task.labels.labels),
+        "field": task.field,
+        "prompt": task.prompt,
+        "user_template": task.user_template,
+        "model": _public(task.model, left_out).model_dump(mode="json") if alone else None,
+        "cascade": None if cascade is None else _cascade_record(cascade, left_out),
+        "routing": None if routing is None else _routing_record(routing, left_out),
+        "state_left_out": routing is not None and any(getattr(routing, name) for name in _STATES),
+        "left_out": left_out,
+    }
+
+
+def _cascade_record(cascade: CascadeSettings, left_out: dict[str, list[str]]) -> dict[str, Any]:
+    models = tuple(_public(model, left_out) for model in cascade.models)
+    return cascade.model_copy(update={"models": models}).model_dump(mode="json")
+
+
+def _routing_record(routing: RoutingSettings, left_out: dict[str, list[str]]) -> dict[str, Any]:
+    providers = tuple(_public(provider, left_out) for provider in routing.providers)
+    record = routing.model_copy(update={"providers": providers}).model_dump(mode="json", exclude=set(_STATES))
+    if not routing.router_ema_enabled:
+        del record["router_ema_enabled"]  # said aloud, it contradicts routing = "ema"
+    return record
+
+
+def _public(own: _AnyModel, left_out: dict[str, list[str]]) -> _AnyModel:
+    """Return a model's settings without what may hold credentials, which is noted."""
+    base = {} if own.api_base is None else {"api_base": own.api_base}
+    kept, names = without_secrets({**own.options, **base})
+    if names:
+        noted = left_out.setdefault(label_of(own), [])
+        noted += [name for name in names if name not in noted]
+    return own.model_copy(update={"api_base": kept.pop("api_base", None), "options": kept})
+
+
+def label_of(own: ModelSettings | RoutingProviderSettings) -> str:
+    """Return what options are given under at loading."""
+    alias: str | None = getattr(own, "alias", None)
+    return own.name if alias is None else alias
+
+
+def task_from_record(record: Mapping[str, Any], *, place: Path) -> RecordedTask:
+    """Return what `task_to_record` wrote.
+
+    Parameters
+    ----------
+    record : mapping
+        JSON values.
+    place : Path
+        The file they are from; a learned scorer's file is relative to its folder.
+
+    Raises
+    ------
+    StateError
+        They are something else.
+    """
+    if set(record) != _KEYS:
+        raise _damaged(
+            place, f"expected the keys {', '.join(sorted(_KEYS))}, got {', '.join(sorted(record))!r:.200}"
+        )
+    try:
+        task = Task(
+            name=_text(record, "name", place),
+            labels=record["labels"],
+            prompt=_text(record, "prompt", place),
+            field=_text(record, "field", place),
+            user_template=None if record["user_template"] is None else _text(record, "user_template", place),
+            **_sections(record, place),
+        )
+        left_out = {str(name): tuple(map(str, names)) for name, names in dict(record["left_out"]).items()}
+    except (ConfigurationError, TypeError, ValueError) as error:
+        raise _damaged(place, str(error)) from error
+    return RecordedTask(task=task, left_out=left_out, state_left_out=bool(record["state_left_out"]))
+
+
+def _sections(record: Mapping[str, Any], place: Path) -> dict[str, Any]:
+    """Return the sections that say who is asked."""
+    cascade = _section(CascadeSettings, record["cascade"], place)
+    routing = _section(RoutingSettings, record["routing"], place)
+    if cascade is not None and cascade.learned_file is not None:
+        cascade = cascade.model_copy(update={"learned_file": place.parent / cascade.learned_file})
+    members = () if cascade is None else tuple(model.name for model in cascade.models)
+    if (record["model"] is None) is (cascade is None and routing is None):
+        raise _damaged(place, "expected either model, or cascade and routing")
+    if cascade is not None and not members:
+        raise _damaged(place, "expected at least one of the cascade's models")
+    if (ROUTED in members) is not (routing is not None) and cascade is not None:
+        raise _damaged(place, f"expected routing together with the cascade's model {ROUTED!r}")
+    model = _section(ModelSettings, record["model"], place)
+    return {"cascade": cascade, "routing": routing, **({} if model is None else {"model": model})}
+
+
+def _section(kind: type[_Settings], value: object, place: Path) -> _Settings | None:
+    if value is None:
+        return None
+    try:
+        return kind.model_validate(value)
+    except pydantic.ValidationError as error:
+        raise _damaged(place, describe_problem(dict(error.errors()[0]), kind)) from error
+
+
+def _text(record: Mapping[str, Any], key: str, place: Path) -> str:
+    value = record[key]
+    if not isinstance(value, str):
+        raise _damaged(place, f"expected {key} as text, got {value!r:.80}")
+    return value
+
+
+def _damaged(place: Path, why: str) -> StateError:
+    return StateError(f"{place}: damaged: {why.rstrip('.')}: write it again, or restore it.")
+
+
+def models_of(task: Task) -> Iterator[ModelSettings | RoutingProviderSettings]:
+    """Yield everything a task names that is asked."""
+    if task.cascade is None and task.routing is None:
+        yield task.model
+    if task.cascade is not None:
+        yield from (model for model in task.cascade.models if model.name != ROUTED)
+    if task.routing is not None:
+        yield from task.routing.providers
+
+
+def with_options(task: Task, options: Mapping[str, Mapping[str, Any]]) -> Task:
+    """Return the task with further options of its models: who calls, and where.
+
+    Parameters
+    ----------
+    task : Task
+        The task.
+    options : mapping of str to mapping
+        By model (its alias or name).
+
+    Raises
+    ------
+    ConfigurationError
+        There is no such model, or an option would change what is asked.
+    """
+    known = [label_of(own) for own in models_of(task)]
+    for name, given in options.items():
+        if name not in known:
+            raise ConfigurationError(
+                f"Expected options of one of the models {', '.join(known)}, got some of {name!r:.80}: correct the name."
+            )
+        other = [option for option in given if not may_be_withheld(option)]
+        if other:
+            raise ConfigurationError(
+                f"Expected options that say who calls and where (api_key, extra_headers, api_base, timeout), got "
+                f"{other[0]!r:.80}: it could change the predictions; run and export with it."
+            )
+    cascade, routing = task.cascade, task.routing
+    if cascade is not None:
+        models = tuple(_given(model, options) for model in cascade.models)
+        cascade = cascade.model_copy(update={"models": models})
+    if routing is not None:
+        providers = tuple(_given(provider, options) for provider in routing.providers)
+        routing = routing.model_copy(update={"providers": providers})
+    return replace(task, model=_given(task.model, options), cascade=cascade, routing=routing)
+
+
+def _given(own: _AnyModel, options: Mapping[str, Mapping[str, Any]]) -> _AnyModel:
+    given = dict(options.get(label_of(own), {}))
+    base = given.pop("api_base", own.api_base)
+    return own.model_copy(update={"api_base": base, "options": {**own.options, **given}})

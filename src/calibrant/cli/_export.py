@@ -1,0 +1,90 @@
+"""``calibrant export`` and ``calibrant diff``: a run becomes a bundle; two bundles are compared."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from calibrant.assembly import BundleDiff, Change, Figure, diff_bundles, export
+from calibrant.cli._errors import GATE_FAILED
+from calibrant.cli._tables import aligned
+from calibrant.core import ConfigurationError
+
+__all__ = ["run_diff", "run_export"]
+
+_SHOWN: Final = 60  # characters of a value
+
+
+def run_export(
+    run: Path, *, out: Path, calibration: Path | None, task: Path | None, model: str | None, as_json: bool
+) -> None:
+    """Write the bundle and say what is in it."""
+    if model is not None and task is None:
+        raise ConfigurationError("Expected --task with --model, got --model alone: the run knows its model.")
+    bundle = export(run, out, task=task, model=model, calibration=calibration)
+    if as_json:
+        record = {"bundle": str(out), "name": bundle.name, "sha256": bundle.digest}
+        sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
+        return
+    lines = [f"{bundle.name}: {out}", f"SHA-256 of the bundle: {bundle.digest}"]
+    left_out = [
+        f"{', '.join(options)} of {model}" for own in bundle.tasks for model, options in own.left_out.items()
+    ]
+    if left_out:
+        lines.append(f"Left out, as they may be credentials: {'; '.join(left_out)}.")
+    lines.append(f'Load it with calibrant.load("{out}"); what it is, and how good, is in {out}/card.md.')
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def run_diff(before: Path, after: Path, *, require_same: bool, as_json: bool) -> None:
+    """Print what differs; exit with 3 where nothing had to."""
+    found = diff_bundles(before, after)
+    text = json.dumps(found.to_record(), ensure_ascii=False) if as_json else "\n".join(_lines(found))
+    sys.stdout.write(text + "\n")
+    if require_same and not found.same:
+        sys.stderr.write("--require-same: they differ.\n")
+        raise SystemExit(GATE_FAILED)
+
+
+def _lines(found: BundleDiff) -> Iterator[str]:
+    if found.same:
+        yield "Nothing differs."
+    for name, text in (("prompt", found.prompt), ("user template", found.user_template)):
+        if text:
+            yield f"{name}:"
+            yield text.rstrip("\n")
+    for name, labels in (("labels added", found.labels_added), ("labels removed", found.labels_removed)):
+        if labels:
+            yield f"{name}: {', '.join(labels)}"
+    if found.labels_reordered:
+        yield "labels: in another order"
+    yield from _changes("settings", found.settings)
+    yield from _changes("corrections and thresholds", found.corrections)
+    if found.figures:
+        yield "figures:"
+        yield from aligned(
+            [[f"  {name}", _figure(old), "->", _figure(new)] for name, old, new in found.figures]
+        )
+
+
+def _changes(title: str, changes: Sequence[Change]) -> Iterator[str]:
+    if changes:
+        yield f"{title}:"
+        yield from (
+            f"  {change.name}: {_short(change.before)} -> {_short(change.after)}" for change in changes
+        )
+
+
+def _short(value: Any) -> str:  # noqa: ANN401 (any JSON value)
+    text = "-" if value is None else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+
+
+def _figure(figure: Figure | None) -> str:
+    if figure is None:
+        return "-"
+    interval = "" if figure.lower is None else f" ({figure.lower:.4f} to {figure.upper:.4f})"
+    return f"{figure.estimate:.4f}{interval}, {figure.rows:,} rows"

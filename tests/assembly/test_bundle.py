@@ -1,0 +1,544 @@
+"""A run becomes a bundle, and the bundle predicts what the run predicted."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+import calibrant
+from calibrant import Classifier, Task
+from calibrant.assembly import export, read_bundle
+from calibrant.calibration import LabelPriorCorrection, load_calibrator
+from calibrant.cascade import Cascade, LearnedScorer
+from calibrant.cli import app
+from calibrant.clients import local_models
+from calibrant.core import (
+    ConfigurationError,
+    DataError,
+    Example,
+    Outcome,
+    Prediction,
+    StateError,
+    prediction_to_record,
+)
+from calibrant.evaluation import row_record
+from calibrant.testing import FakeClient, FaultServer
+
+WriteTask = Callable[..., Path]
+Opened = dict[str, list[FakeClient]]
+Rows = Sequence[Mapping[str, Any]]
+
+PASSING = {"attempts", "latency_seconds"}
+KEY = "sk-0123456789abcdef"
+MODEL = """
+[model]
+name = "openai/animal"
+api_base = "{base}"
+options = {{ api_key = "{key}", seed = 3 }}
+"""
+ROWS = [{"input": f"{n} {'a cat' if n % 3 else 'who knows'}", "answer": "cat"} for n in range(60)]
+
+
+def run(*arguments: object, code: int = 0) -> Result:
+    """Run the command line in this process."""
+    result = CliRunner().invoke(app, list(map(str, arguments)))
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.fixture
+def server() -> Iterator[FaultServer]:
+    """Return a server that wants a key."""
+    with FaultServer(["cat", "dog"], api_key=KEY) as found:
+        yield found
+
+
+@pytest.fixture
+def task(write_task: WriteTask, server: FaultServer) -> Path:
+    """Return a task that asks the server."""
+    return write_task(extra=MODEL.format(base=server.api_base, key=KEY), test=ROWS)
+
+
+@pytest.fixture
+def evaluated(task: Path, tmp_path: Path) -> Path:
+    """Return the directory of its run."""
+    run("evaluate", task, "--out", tmp_path / "run", "--no-cache")
+    return tmp_path / "run"
+
+
+def lasting(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row without what depends on the moment."""
+    return {name: value for name, value in row.items() if name not in PASSING}
+
+
+def lines(directory: Path) -> list[dict[str, Any]]:
+    """Return the rows of an evaluation."""
+    text = (directory / "predictions.jsonl").read_text()
+    return [lasting(json.loads(line)) for line in text.splitlines()]
+
+
+def answers(classifier: Classifier, rows: Rows) -> list[dict[str, Any]]:
+    """Return the rows as an evaluation of the classifier would write them."""
+    found = classifier.classify_many([row["input"] for row in rows])
+    classifier.close()
+    return [
+        lasting(
+            json.loads(
+                json.dumps(row_record(number, Example(input=row["input"], answer=row["answer"]), prediction))
+            )
+        )
+        for number, (row, prediction) in enumerate(zip(rows, found, strict=True))
+    ]
+
+
+FRESH = """
+import json, sys
+import calibrant
+from calibrant.core import Example
+from calibrant.evaluation import row_record
+folder, options, rows = json.loads(sys.stdin.read())
+classifier = calibrant.load(folder, options=options)
+texts = [row["input"] for row in rows]
+for number, (row, found) in enumerate(zip(rows, classifier.classify_many(texts))):
+    print(json.dumps(row_record(number, Example(input=row["input"], answer=row["answer"]), found)))
+classifier.close()
+"""
+
+
+def fresh(folder: Path, rows: Rows, options: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+    """Return what a fresh process makes of the rows."""
+    done = subprocess.run(  # noqa: S603 (our own code)
+        [sys.executable, "-c", FRESH],
+        input=json.dumps([str(folder), options, rows]),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [lasting(json.loads(line)) for line in done.stdout.splitlines()]
+
+
+@contextlib.contextmanager
+def loaded(folder: Path, **options: Any) -> Iterator[Classifier]:
+    """Load a bundle, and close it at the end."""
+    classifier = calibrant.load(folder, **options)
+    try:
+        yield classifier
+    finally:
+        classifier.close()
+
+
+# --- the same predictions -----------------------------------------------------------------------
+
+
+def test_a_fresh_process_predicts_what_the_run_predicted(evaluated: Path, tmp_path: Path) -> None:
+    """Labels, distributions and confidences, bit for bit."""
+    run("export", evaluated, "--out", tmp_path / "bundle")
+    assert fresh(tmp_path / "bundle", ROWS, {"api_key": KEY}) == lines(evaluated)
+
+
+def test_the_correction_and_template_of_a_search_come_along(
+    write_task: WriteTask, server: FaultServer, tmp_path: Path
+) -> None:
+    """The best prompt of a search, its template and its label prior; so do they with an evaluation of that search."""
+    model = MODEL.format(base=server.api_base, key=KEY)
+    train = [
+        {"input": f"train {n} {'cat' if n % 3 else 'so'}", "answer": "cat" if n % 3 else "dog"}
+        for n in range(30)
+    ]
+    task = write_task(
+        toml='name = "animals"\nlabels = ["cat", "dog"]\nfield = "category"\nprompt = "Which animal?"\n'
+        'user_template = "Text: {input}"\n[data]\ntrain = "train.jsonl"\nvalidation = "validation.jsonl"\n'
+        'test = "test.jsonl"\n',
+        extra=model,
+        train=train,
+        test=ROWS,
+    )
+    search, evaluation = tmp_path / "search", tmp_path / "evaluation"
+    run("optimize", task, "--out", search, "--prior-correction", "batch", "--minibatch-size", 4)
+    run("evaluate", task, "--run", search, "--out", evaluation, "--no-cache")
+    (tmp_path / "train.jsonl").unlink()
+    task.unlink()
+    run("export", search, "--out", tmp_path / "one")
+    run("export", evaluation, "--out", tmp_path / "two")
+    options = {"api_key": KEY}
+    expected = lines(evaluation)
+    assert answers(calibrant.load(tmp_path / "one", options=options), ROWS) == expected
+    assert answers(calibrant.load(tmp_path / "two", options=options), ROWS) == expected
+    searched = [row for row in lines(search) if row["prompt"] == "best"]
+    for name in ("label", "confidence", "distribution"):
+        mine = [record_of(found)[name] for found in found_again(tmp_path / "one", options)]
+        assert mine == [row[name] for row in searched]
+    one, two = read_bundle(tmp_path / "one"), read_bundle(tmp_path / "two")
+    assert isinstance(one.prior_correction, LabelPriorCorrection)
+    assert one.user_template == two.user_template == "Text: {input}"
+    assert {figure.name for figure in one.figures} >= {"test accuracy, this prompt"}
+    assert {figure.name for figure in two.figures} >= {"accuracy, all rows", "macro F1"}
+    (evaluation / "label_prior.json").unlink()
+    with pytest.raises(
+        StateError, match=r"expected label_prior\.json, as the run's predictions are corrected"
+    ):
+        export(evaluation, tmp_path / "three")
+
+
+def found_again(folder: Path, options: Mapping[str, Any]) -> list[Prediction]:
+    """Return the bundle's predictions."""
+    with loaded(folder, options=options) as classifier:
+        return classifier.classify_many([row["input"] for row in ROWS])
+
+
+def record_of(found: Prediction) -> dict[str, Any]:
+    """Return a prediction as a search writes it down."""
+    record: dict[str, Any] = json.loads(json.dumps(prediction_to_record(found)))
+    return record
+
+
+SEVERAL = """
+[cascade]
+file = "looper.yaml"
+[[cascade.models]]
+name = "small"
+prompt = "Small: which animal?"
+cost = 0
+[[cascade.models]]
+name = "large"
+"""
+LOOPER = "algorithm: {type: confidence, confidence: {confidence_method: label_probability, threshold: 0.9}}\n"
+
+
+@pytest.mark.parametrize("prompt", [False, True])
+def test_a_cascade_comes_along_with_its_yaml_file(
+    write_task: WriteTask, opened: Opened, tmp_path: Path, prompt: bool
+) -> None:
+    """Steps included, also where one prompt stood for those of all models."""
+    task = write_task(extra=SEVERAL)
+    (tmp_path / "looper.yaml").write_text(LOOPER)
+    (tmp_path / "other.txt").write_text("Another prompt.")
+    rows = [json.loads(line) for line in (tmp_path / "test.jsonl").read_text().splitlines()]
+    replaced = ("--prompt", tmp_path / "other.txt") if prompt else ()
+    run("evaluate", task, "--out", tmp_path / "run", "--no-cache", *replaced)
+    (tmp_path / "looper.yaml").unlink()
+    bundle = export(tmp_path / "run", tmp_path / "bundle")
+    opened.clear()
+    classifier = calibrant.load(tmp_path / "bundle")
+    assert isinstance(classifier, Cascade)
+    assert answers(classifier, rows) == lines(tmp_path / "run")
+    asked = {request.messages[0]["content"] for request in opened["small"][0].requests}
+    assert asked == ({"Another prompt."} if prompt else {"Small: which animal?"})
+    assert all(fake.closed for fakes in opened.values() for fake in fakes)
+    assert bundle.prompt == ("Another prompt." if prompt else "Which animal?")
+
+
+def test_a_learned_scorer_is_packed(write_task: WriteTask, opened: Opened, tmp_path: Path) -> None:
+    """And decides as it did."""
+    extra = (
+        '[cascade]\nconfidence_method = "learned"\nlearned_file = "scorer.json"\nthreshold = 0.5\n'
+        '[[cascade.models]]\nname = "small"\n[[cascade.models]]\nname = "large"\n'
+    )
+    task = write_task(extra="\n" + extra)
+    small = Classifier.from_task(
+        Task.from_file(write_task(directory=tmp_path / "x"), splits=()), model="small"
+    )
+    texts = [f"{n} {'meow' if n % 2 else 'woof'}" for n in range(40)]
+    scorer = LearnedScorer().fit(
+        texts, small.classify_many(texts), [n % 2 == 1 for n in range(40)], rng=np.random.default_rng(0)
+    )
+    scorer.save(tmp_path / "scorer.json", fingerprint=small.fingerprint())
+    rows = [json.loads(line) for line in (tmp_path / "test.jsonl").read_text().splitlines()]
+    run("evaluate", task, "--out", tmp_path / "run", "--no-cache")
+    export(tmp_path / "run", tmp_path / "bundle")
+    (tmp_path / "scorer.json").unlink()
+    opened.clear()
+    assert answers(calibrant.load(tmp_path / "bundle"), rows) == lines(tmp_path / "run")
+    assert all(fake.closed for fakes in opened.values() for fake in fakes)
+
+
+ROUTING = """
+[routing]
+routing = "ema"
+state = "router.json"
+[[routing.providers]]
+name = "openai/one"
+alias = "first"
+api_base = "{base}"
+options = {{ api_key = "{key}" }}
+[[routing.providers]]
+name = "openai/two"
+api_base = "{base}"
+options = {{ api_key = "{key}", extra_headers = {{ x-team = "{key}" }} }}
+"""
+
+
+def test_providers_come_along_without_their_keys(
+    write_task: WriteTask, server: FaultServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was left out is asked for by name; what a strategy learnt stays where it is."""
+    task = write_task(extra=ROUTING.format(key=KEY, base=server.api_base), test=ROWS[:5])
+    run("evaluate", task, "--out", tmp_path / "run", "--no-cache")
+    bundle = export(tmp_path / "run", tmp_path / "bundle")
+    (own,) = bundle.tasks
+    assert own.left_out == {"first": ("api_key",), "openai/two": ("api_key", "extra_headers")}
+    assert own.state_left_out
+    with pytest.raises(ConfigurationError, match="extra_headers of openai/two, which a bundle does not hold"):
+        calibrant.load(tmp_path / "bundle")
+    with pytest.raises(ConfigurationError, match="Expected options by model"):
+        calibrant.load(tmp_path / "bundle", options={"api_key": KEY})
+    headers = {"x-team": "other"}
+    options = {"first": {"api_key": KEY}, "openai/two": {"api_key": KEY, "extra_headers": headers}}
+    found = answers(calibrant.load(tmp_path / "bundle", options=options), ROWS[:5])
+    assert found == lines(tmp_path / "run")
+    assert "hand it in as router_state" in caplog.text
+    caplog.clear()
+    state = tmp_path / "elsewhere.json"
+    with loaded(tmp_path / "bundle", options=options, router_state=str(state)) as classifier:
+        assert classifier.classify("a cat").label == "cat"
+    assert state.exists()
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(("epsilon", "asked"), [(0.2, {"small", "large"}), (0.0001, {"large"})])
+def test_a_plan_comes_along_with_its_models(
+    write_task: WriteTask, opened: Opened, tmp_path: Path, epsilon: float, asked: set[str]
+) -> None:
+    """As `cascade run` carried it out, be it with the last model alone."""
+    rows = [
+        {"input": f"{n} {'meow' if n % 4 else 'woof'}", "answer": "cat" if n % 4 else "dog"}
+        for n in range(200)
+    ]
+    tasks = [
+        write_task(directory=tmp_path / name, extra=f'[model]\nname = "{name}"\n', test=rows)
+        for name in ("small", "large")
+    ]
+    runs = [tmp_path / f"run-{path.parent.name}" for path in tasks]
+    for path, out in zip(tasks, runs, strict=True):
+        run("evaluate", path, "--out", out, "--no-cache")
+    costs = ("--small-cost", 1, "--large-cost", 50, "--epsilon", epsilon)
+    run("cascade", "plan", *runs, *costs, "--out", tmp_path / "plan")
+    run("cascade", "run", tmp_path / "plan", *tasks, "--out", tmp_path / "run")
+    bundle = export(tmp_path / "run", tmp_path / "bundle")
+    assert bundle.plan is not None
+    assert [own.task.model.name for own in bundle.tasks] == ["small", "large"]
+    opened.clear()
+    assert answers(calibrant.load(tmp_path / "bundle"), rows) == lines(tmp_path / "run")
+    assert {name for name, fakes in opened.items() if any(fake.requests for fake in fakes)} == asked
+    assert all(fake.closed for fakes in opened.values() for fake in fakes)
+
+
+@pytest.mark.real_model
+@pytest.mark.skipif(not local_models()[0].installed, reason="the embedded model is not installed")
+@pytest.mark.timeout(300)
+def test_the_embedded_model_predicts_what_it_predicted(write_task: WriteTask, tmp_path: Path) -> None:
+    """With labels scored, not decoded, and in a fresh process."""
+    rows = [{"input": f"I heard a {sound}.", "answer": "cat"} for sound in ("meow", "bark", "purr", "growl")]
+    run("evaluate", write_task(test=rows), "--out", tmp_path / "run", "--no-cache")
+    run("export", tmp_path / "run", "--out", tmp_path / "bundle")
+    assert fresh(tmp_path / "bundle", rows) == lines(tmp_path / "run")
+
+
+# --- what a bundle holds ------------------------------------------------------------------------
+
+
+def test_no_credential_enters_a_run_or_a_bundle(evaluated: Path, tmp_path: Path) -> None:
+    """The key is left out, named, and asked for."""
+    result = run("export", evaluated, "--out", tmp_path / "bundle")
+    assert "Left out, as they may be credentials: api_key of openai/animal." in result.stdout
+    for folder in (evaluated, tmp_path / "bundle"):
+        for file in folder.iterdir():
+            assert KEY.encode() not in file.read_bytes(), file
+    bundle = read_bundle(tmp_path / "bundle")
+    assert bundle.tasks[0].left_out == {"openai/animal": ("api_key",)}
+    assert "`api_key` of `openai/animal`" in bundle.card
+
+
+def test_no_text_of_a_row_enters_a_bundle(evaluated: Path, tmp_path: Path) -> None:
+    """Calibrated or not."""
+    run("calibrate", evaluated, "--out", evaluated, "--target-accuracy", 0.5)
+    export(evaluated, tmp_path / "bundle")
+    for file in (tmp_path / "bundle").iterdir():
+        assert "who knows" not in file.read_text()
+        assert "a cat" not in file.read_text()
+
+
+def test_options_that_could_change_predictions_are_refused(evaluated: Path, tmp_path: Path) -> None:
+    """A bundle predicts what the run predicted, or not at all."""
+    export(evaluated, tmp_path / "bundle")
+    with pytest.raises(ConfigurationError, match="got 'temperature': it could change the predictions"):
+        calibrant.load(tmp_path / "bundle", options={"api_key": KEY, "temperature": 1.0})
+    with pytest.raises(ConfigurationError, match="router_state only for a bundle with"):
+        calibrant.load(tmp_path / "bundle", options={"api_key": KEY}, router_state="x.json")
+
+
+def test_another_model_may_be_asked_with_a_warning(
+    evaluated: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the way the bundle's own is asked."""
+    export(evaluated, tmp_path / "bundle")
+    fake = FakeClient(["cat", "dog"], {}, default=("dog", 0.7))
+    with loaded(tmp_path / "bundle", model=fake) as classifier:
+        assert classifier.classify("a cat").label == "dog"
+        assert classifier.prompt == "Which animal?"
+        assert fake.requests[0].options["seed"] == 3
+    assert "fake is asked instead of openai/animal" in caplog.text
+    raw = FakeClient(["cat", "dog"], {}, default=("dog", 0.7), space="raw", name="openai/animal")
+    with pytest.raises(StateError, match="space masked, as in the run, got raw"):
+        calibrant.load(tmp_path / "bundle", model=raw)
+
+
+def test_calibration_decides_what_is_accepted(evaluated: Path, tmp_path: Path) -> None:
+    """Thresholds are about confidence as given; what it is worth stands beside it."""
+    run("calibrate", evaluated, "--out", tmp_path / "calibration", "--target-accuracy", 0.5)
+    plain = export(evaluated, tmp_path / "plain")
+    bundle = export(evaluated, tmp_path / "bundle", calibration=tmp_path / "calibration")
+    record = json.loads((tmp_path / "calibration" / "calibration.json").read_text())
+    threshold = record["certified"]["threshold"]
+    assert bundle.rule == ("certified", threshold)
+    calibrator = load_calibrator(tmp_path / "calibration" / "calibrator.json", fingerprint=bundle.fingerprint)
+    for confidence in (threshold, threshold - 1e-9, 1.0, 0.0):
+        decision = bundle.decide(prediction(confidence))
+        assert decision.accepted is (confidence >= threshold)
+        assert decision.confidence == confidence
+        assert decision.calibrated == pytest.approx(calibrator.predict([confidence], predicted=["cat"])[0])
+    assert bundle.decide(prediction(0.99), threshold=0.995).accepted is False
+    assert bundle.decide(prediction(None)).accepted is False
+    assert bundle.decide(prediction(1.0, outcome=Outcome.ERROR)).accepted is False
+    assert bundle.decide(prediction(1.0, accepted=False)).accepted is False
+    assert plain.rule == (None, None)
+    assert plain.decide(prediction(0.9)).accepted is None
+    assert plain.decide(prediction(0.9, accepted=True)).rule == "cascade"
+    names = {figure.name for figure in bundle.figures}
+    assert names > {figure.name for figure in plain.figures}
+    assert "ECE, calibrated, held out" in names
+    assert "Certified: answers with a confidence from" in bundle.card
+
+
+def test_where_nothing_could_be_certified_nothing_is_accepted(evaluated: Path, tmp_path: Path) -> None:
+    """A suggestion does not stand for the guarantee that was asked for."""
+    run("calibrate", evaluated, "--out", evaluated, "--target-accuracy", 0.9999)
+    bundle = export(evaluated, tmp_path / "bundle")
+    assert bundle.rule == ("certified", None)
+    assert bundle.decide(prediction(1.0)).accepted is False
+    assert "Nothing is certified" in bundle.card
+
+
+def prediction(
+    confidence: float | None, *, outcome: Outcome = Outcome.OK, accepted: bool | None = None
+) -> Prediction:
+    """Return a prediction of this confidence."""
+    return Prediction(label="cat", confidence=confidence, outcome=outcome, accepted=accepted)
+
+
+def test_figures_are_those_of_the_run(evaluated: Path, tmp_path: Path) -> None:
+    """With their intervals, in the file, the object and the card."""
+    bundle = export(evaluated, tmp_path / "bundle")
+    metrics = json.loads((evaluated / "metrics.json").read_text())
+    figure = next(figure for figure in bundle.figures if figure.name == "accuracy, all rows")
+    own = metrics["accuracy"]
+    assert (figure.estimate, figure.lower, figure.upper) == (own["estimate"], own["lower"], own["upper"])
+    assert figure.rows == len(ROWS)
+    assert f"{own['estimate']:.4f} (95 % interval {own['lower']:.4f} to {own['upper']:.4f})" in bundle.card
+    assert bundle.history.rows == len(ROWS)
+    assert sum(bundle.history.labels.values()) == len(ROWS)
+    assert list(bundle.history.confidence) == sorted(row["confidence"] for row in lines(evaluated))
+
+
+def test_equal_runs_make_equal_bundles(evaluated: Path, tmp_path: Path) -> None:
+    """Byte for byte: nothing depends on time or place."""
+    assert export(evaluated, tmp_path / "a").digest == export(evaluated, tmp_path / "b" / "c").digest
+
+
+# --- what is exported ---------------------------------------------------------------------------
+
+
+def test_an_older_run_is_exported_with_its_task_file(task: Path, evaluated: Path, tmp_path: Path) -> None:
+    """And only with that one."""
+    whole = export(evaluated, tmp_path / "whole")
+    (evaluated / "task.json").unlink()
+    result = run("export", evaluated, "--out", tmp_path / "bundle", code=2)
+    assert "expected task.json" in result.stderr
+    assert "--task" in result.stderr
+    run("export", evaluated, "--out", tmp_path / "bundle", "--task", task)
+    assert read_bundle(tmp_path / "bundle").digest == whole.digest
+    assert fresh(tmp_path / "bundle", ROWS, {"api_key": KEY}) == lines(evaluated)
+    for old, new, named in (
+        ("seed = 3", "seed = 4", "options of the model"),
+        ("openai/animal", "openai/other", "model ('openai/animal' in the run, 'openai/other' in the task)"),
+        ('"dog"]', '"cow"]', "labels"),
+        ('"category"', '"kind"', "schema of the answer"),
+    ):
+        text = task.read_text()
+        task.write_text(text.replace(old, new))
+        result = run("export", evaluated, "--out", tmp_path / "other", "--task", task, code=2)
+        assert named in result.stderr
+        task.write_text(text)
+    result = run("export", evaluated, "--out", tmp_path / "other", "--model", "x", code=2)
+    assert "Expected --task with --model" in result.stderr
+    assert not (tmp_path / "other").exists()
+
+
+def test_what_is_no_finished_run_is_refused(evaluated: Path, tmp_path: Path) -> None:
+    """Whatever is missing or does not belong together; nothing is left behind."""
+    out = tmp_path / "bundle"
+    with pytest.raises(DataError, match="no such directory"):
+        export(tmp_path / "nowhere", out)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"expected predictions\.jsonl"):
+        export(tmp_path / "empty", out)
+    metrics = (evaluated / "metrics.json").read_text()
+    (evaluated / "metrics.json").write_text(metrics.replace('"complete": true', '"complete": false'))
+    with pytest.raises(StateError, match="ended early"):
+        export(evaluated, out)
+    (evaluated / "metrics.json").write_text(metrics)
+    foreign = {"kind": "calibration", "fingerprint": {"model": "other"}}
+    (evaluated / "calibration.json").write_text(json.dumps(foreign))
+    with pytest.raises(StateError, match=r"got calibration\.json of others"):
+        export(evaluated, out)
+    (evaluated / "calibration.json").write_text("{")
+    with pytest.raises(StateError, match=r"calibration\.json: cannot be read"):
+        export(evaluated, out)
+    (evaluated / "calibration.json").unlink()
+    (evaluated / "task.json").write_text(
+        (evaluated / "task.json").read_text().replace('"seed": 3', '"seed": 4')
+    )
+    with pytest.raises(StateError, match="options of the model"):
+        export(evaluated, out)
+    (evaluated / "task.json").write_text(
+        (evaluated / "task.json").read_text().replace('"seed": 4', '"seed": 3')
+    )
+    (evaluated / "label_prior.json").write_text('{"kind": "label-prior correction", "version": 1}')
+    with pytest.raises(StateError, match=r"label_prior\.json: damaged"):
+        export(evaluated, out)
+    (evaluated / "task.json").write_text('{"kind": "settings of a run", "version": 1, "tasks": [{}]}')
+    with pytest.raises(StateError, match="damaged: expected plan and prompt_for_all"):
+        export(evaluated, out)
+    (evaluated / "metrics.json").write_text('{"complete": true}')
+    with pytest.raises(StateError, match="damaged"):
+        export(evaluated, out)
+    record = json.loads((evaluated / "run.json").read_text())
+    del record["method"]
+    (evaluated / "run.json").write_text(json.dumps(record))
+    with pytest.raises(StateError, match=r"run\.json: expected 'method', got none"):
+        export(evaluated, out)
+    assert not out.exists()
+    assert not list(tmp_path.glob(".*.tmp"))
+
+
+def test_a_place_that_is_taken_is_refused(evaluated: Path, tmp_path: Path) -> None:
+    """An empty folder is none."""
+    (tmp_path / "empty").mkdir()
+    export(evaluated, tmp_path / "empty")
+    for place in (tmp_path / "empty", evaluated / "run.json"):
+        with pytest.raises(ConfigurationError, match="got one that is taken"):
+            export(evaluated, place)
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(ConfigurationError, match="got one that is taken"):
+        export(evaluated, tmp_path / "link")

@@ -1,0 +1,336 @@
+"""A bundle that is not as it was written is refused: what was expected, what came, what to do."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import calibrant
+from calibrant.assembly import export, read_bundle
+from calibrant.assembly._bundle_files import MANIFEST, json_text
+from calibrant.core import StateError, Task
+from calibrant.evaluation import BatchEvaluator, Dataset
+from calibrant.inference import Classifier
+from calibrant.testing import FaultServer
+
+ROWS = [{"input": f"{n} a {'cat' if n % 3 else 'dog'}", "answer": "cat"} for n in range(30)]
+TASK = """\
+name = "animals"
+labels = ["cat", "dog"]
+field = "category"
+prompt = "Which animal?"
+[data]
+test = "test.jsonl"
+[model]
+name = "openai/animal"
+api_base = "{base}"
+"""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a bundle."""
+    folder = tmp_path_factory.mktemp("whole")
+    with FaultServer(["cat", "dog"]) as server:
+        (folder / "task.toml").write_text(TASK.format(base=server.api_base))
+        (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+        task = Task.from_file(folder / "task.toml", splits=())
+        classifier = Classifier.from_task(task)
+        BatchEvaluator(classifier).evaluate(
+            Dataset(source=task.sources["test"], labels=task.labels), out=folder / "run"
+        )
+        classifier.close()
+    export(folder / "run", folder / "bundle", task=task)
+    return folder / "bundle"
+
+
+@pytest.fixture
+def bundle(whole: Path, tmp_path: Path) -> Path:
+    """Return a copy of it."""
+    return Path(shutil.copytree(whole, tmp_path / "bundle"))
+
+
+def resealed(folder: Path, change: Callable[[dict[str, Any]], None] = lambda _: None) -> None:
+    """Write a manifest that fits the files as they are, but for the change: as whoever means it would."""
+    path = folder / MANIFEST
+    manifest = json.loads(path.read_text())
+    for name in manifest["files"]:
+        data = (folder / name).read_bytes()
+        manifest["files"][name] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+    change(manifest)
+    del manifest["sha256"]
+    own = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
+    path.write_text(json_text({**manifest, "sha256": hashlib.sha256(own.encode()).hexdigest()}))
+
+
+def refused(folder: Path) -> str:
+    """Return why the bundle is refused, by both that read it."""
+    with pytest.raises(StateError) as found:
+        read_bundle(folder)
+    with pytest.raises(StateError) as again:
+        calibrant.load(folder)
+    assert str(found.value) == str(again.value)
+    return str(found.value)
+
+
+def test_a_whole_one_is_read_and_a_seal_changes_nothing(bundle: Path) -> None:
+    """The checks below are about what they change."""
+    digest = read_bundle(bundle).digest
+    resealed(bundle)
+    assert read_bundle(bundle).digest == digest
+
+
+def test_every_file_is_held_to_its_hash(bundle: Path) -> None:
+    """One character is enough, whatever the file."""
+    for path in sorted(bundle.iterdir()):
+        content = path.read_bytes()
+        path.write_bytes(content.replace(b"a", b"b", 1))
+        assert f"{path}: " in refused(bundle)
+        path.write_bytes(content[: len(content) // 2])
+        assert f"{path}: " in refused(bundle)
+        path.write_bytes(content + b" ")
+        if path.name != MANIFEST:  # white space around JSON says nothing
+            assert "bytes at most" in refused(bundle)
+        path.unlink()
+        assert path.name in refused(bundle)
+        path.write_bytes(content)
+    read_bundle(bundle)
+
+
+def test_a_truncated_file_is_named(bundle: Path) -> None:
+    """With what was expected and what came."""
+    text = (bundle / "prompt.txt").read_text()
+    (bundle / "prompt.txt").write_text(text[:5])
+    why = refused(bundle)
+    assert f"prompt.txt: truncated: expected {len(text)} bytes, got 5: copy the bundle again" in why
+
+
+def test_files_that_are_added_are_refused(bundle: Path) -> None:
+    """Hidden ones and folders too."""
+    for name in ("notes.txt", ".DS_Store", "Prompt.txt", "model.pkl"):
+        (bundle / name).write_text("x")
+        assert f"got {name!r} too: remove it" in refused(bundle)
+        (bundle / name).unlink()
+    (bundle / "folder").mkdir()
+    assert "got 'folder' too" in refused(bundle)
+
+
+@pytest.mark.parametrize(
+    "name", ["../secret.json", "/etc/passwd", "a/../../b", "..", "C:\\x", "task.json", "prompt.txt\x00", ""]
+)
+def test_names_that_bundles_do_not_have_are_refused(bundle: Path, name: str) -> None:
+    """A manifest cannot point outside of its folder."""
+    resealed(bundle, lambda manifest: manifest["files"].update({name: {"sha256": "0" * 64, "bytes": 1}}))
+    assert "expected only files that bundles have" in refused(bundle)
+
+
+def test_a_learned_scorer_cannot_be_named_elsewhere(bundle: Path) -> None:
+    """Only the packed one."""
+    edited(bundle, "settings.json", lambda value: value["tasks"][0].update(model=None, cascade=LEARNED))
+    resealed(bundle)
+    assert "expected learned.json where a learned scorer is used" in refused(bundle)
+
+
+LEARNED = {
+    "confidence_method": "learned",
+    "learned_file": "../../elsewhere.json",
+    "models": [{"name": "a"}, {"name": "b"}],
+}
+
+
+def edited(folder: Path, name: str, change: Callable[[Any], object]) -> None:
+    """Change the JSON value in a file."""
+    value = json.loads((folder / name).read_text())
+    change(value)
+    (folder / name).write_text(json.dumps(value))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs POSIX")
+def test_what_is_no_regular_file_is_refused(bundle: Path, tmp_path: Path) -> None:
+    """Links, even to the same content, pipes and folders; none is waited for."""
+    for name in ("prompt.txt", MANIFEST):
+        path = bundle / name
+        content = path.read_text()
+        path.rename(tmp_path / "moved")
+        path.symlink_to(tmp_path / "moved")
+        assert f"{name}: expected a regular file, got a symbolic link" in refused(bundle)
+        path.unlink()
+        os.mkfifo(path)
+        assert f"{name}: expected a regular file, got something else" in refused(bundle)
+        path.unlink()
+        path.mkdir()
+        assert f"{name}: expected a regular file" in refused(bundle)
+        path.rmdir()
+        path.write_text(content)
+    linked = tmp_path / "current"
+    linked.symlink_to(bundle)
+    read_bundle(linked)  # how a deployment points to one of several
+
+
+def test_a_huge_file_is_refused_unread(bundle: Path) -> None:
+    """By its size on disk; what the manifest says is limited too."""
+    for name in ("card.md", MANIFEST):
+        size = (bundle / name).stat().st_size
+        with (bundle / name).open("r+b") as file:
+            file.truncate(1 << 40)  # sparse
+        assert "bytes at most, got 1,099,511,627,776" in refused(bundle)
+        with (bundle / name).open("r+b") as file:
+            file.truncate(size)
+    entry = {"sha256": "0" * 64, "bytes": 1 << 40}
+    resealed(bundle, lambda manifest: manifest["files"].update({"card.md": entry}))
+    assert "expected sha256 and bytes (at most 67108864) of card.md" in refused(bundle)
+
+
+def test_text_that_is_no_utf8_is_refused(bundle: Path) -> None:
+    """With the line."""
+    (bundle / "prompt.txt").write_bytes(b"Which\nanimal\xff?")
+    resealed(bundle)
+    assert "prompt.txt:2: expected UTF-8 text, got the byte 0xff" in refused(bundle)
+    (bundle / MANIFEST).write_bytes(b"\xff\xfe")
+    assert f"{MANIFEST}:1: expected UTF-8 text" in refused(bundle)
+
+
+def test_a_newer_version_says_to_upgrade(bundle: Path) -> None:
+    """And with which one it was written."""
+    resealed(bundle, lambda manifest: manifest.update(version=2, calibrant="9.9"))
+    assert (
+        "expected a bundle of version 1 at most, got version 2, written by calibrant '9.9': upgrade"
+        in refused(bundle)
+    )
+
+
+@pytest.mark.parametrize("version", [0, -1, True, "1", None, 1.0, [1]])
+def test_a_version_that_is_none_is_refused(bundle: Path, version: object) -> None:
+    """Whatever it is."""
+    resealed(bundle, lambda manifest: manifest.update(version=version))
+    assert "expected a version from 1" in refused(bundle)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda manifest: manifest.update(kind="a run"),
+        lambda manifest: manifest.update(extra=1),
+        lambda manifest: manifest.pop("calibrant"),
+        lambda manifest: manifest.update(calibrant=3),
+        lambda manifest: manifest.update(fingerprint=None),
+        lambda manifest: manifest.update(fingerprint={}),
+        lambda manifest: manifest["fingerprint"].update(space="other"),
+        lambda manifest: manifest["fingerprint"].update(prompt_sha256="0" * 64),
+        lambda manifest: manifest["fingerprint"].update(labels=["cat", "cow"]),
+        lambda manifest: manifest.update(files=[]),
+        lambda manifest: manifest["files"].pop("card.md"),
+        lambda manifest: manifest["files"].update({"card.md": "text"}),
+        lambda manifest: manifest["files"].update({"card.md": {"sha256": 1, "bytes": 1}}),
+        lambda manifest: manifest["files"]["card.md"].update(bytes=True),
+        lambda manifest: manifest["files"]["card.md"].update(bytes=-1),
+    ],
+)
+def test_a_manifest_of_wrong_types_is_refused(bundle: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Also by whoever makes the hashes fit."""
+    resealed(bundle, change)
+    assert str(bundle) in refused(bundle)
+
+
+def test_a_manifest_edited_by_hand_is_refused(bundle: Path) -> None:
+    """It states its own hash."""
+    edited(bundle, MANIFEST, lambda value: value["fingerprint"].update(model="other"))
+    assert "altered: its content does not have the SHA-256 it states" in refused(bundle)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "nul", "{", "[" * 100_000, '{"kind": NaN}', "3"])
+def test_a_manifest_that_is_no_json_object_is_refused(bundle: Path, content: str) -> None:
+    """Truncated, nested beyond reason, or something else."""
+    (bundle / MANIFEST).write_text(content)
+    assert f"{MANIFEST}: expected" in refused(bundle)
+
+
+FILES = ("figures.json", "history.json", "labels.json", "schema.json", "settings.json", "thresholds.json")
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("content", ["", "3", "null", '"text"', '{"a": 1}', "[[[]]]", "NaN", "[" * 100_000])
+def test_files_of_wrong_types_are_refused(bundle: Path, name: str, content: str) -> None:
+    """Also where the hashes fit."""
+    (bundle / name).write_text(content)
+    resealed(bundle)
+    assert str(bundle) in refused(bundle)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "why"),
+    [
+        ("labels.json", lambda value: value.append("cow"), "differs from the other files in label set"),
+        ("labels.json", lambda value: value.append(3), "Expected every label to be text"),
+        ("schema.json", lambda value: value.update(x=1), "expected the schema of labels.json"),
+        ("settings.json", lambda value: value.update(x=1), "expected the keys description"),
+        ("settings.json", lambda value: value["tasks"].clear(), "expected at least one task"),
+        ("settings.json", lambda value: value["tasks"].append(value["tasks"][0]), "expected"),
+        ("settings.json", lambda value: value["tasks"][0]["model"].update(x=1), "unknown key 'x'"),
+        (
+            "settings.json",
+            lambda value: value["tasks"][0]["model"].update(name=3),
+            "should be a valid string",
+        ),
+        (
+            "settings.json",
+            lambda value: value["tasks"][0].update(model=None),
+            "expected either model, or cascade",
+        ),
+        ("settings.json", lambda value: value["tasks"][0].update(routing={}), "at least one provider"),
+        ("settings.json", lambda value: value["tasks"][0].update(field="]["), "field"),
+        ("thresholds.json", lambda value: value.update(certified={"threshold": 2}), r"thresholds in [0, 1]"),
+        ("thresholds.json", lambda value: value.update(suggested={"high": "x", "low": 0}), "damaged"),
+        ("history.json", lambda value: value["confidence"].append(7), "expected confidences in [0, 1]"),
+        ("figures.json", lambda value: value[0].update(x=1), "unexpected keyword argument"),
+        ("figures.json", lambda value: value[0].update(estimate="high"), "could not convert"),
+        ("figures.json", lambda value: value[0].update(rows=None), "damaged"),
+        ("history.json", lambda value: value.update(labels=[1]), "damaged"),
+    ],
+)
+def test_parts_that_do_not_belong_together_are_refused(
+    bundle: Path, name: str, change: Callable[[Any], object], why: str
+) -> None:
+    """With the reason."""
+    edited(bundle, name, change)
+    resealed(bundle)
+    assert why in refused(bundle)
+
+
+def test_another_prompt_does_not_have_the_fingerprint(bundle: Path) -> None:
+    """Figures, calibrator and thresholds belong to the one that was measured."""
+    (bundle / "prompt.txt").write_text("Another prompt.")
+    edited(bundle, "settings.json", lambda value: value["description"].update(prompt="Another prompt."))
+    resealed(bundle)
+    assert "its fingerprint differs from the other files in prompt" in refused(bundle)
+
+
+def test_settings_that_ask_otherwise_are_found_at_loading(bundle: Path) -> None:
+    """Where the models are there to be described."""
+    edited(bundle, "settings.json", lambda value: value["tasks"][0]["model"]["options"].update(seed=4))
+    resealed(bundle)
+    read_bundle(bundle)
+    with pytest.raises(StateError, match="asked otherwise than in the run: it differs in options"):
+        calibrant.load(bundle)
+    (bundle / "prompt.txt").write_text("Another prompt.")
+    resealed(bundle)
+    with pytest.raises(StateError, match="differs in options, prompt"):
+        calibrant.load(bundle)
+
+
+@pytest.mark.parametrize("kind", ["missing", "empty", "file"])
+def test_what_is_no_bundle_is_refused(tmp_path: Path, kind: str) -> None:
+    """With how one is made."""
+    place = tmp_path / kind
+    if kind == "empty":
+        place.mkdir()
+    if kind == "file":
+        place.write_text("x")
+    assert "`calibrant export`" in refused(place)

@@ -1,0 +1,89 @@
+"""A task's settings survive being written down, and nothing of them is forgotten."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from calibrant.assembly._task_record import task_from_record, task_to_record, with_options
+from calibrant.core import ConfigurationError, Task
+
+WriteTask = Callable[..., Path]
+
+# What does not change who is asked, or how.
+ELSEWHERE = {"train", "validation", "test", "scoring", "calibration", "columns", "sources"}
+CASCADE = '[[cascade.models]]\nname = "a"\ncost = 0\nsize = "1b"\nprompt = "Own."\noptions = { seed = 1 }\n'
+PROVIDERS = (
+    '[[routing.providers]]\nname = "x"\nalias = "one"\ncost = 0.5\n[[routing.providers]]\nname = "y"\n'
+)
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        "",
+        '[model]\nname = "openai/x"\napi_base = "http://h/v1"\nscoring = "sampled"\nsamples = 3\nlabel_codes = 2\n',
+        (
+            '[model]\nname = "x"\nscoring = "exact"\ntolerance = "exact"\nspace = "raw"\nconcurrency = 2\n'
+            "options = { temperature = 0.5, stop = ['a'], extra_body = { x = [1, 2.5, true] } }\n"
+        ),
+        (
+            '[cascade]\nconfidence_method = "hybrid"\nhybrid_weights = { logprob_weight = 0.2, margin_weight = 0.8 }\n'
+            f'max_cost = 0.1\nmax_escalations = 1\n{CASCADE}[[cascade.models]]\nname = "b"\n'
+        ),
+        (
+            '[cascade]\nconfidence_method = "automix_entailment"\nverifier_server_url = "http://127.0.0.1:1"\n'
+            f"verifier_timeout_seconds = 3\n{CASCADE}"
+        ),
+        f'[routing]\nrouting = "ema"\n{PROVIDERS}',
+        f"[routing]\nrouter_ema_enabled = true\nquality_gate = 0.2\n{PROVIDERS}",
+        f'[routing]\nrouting = "bandit"\nbandit = {{ alpha = 2, dim = 8 }}\n{PROVIDERS}',
+        '[routing]\nrouting = "triage"\ntriage = { triage_provider = "one", tiers = { simple = "y" } }\n'
+        + PROVIDERS,
+        f'[routing]\nrouting = "task"\ntasks = {{ animals = "y" }}\n{PROVIDERS}',
+        f'[cascade]\n{CASCADE}[[cascade.models]]\nname = "routed"\n[routing]\nrouting = "thompson"\n{PROVIDERS}',
+    ],
+)
+def test_settings_survive_json(write_task: WriteTask, extra: str) -> None:
+    """Whoever is asked, and however."""
+    task = Task.from_file(write_task(extra="\n" + extra), splits=())
+    record = json.loads(json.dumps(task_to_record(task)))
+    found = task_from_record(record, place=Path("task.json"))
+    for name in {field.name for field in fields(Task)} - ELSEWHERE:
+        assert getattr(found.task, name) == getattr(task, name), name
+    assert found.left_out == {}
+    assert not found.state_left_out
+    assert task_to_record(found.task) == record
+
+
+def test_every_field_of_a_task_is_written_down_or_has_no_say(write_task: WriteTask) -> None:
+    """A new one has to be put in either place."""
+    record = task_to_record(Task.from_file(write_task(), splits=()))
+    assert {field.name for field in fields(Task)} == (
+        set(record) - {"left_out", "state_left_out"}
+    ) | ELSEWHERE
+
+
+def test_options_reach_the_model_they_are_given_for(write_task: WriteTask) -> None:
+    """By alias, or by name."""
+    extra = f'[cascade]\n{CASCADE}[[cascade.models]]\nname = "routed"\n[routing]\n{PROVIDERS}'
+    task = Task.from_file(write_task(extra="\n" + extra), splits=())
+    found = with_options(
+        task, {"a": {"api_key": "k", "api_base": "http://a"}, "one": {"extra_headers": {"x": "y"}}}
+    )
+    assert found.cascade is not None
+    assert found.routing is not None
+    assert found.cascade.models[0].options == {"seed": 1, "api_key": "k"}
+    assert found.cascade.models[0].api_base == "http://a"
+    assert found.routing.providers[0].options == {"extra_headers": {"x": "y"}}
+    assert found.routing.providers[1].options == {}
+    assert with_options(task, {}) == task
+    for wrong in ("routed", "x", "nobody"):
+        with pytest.raises(ConfigurationError, match="Expected options of one of the models a, one, y"):
+            with_options(task, {wrong: {"api_key": "k"}})
+    with pytest.raises(ConfigurationError, match="got 'seed': it could change the predictions"):
+        with_options(task, {"a": {"seed": 2}})
