@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -51,6 +52,19 @@ def calibrant_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest
     home = tmp_path_factory.getbasetemp() / "homes" / uuid.uuid4().hex  # made by whoever stores something
     monkeypatch.setenv("CALIBRANT_HOME", str(home))
     return home
+
+
+@pytest.fixture(autouse=True)
+def litellm_keeps_its_clients() -> None:
+    """Let litellm keep every client it makes until the process ends.
+
+    Each event loop of a test makes its own. Beyond 200 of them, or after ten minutes, litellm drops the oldest, whose
+    loop is long gone: nobody can close it, and its sockets would be reported in whatever test runs at that moment.
+    """
+    litellm = sys.modules.get("litellm")
+    cache = None if litellm is None else vars(litellm).get("in_memory_llm_clients_cache")
+    if cache is not None:
+        cache.max_size_in_memory, cache.default_ttl = 10**6, 10**6
 
 
 @pytest.fixture
