@@ -111,7 +111,7 @@ def taken(url: str) -> float:
 def test_what_was_taken_when_a_signal_comes_is_answered(
     start: Start, number: signal.Signals, notice: str
 ) -> None:
-    """All of it, though of twelve texts eight still wait for their turn; then the process ends cleanly, and its log is JSON without texts."""
+    """All of it, though most texts still wait for their turn; the process ends cleanly; its log holds no texts."""
     process, ready = start("--notice", notice, "--max-concurrency", "4")
     assert ready["name"] == "animals"
     found: list[tuple[int, Any]] = []

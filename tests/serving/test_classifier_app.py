@@ -165,7 +165,7 @@ def test_without_a_threshold_nothing_is_decided(serve: Any, bundle: Bundle) -> N
         ({"texts": "abc"}, 422),
         ({"texts": ["a", 1]}, 422),
         ({"texts": ["a", ""]}, 422),
-        ({"texts": ["a"] * 6}, 413),
+        ({"texts": ["a"] * 6}, 422),
     ],
 )
 def test_bad_bodies_are_refused_and_the_service_stays_up(

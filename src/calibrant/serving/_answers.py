@@ -87,7 +87,7 @@ def parse_asked(body: bytes, most_texts: int) -> list[str]:
     Raises
     ------
     HTTPException
-        400 where it is not JSON in UTF-8, 422 where it is not as it should be, 413 where it has too many texts.
+        400 where it is not JSON in UTF-8, 422 where it is not as it should be, or has too many texts.
     """
     try:
         found = from_json(body)
@@ -104,7 +104,7 @@ def parse_asked(body: bytes, most_texts: int) -> list[str]:
         raise HTTPException(422, f"{_SHAPE}, got texts that are no list, or an empty one.")
     if len(texts) > most_texts:
         raise HTTPException(
-            413, f"Expected at most {most_texts:,} texts, got {len(texts):,}: send several requests."
+            422, f"Expected at most {most_texts:,} texts, got {len(texts):,}: send several requests."
         )
     for number, text in enumerate(texts):
         if not isinstance(text, str) or not text:
