@@ -9,14 +9,23 @@ from calibrant.core import ConfigurationError
 
 if TYPE_CHECKING:
     from calibrant.serving._classifier_app import create_classifier_app
+    from calibrant.serving._litellm_provider import BundleProvider
     from calibrant.serving._logs import json_logs
     from calibrant.serving._server import serve_app
     from calibrant.serving._settings import ServiceSettings
     from calibrant.serving._verifier_app import create_verifier_app
 
-__all__ = ["ServiceSettings", "create_classifier_app", "create_verifier_app", "json_logs", "serve_app"]
+__all__ = [
+    "BundleProvider",
+    "ServiceSettings",
+    "create_classifier_app",
+    "create_verifier_app",
+    "json_logs",
+    "serve_app",
+]
 
 _HOMES = {
+    "BundleProvider": "_litellm_provider",
     "ServiceSettings": "_settings",
     "create_classifier_app": "_classifier_app",
     "create_verifier_app": "_verifier_app",
