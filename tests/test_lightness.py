@@ -17,6 +17,7 @@ HEAVY = {
     "litellm",
     "model2vec",
     "openai",
+    "prometheus_client",
     "pyarrow",
     "ray",
     "scipy",
@@ -29,7 +30,7 @@ HEAVY = {
 HELP = """
 from calibrant.cli import app
 for command in ([], ["optimize"], ["classify"], ["evaluate"], ["doctor"], ["models"], ["batch"], ["batch", "submit"],
-                ["compare"], ["calibrate"], ["export"], ["diff"],
+                ["compare"], ["calibrate"], ["export"], ["diff"], ["serve"],
                 ["history"], ["history", "record"], ["history", "interval"], ["history", "list"], ["report"],
                 ["verifier"], ["verifier", "serve"], ["router"], ["router", "stats"], ["router", "reset"],
                 ["router", "simulate"]):

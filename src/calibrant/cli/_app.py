@@ -326,6 +326,55 @@ def diff(
 
 @app.command()
 @reports_errors
+def serve(  # noqa: PLR0913
+    bundle: Annotated[Path, typer.Argument(metavar="DIR", help="The bundle; see `calibrant export`.")],
+    *,
+    host: Annotated[str, typer.Option(help="Where to listen; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8890,
+    api_key_env: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Environment variable with a key to want; may be given several times."
+        ),
+    ] = None,
+    max_body: Annotated[int, typer.Option(help="Bytes of a request at most.")] = 2**20,
+    max_texts: Annotated[int, typer.Option(help="Texts of a request at most.")] = 100,
+    max_rows: Annotated[int, typer.Option(help="Texts under way at most; beyond it, 429.")] = 256,
+    max_concurrency: Annotated[int, typer.Option(help="Calls of the model in flight at most.")] = 64,
+    deadline: Annotated[float, typer.Option(help="Seconds a request may take.")] = 30.0,
+    notice: Annotated[
+        float, typer.Option(min=0, max=3600, help="Seconds between SIGTERM and the last request taken.")
+    ] = 1.0,
+    log_texts: Annotated[bool, typer.Option("--log-texts", help="Log texts and labels, too.")] = False,
+    option: Options = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object, with the address, when ready.")
+    ] = False,
+) -> None:
+    """Answer POST /v1/classify with a bundle, and /healthz, /readyz, /metrics, until Ctrl-C or SIGTERM."""
+    from calibrant.cli._serve import ServeOptions, run_serve
+
+    run_serve(
+        bundle,
+        ServeOptions(
+            host=host,
+            port=port,
+            api_key_env=tuple(api_key_env or ()),
+            max_body=max_body,
+            max_texts=max_texts,
+            max_rows=max_rows,
+            max_concurrency=max_concurrency,
+            deadline=deadline,
+            notice=notice,
+            log_texts=log_texts,
+            option=tuple(option or ()),
+            as_json=as_json,
+        ),
+    )
+
+
+@app.command()
+@reports_errors
 def doctor(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="The model's name; see `calibrant models`.")],
     *,

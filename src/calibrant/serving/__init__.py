@@ -8,12 +8,30 @@ from typing import TYPE_CHECKING
 from calibrant.core import ConfigurationError
 
 if TYPE_CHECKING:
+    from calibrant.serving._classifier_app import create_classifier_app
+    from calibrant.serving._litellm_provider import BundleProvider
+    from calibrant.serving._logs import json_logs
     from calibrant.serving._server import serve_app
+    from calibrant.serving._settings import ServiceSettings
     from calibrant.serving._verifier_app import create_verifier_app
 
-__all__ = ["create_verifier_app", "serve_app"]
+__all__ = [
+    "BundleProvider",
+    "ServiceSettings",
+    "create_classifier_app",
+    "create_verifier_app",
+    "json_logs",
+    "serve_app",
+]
 
-_HOMES = {"create_verifier_app": "_verifier_app", "serve_app": "_server"}
+_HOMES = {
+    "BundleProvider": "_litellm_provider",
+    "ServiceSettings": "_settings",
+    "create_classifier_app": "_classifier_app",
+    "create_verifier_app": "_verifier_app",
+    "json_logs": "_logs",
+    "serve_app": "_server",
+}
 
 
 def __getattr__(name: str) -> object:
@@ -23,7 +41,7 @@ def __getattr__(name: str) -> object:
     try:
         return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
     except ModuleNotFoundError as error:
-        if error.name not in {"fastapi", "uvicorn", "starlette"}:
+        if error.name not in {"fastapi", "uvicorn", "starlette", "prometheus_client"}:
             raise
         raise ConfigurationError(
             f'Serving needs {error.name}, which is not installed: run pip install "calibrant[serve]".'

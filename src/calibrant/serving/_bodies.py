@@ -11,6 +11,7 @@ from fastapi import HTTPException, Request
 __all__ = ["Stopping", "bounded_body", "while_connected"]
 
 _SECONDS_TO_SEND: Final = 30.0
+_CLOSE: Final = {"Connection": "close"}  # or else the rest of the body would be read and thrown away
 _T = TypeVar("_T")
 
 
@@ -58,7 +59,7 @@ async def bounded_body(request: Request, most_bytes: int) -> bytes:
         413 where it is longer, 408 where it does not come within 30 seconds.
     """
     too_long = HTTPException(
-        413, f"Expected a body of at most {most_bytes:,} bytes, got more: shorten the texts."
+        413, f"Expected a body of at most {most_bytes:,} bytes, got more: shorten the texts.", _CLOSE
     )
     stated = request.headers.get("content-length", "")
     if stated.isdecimal() and int(stated) > most_bytes:
@@ -72,7 +73,7 @@ async def bounded_body(request: Request, most_bytes: int) -> bytes:
                     raise too_long
     except TimeoutError:
         message = f"Expected the whole body within {_SECONDS_TO_SEND:g} seconds, got {len(body):,} bytes."
-        raise HTTPException(408, message) from None
+        raise HTTPException(408, message, _CLOSE) from None
     return bytes(body)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import signal
 import socket
@@ -14,30 +15,43 @@ from fastapi import FastAPI
 
 from calibrant.core import ConfigurationError
 from calibrant.serving._bodies import Stopping
+from calibrant.serving._protocol import PatientProtocol
 
 __all__ = ["serve_app"]
 
 _BACKLOG: Final = 256
+_CONNECTIONS: Final = 512  # each takes a file descriptor, of which a process often has 1,024
 _SECONDS_TO_FINISH: Final = 5
 
 
 def serve_app(
-    app: FastAPI, *, host: str = "127.0.0.1", port: int, on_ready: Callable[[str], None] | None = None
+    app: FastAPI,
+    *,
+    host: str = "127.0.0.1",
+    port: int,
+    on_ready: Callable[[str], None] | None = None,
+    notice_seconds: float = 0.0,
+    finish_seconds: int = _SECONDS_TO_FINISH,
 ) -> None:
-    """Serve `app` until SIGINT or SIGTERM; what is under way then is answered with 503.
+    """Serve `app` until SIGINT or SIGTERM, of which ``app.state.stopping`` tells it.
 
-    A call that an embedded engine is computing ends before its model can be freed.
+    A call that an embedded engine is computing ends before its model can be freed. Connections beyond 512 are
+    answered with 503, and those whose headers are not whole within 10 seconds are closed.
 
     Parameters
     ----------
     app : FastAPI
-        The application, as `create_verifier_app` makes it.
+        The application, as `create_verifier_app` or `create_classifier_app` makes it.
     host : str, default "127.0.0.1"
         Name or address of the interface.
     port : int
         From 0 to 65535; 0 takes a free one.
     on_ready : callable, optional
         Called with the address, such as ``http://127.0.0.1:8889``, once it is answered there.
+    notice_seconds : float, default 0
+        After the signal, how long requests are still taken, so that whoever sends them can turn elsewhere.
+    finish_seconds : int, default 5
+        What requests that were taken then have.
 
     Raises
     ------
@@ -47,7 +61,11 @@ def serve_app(
     listening = _listen(host, port)
     with contextlib.closing(listening), _signals_left_alone():
         server = _Server(
-            _settings(app), on_ready=on_ready, address=_address(listening), stopping=app.state.stopping
+            _settings(app, finish_seconds),
+            on_ready=on_ready,
+            address=_address(listening),
+            stopping=app.state.stopping,
+            notice_seconds=notice_seconds,
         )
         server.run(sockets=[listening])
 
@@ -65,6 +83,8 @@ class _Server(uvicorn.Server):
         Called with the address.
     stopping : Stopping
         Set when it ends.
+    notice_seconds : float
+        From then on, until no connection is taken.
     """
 
     def __init__(
@@ -74,11 +94,13 @@ class _Server(uvicorn.Server):
         address: str,
         on_ready: Callable[[str], None] | None,
         stopping: Stopping,
+        notice_seconds: float,
     ) -> None:
         super().__init__(config)
         self._stopping = stopping
         self._address = address
         self._on_ready = on_ready
+        self._notice_seconds = notice_seconds
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to answer."""
@@ -87,21 +109,25 @@ class _Server(uvicorn.Server):
             self._on_ready(self._address)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Give up what is under way; requests still being sent have 5 seconds."""
+        """Say so, take requests a while longer, and let those that were taken end."""
         self._stopping.set()
+        await asyncio.sleep(self._notice_seconds)
         await super().shutdown(sockets=sockets)
 
 
-def _settings(app: FastAPI) -> uvicorn.Config:
+def _settings(app: FastAPI, finish_seconds: int = _SECONDS_TO_FINISH) -> uvicorn.Config:
     return uvicorn.Config(
         app,
+        http=PatientProtocol,
+        limit_concurrency=_CONNECTIONS,
+        log_config=None,  # whoever runs the process says where logs go
         log_level="warning",
         access_log=False,
         ws="none",
         lifespan="off",
         server_header=False,
         proxy_headers=False,
-        timeout_graceful_shutdown=_SECONDS_TO_FINISH,
+        timeout_graceful_shutdown=finish_seconds,
     )
 
 

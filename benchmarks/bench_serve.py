@@ -1,0 +1,177 @@
+"""What the service adds to a call, and whether it grows.
+
+    python benchmarks/bench_serve.py [--seconds 30] [--rate 200]
+
+A model server (20 ms) and `calibrant serve` each run in a process of their own; one text per request, at even times
+that do not wait for answers, over kept connections. The same load goes to the model server itself, in turns with
+the service; what is added is the difference of the percentiles of seconds from when a request was due. Memory is the
+service's resident set: what it has gained between the end of the first quarter and the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import numpy as np
+
+from calibrant import Classifier, Task
+from calibrant.assembly import export
+from calibrant.evaluation import BatchEvaluator, Dataset
+
+MOST_ADDED_SECONDS = 0.010
+MOST_GROWTH_MIB = 5.0
+ROUNDS = 4
+LABELS = ("Food", "Rent", "Travel", "Other")
+TASK = """\
+name = "bench"
+labels = ["Food", "Rent", "Travel", "Other"]
+field = "category"
+prompt = "Which kind of payment is it?"
+[data]
+test = "test.jsonl"
+[model]
+name = "openai/bench"
+api_base = "{base}"
+"""
+Body = Callable[[int], dict[str, Any]]
+
+
+@contextlib.contextmanager
+def process(*arguments: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Run a process that prints one JSON line when it is ready; yields its id and the line."""
+    running = subprocess.Popen(
+        [sys.executable, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert running.stdout is not None  # noqa: S101 (for mypy)
+        yield running.pid, json.loads(running.stdout.readline())
+    finally:
+        running.terminate()
+        running.communicate(timeout=60)
+
+
+def make_bundle(folder: Path, base: str) -> Path:
+    """Return a bundle that asks the server."""
+    (folder / "task.toml").write_text(TASK.format(base=base))
+    rows = [{"input": f"{n} {LABELS[n % 4]}", "answer": LABELS[n % 4]} for n in range(200)]
+    (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = Task.from_file(folder / "task.toml", splits=())
+    with contextlib.closing(Classifier.from_task(task)) as classifier:
+        BatchEvaluator(classifier).evaluate(
+            Dataset(source=task.sources["test"], labels=task.labels), out=folder / "run"
+        )
+    export(folder / "run", folder / "bundle", task=task)
+    return folder / "bundle"
+
+
+async def load(
+    session: aiohttp.ClientSession, url: str, body: Body, *, rate: float, seconds: float
+) -> tuple[list[float], int]:
+    """Send requests at even times; return their seconds and how many failed."""
+    taken: list[float] = []
+    failed = 0
+
+    async def ask(number: int, due: float) -> None:
+        nonlocal failed
+        try:
+            async with session.post(url, json=body(number)) as reply:
+                await reply.read()
+                failed += reply.status != 200
+        except aiohttp.ClientError:
+            failed += 1
+        taken.append(time.perf_counter() - due)
+
+    start = time.perf_counter()
+    async with asyncio.TaskGroup() as group:
+        for number in range(int(rate * seconds)):
+            due = start + number / rate
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            group.create_task(ask(number, due))
+    return taken, failed
+
+
+def resident(pid: int) -> float:
+    """Return a process's resident memory in MiB."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
+    return int(line.split()[1]) / 1024
+
+
+async def measure(base: str, url: str, pid: int, *, rate: float, seconds: float) -> bool:
+    """Print what was measured; return whether it is within the bars."""
+
+    def bare(number: int) -> dict[str, Any]:
+        messages = [
+            {"role": "system", "content": "Which kind of payment is it?"},
+            {"role": "user", "content": f"{time.time_ns()} {LABELS[number % 4]}"},
+        ]
+        return {"model": "bench", "messages": messages, "logprobs": True, "top_logprobs": 5}
+
+    def served(number: int) -> dict[str, Any]:
+        return {"text": f"{time.time_ns()} {LABELS[number % 4]}"}
+
+    loads = {"model": (f"{base}/chat/completions", bare), "service": (f"{url}/v1/classify", served)}
+    taken: dict[str, list[float]] = {name: [] for name in loads}
+    memory, failures = [], 0
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        for address, body in loads.values():  # connections, imports, caches
+            await load(session, address, body, rate=rate, seconds=2)
+        for _ in range(ROUNDS):
+            for name, (address, body) in loads.items():
+                # Most of the time belongs to the service.
+                share = 0.8 if name == "service" else 0.2
+                found, failed = await load(
+                    session, address, body, rate=rate, seconds=share * seconds / ROUNDS
+                )
+                taken[name] += found
+                failures += failed
+            memory.append(resident(pid))
+    found = {name: np.percentile(values, [50, 95, 99]) * 1e3 for name, values in taken.items()}
+    for name, values in found.items():
+        print(
+            f"{name:8} {len(taken[name]):7,} requests  p50 {values[0]:6.2f}  p95 {values[1]:6.2f}  "
+            f"p99 {values[2]:6.2f} ms"
+        )
+    added, growth = found["service"] - found["model"], memory[-1] - memory[0]
+    print(f"added                        p50 {added[0]:6.2f}  p95 {added[1]:6.2f}  p99 {added[2]:6.2f} ms")
+    print(f"memory {memory[-1]:.1f} MiB, {growth:+.2f} MiB since the first quarter; {failures} failures")
+    return added[2] <= MOST_ADDED_SECONDS * 1e3 and growth <= MOST_GROWTH_MIB and not failures
+
+
+def main() -> int:
+    """Run; exit with 1 beyond a bar."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--rate", type=float, default=200.0)
+    options = parser.parse_args()
+    server = ["-m", "calibrant.testing.server", "--labels", *LABELS, "--latency", "0.02"]
+    with tempfile.TemporaryDirectory() as folder, process(*server) as (_, model):
+        bundle = make_bundle(Path(folder), model["api_base"])
+        command = "from calibrant.cli import main; main()"
+        with process("-c", command, "serve", str(bundle), "--port", "0", "--json") as (pid, service):
+            within = asyncio.run(
+                measure(model["api_base"], service["url"], pid, rate=options.rate, seconds=options.seconds)
+            )
+    print("within the bars" if within else "BEYOND THE BARS")
+    return 0 if within else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

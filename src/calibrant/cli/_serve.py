@@ -1,0 +1,91 @@
+"""``calibrant serve``: a bundle over HTTP."""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import math
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from calibrant.assembly import open_bundle, read_bundle
+from calibrant.cli._options import parse_option
+from calibrant.core import ConfigurationError
+from calibrant.inference import Limits
+from calibrant.serving import ServiceSettings, create_classifier_app, json_logs, serve_app
+
+__all__ = ["ServeOptions", "run_serve"]
+
+_LOG = logging.getLogger("calibrant")
+_SECONDS_TO_SEND = 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """The options of the command, as they were given."""
+
+    host: str
+    port: int
+    api_key_env: tuple[str, ...]
+    max_body: int
+    max_texts: int
+    max_rows: int
+    max_concurrency: int
+    deadline: float
+    notice: float
+    log_texts: bool
+    option: tuple[str, ...]
+    as_json: bool
+
+
+def run_serve(path: Path, given: ServeOptions) -> None:
+    """Serve the bundle until a signal comes, and then until what was taken is answered."""
+    settings = ServiceSettings(
+        api_keys=tuple(map(_key, given.api_key_env)),
+        most_bytes=given.max_body,
+        most_texts=given.max_texts,
+        most_rows=given.max_rows,
+        deadline_seconds=given.deadline,
+        log_texts=given.log_texts,
+    )
+    bundle = read_bundle(path)
+    classifier = open_bundle(
+        bundle,
+        options=dict(map(parse_option, given.option)),
+        limits=Limits(concurrency=given.max_concurrency),
+    )
+
+    def ready(address: str) -> None:
+        record = {"url": address, "name": bundle.name, "sha256": bundle.digest}
+        line = f"{bundle.name} answers at {address}/v1/classify; Ctrl-C ends it."
+        sys.stdout.write((json.dumps(record) if given.as_json else line) + "\n")
+        sys.stdout.flush()
+        # What is there now stays: looking through it for garbage would hold requests up for some 100 ms each time.
+        gc.collect()
+        gc.freeze()
+
+    try:
+        with json_logs():
+            if not settings.api_keys and given.host not in {"127.0.0.1", "::1", "localhost"}:
+                _LOG.warning("Other machines may be answered without a key: give --api-key-env.")
+            serve_app(
+                create_classifier_app(bundle, classifier, settings=settings),
+                host=given.host,
+                port=given.port,
+                on_ready=ready,
+                notice_seconds=given.notice,
+                finish_seconds=_SECONDS_TO_SEND + math.ceil(given.deadline),
+            )
+    finally:
+        gc.unfreeze()
+        classifier.close()
+
+
+def _key(name: str) -> str:
+    key = os.environ.get(name, "")
+    if not key:
+        raise ConfigurationError(f"Expected a key in the environment variable {name}, got none: set it.")
+    return key

@@ -1,0 +1,112 @@
+"""The bodies that ``POST /v1/classify`` takes and returns."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from fastapi import HTTPException
+from pydantic import BaseModel, Field
+from pydantic_core import from_json
+
+from calibrant.assembly import Decision
+from calibrant.core import Prediction
+from calibrant.serving._metrics import decision_name
+
+__all__ = ["Answers", "Refusal", "answer_record", "asked_schema", "parse_asked"]
+
+_SHAPE = 'Expected {"text": "..."} or {"texts": ["...", ...]}'
+
+
+class Answer(BaseModel):
+    """What is known about one text."""
+
+    label: str | None = Field(description="The predicted label; null where there is none.")
+    probabilities: dict[str, float] | None = Field(description="By label; null where the model tells none.")
+    confidence: float | None = Field(
+        description="In the label, in [0, 1]; what the threshold is about.", ge=0, le=1
+    )
+    calibrated: float | None = Field(
+        description="The share of such answers that is right, by the bundle's calibrator.", ge=0, le=1
+    )
+    decision: Literal["accepted", "review"] | None = Field(
+        description="Whether the label may be used as it is; null where the bundle has no threshold."
+    )
+    outcome: Literal["ok", "error", "refusal", "unparsed"]
+    reason: str = Field(description="Why there is no label; empty where there is one.")
+
+
+class Answers(BaseModel):
+    """One answer per text, in order."""
+
+    results: list[Answer]
+
+
+class Refusal(BaseModel):
+    """What was expected, what came, and what to do."""
+
+    error: str
+
+
+def answer_record(prediction: Prediction, decision: Decision) -> dict[str, Any]:
+    """Return an answer's JSON object."""
+    found = prediction.distribution
+    return {
+        "label": prediction.label,
+        "probabilities": None
+        if found is None
+        else dict(zip(found.labels, found.probabilities.tolist(), strict=True)),
+        "confidence": prediction.confidence,
+        "calibrated": decision.calibrated,
+        "decision": decision_name(decision),
+        "outcome": prediction.outcome.value,
+        # It may quote what the model wrote, which need not be whole characters.
+        "reason": prediction.reason.encode("utf-8", "replace").decode(),
+    }
+
+
+def asked_schema(most_texts: int) -> dict[str, Any]:
+    """Return the JSON schema of a request's body."""
+    text = {"type": "string", "minLength": 1}
+    texts = {"type": "array", "items": text, "minItems": 1, "maxItems": most_texts}
+    return {
+        "oneOf": [
+            {
+                "type": "object",
+                "required": [name],
+                "properties": {name: schema},
+                "additionalProperties": False,
+            }
+            for name, schema in (("text", text), ("texts", texts))
+        ]
+    }
+
+
+def parse_asked(body: bytes, most_texts: int) -> list[str]:
+    """Return a body's texts.
+
+    Raises
+    ------
+    HTTPException
+        400 where it is not JSON in UTF-8, 422 where it is not as it should be, or has too many texts.
+    """
+    try:
+        found = from_json(body)
+    except ValueError as error:
+        # Its message says where, and does not quote.
+        raise HTTPException(
+            400, f"Expected a body of JSON in UTF-8, got one that is not ({error})."
+        ) from None
+    if not isinstance(found, dict) or set(found) not in ({"text"}, {"texts"}):
+        got = "other fields" if isinstance(found, dict) else type(found).__name__
+        raise HTTPException(422, f"{_SHAPE}, got {got}.")
+    texts = [found["text"]] if "text" in found else found["texts"]
+    if not isinstance(texts, list) or not texts:
+        raise HTTPException(422, f"{_SHAPE}, got texts that are no list, or an empty one.")
+    if len(texts) > most_texts:
+        raise HTTPException(
+            422, f"Expected at most {most_texts:,} texts, got {len(texts):,}: send several requests."
+        )
+    for number, text in enumerate(texts):
+        if not isinstance(text, str) or not text:
+            raise HTTPException(422, f"{_SHAPE}, got no text, or an empty one, at position {number}.")
+    return texts

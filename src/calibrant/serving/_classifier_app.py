@@ -1,0 +1,277 @@
+"""A bundle over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import time
+import uuid
+from collections import Counter
+from typing import Any, Final
+
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.responses import JSONResponse, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.exceptions import HTTPException as AnyHTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from calibrant.assembly import Bundle
+from calibrant.core import CalibrantError, Prediction
+from calibrant.inference import Classifier
+from calibrant.serving._answers import Answers, Refusal, answer_record, asked_schema, parse_asked
+from calibrant.serving._bodies import Stopping, bounded_body, while_connected
+from calibrant.serving._metrics import ServiceMetrics, decision_name
+from calibrant.serving._settings import ServiceSettings
+
+__all__ = ["create_classifier_app"]
+
+_LOG = logging.getLogger("calibrant.service")
+_CLASSIFY: Final = "/v1/classify"
+_PROBES: Final = ("/healthz", "/readyz", "/metrics")
+_REFUSALS: Final = {
+    400: "The body is not JSON in UTF-8.",
+    401: "The key is missing or wrong.",
+    408: "The body did not come in time.",
+    413: "The body is too long.",
+    415: "The body is not said to be JSON.",
+    422: "The body holds something else, or too many texts.",
+    429: "Too many texts are under way: ask again after Retry-After seconds.",
+    500: "Nobody expected this; the log says why.",
+    503: "The model cannot be asked; the log says why.",
+    504: "The answer did not come in time.",
+}
+
+
+def create_classifier_app(
+    bundle: Bundle, classifier: Classifier, *, settings: ServiceSettings | None = None
+) -> FastAPI:
+    """Return the application that answers ``POST /v1/classify`` with a bundle's classifier.
+
+    It takes ``{"text": ...}`` or ``{"texts": [...]}`` and returns ``{"results": [...]}``, in order: ``label``,
+    ``probabilities``, ``confidence``, ``calibrated``, ``decision`` (``accepted``, ``review`` or null), ``outcome`` and
+    ``reason``. A text whose call failed says so in its outcome. ``GET /healthz`` says that the process lives,
+    ``GET /readyz`` whether to send requests (503 once it is being stopped), ``GET /metrics`` counts for Prometheus,
+    ``GET /openapi.json`` describes it. Every other answer is ``{"error": ...}``.
+
+    Parameters
+    ----------
+    bundle : Bundle
+        What `calibrant.assembly.read_bundle` returns.
+    classifier : Classifier
+        What `calibrant.assembly.open_bundle` makes of it; left open.
+    settings : ServiceSettings, optional
+        Keys, limits and logs.
+    """
+    settings = settings or ServiceSettings()
+    service = _Service(bundle, classifier, settings)
+    app = FastAPI(title=f"calibrant: {bundle.name}", version=bundle.calibrant, docs_url=None, redoc_url=None)
+    app.state.stopping = service.stopping  # set by `serve_app`
+    app.state.metrics = service.metrics
+    app.add_exception_handler(AnyHTTPException, _refuse)
+    app.add_exception_handler(Exception, _fail)
+    app.add_middleware(_Watch, service=service)
+    keyed: list[dict[str, list[str]]] = [{"key": []}] if settings.api_keys else []
+
+    @app.post(
+        _CLASSIFY,
+        summary="Classify one text or several",
+        responses=_described(Answers, *_REFUSALS),
+        openapi_extra={
+            "requestBody": {
+                "required": True,
+                "content": {"application/json": {"schema": asked_schema(settings.most_texts)}},
+            },
+            "security": keyed,
+        },
+    )
+    async def classify(request: Request) -> JSONResponse:
+        return await service.classify(request)
+
+    @app.get("/healthz", summary="Whether the process lives")
+    async def healthz() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.get("/readyz", summary="Whether to send requests", responses={503: {"description": "Being stopped"}})
+    async def readyz() -> JSONResponse:
+        stops = service.stopping.is_set()
+        return JSONResponse({"status": "stopping" if stops else "ready"}, 503 if stops else 200)
+
+    @app.get(
+        "/metrics",
+        summary="Counts for Prometheus",
+        response_class=Response,
+        responses={
+            200: {"content": {"text/plain": {}}},
+            **({401: _described(None, 401)[401]} if settings.api_keys else {}),
+        },
+        openapi_extra={"security": keyed},
+    )
+    async def metrics(request: Request) -> Response:
+        service.check_key(request)
+        return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+    _describe_key(app, keyed=bool(keyed))
+    return app
+
+
+class _Service:
+    """Answers requests."""
+
+    def __init__(self, bundle: Bundle, classifier: Classifier, settings: ServiceSettings) -> None:
+        self.stopping = Stopping()
+        self.metrics = ServiceMetrics(bundle.history)
+        self._bundle = bundle
+        self._classifier = classifier
+        self._settings = settings
+        self._keys = [_digest(key) for key in settings.api_keys]
+        self._under_way = 0
+        self._going_on = Stopping()  # never set: what was taken is answered
+
+    def check_key(self, request: Request) -> None:
+        """Raise 401 where a key is wanted and did not come."""
+        kind, _, given = request.headers.get("authorization", "").partition(" ")
+        # All keys are compared, each in constant time: how long it takes tells nothing.
+        found = [hmac.compare_digest(_digest(given.strip()), key) for key in self._keys]
+        if self._keys and not (any(found) and kind.lower() == "bearer"):
+            raise HTTPException(
+                401,
+                "Expected one of the service's keys in Authorization: Bearer, got none of them.",
+                {"WWW-Authenticate": "Bearer"},
+            )
+
+    async def classify(self, request: Request) -> JSONResponse:
+        """Answer ``POST /v1/classify``."""
+        self.check_key(request)
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            # Pages in a browser cannot send this kind to a service on loopback without asking first.
+            raise HTTPException(415, "Expected Content-Type: application/json, got another or none: set it.")
+        settings = self._settings
+        self._refuse_flood(1)
+        texts = parse_asked(await bounded_body(request, settings.most_bytes), settings.most_texts)
+        self._refuse_flood(len(texts))
+        self._under_way += len(texts)
+        self.metrics.in_flight.set(self._under_way)
+        try:
+            work = self._predict(texts)
+            async with asyncio.timeout(settings.deadline_seconds):
+                predictions = await while_connected(request, work, stopping=self._going_on)
+        except TimeoutError:
+            raise HTTPException(
+                504,
+                f"The answer did not come within {settings.deadline_seconds:g} seconds: send fewer texts.",
+            ) from None
+        finally:
+            self._under_way -= len(texts)
+            self.metrics.in_flight.set(self._under_way)
+        return JSONResponse({"results": self._results(request, texts, predictions)})
+
+    def _refuse_flood(self, rows: int) -> None:
+        most = self._settings.most_rows
+        if self._under_way + rows > most:
+            raise HTTPException(
+                429,
+                f"Expected at most {most:,} texts under way, and {self._under_way:,} are: ask again later.",
+                {"Retry-After": "1"},
+            )
+
+    async def _predict(self, texts: list[str]) -> list[Prediction]:
+        """Return predictions; rows of all requests share the classifier's limits."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._classifier.aclassify(text)) for text in texts]
+        except BaseExceptionGroup as errors:
+            first = errors.exceptions[0]
+            if not isinstance(first, CalibrantError):
+                raise first from None
+            _LOG.error("The model cannot be asked: %s", first)
+            raise HTTPException(503, "The model cannot be asked; the service's log says why.") from None
+        return [task.result() for task in tasks]
+
+    def _results(
+        self, request: Request, texts: list[str], predictions: list[Prediction]
+    ) -> list[dict[str, Any]]:
+        results, outcomes, review = [], Counter[str](), 0
+        for prediction in predictions:
+            decision = self._bundle.decide(prediction)
+            self.metrics.count(prediction, decision)
+            outcomes[prediction.outcome.value] += 1
+            review += decision_name(decision) == "review"
+            results.append(answer_record(prediction, decision))
+        request.state.told = {"texts": len(texts), "outcomes": dict(outcomes), "review": review}
+        if self._settings.log_texts:
+            request.state.told["rows"] = [
+                {"text": text, "label": found["label"], "confidence": found["confidence"]}
+                for text, found in zip(texts, results, strict=True)
+            ]
+        return results
+
+
+class _Watch:
+    """Numbers, measures and logs every request; while the service ends, asks connections to close."""
+
+    def __init__(self, app: ASGIApp, service: _Service) -> None:
+        self._app = app
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        start, number, status = time.perf_counter(), uuid.uuid4().hex, 500
+        state = scope.setdefault("state", {})
+
+        async def sent(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                own = [(b"x-request-id", number.encode())]
+                if self._service.stopping.is_set():
+                    own.append((b"connection", b"close"))
+                message = {**message, "headers": [*message["headers"], *own]}
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sent)
+        finally:
+            self._note(scope["path"], status, time.perf_counter() - start, number, state.get("told", {}))
+
+    def _note(self, path: str, status: int, seconds: float, number: str, told: dict[str, Any]) -> None:
+        metrics = self._service.metrics
+        path = path if path == _CLASSIFY or path in _PROBES else "other"
+        metrics.requests.labels(path, str(status)).inc()
+        metrics.seconds.labels(path).observe(seconds)
+        if path not in _PROBES:
+            own = {"id": number, "path": path, "status": status, "seconds": round(seconds, 6)}
+            _LOG.info("request", extra={"fields": {**own, **told}})
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+def _described(model: type[Any] | None, *statuses: int) -> dict[int | str, dict[str, Any]]:
+    found: dict[int | str, dict[str, Any]] = {} if model is None else {200: {"model": model}}
+    return found | {status: {"model": Refusal, "description": _REFUSALS[status]} for status in statuses}
+
+
+def _describe_key(app: FastAPI, *, keyed: bool) -> None:
+    """Name the kind of key in the description, where one is wanted."""
+    if keyed:
+        described = app.openapi()
+        described.setdefault("components", {})["securitySchemes"] = {
+            "key": {"type": "http", "scheme": "bearer"}
+        }
+
+
+async def _refuse(_: Request, error: Exception) -> JSONResponse:
+    status = getattr(error, "status_code", 500)
+    said = getattr(error, "detail", "")
+    if status in {404, 405}:
+        said = f"There is only POST {_CLASSIFY} and GET {', '.join(_PROBES)} and /openapi.json."
+    return JSONResponse({"error": said}, status, getattr(error, "headers", None))
+
+
+async def _fail(_: Request, error: Exception) -> JSONResponse:
+    del error  # the server logs it
+    return JSONResponse({"error": _REFUSALS[500]}, status_code=500)

@@ -1,0 +1,134 @@
+"""What a service tells Prometheus."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from calibrant.assembly import BundleHistory, Decision
+from calibrant.core import Prediction
+
+__all__ = ["ServiceMetrics", "ks_distance"]
+
+_WINDOW: Final = 1_000
+_LEAST: Final = 30  # of fewer values the distance says next to nothing
+_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_CONFIDENCES: Final = tuple(step / 20 for step in range(1, 21))
+
+
+class ServiceMetrics:
+    """Counts requests and rows, and compares their confidences with those of the bundle's run.
+
+    Parameters
+    ----------
+    history : BundleHistory
+        Of the bundle.
+
+    Notes
+    -----
+    ``calibrant_confidence_drift`` is the two-sample Kolmogorov-Smirnov distance in [0, 1] between the confidences of
+    the last 1,000 rows and the bundle's history; NaN before 30 rows, or without a history.
+    """
+
+    def __init__(self, history: BundleHistory) -> None:
+        self.registry = own = CollectorRegistry()
+        self._history = np.sort(np.asarray(history.confidence, dtype=np.float64))
+        self._window: deque[float] = deque(maxlen=_WINDOW)
+        self._lock = threading.Lock()
+        self.requests = Counter(
+            "calibrant_requests",
+            "Requests answered, by path and status; 429 are those refused as too many.",
+            ["path", "status"],
+            registry=own,
+        )
+        self.seconds = Histogram(
+            "calibrant_request_seconds",
+            "Seconds from a request's headers to the end of its answer.",
+            ["path"],
+            buckets=_SECONDS,
+            registry=own,
+        )
+        self.in_flight = Gauge("calibrant_rows_in_flight", "Texts being classified.", registry=own)
+        self.rows = Counter("calibrant_rows", "Texts classified, by outcome.", ["outcome"], registry=own)
+        self.labels = Counter("calibrant_labels", "Texts by predicted label.", ["label"], registry=own)
+        self.decisions = Counter(
+            "calibrant_decisions",
+            "Texts accepted, sent to review, or undecided for want of a threshold.",
+            ["decision"],
+            registry=own,
+        )
+        self.confidence = Histogram(
+            "calibrant_confidence",
+            "Confidences of predicted labels.",
+            buckets=_CONFIDENCES,
+            registry=own,
+        )
+        self.escalated = Counter(
+            "calibrant_escalations", "Texts for which a cascade asked more than one model.", registry=own
+        )
+        self.steps = Counter(
+            "calibrant_steps",
+            "Answers of a cascade's models, by what became of them.",
+            ["model", "verdict"],
+            registry=own,
+        )
+        Gauge("calibrant_drift_rows", "Confidences in the window.", registry=own).set_function(
+            lambda: len(self._window)
+        )
+        Gauge(
+            "calibrant_confidence_drift",
+            "Kolmogorov-Smirnov distance of the window from the bundle's history.",
+            registry=own,
+        ).set_function(self.drift)
+
+    def count(self, prediction: Prediction, decision: Decision) -> None:
+        """Take note of one classified text."""
+        self.rows.labels(prediction.outcome.value).inc()
+        self.decisions.labels(decision_name(decision) or "undecided").inc()
+        if prediction.label is not None:
+            self.labels.labels(prediction.label).inc()
+        if prediction.confidence is not None:
+            self.confidence.observe(prediction.confidence)
+            with self._lock:
+                self._window.append(prediction.confidence)
+        if len(prediction.steps) > 1:
+            self.escalated.inc()
+        for step in prediction.steps:
+            self.steps.labels(step.model, step.verdict.value).inc()
+
+    def drift(self) -> float:
+        """Return how far the latest confidences are from the history, in [0, 1], or NaN."""
+        with self._lock:
+            values = np.sort(np.asarray(self._window, dtype=np.float64))
+        if len(values) < _LEAST or not len(self._history):
+            return float("nan")
+        return ks_distance(values, self._history)
+
+    def text(self) -> bytes:
+        """Return all of it in Prometheus's text format."""
+        return generate_latest(self.registry)
+
+
+def decision_name(decision: Decision) -> str | None:
+    """Return ``accepted``, ``review`` or None."""
+    return None if decision.accepted is None else "accepted" if decision.accepted else "review"
+
+
+def ks_distance(values: NDArray[np.float64], history: Sequence[float] | NDArray[np.float64]) -> float:
+    """Return the largest difference of two empirical distribution functions, in [0, 1].
+
+    Parameters
+    ----------
+    values, history : array of shape (n,) and (m,)
+        Ascending; not empty.
+    """
+    points = np.concatenate([values, history])
+    ours = np.searchsorted(values, points, side="right") / len(values)
+    theirs = np.searchsorted(history, points, side="right") / len(history)
+    return float(np.abs(ours - theirs).max())

@@ -1,0 +1,170 @@
+"""``calibrant serve``: a process that says where it is, answers, and loses nothing when it is told to stop."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from calibrant import Classifier, Task
+from calibrant.assembly import export
+from calibrant.cli import app
+from calibrant.evaluation import BatchEvaluator, Dataset
+from calibrant.testing import FaultServer
+
+COMMAND = [sys.executable, "-c", "from calibrant.cli import main; main()", "serve"]
+PATH = "/v1/classify"
+SECONDS = 60
+Start = Callable[..., tuple["subprocess.Popen[str]", dict[str, str]]]
+TASK = """\
+name = "animals"
+labels = ["cat", "dog"]
+field = "category"
+prompt = "Which animal?"
+[data]
+test = "test.jsonl"
+[model]
+name = "openai/animal"
+api_base = "{base}"
+"""
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[FaultServer]:
+    """Return a model whose answers take a while."""
+    with FaultServer(["cat", "dog"], latency=0.15) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def folder(model: FaultServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a bundle that asks it."""
+    own = tmp_path_factory.mktemp("bundle")
+    (own / "task.toml").write_text(TASK.format(base=model.api_base))
+    rows = [{"input": f"{n} a {'cat' if n % 3 else 'dog'}", "answer": "cat"} for n in range(30)]
+    (own / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = Task.from_file(own / "task.toml", splits=())
+    with contextlib.closing(Classifier.from_task(task)) as classifier:
+        BatchEvaluator(classifier).evaluate(
+            Dataset(source=task.sources["test"], labels=task.labels), out=own / "run"
+        )
+    export(own / "run", own / "bundle", task=task)
+    return own / "bundle"
+
+
+@pytest.fixture
+def start(folder: Path) -> Iterator[Start]:
+    """Return a function that starts the command and returns its process with what it printed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(*options: str) -> Any:
+        process = subprocess.Popen(  # noqa: S603 (our own code)
+            [*COMMAND, str(folder), "--port", "0", "--json", *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        assert process.stdout is not None
+        return process, json.loads(process.stdout.readline())
+
+    yield run
+    for process in started:
+        process.kill()
+        process.wait()
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+def ask(url: str, text: str, **headers: str) -> tuple[int, Any]:
+    """Return status and JSON."""
+    with contextlib.closing(http.client.HTTPConnection(url.removeprefix("http://"), timeout=SECONDS)) as line:
+        line.request(
+            "POST", PATH, json.dumps({"text": text}), {"Content-Type": "application/json", **headers}
+        )
+        response = line.getresponse()
+        return response.status, json.load(response)
+
+
+def taken(url: str) -> float:
+    """Return how many texts are under way or answered."""
+    with contextlib.closing(http.client.HTTPConnection(url.removeprefix("http://"), timeout=SECONDS)) as line:
+        line.request("GET", "/metrics")
+        told = line.getresponse().read().decode().splitlines()
+    counted = ("calibrant_rows_in_flight ", "calibrant_rows_total{")
+    return sum(float(own.rpartition(" ")[2]) for own in told if own.startswith(counted))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("notice", ["0", "0.2"])
+def test_what_was_taken_when_a_signal_comes_is_answered(
+    start: Start, number: signal.Signals, notice: str
+) -> None:
+    """All of it, though most texts still wait for their turn; the process ends cleanly; its log holds no texts."""
+    process, ready = start("--notice", notice, "--max-concurrency", "4")
+    assert ready["name"] == "animals"
+    found: list[tuple[int, Any]] = []
+    threads = [
+        threading.Thread(target=lambda n=n: found.append(ask(ready["url"], f"{number} {notice} {n} dog")))
+        for n in range(12)
+    ]
+    for thread in threads:
+        thread.start()
+    while taken(ready["url"]) < 12:
+        threading.Event().wait(0.01)
+    process.send_signal(number)
+    for thread in threads:
+        thread.join(SECONDS)
+    _, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0
+    assert [status for status, _ in found] == [200] * 12
+    assert {body["results"][0]["label"] for _, body in found} == {"dog"}
+    logged = [json.loads(line) for line in err.splitlines()]
+    assert [line["status"] for line in logged if line["event"] == "request"] == [200] * 12
+    assert "dog" not in err
+
+
+def test_a_key_comes_from_the_environment(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is never shown."""
+    monkeypatch.setenv("SERVICE_KEY", "sk-service-1")
+    process, ready = start("--api-key-env", "SERVICE_KEY", "--notice", "0")
+    assert ask(ready["url"], "a cat")[0] == 401
+    assert ask(ready["url"], "a cat", Authorization="Bearer sk-service-1")[0] == 200
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=SECONDS)
+    assert "sk-service-1" not in out + err
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--api-key-env", "NO_SUCH_VARIABLE"], "NO_SUCH_VARIABLE"),
+        (["--max-rows", "1"], "most_rows"),
+        (["--max-concurrency", "0"], "concurrency"),
+        (["--deadline", "0"], "deadline_seconds"),
+        (["--option", "x"], "KEY=VALUE"),
+        (["--host", "256.0.0.1"], "address to listen at"),
+    ],
+)
+def test_bad_settings_end_it_at_once(folder: Path, options: list[str], told: str) -> None:
+    """With exit code 2, before it listens."""
+    done = CliRunner().invoke(app, ["serve", str(folder), *options])
+    assert done.exit_code == 2, done.output
+    assert told in done.output
+
+
+def test_what_is_no_bundle_is_refused(tmp_path: Path) -> None:
+    """With exit code 2."""
+    done = CliRunner().invoke(app, ["serve", str(tmp_path)])
+    assert done.exit_code == 2, done.output

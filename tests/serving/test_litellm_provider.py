@@ -1,0 +1,132 @@
+"""A bundle behind litellm's model name ``calibrant/NAME``, with the real litellm."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import litellm
+import pytest
+
+from calibrant.assembly import Bundle, open_bundle
+from calibrant.core import ConfigurationError, StateError
+from calibrant.serving import BundleProvider
+from calibrant.testing import FaultServer
+
+NAME = "calibrant/animals"
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Item 'summary' on TypedDict class"),  # litellm's own, once a process
+    pytest.mark.filterwarnings("ignore:Pydantic serializer warnings"),
+]
+
+
+@pytest.fixture
+def server() -> Iterator[FaultServer]:
+    """Return the bundle's model, which declines to answer some texts."""
+
+    def faults(_: int, body: Any) -> str | None:
+        return "refusal" if "declined" in body["messages"][-1]["content"] else None
+
+    with FaultServer(["cat", "dog"], faults=faults) as running:
+        yield running
+
+
+@pytest.fixture
+def provider(
+    bundle: Bundle, server: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[BundleProvider]:
+    """Return the provider, registered for one test."""
+    for name in ("custom_provider_map", "provider_list", "_custom_providers"):
+        monkeypatch.setattr(litellm, name, list(getattr(litellm, name)))
+    options = {"animals": {"api_base": server.api_base}}
+    with contextlib.closing(BundleProvider({"animals": bundle.path}, options=options)) as found:
+        found.register()
+        yield found
+
+
+def user(text: Any) -> list[dict[str, Any]]:
+    """Return messages whose last is the text, with some that do not matter."""
+    return [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "a cat"},
+        {"role": "assistant", "content": "{}"},
+        {"role": "user", "content": text},
+    ]
+
+
+@pytest.mark.usefixtures("provider")
+def test_litellm_answers_with_the_bundle(bundle: Bundle, server: FaultServer) -> None:
+    """What the service answers, as JSON; the bundle's prompt and the last user message were sent, nothing else."""
+    with contextlib.closing(open_bundle(bundle, options={"api_base": server.api_base})) as classifier:
+        expected = classifier.classify("one dog")
+    found = litellm.completion(NAME, messages=user("one dog"))
+    asked = server.requests[-1].body["messages"]
+    awaited = asyncio.run(litellm.acompletion(NAME, messages=user([{"type": "text", "text": "one dog"}])))
+    assert [message["content"] for message in asked] == ["Which animal?", "one dog"]
+    for answer in (found, awaited):
+        told = json.loads(answer.choices[0].message.content)
+        assert (told["label"], told["confidence"]) == ("dog", pytest.approx(expected.confidence))
+        assert (told["outcome"], told["decision"]) == ("ok", None)
+        assert answer.choices[0].finish_reason == "stop"
+        assert answer.usage.prompt_tokens == expected.usage.prompt_tokens > 0
+
+
+@pytest.mark.usefixtures("provider")
+def test_a_stream_has_the_same_content() -> None:
+    """With and without an event loop."""
+    whole = litellm.completion(NAME, messages=user("one dog")).choices[0].message.content
+
+    async def stream() -> str:
+        pieces = await litellm.acompletion(NAME, messages=user("one dog"), stream=True)
+        return "".join([piece.choices[0].delta.content or "" async for piece in pieces])
+
+    pieces = litellm.completion(NAME, messages=user("one dog"), stream=True)
+    assert "".join(piece.choices[0].delta.content or "" for piece in pieces) == whole
+    assert asyncio.run(stream()) == whole
+
+
+@pytest.mark.usefixtures("provider")
+def test_litellms_router_takes_it() -> None:
+    """As the proxy does: a model under a name of its own."""
+    router = litellm.Router([{"model_name": "mine", "litellm_params": {"model": NAME}}])
+    found = asyncio.run(router.acompletion("mine", messages=user("one cat")))
+    assert json.loads(found.choices[0].message.content)["label"] == "cat"
+
+
+@pytest.mark.parametrize(
+    ("model", "text", "status", "told"),
+    [
+        ("calibrant/other", "a cat", 404, "calibrant/animals"),
+        (NAME, "", 400, "user message"),
+        (NAME, [{"type": "image_url", "image_url": {"url": "data:,"}}], 400, "user message"),
+    ],
+)
+@pytest.mark.usefixtures("provider")
+def test_what_cannot_be_answered_is_an_error_of_litellm(
+    model: str, text: Any, status: int, told: str
+) -> None:
+    """Which says what was expected."""
+    with pytest.raises(Exception, match=told) as found:
+        litellm.completion(model, messages=user(text), num_retries=0)
+    assert getattr(found.value, "status_code", None) == status
+
+
+@pytest.mark.usefixtures("provider")
+def test_a_text_without_a_label_is_an_error_so_that_fallbacks_apply() -> None:
+    """Here the model declines."""
+    with pytest.raises(litellm.exceptions.BadGatewayError, match="animals: refusal: "):
+        litellm.completion(NAME, messages=user("declined"), num_retries=0)
+
+
+def test_bundles_that_are_none_are_refused(bundle: Bundle, tmp_path: Any) -> None:
+    """When the provider is made."""
+    with pytest.raises(ConfigurationError, match="options for other"):
+        BundleProvider({"animals": bundle.path}, options={"other": {}})
+    with pytest.raises(ConfigurationError, match="bundles none"):
+        BundleProvider({})
+    with pytest.raises(StateError):
+        BundleProvider({"animals": tmp_path})
