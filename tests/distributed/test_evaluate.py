@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from calibrant import Classifier
+from calibrant.cli import app
 from calibrant.core import (
     ConfigurationError,
     DataSource,
@@ -21,6 +23,7 @@ from calibrant.core import (
     ProviderError,
 )
 from calibrant.distributed import Cluster, evaluate
+from calibrant.distributed._shards import Shards
 from calibrant.evaluation import BatchEvaluator, Dataset, EvaluationResult
 from calibrant.inference import Limits, RetryPolicy, Stop
 from calibrant.testing import FaultServer
@@ -183,6 +186,29 @@ def test_only_rows_that_failed_are_asked_again(animals: Dataset, tmp_path: Path)
     assert [row["outcome"] for row in lines(tmp_path / "ray")] == ["ok"] * 60
 
 
+def test_a_run_that_ended_before_its_rows_were_put_in_order_has_them_in_order_the_next_time(
+    animals: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no file of an earlier state stays."""
+
+    def faults(number: int, _body: Any) -> str | None:
+        return "503" if number == 3 else None
+
+    def full(*_: object) -> None:
+        raise StateError("full")
+
+    with FaultServer(LABELS, faults=faults) as server:
+        run(animals, server, tmp_path / "ray")
+        with monkeypatch.context() as patched, pytest.raises(StateError, match="full"):
+            patched.setattr(Shards, "join", full)
+            run(animals, server, tmp_path / "ray")
+        asked = sum(server.counts.values())
+        result = run(animals, server, tmp_path / "ray")
+        assert sum(server.counts.values()) == asked == 61
+    assert result.metrics.outcomes["ok"] == 60
+    assert [row["outcome"] for row in lines(tmp_path / "ray")] == ["ok"] * 60
+
+
 def test_a_fault_that_every_call_meets_is_raised_here(animals: Dataset, tmp_path: Path) -> None:
     """With the words it has on one machine; the directory says why the run ended."""
     with (
@@ -210,3 +236,23 @@ def test_more_workers_than_the_cluster_has_room_for_are_refused(animals: Dataset
         pytest.raises(ConfigurationError, match="CPU for each of 3 workers, got 2"),
     ):
         run(animals, server, tmp_path / "ray", cluster=Cluster(workers=3))
+
+
+def test_the_command_evaluates_on_workers(tmp_path: Path, write_task: Callable[..., Path]) -> None:
+    """With another prompt, whose file no other machine has; what comes out is what the local engine leaves."""
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_text("Say which animal it is.")
+    with FaultServer(
+        LABELS, lambda text, asked: "cat" if "meow" in text and "Say" in asked else "dog"
+    ) as server:
+        extra = f'[model]\nname = "openai/any"\napi_base = "{server.api_base}"\n[model.options]\napi_key = "none"\n'
+        task = write_task(extra=extra)
+        for engine in ("local", "ray"):
+            arguments = ["evaluate", str(task), "--out", str(tmp_path / engine), "--prompt", str(prompt)]
+            done = CliRunner().invoke(
+                app, [*arguments, "--engine", engine, "--no-cache", "--fail-under", "accuracy=1"]
+            )
+            assert done.exit_code == 0, done.output
+    assert lines(tmp_path / "ray") == lines(tmp_path / "local")
+    files = {path.name for path in (tmp_path / "ray").iterdir()} - {"shards"}
+    assert files == {path.name for path in (tmp_path / "local").iterdir()}

@@ -196,7 +196,8 @@ class _Run:
         found = self._shards.recover(checked(reader.dataset, reader.labels), self._tally)
         self.remaining = self._expected - found.rows
         if self.remaining:
-            self._directory.metrics.unlink(missing_ok=True)  # of fewer rows than there will be
+            for path in (self._directory.metrics, self._directory.predictions):
+                path.unlink(missing_ok=True)  # of fewer rows than there will be, or of rows that failed
         return replace(reader, done=frozenset(found.done), kept=found.kept)
 
     @contextmanager
