@@ -16,12 +16,7 @@ from typer.testing import CliRunner
 
 from calibrant import Classifier
 from calibrant.cli import app
-from calibrant.core import (
-    ConfigurationError,
-    DataSource,
-    LabelSet,
-    ProviderError,
-)
+from calibrant.core import ConfigurationError, DataSource, LabelSet, ProviderError, StateError
 from calibrant.distributed import Cluster, evaluate
 from calibrant.distributed._shards import Shards
 from calibrant.evaluation import BatchEvaluator, Dataset, EvaluationResult
