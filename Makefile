@@ -11,7 +11,7 @@ DATA ?= ../shared/data/tasks
 # Folder with recorded answers: ag_news.csv, emotion.csv, rotten_tomatoes.csv (probability, correct, prompt).
 RECORDED ?= ../shared/data/recorded
 
-.PHONY: demo docs test test-slow test-store test-browser check format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine bench-certify bench-guarantee bench-calibration bench-automix bench-cascade bench-metrics bench-routing bench-linucb test-notebooks
+.PHONY: demo docs test test-slow test-store test-browser check format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine bench-certify bench-guarantee bench-calibration bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-ray test-notebooks
 
 $(PYTHON):
 	python3 -m venv $(VENV)
@@ -112,3 +112,7 @@ bench-linucb: $(INSTALLED_DEV)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+
+bench-ray: $(INSTALLED_DEV)
+	$(PYTHON) -m pip install --quiet --editable ".[ray]"
+	$(PYTHON) benchmarks/bench_ray.py

@@ -117,7 +117,11 @@ def answered_blocks(
     with _small_blocks(ray):
         # The reader takes no CPU: it would keep a worker from starting.
         rows = ray.data.from_items([0]).map_batches(
-            reader, batch_size=None, batch_format="pyarrow", num_cpus=0, scheduling_strategy=here
+            reader,
+            batch_size=None,
+            batch_format="pyarrow",
+            num_cpus=0,
+            ray_remote_args_fn=lambda: {"scheduling_strategy": here},
         )
         answers = rows.map_batches(
             Worker,
@@ -126,8 +130,7 @@ def answered_blocks(
             batch_format="pyarrow",
             concurrency=cluster.workers,
             num_cpus=1,
-            max_restarts=-1,
-            max_task_retries=_RETRIES,
+            ray_remote_args_fn=lambda: {"max_restarts": -1, "max_task_retries": _RETRIES},
         )
     try:
         for batch in answers.iter_batches(batch_size=1, batch_format="pyarrow", prefetch_batches=0):
