@@ -11,7 +11,7 @@ DATA ?= ../shared/data/tasks
 # Folder with recorded answers: ag_news.csv, emotion.csv, rotten_tomatoes.csv (probability, correct, prompt).
 RECORDED ?= ../shared/data/recorded
 
-.PHONY: demo docs test test-slow test-store test-browser check format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine bench-certify bench-guarantee bench-calibration bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve test-notebooks
+.PHONY: demo docs test test-slow test-store test-browser check format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine bench-certify bench-guarantee bench-calibration bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray test-notebooks
 
 $(PYTHON):
 	python3 -m venv $(VENV)
@@ -114,6 +114,10 @@ bench-linucb: $(INSTALLED_DEV)
 SECONDS ?= 30
 bench-serve: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_serve.py --seconds $(SECONDS)
+
+bench-ray: $(INSTALLED_DEV)
+	$(PYTHON) -m pip install --quiet --editable ".[ray]"
+	$(PYTHON) benchmarks/bench_ray.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

@@ -544,3 +544,24 @@ def test_faults_of_the_server_are_no_wrong_answers(write_task: WriteTask, tmp_pa
     assert sum(row["attempts"] for row in found) == sum(server.counts.values())
     assert "0.750" in stdout
     assert os.fspath(tmp_path) in stdout
+
+
+# --- engines ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--engine", "spark"], "--engine to be one of local, ray, got 'spark'"),
+        (["--ray-address", "auto"], "only with --engine ray"),
+        (["--workers", "2"], "only with --engine ray"),
+        (["--engine", "local", "--workers", "2"], "only with --engine ray"),
+    ],
+)
+def test_options_of_another_engine_are_refused(
+    write_task: WriteTask, tmp_path: Path, options: list[str], message: str
+) -> None:
+    """Rather than left unused."""
+    result = run(write_task(), "--out", tmp_path / "run", *options)
+    assert (result.exit_code, message in result.stderr) == (2, True)
+    assert not (tmp_path / "run").exists()

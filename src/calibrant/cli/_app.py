@@ -168,6 +168,16 @@ def evaluate(  # noqa: PLR0913
             metavar="NAME", help="Runs to compare with; by default those of the same prompt and model."
         ),
     ] = None,
+    engine: Annotated[
+        str, typer.Option(help="Where rows are answered: local, or ray for workers on a Ray cluster.")
+    ] = "local",
+    ray_address: Annotated[
+        str | None,
+        typer.Option(help="A running Ray cluster; by default one is started on this machine."),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Workers of --engine ray, with a CPU each; 2 by default.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Evaluate a prompt on labelled rows: predictions, accuracy with intervals, calibration, cost."""
@@ -198,6 +208,9 @@ def evaluate(  # noqa: PLR0913
             history=history,
             account=account,
             profile=profile,
+            engine=engine,
+            ray_address=ray_address,
+            workers=workers,
             as_json=as_json,
         ),
     )

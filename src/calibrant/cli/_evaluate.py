@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -56,6 +57,7 @@ __all__ = [
 ]
 
 _CONCURRENCY: Final = 64
+_ENGINES: Final = ("local", "ray")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +92,12 @@ class EvaluateOptions:
         Where in it.
     as_json : bool
         Whether to print JSON.
+    engine : {"local", "ray"}
+        This process, or workers on a Ray cluster.
+    ray_address : str or None
+        Of the cluster.
+    workers : int or None
+        How many.
     """
 
     out: Path
@@ -108,13 +116,15 @@ class EvaluateOptions:
     account: str = "default"
     profile: str | None = None
     as_json: bool = False
+    engine: str = "local"
+    ray_address: str | None = None
+    workers: int | None = None
 
 
 def run_evaluate(task_file: Path, options: EvaluateOptions) -> None:
     """Evaluate, print the numbers, and exit with 1 (ended early), 3 (a gate) or 130 (interrupted)."""
     gates = dict(map(_gate, options.fail_under))
-    if options.cache is not None and options.no_cache:
-        raise ConfigurationError("Expected either --cache or --no-cache, got both.")
+    _check(options)
     task = Task.from_file(task_file, splits=())
     rows = Dataset(
         source=labelled_source(task, options.file, options.split),
@@ -125,11 +135,8 @@ def run_evaluate(task_file: Path, options: EvaluateOptions) -> None:
     classifier = _classifier(task, options, limits)
     try:
         record = _recorder(task, options, classifier)
-        with _cache(options) as cache, interruptible() as stop, EvaluationDisplay() as display:
-            evaluator = BatchEvaluator(classifier, concurrency=limits.concurrency, limits=limits, cache=cache)
-            result = evaluator.evaluate(
-                rows, out=options.out, about={"task": task.name}, on_progress=display, stop=stop
-            )
+        with interruptible() as stop, EvaluationDisplay() as display:
+            result = _evaluated(task, options, classifier, rows, on_progress=display, stop=stop)
         _write_down(task, options, classifier)
     except ProviderError:
         kept = options.out / "predictions.jsonl"
@@ -145,6 +152,80 @@ def run_evaluate(task_file: Path, options: EvaluateOptions) -> None:
         _say("The run is kept: run the same command again to add it to the history.")
         raise problem
     exit_as(result.metrics, gates, stop=stop)
+
+
+def _check(options: EvaluateOptions) -> None:
+    """Refuse options that contradict each other."""
+    if options.cache is not None and options.no_cache:
+        raise ConfigurationError("Expected either --cache or --no-cache, got both.")
+    if options.engine not in _ENGINES:
+        raise ConfigurationError(
+            f"Expected --engine to be one of {', '.join(_ENGINES)}, got {options.engine!r}."
+        )
+    if options.engine != "ray" and (options.ray_address is not None or options.workers is not None):
+        raise ConfigurationError("Expected --ray-address and --workers only with --engine ray: add it.")
+
+
+def _evaluated(
+    task: Task,
+    options: EvaluateOptions,
+    classifier: Classifier,
+    rows: Dataset,
+    *,
+    on_progress: EvaluationDisplay,
+    stop: Stop,
+) -> EvaluationResult:
+    """Evaluate here or on a cluster."""
+    limits = _limits(task, options)
+    about = {"task": task.name}
+    if options.engine == "ray":
+        from calibrant.distributed import Cluster, evaluate  # Ray Data is heavy
+
+        own = {} if options.workers is None else {"workers": options.workers}
+        return evaluate(
+            rows,
+            opening=_opening(task, options, classifier),
+            out=options.out,
+            cluster=Cluster(address=options.ray_address, **own),
+            limits=limits,
+            cache=options.cache,
+            about=about,
+            on_progress=on_progress,
+            stop=stop,
+        )
+    with _cache(options) as cache:
+        evaluator = BatchEvaluator(classifier, concurrency=limits.concurrency, limits=limits, cache=cache)
+        return evaluator.evaluate(rows, out=options.out, about=about, on_progress=on_progress, stop=stop)
+
+
+def _opening(task: Task, options: EvaluateOptions, classifier: Classifier) -> partial[Classifier]:
+    """Return what opens `classifier` on another machine, where the command's files are not."""
+    replaced = options.prompt is not None or options.run is not None
+    return partial(
+        _opened_again,
+        task,
+        model=options.model,
+        prompt=classifier.prompt if replaced else None,
+        user_template=classifier.user_template,
+        label_prior=classifier.prior_correction,
+    )
+
+
+def _opened_again(
+    task: Task,
+    *,
+    model: str | None,
+    prompt: str | None,
+    user_template: str | None,
+    label_prior: LabelPriorCorrection | None,
+    limits: Limits,
+) -> Classifier:
+    classifier = open_classifier(task, model=model, limits=limits)
+    if prompt is not None:
+        classifier = classifier.with_prompt(prompt, user_template=user_template)
+    if label_prior is not None:
+        classifier.prior_correction = label_prior
+    return classifier
 
 
 def _gate(text: str) -> tuple[str, float]:

@@ -14,7 +14,8 @@ from calibrant.evaluation._compare import (
     RunDifference,
     compare_predictions,
 )
-from calibrant.evaluation._data import Dataset
+from calibrant.evaluation._data import Dataset, checked, inspect
+from calibrant.evaluation._directory import RunDirectory
 from calibrant.evaluation._drift import Drift
 from calibrant.evaluation._evaluator import BatchEvaluator, EvaluationResult
 from calibrant.evaluation._history import (
@@ -34,7 +35,8 @@ from calibrant.evaluation._provider_batch import (
 )
 from calibrant.evaluation._provider_batch_report import BatchReport, Polling
 from calibrant.evaluation._provider_batch_state import BatchLimits, BatchPart
-from calibrant.evaluation._records import row_record
+from calibrant.evaluation._records import row_line, row_record
+from calibrant.evaluation._tally import Tally
 
 __all__ = [
     "GATES",
@@ -59,17 +61,22 @@ __all__ = [
     "Polling",
     "RunComparison",
     "RunDifference",
+    "RunDirectory",
     "RunScope",
     "SavedPredictions",
+    "Tally",
     "batch_status",
     "calibrate_predictions",
+    "checked",
     "collect_batch",
     "compare_predictions",
     "default_cache",
     "default_history",
+    "inspect",
     "load_predictions",
     "open_cache",
     "retry_batch",
+    "row_line",
     "row_record",
     "submit_batch",
     "unfinished",

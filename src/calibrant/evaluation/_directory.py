@@ -37,6 +37,11 @@ class RunDirectory:
         return self.path / "predictions.jsonl"
 
     @property
+    def shards(self) -> Path:
+        """One file for each block of rows, where several machines evaluate."""
+        return self.path / "shards"
+
+    @property
     def metrics(self) -> Path:
         """The numbers; see `EvaluationMetrics`."""
         return self.path / "metrics.json"
@@ -110,7 +115,8 @@ class RunDirectory:
 
     def _paid(self) -> bool:
         """Return whether there is a single row; a failed start may be started otherwise."""
-        return self.predictions.exists() and self.predictions.stat().st_size > 0
+        written = self.predictions.exists() and self.predictions.stat().st_size > 0
+        return written or any(self.shards.glob("*.jsonl"))
 
     def write_metrics(self, metrics: EvaluationMetrics, about: Mapping[str, Any]) -> None:
         """Write ``metrics.json``, whole or not at all."""

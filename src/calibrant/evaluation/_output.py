@@ -10,10 +10,10 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Final
 
 from calibrant.core import Example, Outcome, Prediction, StateError
-from calibrant.evaluation._records import row_record
+from calibrant.evaluation._records import row_line
 from calibrant.evaluation._tally import Tally
 
 __all__ = ["PredictionsFile"]
@@ -150,7 +150,7 @@ class PredictionsFile:
             if index < self.rows:
                 self._old.readline()
                 self._copied += 1
-        self._lines.append(_line(row_record(index, example, prediction)))
+        self._lines.append(row_line(index, example, prediction))
         self._tally.add(example, prediction)
         if len(self._lines) >= _BATCH:
             self.flush()
@@ -237,10 +237,3 @@ class PredictionsFile:
         return StateError(
             f"{self._path}: cannot be written ({reason}): make room, and run the same command again."
         )
-
-
-def _line(record: dict[str, Any]) -> bytes:
-    try:
-        return json.dumps(record, ensure_ascii=False).encode() + b"\n"
-    except UnicodeEncodeError:  # half of a surrogate pair, which only the escaped form can hold
-        return json.dumps(record).encode() + b"\n"

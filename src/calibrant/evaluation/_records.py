@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from calibrant.core import Example, Outcome, Prediction, step_to_record
 
-__all__ = ["row_record"]
+__all__ = ["row_line", "row_record"]
 
 
 def row_record(index: int, example: Example, prediction: Prediction) -> dict[str, Any]:
@@ -53,3 +54,12 @@ def row_record(index: int, example: Example, prediction: Prediction) -> dict[str
         record["steps"] = [step_to_record(step) for step in prediction.steps]
         record["accepted"] = prediction.accepted
     return record
+
+
+def row_line(index: int, example: Example, prediction: Prediction) -> bytes:
+    """Return the line of a row as it stands in the file; see `row_record`."""
+    record = row_record(index, example, prediction)
+    try:
+        return json.dumps(record, ensure_ascii=False).encode() + b"\n"
+    except UnicodeEncodeError:  # half of a surrogate pair, which only the escaped form can hold
+        return json.dumps(record).encode() + b"\n"

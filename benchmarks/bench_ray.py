@@ -1,0 +1,143 @@
+"""Two Ray workers against one, and what Ray Data adds to a row beside the engine of one machine.
+
+    python benchmarks/bench_ray.py [--rows 600] [--cpu-ms 10] [--plain-rows 3000]
+
+The loopback server is a process of its own. For the first figure every row costs `cpu-ms` of the worker's own CPU
+time before it is asked, as local rendering or tokenising would, so that the workers are the bound. The second figure
+is of rows without such work, and says what dealing them out, moving and writing them costs. Starting Ray and the
+workers is left out: the clock runs from the first block that came back to the last. Exit code 1 when two workers are
+less than 1.7 times as fast as one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+LABELS = ["cat", "dog"]
+LEAST_SPEED_UP = 1.7
+CONCURRENCY = 32
+
+
+@contextmanager
+def server() -> Iterator[str]:
+    """Yield the address of a server on the loopback interface."""
+    command = [sys.executable, "-m", "calibrant.testing.server", "--labels", *LABELS]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield str(json.loads(process.stdout.readline())["api_base"])
+        finally:
+            process.terminate()
+
+
+def opens(url: str, cpu_seconds: float) -> Callable[..., Any]:
+    """Return what opens a classifier whose rows cost so much CPU time of its own process."""
+
+    def opening(*, limits: Any) -> Any:
+        from calibrant import Classifier
+
+        class Busy(Classifier):
+            async def aclassify_each(self, texts: Any, on_row: Any, **options: Any) -> str:
+                def worked() -> Any:
+                    for text in texts:
+                        end = time.thread_time() + cpu_seconds
+                        while time.thread_time() < end:
+                            pass
+                        yield text
+
+                return await super().aclassify_each(worked(), on_row, **options)
+
+            def with_limits(self, _limits: Any) -> Any:
+                return self
+
+        options = {"api_base": url, "api_key": "none"}
+        kind = Busy if cpu_seconds else Classifier
+        return kind(model="openai/any", labels=LABELS, field="category", options=options, limits=limits)
+
+    return opening
+
+
+def dataset(folder: Path, rows: int) -> Any:
+    """Return so many rows."""
+    from calibrant.core import DataSource, LabelSet
+    from calibrant.evaluation import Dataset
+
+    path = folder / f"{rows}.jsonl"
+    lines = [
+        json.dumps({"input": f"row {row} is a {LABELS[row % 2]}", "answer": LABELS[row % 2]})
+        for row in range(rows)
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    return Dataset(source=DataSource(path=path), labels=LabelSet.of(LABELS))
+
+
+def rows_per_second(folder: Path, opening: Callable[..., Any], *, rows: int, workers: int) -> float:
+    """Return the speed of a run on Ray, from its first block to its last."""
+    from calibrant.distributed import Cluster, evaluate
+    from calibrant.inference import Limits
+
+    seen: list[tuple[float, int]] = []
+    evaluate(
+        dataset(folder, rows),
+        opening=opening,
+        out=Path(tempfile.mkdtemp(dir=folder)),
+        cluster=Cluster(workers=workers, block_rows=max(1, rows // 24)),
+        limits=Limits(concurrency=CONCURRENCY),
+        on_progress=lambda now: seen.append((now.seconds, now.session_rows)),
+    )
+    (begun, first), (ended, last) = seen[0], seen[-1]
+    return (last - first) / (ended - begun)
+
+
+def local_rows_per_second(folder: Path, opening: Callable[..., Any], *, rows: int) -> float:
+    """Return the speed of the engine of one machine."""
+    from calibrant.evaluation import BatchEvaluator
+    from calibrant.inference import Limits
+
+    classifier = opening(limits=Limits(concurrency=CONCURRENCY))
+    try:
+        result = BatchEvaluator(classifier, concurrency=CONCURRENCY).evaluate(
+            dataset(folder, rows), out=Path(tempfile.mkdtemp(dir=folder))
+        )
+    finally:
+        classifier.close()
+    return result.metrics.rows_per_second or 0.0
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=600)
+    parser.add_argument("--cpu-ms", type=float, default=10.0)
+    parser.add_argument("--plain-rows", type=int, default=3000)
+    arguments = parser.parse_args()
+    with server() as url, tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        busy = opens(url, arguments.cpu_ms / 1000)
+        one, two = (rows_per_second(folder, busy, rows=arguments.rows, workers=workers) for workers in (1, 2))
+        print(
+            f"{arguments.cpu_ms:g} ms of CPU a row: {one:,.0f} rows/s with one worker, {two:,.0f} with two: "
+            f"{two / one:.2f} x"
+        )
+        plain = opens(url, 0.0)
+        here = local_rows_per_second(folder, plain, rows=arguments.plain_rows)
+        ray = rows_per_second(folder, plain, rows=arguments.plain_rows, workers=1)
+        added = 1e6 * (1 / ray - 1 / here)
+        print(
+            f"no such work: {here:,.0f} rows/s here, {ray:,.0f} with one Ray worker: {added:+,.0f} microseconds a row"
+        )
+    return 0 if two / one >= LEAST_SPEED_UP else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

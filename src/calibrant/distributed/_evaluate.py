@@ -1,0 +1,265 @@
+"""Evaluates a classifier on labelled rows with several workers, and loses none."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from calibrant.core import ProviderError, StateError
+from calibrant.distributed._ray import answered_blocks, connected, require_ray
+from calibrant.distributed._settings import Cluster, share
+from calibrant.distributed._shards import Shards
+from calibrant.distributed._worker import Answered, Reader
+from calibrant.evaluation import (
+    Dataset,
+    EvaluationProgress,
+    EvaluationProgressListener,
+    EvaluationResult,
+    RunDirectory,
+    Tally,
+    checked,
+    inspect,
+)
+from calibrant.inference import Classifier, Limits, Stop
+from calibrant.metrics import wilson_interval
+
+__all__ = ["Opening", "evaluate"]
+
+_VERSION: Final = 1
+_CONCURRENCY: Final = 64
+
+
+class Opening(Protocol):
+    """Opens a classifier; pickled, and called once in each worker."""
+
+    def __call__(self, *, limits: Limits) -> Classifier:
+        """Return a classifier that keeps the limits."""
+        ...
+
+
+def evaluate(  # noqa: PLR0913 (keyword-only options)
+    dataset: Dataset,
+    *,
+    opening: Opening,
+    out: str | Path,
+    cluster: Cluster | None = None,
+    limits: Limits | None = None,
+    cache: str | None = None,
+    about: Mapping[str, Any] | None = None,
+    on_progress: EvaluationProgressListener | None = None,
+    stop: Stop | None = None,
+) -> EvaluationResult:
+    """Evaluate a classifier with several workers on Ray Data.
+
+    Rows are read on this machine as they are wanted, dealt out in blocks, answered by workers that each
+    have a client of their own, and written here: a file for each block as it comes back, and
+    ``predictions.jsonl`` with all of them in the order of the input, ``metrics.json`` and ``run.json`` as
+    `calibrant.evaluation.BatchEvaluator` writes them. At most a few blocks are in memory: a worker waits
+    until its last block is taken. The block of a worker that dies is answered by another one. After an
+    interruption, a kill included, the same call goes on where it was; rows that failed for the server's
+    reasons are asked again.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        The labelled rows.
+    opening : callable
+        Returns the classifier for the `limits` it is given, such as ``functools.partial(calibrant.load,
+        "bundle")`` or ``functools.partial(calibrant.assembly.open_classifier, task)``. It travels to the
+        workers with all it holds, keys in a task's options included.
+    out : path
+        Directory for the rows and numbers, on this machine.
+    cluster : Cluster, optional
+        Where the workers are, how many, and how many rows they get at a time.
+    limits : Limits, optional
+        Of all workers together, by default 64 calls in flight. Concurrency and rates are shared out evenly,
+        so that they are kept whatever the workers do; what one leaves over, no other takes.
+        ``run_seconds`` ends the run between blocks.
+    cache : str, optional
+        URL or file of finished predictions that every worker can open. Without one, what a worker that dies
+        was paid for is paid again.
+    about : mapping, optional
+        JSON values that belong to the run; see `calibrant.evaluation.BatchEvaluator.evaluate`.
+    on_progress : callable, optional
+        Called after each block.
+    stop : Stop, optional
+        Ends the run when the next block is answered; blocks under way are asked again by the next run.
+
+    Returns
+    -------
+    EvaluationResult
+        Without predictions: they are in the files.
+
+    Raises
+    ------
+    ConfigurationError
+        Ray is missing, the cluster cannot be used, or a limit cannot be kept by several workers.
+    DataError
+        There are no rows, or one is broken or has an unknown answer.
+    ProviderError
+        A fault that every call would meet, or nothing but failures; what was answered before is kept.
+    StateError
+        The directory holds another run, is in use or cannot be written, or the workers died again and again.
+    """
+    require_ray()
+    cluster, limits = cluster or Cluster(), limits or Limits(concurrency=_CONCURRENCY)
+    own_share = share(limits, cluster.workers)
+    classifier = opening(limits=own_share)
+    try:
+        labels, described = classifier.labels, classifier.describe()
+    finally:
+        classifier.close()
+    inspection = inspect(dataset, labels)
+    about = about or {}
+    fingerprint = {
+        "schema_version": _VERSION,
+        "kind": "evaluation",
+        "calibrant": metadata.version("calibrant"),
+        "engine": {"name": "ray", "block_rows": cluster.block_rows},
+        **about,
+        **described,
+        "data": inspection.to_record(),
+    }
+    with RunDirectory.opened(Path(out), fingerprint) as directory:
+        run = _Run(
+            directory,
+            Reader(dataset=dataset, labels=labels, block_rows=cluster.block_rows),
+            expected=inspection.rows,
+            about={**about, "model": described["model"]},
+            on_progress=on_progress,
+        )
+        reader = run.recovered()
+        if run.remaining:
+            with (
+                run.kept_whatever_happens(),
+                connected(cluster),
+                closing(
+                    answered_blocks(reader, opening, cluster=cluster, limits=own_share, cache=cache)
+                ) as blocks,
+            ):
+                run.take(blocks, stop or Stop(), limits.run_seconds)
+        return run.finish()
+
+
+class _Run:
+    """One evaluation.
+
+    Parameters
+    ----------
+    directory : RunDirectory
+        Where its files go.
+    reader : Reader
+        All its rows.
+    expected : int
+        Their number.
+    about : mapping
+        What is said of the run in ``metrics.json``.
+    on_progress : callable or None
+        Called after each block.
+
+    Attributes
+    ----------
+    remaining : int
+        Rows without a final prediction, once `recovered` has looked.
+    """
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        reader: Reader,
+        *,
+        expected: int,
+        about: Mapping[str, Any],
+        on_progress: EvaluationProgressListener | None,
+    ) -> None:
+        self._directory = directory
+        self._reader = reader
+        self._shards = Shards(directory.shards, reader.block_rows)
+        self._tally = Tally(reader.labels)
+        self._expected = expected
+        self._about = about
+        self._on_progress = on_progress
+        self.remaining = expected
+        self._answered = 0
+        self._stopped = ""
+        self._started = time.perf_counter()
+
+    def recovered(self) -> Reader:
+        """Find out which rows are finished; returns what reads the others."""
+        reader = self._reader
+        found = self._shards.recover(checked(reader.dataset, reader.labels), self._tally)
+        self.remaining = self._expected - found.rows
+        if self.remaining:
+            for path in (self._directory.metrics, self._directory.predictions):
+                path.unlink(missing_ok=True)  # of fewer rows than there will be, or of rows that failed
+        return replace(reader, done=frozenset(found.done), kept=found.kept)
+
+    @contextmanager
+    def kept_whatever_happens(self) -> Iterator[None]:
+        """Let the directory say how far the run came when something is raised."""
+        try:
+            yield
+        except BaseException as error:
+            self._stopped = str(error) or "interrupted"
+            with suppress(Exception):  # the error under way matters more
+                self.finish()
+            raise
+
+    def take(self, blocks: Iterable[Answered], stop: Stop, seconds: float | None) -> None:
+        """Write blocks as they come, until all are there or something says stop."""
+        self._started = time.perf_counter()
+        for found in blocks:
+            self._shards.add(found.block, found.lines)
+            for line in found.lines.splitlines():
+                self._tally.add_record(json.loads(line))
+                self._answered += 1
+            self._report()
+            if found.provider:
+                raise ProviderError(found.error, provider=found.provider)
+            if found.error:
+                raise StateError(found.error)
+            if seconds is not None and time.perf_counter() - self._started >= seconds:
+                stop.request(f"The deadline of {seconds:g} seconds has passed")
+            if stop.reason and self._answered < self.remaining:
+                self._stopped = stop.reason
+                return
+
+    def _report(self) -> None:
+        if self._on_progress is None:
+            return
+        tally = self._tally
+        self._on_progress(
+            EvaluationProgress(
+                rows=tally.rows,
+                rows_expected=self._expected,
+                session_rows=self._answered,
+                remaining=self.remaining - self._answered,
+                seconds=time.perf_counter() - self._started,
+                accuracy_answered=wilson_interval(tally.correct, tally.answered) if tally.answered else None,
+                errors=dict(tally.errors),
+                cost=tally.cost if tally.priced else None,
+            )
+        )
+
+    def finish(self) -> EvaluationResult:
+        """Put the rows in order, once all are there, and return the numbers."""
+        tally = Tally(self._reader.labels)  # anew: rows that failed and were not asked again count as well
+        for line in self._shards.lines():
+            tally.add_record(json.loads(line))
+        metrics = tally.metrics(
+            expected=self._expected,
+            stopped=self._stopped,
+            seconds=time.perf_counter() - self._started if self._answered else 0.0,
+            session_rows=self._answered,
+        )
+        if metrics.complete and (self._answered or not self._directory.predictions.exists()):
+            self._shards.join(self._directory.predictions)
+        if self._answered or not self._directory.metrics.exists():
+            self._directory.write_metrics(metrics, self._about)
+        return EvaluationResult(predictions=(), metrics=metrics, directory=self._directory.path)

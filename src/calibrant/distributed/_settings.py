@@ -1,0 +1,73 @@
+"""Who works, and what each of them may take."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Final
+
+from calibrant.core import ConfigurationError
+from calibrant.inference import Limits
+
+__all__ = ["Cluster", "share"]
+
+_BUDGETS: Final = ("max_requests", "max_tokens", "max_cost")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Where the workers are, and how rows are dealt out to them.
+
+    Attributes
+    ----------
+    address : str or None
+        Of a running Ray cluster, such as ``auto`` or ``ray://head:10001``. None takes what this process is
+        connected to, or what ``RAY_ADDRESS`` names, or else starts Ray on this machine for the run.
+    workers : int, default 2
+        Processes that ask, each with a client of its own and one CPU of the cluster; at least 1.
+    block_rows : int, default 1024
+        Rows dealt out at a time, at least 1. A worker that dies has at most so many asked again.
+
+    Raises
+    ------
+    ConfigurationError
+        A number is below 1.
+    """
+
+    address: str | None = None
+    workers: int = 2
+    block_rows: int = 1024
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "block_rows"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigurationError(f"Expected {name} to be an integer of at least 1, got {value!r}.")
+
+
+def share(limits: Limits, workers: int) -> Limits:
+    """Return what one of so many workers may take, so that all together keep the limits.
+
+    Raises
+    ------
+    ConfigurationError
+        There is a budget, which a worker that is started anew could not keep, or fewer calls in flight
+        than workers.
+    """
+    for name in _BUDGETS:
+        if getattr(limits, name) is not None:
+            raise ConfigurationError(
+                f"Expected no {name} for several workers, as one that is started anew forgets what it has paid: leave "
+                "it out and set it at the provider, or evaluate on one machine."
+            )
+    if limits.concurrency < workers:
+        raise ConfigurationError(
+            f"Expected at least one call in flight for each of {workers} workers, got a concurrency of "
+            f"{limits.concurrency}: raise it, or take fewer workers."
+        )
+    rates = {
+        name: None if (rate := getattr(limits, name)) is None else rate / workers
+        for name in ("requests_per_minute", "tokens_per_minute")
+    }
+    # Rounded down: all together never have more in flight than was said. The run's deadline is the driver's.
+    return replace(limits, concurrency=math.floor(limits.concurrency / workers), run_seconds=None, **rates)

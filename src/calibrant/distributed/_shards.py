@@ -1,0 +1,168 @@
+"""One file for each block of rows, whole or not there; together they are a run."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from calibrant.core import Example, Outcome, StateError, write_atomically
+from calibrant.distributed._worker import blocks_of
+from calibrant.evaluation import Tally
+
+__all__ = ["Found", "Shards"]
+
+_DIGITS: Final = 9  # their names sort like their numbers
+
+
+@dataclass(kw_only=True)
+class Found:
+    """What earlier sessions left.
+
+    Attributes
+    ----------
+    rows : int
+        Rows that are finished; those that failed for the server's reasons are not.
+    done : set of int
+        Blocks of which every row is finished.
+    kept : dict of int to frozenset of int
+        Of the other blocks that are begun, the places of the rows that are finished.
+    """
+
+    rows: int = 0
+    done: set[int] = field(default_factory=set)
+    kept: dict[int, frozenset[int]] = field(default_factory=dict)
+
+
+class Shards:
+    """The rows of a run on disk, by block.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the files are.
+    block_rows : int
+        Rows of a block.
+    """
+
+    def __init__(self, folder: Path, block_rows: int) -> None:
+        self._folder = folder
+        self._block_rows = block_rows
+
+    def recover(self, examples: Iterable[Example], tally: Tally) -> Found:
+        """Count the rows that are finished, and find out which are not.
+
+        Raises
+        ------
+        StateError
+            A file is damaged, or belongs to another input.
+        """
+        found = Found()
+        present = {path.name for path in self._folder.glob("*.jsonl")}
+        for number, block in blocks_of(examples, self._block_rows):
+            path = self._path(number)
+            if path.name not in present:
+                continue
+            present.remove(path.name)
+            finished = set()
+            for index, line in self._lines(path).items():
+                if _is_finished(path, line, block, index):
+                    tally.add_record(json.loads(line))
+                    finished.add(index)
+            found.rows += len(finished)
+            if len(finished) == len(block):
+                found.done.add(number)
+            else:
+                found.kept[number] = frozenset(finished)
+        if present:
+            raise StateError(
+                f"{self._folder / min(present)}: holds rows beyond the end of the input: choose a new directory, or "
+                "evaluate as many rows as before."
+            )
+        return found
+
+    def add(self, number: int, lines: bytes) -> None:
+        """Put the rows of a block on disk, in the places of earlier ones with the same index.
+
+        Raises
+        ------
+        StateError
+            The file cannot be written.
+        """
+        path = self._path(number)
+        rows = self._lines(path) if path.exists() else {}
+        rows |= {int(json.loads(line)["index"]): line for line in lines.splitlines(keepends=True)}
+        try:
+            self._folder.mkdir(exist_ok=True)
+            write_atomically(path, b"".join(rows[index] for index in sorted(rows)).decode())
+        except OSError as error:
+            raise _unwritable(path, error) from error
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield all rows in the order of the input."""
+        for path in sorted(self._folder.glob("*.jsonl")):
+            yield from self._lines(path).values()
+
+    def join(self, path: Path) -> None:
+        """Write all rows to one file, which is whole or not there.
+
+        Raises
+        ------
+        StateError
+            It cannot be written.
+        """
+        new = path.with_name(f".{path.name}.new")
+        try:
+            with new.open("wb") as file:
+                file.writelines(self.lines())
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(path)
+        except OSError as error:
+            raise _unwritable(path, error) from error
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number:0{_DIGITS}d}.jsonl"
+
+    def _lines(self, path: Path) -> dict[int, bytes]:
+        try:
+            lines = path.read_bytes().splitlines(keepends=True)
+            rows = {int(json.loads(line)["index"]): line for line in lines}
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            raise _damaged(path, error) from error
+        if len(rows) != len(lines) or list(rows) != sorted(rows):
+            raise _damaged(path, ValueError("a row twice, or out of order"))
+        return rows
+
+
+def _is_finished(path: Path, line: bytes, block: list[tuple[int, Example]], index: int) -> bool:
+    """Return whether a row need not be asked again."""
+    place = index - block[0][0]
+    try:
+        record = json.loads(line)
+        example = block[place][1] if 0 <= place < len(block) else None
+        same = example is not None and (record["input"], record["answer"]) == (example.input, example.answer)
+        failed = Outcome(record["outcome"]) is Outcome.ERROR
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damaged(path, error) from error
+    if not same:
+        raise StateError(
+            f"{path}: row {index + 1} was evaluated on another text or answer than the input has now: choose a new "
+            "directory, or restore the data."
+        )
+    return not failed
+
+
+def _unwritable(path: Path, error: OSError) -> StateError:
+    reason = error.strerror or error
+    return StateError(f"{path}: cannot be written ({reason}): make room, and run the same command again.")
+
+
+def _damaged(path: Path, error: Exception) -> StateError:
+    return StateError(
+        f"{path}: expected the rows of a block, got something else ({error}): delete the file, and its rows are "
+        "asked again."
+    )
