@@ -582,6 +582,8 @@ def test_calls_of_others_teach_nothing(servers: Any, attach: Attach) -> None:
     ask_many(router, 1)
     litellm.completion(model="openai/m", api_base=server.api_base, api_key="x", messages=message("cat"))
     told(strategy, 1)
+    assert counts(strategy) == {"one": 1}
+    assert asked(server) == 2
 
 
 # --- who may be asked is litellm's business -------------------------------------------------------
@@ -740,6 +742,7 @@ def test_two_routers_have_a_strategy_each(servers: Any, attach: Attach) -> None:
     ask_many(second, 2)
     told(one, 3)
     told(two, 2)
+    assert (counts(one), counts(two)) == ({"one": 3}, {"two": 2})
 
 
 def test_a_strategy_can_move_to_another_router(servers: Any, attach: Attach) -> None:

@@ -13,42 +13,19 @@ from typing import Any
 import pytest
 
 import calibrant
-from calibrant.assembly import export, read_bundle
+from calibrant.assembly import read_bundle
 from calibrant.assembly._bundle_files import MANIFEST, json_text
-from calibrant.core import StateError, Task
-from calibrant.evaluation import BatchEvaluator, Dataset
-from calibrant.inference import Classifier
-from calibrant.testing import FaultServer
+from calibrant.core import StateError
+from packed import packed
 
 ROWS = [{"input": f"{n} a {'cat' if n % 3 else 'dog'}", "answer": "cat"} for n in range(30)]
-TASK = """\
-name = "animals"
-labels = ["cat", "dog"]
-field = "category"
-prompt = "Which animal?"
-[data]
-test = "test.jsonl"
-[model]
-name = "openai/animal"
-api_base = "{base}"
-"""
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a bundle."""
     folder = tmp_path_factory.mktemp("whole")
-    with FaultServer(["cat", "dog"]) as server:
-        (folder / "task.toml").write_text(TASK.format(base=server.api_base))
-        (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-        task = Task.from_file(folder / "task.toml", splits=())
-        classifier = Classifier.from_task(task)
-        BatchEvaluator(classifier).evaluate(
-            Dataset(source=task.sources["test"], labels=task.labels), out=folder / "run"
-        )
-        classifier.close()
-    export(folder / "run", folder / "bundle", task=task)
-    return folder / "bundle"
+    return packed(folder, ROWS).path
 
 
 @pytest.fixture

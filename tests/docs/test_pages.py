@@ -90,11 +90,32 @@ def test_the_blocks_of_a_page_run_in_order_and_print_what_it_shows(
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_commands_and_their_options_exist(page: Path) -> None:
     """Every command is one the program, the Makefile or pip knows, options and required arguments included."""
-    for block in blocks(page):
-        if block.language != "sh":
-            continue
-        for words in block.commands:
-            check_command(words)
+    commands = [words for block in blocks(page) if block.language == "sh" for words in block.commands]
+    assert {tuple(words): problem for words in commands if (problem := problem_of(words))} == {}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["calibrant", "evaluat"],
+        ["calibrant", "evaluate", "task.toml", "--outt", "x"],
+        ["make", "tests"],
+        ["rm"],
+    ],
+    ids=" ".join,
+)
+def test_a_command_that_does_not_exist_is_a_problem(words: list[str]) -> None:
+    """Or the test above would find none."""
+    assert problem_of(words)
+
+
+def problem_of(words: list[str]) -> str:
+    """Return what is wrong with a command; nothing if nothing is."""
+    try:
+        check_command(words)
+    except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  (whatever the parser raises)
+        return str(error) or repr(error)
+    return ""
 
 
 def check_command(words: list[str]) -> None:

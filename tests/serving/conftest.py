@@ -15,25 +15,12 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 
-from calibrant import Classifier, Task
-from calibrant.assembly import Bundle, export, read_bundle
-from calibrant.evaluation import BatchEvaluator, Dataset
+from calibrant.assembly import Bundle
 from calibrant.serving._server import _settings
-from calibrant.testing import FaultServer
+from packed import packed
 
 SECONDS = 30
 ROWS = [{"input": f"{n} a {'cat' if n % 3 else 'dog'}", "answer": "cat"} for n in range(40)]
-TASK = """\
-name = "animals"
-labels = ["cat", "dog"]
-field = "category"
-prompt = "Which animal?"
-[data]
-test = "test.jsonl"
-[model]
-name = "openai/animal"
-api_base = "{base}"
-"""
 
 
 class Reply(NamedTuple):
@@ -78,17 +65,7 @@ Serve = Callable[[FastAPI], Running]
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """Return a bundle whose run asked a loopback server that is gone."""
     folder = tmp_path_factory.mktemp("served")
-    with FaultServer(["cat", "dog"]) as server:
-        (folder / "task.toml").write_text(TASK.format(base=server.api_base))
-        (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-        task = Task.from_file(folder / "task.toml", splits=())
-        classifier = Classifier.from_task(task)
-        BatchEvaluator(classifier).evaluate(
-            Dataset(source=task.sources["test"], labels=task.labels), out=folder / "run"
-        )
-        classifier.close()
-    export(folder / "run", folder / "bundle", task=task)
-    return read_bundle(folder / "bundle")
+    return packed(folder, ROWS)
 
 
 @contextlib.contextmanager
