@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from calibrant.core import ConfigurationError, StateError
 from calibrant.routing._checks import check_providers
 from calibrant.routing._protocol import Observation, RoutingRequest, Standing
@@ -23,11 +25,18 @@ class NamedRouter(ABC):
     ----------
     providers : sequence of str
         As in `Router`.
+    rng : Generator or int, optional
+        Not used here; every strategy takes it.
     """
 
     strategy: str
 
-    def __init__(self, providers: Sequence[str]) -> None:
+    def __init__(
+        self,
+        providers: Sequence[str],
+        *,
+        rng: np.random.Generator | int | None = None,  # noqa: ARG002 (subclasses use it)
+    ) -> None:
         self._providers = check_providers(providers)
         self._numbers = {name: number for number, name in enumerate(self._providers)}
 
@@ -73,10 +82,12 @@ class CountingRouter(NamedRouter):
     ----------
     providers : sequence of str
         As in `Router`.
+    rng : Generator or int, optional
+        Not used here; every strategy takes it.
     """
 
-    def __init__(self, providers: Sequence[str]) -> None:
-        super().__init__(providers)
+    def __init__(self, providers: Sequence[str], *, rng: np.random.Generator | int | None = None) -> None:
+        super().__init__(providers, rng=rng)
         self._counts = [0] * len(self._providers)
 
     def record(self, observation: Observation) -> None:

@@ -30,15 +30,7 @@ class RoundRobin(CountingRouter):
     """
 
     strategy = "round-robin"
-
-    def __init__(
-        self,
-        providers: Sequence[str],
-        *,
-        rng: np.random.Generator | int | None = None,  # noqa: ARG002
-    ) -> None:
-        super().__init__(providers)
-        self._next = 0
+    _next = 0  # whose turn it is
 
     def order(self, request: RoutingRequest | None = None) -> list[str]:  # noqa: ARG002
         """Return all providers, from the next one on."""

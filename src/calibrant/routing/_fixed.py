@@ -31,14 +31,6 @@ class FixedRouter(CountingRouter):
 
     strategy = "none"
 
-    def __init__(
-        self,
-        providers: Sequence[str],
-        *,
-        rng: np.random.Generator | int | None = None,  # noqa: ARG002
-    ) -> None:
-        super().__init__(providers)
-
     def order(self, request: RoutingRequest | None = None) -> list[str]:  # noqa: ARG002
         """Return all providers as they were declared."""
         return list(self._providers)
@@ -71,9 +63,9 @@ class TaskRouter(CountingRouter):
         providers: Sequence[str],
         *,
         tasks: Mapping[str, str],
-        rng: np.random.Generator | int | None = None,  # noqa: ARG002
+        rng: np.random.Generator | int | None = None,
     ) -> None:
-        super().__init__(providers)
+        super().__init__(providers, rng=rng)
         table = check_table("tasks", tasks)
         check_known("tasks", table.values(), self._providers)
         self._orders = {
