@@ -89,6 +89,14 @@ def create_classifier_app(
     async def classify(request: Request) -> JSONResponse:
         return await service.classify(request)
 
+    _add_probes(app, service, keyed)
+    _describe_key(app, keyed=bool(keyed))
+    return app
+
+
+def _add_probes(app: FastAPI, service: _Service, keyed: list[dict[str, list[str]]]) -> None:
+    """Answer those who watch the service; the numbers want the key, too."""
+
     @app.get("/healthz", summary="Whether the process lives")
     async def healthz() -> dict[str, str]:
         return {"status": "ok"}
@@ -104,16 +112,13 @@ def create_classifier_app(
         response_class=Response,
         responses={
             200: {"content": {"text/plain": {}}},
-            **({401: _described(None, 401)[401]} if settings.api_keys else {}),
+            **({401: _described(None, 401)[401]} if keyed else {}),
         },
         openapi_extra={"security": keyed},
     )
     async def metrics(request: Request) -> Response:
         service.check_key(request)
         return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
-
-    _describe_key(app, keyed=bool(keyed))
-    return app
 
 
 class _Service:

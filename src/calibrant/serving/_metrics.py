@@ -55,6 +55,18 @@ class ServiceMetrics:
             registry=own,
         )
         self.in_flight = Gauge("calibrant_rows_in_flight", "Texts being classified.", registry=own)
+        self._count_rows(own)
+        Gauge("calibrant_drift_rows", "Confidences in the window.", registry=own).set_function(
+            lambda: len(self._window)
+        )
+        Gauge(
+            "calibrant_confidence_drift",
+            "Kolmogorov-Smirnov distance of the window from the bundle's history.",
+            registry=own,
+        ).set_function(self.drift)
+
+    def _count_rows(self, own: CollectorRegistry) -> None:
+        """Begin to count texts, by what became of them."""
         self.rows = Counter("calibrant_rows", "Texts classified, by outcome.", ["outcome"], registry=own)
         self.labels = Counter("calibrant_labels", "Texts by predicted label.", ["label"], registry=own)
         self.decisions = Counter(
@@ -78,14 +90,6 @@ class ServiceMetrics:
             ["model", "verdict"],
             registry=own,
         )
-        Gauge("calibrant_drift_rows", "Confidences in the window.", registry=own).set_function(
-            lambda: len(self._window)
-        )
-        Gauge(
-            "calibrant_confidence_drift",
-            "Kolmogorov-Smirnov distance of the window from the bundle's history.",
-            registry=own,
-        ).set_function(self.drift)
 
     def count(self, prediction: Prediction, decision: Decision) -> None:
         """Take note of one classified text."""
