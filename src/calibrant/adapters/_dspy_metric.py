@@ -132,11 +132,16 @@ class ConfidenceMetric:
             prediction = self._prediction(pred)
             graded = dspy.Prediction(
                 score=score_of(
-                    prediction, answer, strategy=self.scoring_strategy, failure_score=self.failure_score
+                    prediction,
+                    answer,
+                    labels=self.labels,
+                    strategy=self.scoring_strategy,
+                    failure_score=self.failure_score,
                 ),
                 feedback=feedback_on(
                     prediction,
                     answer,
+                    labels=self.labels,
                     context=context,
                     high=self.high_confidence_threshold,
                     low=self.low_confidence_threshold,

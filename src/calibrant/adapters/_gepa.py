@@ -418,12 +418,19 @@ class ConfidenceAdapter:
         )
 
     def _score(self, prediction: Prediction, answer: str) -> float:
-        return score_of(prediction, answer, strategy=self.scoring_strategy, failure_score=self.failure_score)
+        return score_of(
+            prediction,
+            answer,
+            labels=self.labels,
+            strategy=self.scoring_strategy,
+            failure_score=self.failure_score,
+        )
 
     def _feedback(self, row: ConfidenceDataInst, prediction: Prediction) -> str:
         return feedback_on(
             prediction,
             row["answer"],
+            labels=self.labels,
             context=row.get("additional_context"),
             high=self.high_confidence_threshold,
             low=self.low_confidence_threshold,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import fsum
 
-from calibrant.core import Outcome, Prediction
+from calibrant.core import LabelSet, Outcome, Prediction
 from calibrant.feedback import build_feedback
 from calibrant.scoring import ScoringStrategy
 
@@ -12,9 +13,9 @@ __all__ = ["feedback_on", "score_of"]
 
 
 def score_of(
-    prediction: Prediction, answer: str, *, strategy: ScoringStrategy, failure_score: float
+    prediction: Prediction, answer: str, *, labels: LabelSet, strategy: ScoringStrategy, failure_score: float
 ) -> float:
-    """Return the strategy's score of `prediction`, in [0, 1]; `failure_score` where there is no legal label.
+    """Return the mean score of the aspects of `prediction`, in [0, 1]; `failure_score` where there is no legal label.
 
     Parameters
     ----------
@@ -22,25 +23,32 @@ def score_of(
         The answer.
     answer : str
         The true label, spelled as in the label set.
+    labels : LabelSet
+        Says which aspects an answer has; plain labels have one.
     strategy : ScoringStrategy
-        Scores what has a label, by correctness alone where the confidence is unknown.
+        Scores each aspect, by correctness alone where the confidence is unknown.
     failure_score : float
         In [0, 1].
     """
     if prediction.outcome is not Outcome.OK:
         return failure_score
-    return strategy.score(
-        prediction.label == answer,
-        prediction.log_confidence,
-        distribution=prediction.distribution,
-        answer=answer,
-    )
+    aspects = labels.aspects(prediction, answer)
+    return fsum(
+        strategy.score(
+            aspect.is_correct,
+            aspect.log_confidence,
+            distribution=aspect.distribution,
+            answer=aspect.expected,
+        )
+        for aspect in aspects
+    ) / len(aspects)
 
 
 def feedback_on(
     prediction: Prediction,
     answer: str,
     *,
+    labels: LabelSet,  # noqa: ARG001
     context: Mapping[str, object] | str | None,
     high: float,
     low: float,

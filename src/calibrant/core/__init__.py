@@ -1,5 +1,6 @@
 """Data and Protocols shared by every other package; imports none of them."""
 
+from calibrant.core.aspects import Aspect
 from calibrant.core.cascade_settings import LOOPER_KEYS, CascadeModelSettings, CascadeSettings, HybridWeights
 from calibrant.core.completion import (
     Client,
@@ -11,6 +12,7 @@ from calibrant.core.completion import (
     NextTokens,
     Token,
 )
+from calibrant.core.composite import CompositeLabels, Field, FieldLabels, MultiLabels
 from calibrant.core.distribution import LabelDistribution, LogprobSpace
 from calibrant.core.errors import (
     CalibrantError,
@@ -34,7 +36,7 @@ from calibrant.core.files import (
 )
 from calibrant.core.interval import Interval
 from calibrant.core.labels import LabelSet, normalise_label
-from calibrant.core.prediction import Outcome, Prediction, Step, Usage, Verdict
+from calibrant.core.prediction import Outcome, Part, Prediction, Step, Usage, Verdict
 from calibrant.core.records import Journal, prediction_from_record, prediction_to_record, step_to_record
 from calibrant.core.router_state import RouterState
 from calibrant.core.routing_settings import (
@@ -64,6 +66,7 @@ from calibrant.core.task import ROUTED, Split, Task, check_answer
 __all__ = [
     "LOOPER_KEYS",
     "ROUTED",
+    "Aspect",
     "BanditSettings",
     "CalibrantError",
     "CalibrationSettings",
@@ -75,6 +78,7 @@ __all__ = [
     "Columns",
     "Completion",
     "CompletionRequest",
+    "CompositeLabels",
     "ConfigurationError",
     "ContextLengthError",
     "Continuation",
@@ -82,6 +86,8 @@ __all__ = [
     "DataError",
     "DataSource",
     "Example",
+    "Field",
+    "FieldLabels",
     "HybridWeights",
     "Interval",
     "Journal",
@@ -92,9 +98,11 @@ __all__ = [
     "LogprobsUnavailableError",
     "Message",
     "ModelSettings",
+    "MultiLabels",
     "NextTokens",
     "NotFittedError",
     "Outcome",
+    "Part",
     "Prediction",
     "ProviderError",
     "ProviderTimeoutError",

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import overload
 
+from calibrant.core.aspects import Aspect
 from calibrant.core.errors import ConfigurationError
+from calibrant.core.prediction import Prediction
 
 __all__ = ["LabelSet", "normalise_label"]
 
@@ -52,6 +54,26 @@ class LabelSet(Sequence[str]):
     def canonical(self, text: str) -> str | None:
         """Return the label that equals `text` up to case and surrounding space, or None."""
         return self._canonical.get(normalise_label(text))
+
+    def aspects(self, prediction: Prediction, answer: str) -> tuple[Aspect, ...]:
+        """Return the questions that an answer settles, each with the confidence in it: here one, the label.
+
+        Parameters
+        ----------
+        prediction : Prediction
+            An answer with a label.
+        answer : str
+            The true label, spelled as in the label set.
+        """
+        return (
+            Aspect(
+                name="label",
+                predicted=prediction.label or "",
+                expected=answer,
+                confidence=prediction.confidence,
+                distribution=prediction.distribution,
+            ),
+        )
 
     def __len__(self) -> int:
         return len(self.labels)

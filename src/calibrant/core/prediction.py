@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from calibrant.core.completion import Token
     from calibrant.core.distribution import LabelDistribution
 
-__all__ = ["Outcome", "Prediction", "Step", "Usage", "Verdict"]
+__all__ = ["Outcome", "Part", "Prediction", "Step", "Usage", "Verdict"]
 
 
 class Outcome(StrEnum):
@@ -116,6 +116,28 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Part:
+    """One label of an answer that holds several.
+
+    Attributes
+    ----------
+    name : str
+        The field, or, where any number of labels may be answered, the label that is in the answer or not.
+    label : str
+        The field's label; ``yes`` or ``no`` in the other case.
+    confidence : float or None
+        In [0, 1]; None where the answer carried no usable log-probabilities.
+    distribution : LabelDistribution or None
+        Over the values of this part; None where the answer carried no usable log-probabilities.
+    """
+
+    name: str
+    label: str
+    confidence: float | None = None
+    distribution: LabelDistribution | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Prediction:
     """The answer of a classifier to one text.
 
@@ -147,6 +169,8 @@ class Prediction:
         The models a cascade asked, in order; empty for a single model.
     accepted : bool or None
         Whether the confidence of a cascade's answer reached its threshold; None for a single model.
+    parts : tuple of Part
+        The labels of an answer that holds several; empty where it is one label.
     """
 
     label: str | None
@@ -162,6 +186,7 @@ class Prediction:
     tokens: tuple[Token, ...] | None = None
     steps: tuple[Step, ...] = ()
     accepted: bool | None = None
+    parts: tuple[Part, ...] = ()
 
     def with_effort(self, *, attempts: int | None = None, latency_seconds: float | None = None) -> Prediction:
         """Return a copy that took so many calls, or so many seconds.

@@ -1,0 +1,193 @@
+"""Answers that hold several labels: one for each field, or any number of one set."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from calibrant.core.aspects import Aspect
+from calibrant.core.errors import ConfigurationError
+from calibrant.core.labels import LabelSet
+from calibrant.core.prediction import Part, Prediction
+
+__all__ = ["CompositeLabels", "Field", "FieldLabels", "MultiLabels"]
+
+YES: Final = "yes"
+NO: Final = "no"
+_INCLUDED: Final = LabelSet([NO, YES])
+
+
+class CompositeLabels(LabelSet, ABC):
+    """The legal answers of a task whose answer settles several questions at once.
+
+    A whole answer is spelled as one JSON text, which `canonical` brings into its only form, so that it compares,
+    is stored and is counted like a label. As a sequence it holds one name for every decision that an answer can make.
+    """
+
+    @abstractmethod
+    def values(self, answer: str) -> dict[str, str]:
+        """Return the value of every part of a canonical answer, by the part's name, in order."""
+
+    @abstractmethod
+    def answer_of(self, values: Mapping[str, str]) -> str:
+        """Return the canonical answer whose parts have these values: the inverse of `values`."""
+
+    @abstractmethod
+    def labels_of(self, part: str) -> LabelSet:
+        """Return the values that a part may have."""
+
+    @abstractmethod
+    def decisions(self, answer: str) -> frozenset[str]:
+        """Return which of the names of this sequence hold for a canonical answer."""
+
+    def aspects(self, prediction: Prediction, answer: str) -> tuple[Aspect, ...]:
+        """Return the aspects of all parts that matter; those of a part are what its own labels make of it."""
+        predicted, expected = self.values(prediction.label or ""), self.values(answer)
+        known = {part.name: part for part in prediction.parts}
+        found: list[Aspect] = []
+        for name in self._that_matter(predicted, expected):
+            part = known.get(name) or Part(name=name, label=predicted[name])
+            alone = Prediction(label=part.label, confidence=part.confidence, distribution=part.distribution)
+            own = self.labels_of(name).aspects(alone, expected[name])
+            found += [
+                replace(aspect, name=name if len(own) == 1 else f"{name}: {aspect.name}") for aspect in own
+            ]
+        return tuple(found)
+
+    def _that_matter(self, predicted: Mapping[str, str], expected: Mapping[str, str]) -> Sequence[str]:
+        """Return the names of the parts that are graded."""
+        return tuple(dict.fromkeys((*expected, *predicted)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    """One label of an answer that has several.
+
+    Attributes
+    ----------
+    name : str
+        Short and unique; the key of its value in a whole answer.
+    labels : LabelSet
+        Its legal labels; a plain sequence is converted. They may be ordinal or hierarchical.
+    path : str or None
+        JSON path of the label in the model's answer; `name` by default.
+    """
+
+    name: str
+    labels: LabelSet
+    path: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "labels", LabelSet.of(self.labels))
+        if isinstance(self.labels, CompositeLabels):
+            raise ConfigurationError(
+                f"Expected one label in the field {self.name!r}, got composite answers: make fields of its parts."
+            )
+        if self.path is None:
+            object.__setattr__(self, "path", self.name)
+
+
+class FieldLabels(CompositeLabels):
+    """One label for each of several fields.
+
+    Whole answers are JSON objects, ``{"category": "Bills", "urgency": "low"}``, in the order of the fields; as a
+    sequence it holds ``category=Bills`` and so on.
+
+    Parameters
+    ----------
+    fields : sequence of Field
+        At least two, with distinct names and paths.
+    """
+
+    fields: tuple[Field, ...]
+
+    def __init__(self, fields: Sequence[Field]) -> None:
+        names = [field.name for field in fields]
+        paths = [field.path for field in fields]
+        if len(fields) < 2 or len(set(names)) < len(names) or len(set(paths)) < len(paths):
+            given = ", ".join(f"{name} at {path}" for name, path in zip(names, paths, strict=True))
+            raise ConfigurationError(
+                f"Expected at least two fields with distinct names and paths, got {given or 'none'}."
+            )
+        super().__init__([f"{field.name}={label}" for field in fields for label in field.labels])
+        object.__setattr__(self, "fields", tuple(fields))
+
+    def canonical(self, text: str) -> str | None:
+        """Return the answer that holds these labels, in its only form; None where it lacks one or they are illegal."""
+        found = _json(text)
+        if not isinstance(found, dict) or set(found) != {field.name for field in self.fields}:
+            return None
+        values = {}
+        for field in self.fields:
+            value = found[field.name]
+            label = field.labels.canonical(value) if isinstance(value, str) else None
+            if label is None:
+                return None
+            values[field.name] = label
+        return self.answer_of(values)
+
+    def values(self, answer: str) -> dict[str, str]:
+        """Return the label of every field."""
+        return dict(json.loads(answer))
+
+    def answer_of(self, values: Mapping[str, str]) -> str:
+        """Return the whole answer with these labels."""
+        return json.dumps({field.name: values[field.name] for field in self.fields}, ensure_ascii=False)
+
+    def labels_of(self, part: str) -> LabelSet:
+        """Return the labels of a field."""
+        return next(field.labels for field in self.fields if field.name == part)
+
+    def decisions(self, answer: str) -> frozenset[str]:
+        """Return ``field=label`` for every field."""
+        return frozenset(f"{name}={label}" for name, label in self.values(answer).items())
+
+
+class MultiLabels(CompositeLabels):
+    """Any number of labels, none included.
+
+    Whole answers are JSON arrays, ``["Bills", "Food"]``, in the order of the label set. Every label is a part whose
+    value is ``yes`` or ``no``.
+    """
+
+    def canonical(self, text: str) -> str | None:
+        """Return the set of labels in its only form; None where one is illegal."""
+        found = _json(text)
+        if not isinstance(found, list) or not all(isinstance(label, str) for label in found):
+            return None
+        labels = [super(MultiLabels, self).canonical(label) for label in found]
+        if None in labels:
+            return None
+        return self.answer_of(dict.fromkeys(filter(None, labels), YES))
+
+    def values(self, answer: str) -> dict[str, str]:
+        """Return ``yes`` or ``no`` for every label."""
+        held = set(json.loads(answer))
+        return {label: YES if label in held else NO for label in self}
+
+    def answer_of(self, values: Mapping[str, str]) -> str:
+        """Return the set of all labels whose value is ``yes``."""
+        return json.dumps([label for label in self if values.get(label) == YES], ensure_ascii=False)
+
+    def labels_of(self, part: str) -> LabelSet:  # noqa: ARG002
+        """Return ``no`` and ``yes``."""
+        return _INCLUDED
+
+    def decisions(self, answer: str) -> frozenset[str]:
+        """Return the labels of the set."""
+        return frozenset(json.loads(answer))
+
+    def _that_matter(self, predicted: Mapping[str, str], expected: Mapping[str, str]) -> Sequence[str]:
+        # As in the Jaccard index: that hundreds of labels are rightly left out would drown everything else.
+        named = tuple(label for label in self if YES in (predicted[label], expected[label]))
+        return named or tuple(self)
+
+
+def _json(text: str) -> Any:  # noqa: ANN401
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
