@@ -14,7 +14,7 @@ from calibrant.cascade import CascadePlan
 from calibrant.core import CalibrantError, LabelSet, Outcome, Prediction, StateError
 from calibrant.logprobs import enum_schema
 
-__all__ = ["Bundle", "BundleHistory", "Decision", "Figure", "read_bundle"]
+__all__ = ["Bundle", "BundleHistory", "Decision", "Figure", "read_bundle", "rule_of"]
 
 _SETTINGS: Final = frozenset({"tasks", "prompt_for_all", "description"})
 _THRESHOLDS: Final = frozenset({"suggested", "no_suggestion", "certified", "certification"})
@@ -170,11 +170,7 @@ class Bundle:
 
         Where a certificate was asked for, it alone counts: with none, nothing is accepted.
         """
-        if self.thresholds["certification"] is not None:
-            certified = self.thresholds["certified"]
-            return "certified", None if certified is None else certified["threshold"]
-        suggested = self.thresholds["suggested"]
-        return (None, None) if suggested is None else ("suggested", suggested["high"])
+        return rule_of(self.thresholds)
 
     def calibrated(self, prediction: Prediction) -> float | None:
         """Return the calibrated confidence of a prediction, in [0, 1]; None where there is none."""
@@ -211,6 +207,15 @@ class Bundle:
             threshold=least,
             rule=rule,
         )
+
+
+def rule_of(thresholds: Mapping[str, Any]) -> tuple[Rule | None, float | None]:
+    """Return what decides by these thresholds, as `Bundle.rule`."""
+    if thresholds["certification"] is not None:
+        certified = thresholds["certified"]
+        return "certified", None if certified is None else certified["threshold"]
+    suggested = thresholds["suggested"]
+    return (None, None) if suggested is None else ("suggested", suggested["high"])
 
 
 def read_bundle(path: str | Path) -> Bundle:
@@ -270,7 +275,7 @@ class _Reader:
             user_template=template,
             tasks=tasks,
             plan=self._plan(len(tasks)),
-            prompt_for_all=bool(settings["prompt_for_all"]),
+            prompt_for_all=self._flag(settings, "prompt_for_all"),
             description=None if description is None else dict(description),
             fingerprint=fingerprint,
             prior_correction=self._prior(fingerprint),
@@ -351,6 +356,11 @@ class _Reader:
             raise self._wrong("thresholds.json", f"expected thresholds in [0, 1], got {values}")
         return found
 
+    def _flag(self, settings: Mapping[str, Any], key: str) -> bool:
+        if not isinstance(settings[key], bool):
+            raise self._wrong("settings.json", f"expected {key} as true or false, got {settings[key]!r:.80}")
+        return bool(settings[key])
+
     def _text(self, name: str) -> str:
         return self._folder.texts[name]
 
@@ -384,4 +394,7 @@ def _history(record: Mapping[str, Any]) -> BundleHistory:
     if not all(0.0 <= value <= 1.0 for value in confidence):
         raise ValueError("expected confidences in [0, 1] in history.json")
     labels = {str(label): int(count) for label, count in dict(record["labels"]).items()}
-    return BundleHistory(rows=int(record["rows"]), labels=labels, confidence=confidence)
+    rows = int(record["rows"])
+    if min(rows, *labels.values(), 0) < 0 or sum(labels.values()) > rows:
+        raise ValueError("expected counts of labels from 0, no more than rows in all, in history.json")
+    return BundleHistory(rows=rows, labels=labels, confidence=confidence)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -14,10 +15,23 @@ _LABELS: Final = 20  # named on the card
 _EXEMPLAR: Final = "exemplar"
 _USE: Final = """```python
 import calibrant
+from calibrant.assembly import read_bundle
 
 classifier = calibrant.load("path/to/this/folder")
-print(classifier.classify("a text"))
+prediction = classifier.classify("a text")
+print(prediction.label, prediction.confidence)
+print(read_bundle("path/to/this/folder").decide(prediction).accepted)  # False: to review
 ```"""
+_LABEL_SHARE: Final = "the label's share of the probability that the model gives to all labels together"
+_CONFIDENCE: Final = {
+    "masked": "the probability of the label, as the model reports it after all that is no label was ruled out",
+    "raw": _LABEL_SHARE,
+    "exact": f"{_LABEL_SHARE}, with every label scored",
+    "sampled": "how many of several answers agree, smoothed; not a probability of the model",
+    "mixed": "of another kind from model to model; every prediction says of which",
+}
+_ESCAPED: Final = r"\\\1"
+_MARKUP: Final = re.compile(r"([\\`<\[])")
 
 
 def card(  # noqa: PLR0913  (keyword-only options)
@@ -30,6 +44,8 @@ def card(  # noqa: PLR0913  (keyword-only options)
     figures: Sequence[Figure],
     thresholds: Mapping[str, Any],
     fingerprint: Mapping[str, Any],
+    measured_on: str,
+    answered_by: Mapping[str, int],
     corrected: bool,
     calibrator: bool,
 ) -> str:
@@ -53,21 +69,24 @@ def card(  # noqa: PLR0913  (keyword-only options)
         As ``thresholds.json`` has them.
     fingerprint : mapping
         The fingerprint's record.
+    measured_on : str
+        Which rows the figures are about, in words.
+    answered_by : mapping of str to int
+        Rows by the model that its server says answered; empty where nobody counted.
     corrected, calibrator : bool
         Whether a label prior is divided out, and whether there is a calibrator.
     """
     more = len(labels) - _LABELS
-    named = ", ".join(f"`{label}`" for label in labels[:_LABELS]) + (
-        f" and {more:,} more" if more > 0 else ""
+    named = ", ".join(map(_code, labels[:_LABELS])) + (f" and {more:,} more" if more > 0 else "")
+    treatment = _treatment(
+        prompt, str(fingerprint["space"]), answered_by, corrected=corrected, calibrator=calibrator
     )
     parts = [
-        f"# {name}",
+        f"# {_MARKUP.sub(_ESCAPED, ' '.join(name.split()))}",
         f"A text classifier that answers with one of {len(labels)} labels: {named}.",
-        "\n".join(
-            [f"- Asked: {_asked(settings)}", *_treatment(prompt, corrected=corrected, calibrator=calibrator)]
-        ),
+        "\n".join([f"- Asked: {_asked(settings)}", *treatment]),
         "## Figures",
-        *_figures(figures),
+        *_figures(figures, measured_on),
         "## Thresholds",
         "\n\n".join(_thresholds(thresholds)),
         "## What to know",
@@ -79,38 +98,53 @@ def card(  # noqa: PLR0913  (keyword-only options)
     return "\n\n".join(parts) + "\n"
 
 
+def _code(text: str) -> str:
+    """Return text of somebody else as code, which nothing in it can end."""
+    shown = " ".join(text.split())
+    fence = "`" * (1 + max(map(len, re.findall("`+", shown)), default=0))
+    return f"{fence} {shown} {fence}" if "`" in shown else f"`{shown}`"
+
+
 def _fingerprint(record: Mapping[str, Any]) -> str:
     return (
-        f"Fingerprint: model `{record['model']}`, space `{record['space']}`, prompt SHA-256 "
+        f"Fingerprint: model {_code(record['model'])}, space `{record['space']}`, prompt SHA-256 "
         f"`{record['prompt_sha256']}`."
     )
 
 
 def _asked(settings: RunSettings) -> str:
     if settings.plan is not None:
-        names = ", ".join(f"`{task['model']['name']}`" for task in settings.tasks)
+        names = ", ".join(_code(task["model"]["name"]) for task in settings.tasks)
         return f"{names}, as a plan of a cascade says (`plan.json`)"
     task = settings.tasks[0]
     parts = []
     if task["cascade"] is not None:
-        parts.append("in turn " + ", ".join(f"`{model['name']}`" for model in task["cascade"]["models"]))
+        parts.append("in turn " + ", ".join(_code(model["name"]) for model in task["cascade"]["models"]))
     if task["routing"] is not None:
-        parts.append("one of " + ", ".join(f"`{own['name']}`" for own in task["routing"]["providers"]))
-    return ", with `routed` as ".join(parts) or f"`{task['model']['name']}`"
+        parts.append("one of " + ", ".join(_code(own["name"]) for own in task["routing"]["providers"]))
+    return ", with `routed` as ".join(parts) or _code(task["model"]["name"])
 
 
-def _treatment(prompt: str, *, corrected: bool, calibrator: bool) -> Iterator[str]:
+def _treatment(
+    prompt: str, space: str, answered_by: Mapping[str, int], *, corrected: bool, calibrator: bool
+) -> Iterator[str]:
+    if answered_by:
+        counted = ", ".join(f"{_code(model)} ({rows:,} rows)" for model, rows in answered_by.items())
+        yield f"- Answered by: {counted}, as the server said"
     yield f"- Prompt: {len(prompt):,} characters (`prompt.txt`)"
+    if space in _CONFIDENCE:
+        yield f"- Confidence: {_CONFIDENCE[space]}. How often it is right, the figures say"
     if corrected:
         yield "- The label prior is divided out of every distribution (`label_prior.json`)"
     if calibrator:
         yield "- Confidence can be calibrated (`calibrator.json`); predictions hold it as given"
 
 
-def _figures(figures: Sequence[Figure]) -> Iterator[str]:
+def _figures(figures: Sequence[Figure], measured_on: str) -> Iterator[str]:
     if not figures:
         yield "Nothing was measured."
         return
+    yield f"Measured on {measured_on}."
     rows = ["| figure | value | rows |", "| --- | --- | --- |"]
     rows += [f"| {figure.name} | {figure_text(figure)} | {figure.rows:,} |" for figure in figures]
     yield "\n".join(rows)
@@ -141,6 +175,12 @@ def _thresholds(thresholds: Mapping[str, Any]) -> Iterator[str]:
             f"Suggested: high {suggested['high']:.4g}, low {suggested['low']:.4g} (from {suggested['n']:,} rows; no "
             "guarantee)."
         )
+        if asked is None:
+            yield (
+                "Accepted are answers from the high one on. It was found on some of these rows, so expect fewer right "
+                "ones elsewhere; `calibrant calibrate --target-accuracy` certifies one."
+            )
+        yield from (f"Note: {warning}" for warning in suggested["warnings"])
     elif asked is None:
         why = thresholds["no_suggestion"] or "the run was not calibrated (`calibrant calibrate`)."
         yield f"None: {why}"

@@ -13,7 +13,7 @@ import numpy as np
 
 from calibrant.assembly._bundle import Bundle, read_bundle
 from calibrant.assembly._bundle_card import card
-from calibrant.assembly._bundle_figures import figures_of, thresholds_of
+from calibrant.assembly._bundle_figures import accepted_of, figures_of, thresholds_of
 from calibrant.assembly._bundle_files import json_text, refuse_taken, write_folder
 from calibrant.assembly._task_record import (
     RunSettings,
@@ -128,7 +128,9 @@ def export(
         _check_text(files)
     except CalibrantError:
         raise
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except OSError as error:
+        raise StateError(f"{place}: cannot be read ({error}): allow it to be read.") from error
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise StateError(
             f"{place}: damaged: its files are not what a run leaves ({error!r}): run the same command again."
         ) from error
@@ -271,9 +273,11 @@ def _check(run: _Run) -> None:
 
 def _files(run: _Run, calibration: Path) -> dict[str, str]:
     """Return the content of every file of the bundle by its name."""
-    figures = figures_of(run.metrics, run.search, run.calibration)
     thresholds = thresholds_of(run.calibration)
+    figures = figures_of(run.metrics, run.search, run.calibration)
     first = task_from_record(run.settings.tasks[0], place=run.path / "task.json").task
+    if first.cascade is None and run.settings.plan is None:  # else its models have a say, too
+        figures += tuple(accepted_of(run.predictions, thresholds))
     files = {
         "prompt.txt": run.prompt,
         "labels.json": json_text(list(first.labels.labels)),
@@ -297,10 +301,22 @@ def _files(run: _Run, calibration: Path) -> dict[str, str]:
         figures=figures,
         thresholds=thresholds,
         fingerprint=run.fingerprint.to_record(),
+        measured_on=_measured_on(run),
+        answered_by={} if run.metrics is None else run.metrics["models"],
         corrected="label_prior.json" in files,
         calibrator="calibrator.json" in files,
     )
     return files
+
+
+def _measured_on(run: _Run) -> str:
+    """Return which rows the figures are about."""
+    if run.search is not None:
+        return "the task's test rows, which the search for the prompt never saw"
+    data = (_record(run.path / "run.json") or {}).get("data")
+    if not isinstance(data, Mapping):
+        return f"the {len(run.predictions):,} rows of the run"
+    return f"the {len(run.predictions):,} rows of the run (SHA-256 of texts and answers `{data['sha256']}`)"
 
 
 def _settings_files(run: _Run) -> dict[str, str]:

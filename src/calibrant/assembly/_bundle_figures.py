@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from calibrant.assembly._bundle import Figure
+import numpy as np
 
-__all__ = ["figures_of", "thresholds_of"]
+from calibrant.assembly._bundle import Figure, rule_of
+from calibrant.calibration import UNKNOWN, SavedPredictions
+from calibrant.metrics import wilson_interval
+
+__all__ = ["accepted_of", "figures_of", "thresholds_of"]
 
 _Record = Mapping[str, Any]
 
@@ -46,6 +50,36 @@ def thresholds_of(calibration: _Record | None) -> dict[str, Any]:
         "certified": found.get("certified"),
         "certification": found.get("certification"),
     }
+
+
+def accepted_of(predictions: SavedPredictions, thresholds: _Record) -> Iterator[Figure]:
+    """Yield which share of the rows would have been accepted, and how many of these were right.
+
+    Nothing without thresholds.
+    """
+    rule, least = rule_of(thresholds)
+    if rule is None:
+        return
+    # Rows that are no answers have no confidence; NaN is below every threshold.
+    taken = predictions.confidence >= (np.inf if least is None else least)
+    known = taken & (predictions.correct != UNKNOWN)
+    yield _share("accepted answers, share of the rows", int(taken.sum()), len(predictions))
+    if known.any():
+        yield _share(
+            "accepted answers, accuracy", int((predictions.correct[known] == 1).sum()), int(known.sum())
+        )
+
+
+def _share(name: str, count: int, rows: int) -> Figure:
+    found = wilson_interval(count, rows)
+    return Figure(
+        name=name,
+        estimate=count / rows,
+        lower=found.lower,
+        upper=found.upper,
+        level=found.level,
+        rows=rows,
+    )
 
 
 def _evaluated(metrics: _Record) -> Iterator[Figure]:

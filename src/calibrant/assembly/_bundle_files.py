@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import shutil
 import stat
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -39,6 +41,7 @@ _OPTIONAL: Final = frozenset(
 )
 _MANIFEST_BYTES: Final = 1 << 20
 _FILE_BYTES: Final = 64 << 20
+_DEPTH: Final = 64  # of nested JSON: schemas and options need about ten, and deeper values end recursive readers
 _AGAIN: Final = "copy the bundle again, or export the run again"
 
 
@@ -75,16 +78,50 @@ def parse_json(text: str, place: Path) -> Any:  # noqa: ANN401 (any JSON value)
     Raises
     ------
     StateError
-        It is none, or holds a number that JSON does not have.
+        It is none, holds a number that JSON or a float does not have or a key twice, or is nested too deeply.
     """
     try:
-        return json.loads(text, parse_constant=_no_number)
+        found = json.loads(
+            text, parse_constant=_no_number, parse_float=_finite, object_pairs_hook=_without_doubles
+        )
+        _check_depth(found)
     except (ValueError, RecursionError) as error:
         raise StateError(f"{place}: expected JSON, got something else ({error}): {_AGAIN}.") from error
+    return found
 
 
 def _no_number(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number of JSON")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError(f"{digits:.40} is beyond every float")
+    return value
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object; of a key that is there twice, readers take the one or the other."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise ValueError(f"the key {twice!r:.80} is there twice")
+    return found
+
+
+def _check_depth(value: Any) -> None:  # noqa: ANN401 (any JSON value)
+    level = [value]
+    for _ in range(_DEPTH):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return
+    raise ValueError(f"it is nested more than {_DEPTH} levels deep")
 
 
 def _manifest(texts: Mapping[str, str], fingerprint: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,24 +171,29 @@ def write_folder(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp"))
+        folder = temporary / "bundle"
+        folder.mkdir()  # for whom the umask says, as a temporary folder is for its owner alone
         for name, text in {**texts, MANIFEST: json_text(_manifest(texts, fingerprint))}.items():
-            _write(temporary / name, text)
-        check(temporary)
-        temporary.chmod(0o755)
+            _write(folder / name, text)
+        check(folder)
         if path.exists():
             path.rmdir()  # refuses one that has been filled meanwhile
-        temporary.rename(path)
-    except OSError as error:
+        folder.rename(path)
+    except (OSError, ValueError) as error:
         raise StateError(f"{path}: cannot be written ({error}): choose another folder.") from error
     finally:
         if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)  # in place by now, unless something failed
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def refuse_taken(path: Path) -> None:
-    """Raise ConfigurationError where a bundle would take something's place."""
-    taken = path.is_symlink() or (path.exists() and not path.is_dir())
-    if taken or (path.is_dir() and any(path.iterdir())):
+    """Raise ConfigurationError where a bundle would take something's place, or cannot have one."""
+    try:
+        taken = path.is_symlink() or (path.exists() and not path.is_dir())
+        taken = taken or (path.is_dir() and any(path.iterdir()))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{path}: cannot be looked up ({error}): choose another place.") from error
+    if taken:
         raise ConfigurationError(
             f"{path}: expected a folder that is not there yet, or is empty, got one that is taken: choose another "
             "name, or remove it."
@@ -175,15 +217,19 @@ def read_folder(path: str | Path) -> Folder:
         file, or no UTF-8.
     """
     path = Path(path)
-    if not path.is_dir():
+    if not os.path.isdir(path):  # noqa: PTH112 (a path that cannot be looked up is none, too)
         raise StateError(f"{path}: expected a bundle's folder, got none: make one with `calibrant export`.")
     manifest = _read_manifest(path)
     listed = _listed(manifest, path / MANIFEST)
     _check_names(path, set(listed))
+    texts = {name: _checked(path / name, *expected) for name, expected in listed.items()}
+    for name, text in texts.items():
+        if name.endswith(".json"):  # also those that others read: calibrators nested a thousand deep end them
+            parse_json(text, path / name)
     return Folder(
         calibrant=str(manifest["calibrant"]),
         fingerprint=manifest["fingerprint"],
-        texts={name: _checked(path / name, *expected) for name, expected in listed.items()},
+        texts=texts,
         digest=str(manifest["sha256"]),
     )
 

@@ -116,7 +116,7 @@ def read_record(path: str | Path, *, kind: str, version: int, make: str) -> dict
         record = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise StateError(f"{path}: cannot be read ({error.strerror or error}): {make} first.") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise damaged_record(path, error, make=make) from error
     if not isinstance(record, dict) or record.get("kind") != kind:
         found = record.get("kind") if isinstance(record, dict) else type(record).__name__

@@ -33,7 +33,8 @@ _ADDRESS: Final = ("api_base", "base_url")
 # Words of an option's name that say it holds a credential; "max_tokens" holds none of them.
 _SECRET_WORDS: Final = frozenset(
     {"apikey", "auth", "authorization", "cookie", "cookies", "credential", "credentials", "header", "headers"}
-    | {"key", "keys", "passwd", "password", "secret", "secrets", "token"}
+    | {"jwt", "key", "keys", "oauth", "passphrase", "passwd", "password", "pwd", "secret", "secrets"}
+    | {"sig", "signature", "token"}
 )
 _WORD: Final = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+")
 
