@@ -14,7 +14,7 @@ import pytest
 
 import calibrant
 from calibrant.assembly import read_bundle
-from calibrant.assembly._bundle_files import MANIFEST, json_text
+from calibrant.assembly._bundle_files import MANIFEST, json_text, parse_json
 from calibrant.core import StateError
 from packed import packed
 
@@ -311,3 +311,105 @@ def test_what_is_no_bundle_is_refused(tmp_path: Path, kind: str) -> None:
     if kind == "file":
         place.write_text("x")
     assert "`calibrant export`" in refused(place)
+
+
+DEEP = "[" * 200 + "]" * 200
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("[" * 100_000, "expected JSON"),
+        (DEEP, "nested more than 64 levels deep"),
+        ('{"a": ' * 64 + "1" + "}" * 64, "nested more than 64 levels deep"),
+        ('{"a": 1, "a": 2}', "the key 'a' is there twice"),
+        ('{"a": [{"b": 1, "c": 2, "b": 1}]}', "the key 'b' is there twice"),
+        ('{"a": 1e400}', "1e400 is beyond every float"),
+        ('{"a": -1e999}', "-1e999 is beyond every float"),
+        ('{"a": Infinity}', "Infinity is no number of JSON"),
+        ('{"a": NaN}', "NaN is no number of JSON"),
+    ],
+)
+def test_json_that_readers_would_take_differently_is_refused(bundle: Path, content: str, why: str) -> None:
+    """In every file, also those that calibrators and corrections read themselves, and in the manifest."""
+    for name in (*FILES, "calibrator.json", "label_prior.json", "plan.json", "learned.json"):
+        path = bundle / name
+        before = path.read_text() if path.exists() else None
+        path.write_text(content)
+        listed = {"sha256": "", "bytes": 0}
+        manifest = (bundle / MANIFEST).read_text()
+        edited(bundle, MANIFEST, lambda value, name=name: value["files"].update({name: listed}))
+        resealed(bundle)
+        found = refused(bundle)
+        assert f"{name}: expected JSON" in found
+        assert why in found
+        (bundle / MANIFEST).write_text(manifest)
+        path.unlink() if before is None else path.write_text(before)
+    read_bundle(bundle)
+    (bundle / MANIFEST).write_text(content)
+    assert why in refused(bundle)
+
+
+def test_json_as_deep_as_bundles_may_be_is_read() -> None:
+    """One level less than what is refused."""
+    text = '{"a": ' * 63 + "1.5" + "}" * 63
+    assert parse_json(text, Path("x")) == json.loads(text)
+
+
+def test_a_key_of_the_manifest_that_is_there_twice_is_refused(bundle: Path) -> None:
+    """Its own hash is that of one of the two."""
+    text = (bundle / MANIFEST).read_text()
+    (bundle / MANIFEST).write_text(text.replace('"version": 1,', '"version": 9,\n  "version": 1,', 1))
+    assert "the key 'version' is there twice" in refused(bundle)
+
+
+@pytest.mark.parametrize("value", ["no", 0, None, []])
+def test_a_flag_is_true_or_false(bundle: Path, value: object) -> None:
+    """Text that says no would count as yes."""
+    edited(bundle, "settings.json", lambda settings: settings.update(prompt_for_all=value))
+    resealed(bundle)
+    assert "expected prompt_for_all as true or false" in refused(bundle)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda history: history.update(rows=-1),
+        lambda history: history["labels"].update(cat=-1),
+        lambda history: history["labels"].update(cat=31),
+    ],
+)
+def test_counts_that_cannot_be_are_refused(bundle: Path, change: Callable[[Any], object]) -> None:
+    """Fewer rows than none, or more labels than rows."""
+    edited(bundle, "history.json", change)
+    resealed(bundle)
+    assert "expected counts of labels from 0" in refused(bundle)
+
+
+@pytest.mark.parametrize("where", ["x" * 5000, "a\x00b", "/".join(["folder"] * 2000)])
+def test_a_path_that_cannot_be_looked_up_is_no_bundle(where: str) -> None:
+    """Too long, or with a character that paths do not have."""
+    assert "`calibrant export`" in refused(Path(where))
+
+
+def test_a_bundle_cut_off_anywhere_is_refused(bundle: Path) -> None:
+    """After any number of bytes of any file, as far as a sample can show."""
+    for path in sorted(bundle.iterdir()):
+        content = path.read_bytes()
+        for length in range(0, len(content) - 1, max(1, len(content) // 40)):
+            path.write_bytes(content[:length])
+            assert path.name in refused(bundle)
+        path.write_bytes(content)
+
+
+def test_files_of_another_bundle_are_refused(bundle: Path, tmp_path: Path) -> None:
+    """Swapped between two bundles, each whole in itself, and between two files of one."""
+    (tmp_path / "other").mkdir()
+    other = packed(tmp_path / "other", ROWS[:20]).path
+    for name in ("figures.json", "history.json", "card.md"):
+        content = (bundle / name).read_bytes()
+        shutil.copy(other / name, bundle / name)
+        assert name in refused(bundle)
+        (bundle / name).write_bytes(content)
+    shutil.copy(bundle / "labels.json", bundle / "schema.json")
+    assert "schema.json" in refused(bundle)

@@ -107,7 +107,9 @@ def diff_bundles(before: str | Path, after: str | Path) -> BundleDiff:
     """
     with ExitStack() as opened:
         first, second = (_read(Path(path), opened) for path in (before, after))
-        settings = tuple(_changes(_settings(first), _settings(second)))
+        # A search does not say how it was asked, which is no difference.
+        both = first.description is not None and second.description is not None
+        settings = tuple(_changes(_settings(first, asked=both), _settings(second, asked=both)))
     ours, theirs = first.labels.labels, second.labels.labels
     kept = [label for label in ours if label in set(theirs)]
     return BundleDiff(
@@ -138,8 +140,8 @@ def _unified(before: str, after: str, name: str) -> str:
     )
 
 
-def _settings(bundle: Bundle) -> _Leaves:
-    """Return what says who is asked and how; labels and prompt aside."""
+def _settings(bundle: Bundle, *, asked: bool) -> _Leaves:
+    """Return what says who is asked and how; labels and prompt aside. `asked`: as the run described itself, too."""
     tasks = []
     for number, own in enumerate(bundle.tasks):
         record = task_to_record(own.task)
@@ -152,14 +154,13 @@ def _settings(bundle: Bundle) -> _Leaves:
         tasks.append({key: value for key, value in record.items() if key not in gone})
     several = {f"model {number}": task for number, task in enumerate(tasks, 1)}
     plan = {} if bundle.plan is None else {key: bundle.plan.to_record()[key] for key in _PLAN}
-    described = bundle.description or {}
-    asked = {key: described.get(key) for key in ("method", "top_logprobs")}
+    described = (bundle.description or {}) if asked else {}
     return dict(
         _leaves(
             {
                 **(tasks[0] if len(tasks) == 1 else several),
                 "plan": plan,
-                "asked": asked,
+                "asked": {key: described.get(key) for key in ("method", "top_logprobs")},
                 "calibrant": bundle.calibrant,
             }
         )

@@ -94,7 +94,8 @@ def export(
     Parameters
     ----------
     run : str or Path
-        Directory of `calibrant optimize` (whose best prompt counts), `calibrant evaluate` or `calibrant cascade run`.
+        Directory of `calibrant optimize` (whose best prompt counts), `calibrant evaluate`, `calibrant batch` or
+        `calibrant cascade run`.
     out : str or Path
         The bundle's folder; must not be there yet, or be empty. It is written whole, or not at all.
     task : Task or path, optional
@@ -148,10 +149,10 @@ def _read_run(path: Path, task: Task | str | Path | None, model: str | None, cal
     predictions = load_predictions(path)
     if predictions.fingerprint is None:
         raise StateError(
-            f"{path}: expected a run that says which prompt and model its predictions are from (run.json or "
-            "result.json, and log-probabilities in some rows), got none: run it again with this version."
+            f"{path}: expected a run that says which prompt and model its predictions are from (run.json, "
+            "result.json or batch.json, and log-probabilities in some rows), got none: run it again with this version."
         )
-    description = None if search is not None else _description(path / "run.json")
+    description = None if search is not None else _description(path)
     settings = _settings(path, task, model, description)
     prompt, template = _prompt(settings, search, description)
     found = _Run(
@@ -185,11 +186,15 @@ def _record(path: Path) -> dict[str, Any] | None:
 
 def _description(path: Path) -> dict[str, Any]:
     """Return what `Classifier.describe` said, without the address, which may be another elsewhere."""
-    found = _record(path) or {}
+    source = path / "run.json"
+    found = _record(source)
+    if found is None:  # a job at a provider's batch interface
+        source = path / "batch.json"
+        found = (_record(source) or {}).get("described") or {}
     missing = [name for name in _DESCRIBED if name not in found]
     if missing:
         raise StateError(
-            f"{path}: expected {missing[0]!r}, got none: run the evaluation again with this version."
+            f"{source}: expected {missing[0]!r}, got none: run the evaluation again with this version."
         )
     return {name: found[name] for name in _DESCRIBED}
 
@@ -274,7 +279,7 @@ def _check(run: _Run) -> None:
 def _files(run: _Run, calibration: Path) -> dict[str, str]:
     """Return the content of every file of the bundle by its name."""
     thresholds = thresholds_of(run.calibration)
-    figures = figures_of(run.metrics, run.search, run.calibration)
+    figures = figures_of(run.metrics, run.search, run.calibration, run.predictions)
     first = task_from_record(run.settings.tasks[0], place=run.path / "task.json").task
     if first.cascade is None and run.settings.plan is None:  # else its models have a say, too
         figures += tuple(accepted_of(run.predictions, thresholds))

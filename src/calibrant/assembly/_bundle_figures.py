@@ -31,12 +31,21 @@ _HELD_OUT: Final = (
 
 
 def figures_of(
-    metrics: _Record | None, search: _Record | None, calibration: _Record | None
+    metrics: _Record | None,
+    search: _Record | None,
+    calibration: _Record | None,
+    predictions: SavedPredictions,
 ) -> tuple[Figure, ...]:
-    """Return the figures in ``metrics.json``, ``result.json`` and ``calibration.json``, as far as there are any."""
+    """Return the figures in ``metrics.json``, ``result.json`` and ``calibration.json``, as far as there are any.
+
+    Of a run with neither of the first two, such as a batch, accuracies are counted from its predictions.
+    """
+    if search is not None:
+        found = _searched(search)
+    else:
+        found = _counted(predictions) if metrics is None else _evaluated(metrics)
     return (
-        *(() if metrics is None or search is not None else _evaluated(metrics)),
-        *(() if search is None else _searched(search)),
+        *found,
         *(() if calibration is None else _calibrated(calibration)),
     )
 
@@ -55,13 +64,12 @@ def thresholds_of(calibration: _Record | None) -> dict[str, Any]:
 def accepted_of(predictions: SavedPredictions, thresholds: _Record) -> Iterator[Figure]:
     """Yield which share of the rows would have been accepted, and how many of these were right.
 
-    Nothing without thresholds.
+    Nothing without a threshold.
     """
-    rule, least = rule_of(thresholds)
-    if rule is None:
+    _, least = rule_of(thresholds)
+    if least is None:
         return
-    # Rows that are no answers have no confidence; NaN is below every threshold.
-    taken = predictions.confidence >= (np.inf if least is None else least)
+    taken = predictions.confidence >= least  # rows that are no answers have NaN, which is below every threshold
     known = taken & (predictions.correct != UNKNOWN)
     yield _share("accepted answers, share of the rows", int(taken.sum()), len(predictions))
     if known.any():
@@ -89,6 +97,14 @@ def _evaluated(metrics: _Record) -> Iterator[Figure]:
     for key, name, rows in _NUMBERS:
         if metrics[key] is not None:
             yield Figure(name=name, estimate=float(metrics[key]), rows=int(metrics[rows]))
+
+
+def _counted(predictions: SavedPredictions) -> Iterator[Figure]:
+    labelled = np.array([answer is not None for answer in predictions.answers], dtype=np.bool_)
+    right = int((predictions.correct == 1).sum())
+    for (_, name), rows in zip(_SHARES, (labelled, labelled & ~predictions.failed), strict=True):
+        if rows.any():
+            yield _share(name, right, int(rows.sum()))
 
 
 def _searched(search: _Record) -> Iterator[Figure]:

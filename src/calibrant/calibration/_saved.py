@@ -223,12 +223,15 @@ class _Rows:
         if self.label_set is None or self.space is None:
             return None
         # A search leaves both files, and its result holds the prompt that was chosen.
-        for file, read in (("result.json", _searched), ("run.json", _evaluated)):
+        for file, read in (("result.json", _searched), ("run.json", _evaluated), ("batch.json", _submitted)):
             source = directory / file
             if not source.exists():
                 continue
             try:
-                prompt, template, model = read(json.loads(source.read_text(encoding="utf-8")))
+                found = read(json.loads(source.read_text(encoding="utf-8")))
+                if found is None:
+                    return None
+                prompt, template, model = found
                 return Fingerprint(
                     prompt=prompt if template is None else f"{prompt}\n\n{template}",
                     model=model,
@@ -245,6 +248,12 @@ class _Rows:
 
 def _evaluated(record: Mapping[str, Any]) -> tuple[str, str | None, str]:
     return record["prompt"], record["user_template"], record["model"]
+
+
+def _submitted(record: Mapping[str, Any]) -> tuple[str, str | None, str] | None:
+    """Return what a batch was asked; None where an older version submitted it, which did not say."""
+    described = record.get("described")
+    return None if described is None else _evaluated(described)
 
 
 def _searched(record: Mapping[str, Any]) -> tuple[str, str | None, str]:

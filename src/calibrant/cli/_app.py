@@ -297,7 +297,7 @@ def calibrate(
 @reports_errors
 def export(
     run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Directory of optimize, evaluate or cascade run.")
+        Path, typer.Argument(metavar="RUN", help="Directory of optimize, evaluate, batch or cascade run.")
     ],
     *,
     out: Annotated[Path, typer.Option(help="The bundle's folder; not there yet, or empty.")],

@@ -49,6 +49,7 @@ def submit(
     model: Annotated[str | None, typer.Option(help="Answers instead of the task's own model.")] = None,
 ) -> None:
     """Send rows as batches of the provider; a second time, it does nothing."""
+    from calibrant.assembly import record_run
     from calibrant.cli._classify import read_prompt
     from calibrant.core import ConfigurationError, Task
     from calibrant.evaluation import submit_batch
@@ -65,6 +66,7 @@ def submit(
     try:
         chosen = classifier if prompt is None else classifier.with_prompt(read_prompt(prompt))
         report = submit_batch(chosen, rows, out=out)
+        record_run(out, [(loaded, model)], prompt_for_all=prompt is not None)
     finally:
         classifier.close()
     _say_submitted(report)

@@ -277,6 +277,8 @@ def _new_state(
             "answer_field": reader.answer_field,
             "space": reader.space.value,
         },
+        # The label prior is not applied to what is collected.
+        described=json.loads(json.dumps({**classifier.describe(), "label_prior": None}, default=repr)),
     )
 
 

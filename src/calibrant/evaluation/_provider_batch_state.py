@@ -102,6 +102,8 @@ class BatchState:
         Name, ``api_base`` and ``timeout`` of the model.
     reading : mapping
         How answers are read: labels, fields and space.
+    described : mapping or None
+        What `Classifier.describe` said; None where an older version submitted.
     parts : tuple of BatchPart
         Request files, those of retries last.
     """
@@ -112,6 +114,7 @@ class BatchState:
     fingerprint: Mapping[str, Any]
     connection: Mapping[str, Any]
     reading: Mapping[str, Any]
+    described: Mapping[str, Any] | None = None
     parts: tuple[BatchPart, ...] = ()
 
     def with_part(self, part: BatchPart) -> BatchState:
