@@ -23,7 +23,17 @@ from calibrant.inference import may_be_withheld, without_secrets
         ({"api_base": "http://127.0.0.1:1/v1/"}, None, ()),
         ({"api_base": "http://me:pass@host:1/v1"}, {"api_base": "http://host:1/v1"}, ("api_base",)),
         ({"base_url": "http://host/v1?key=k&a=1"}, {"base_url": "http://host/v1?a=1"}, ("base_url",)),
+        (
+            {"api_base": "http://host/v1?sig=k&api-version=2"},
+            {"api_base": "http://host/v1?api-version=2"},
+            ("api_base",),
+        ),
         ({"api_base": None}, None, ()),
+        (
+            {"passphrase": "k", "oauth": "k", "pwd": "k", "jwt": "k"},
+            {},
+            ("passphrase", "oauth", "pwd", "jwt"),
+        ),
     ],
 )
 def test_what_may_be_a_credential_is_left_out_and_named(

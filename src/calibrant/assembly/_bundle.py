@@ -11,7 +11,7 @@ from calibrant.assembly._bundle_files import Folder, parse_json, read_folder
 from calibrant.assembly._task_record import RecordedTask, task_from_record
 from calibrant.calibration import ConfidenceCalibrator, Fingerprint, LabelPriorCorrection, load_calibrator
 from calibrant.cascade import CascadePlan
-from calibrant.core import CalibrantError, LabelSet, Outcome, Prediction, StateError
+from calibrant.core import CalibrantError, ConfigurationError, LabelSet, Outcome, Prediction, StateError
 from calibrant.logprobs import enum_schema
 
 __all__ = ["Bundle", "BundleHistory", "Decision", "Figure", "read_bundle", "rule_of"]
@@ -188,7 +188,16 @@ class Bundle:
             Of the bundle's classifier.
         threshold : float in [0, 1], optional
             Accept from this confidence on, instead of the bundle's own.
+
+        Raises
+        ------
+        ConfigurationError
+            The threshold is out of range.
         """
+        if threshold is not None and not 0.0 <= threshold <= 1.0:
+            raise ConfigurationError(
+                f"Expected a threshold in [0, 1], got {threshold!r:.80}: confidence 0.9 is 90 %."
+            )
         rule, least = self.rule if threshold is None else ("given", threshold)
         accepted: bool | None
         if rule is None and prediction.accepted is not None:

@@ -69,7 +69,9 @@ def accepted_of(predictions: SavedPredictions, thresholds: _Record) -> Iterator[
     _, least = rule_of(thresholds)
     if least is None:
         return
-    taken = predictions.confidence >= least  # rows that are no answers have NaN, which is below every threshold
+    taken = (
+        predictions.confidence >= least
+    )  # rows that are no answers have NaN, which is below every threshold
     known = taken & (predictions.correct != UNKNOWN)
     yield _share("accepted answers, share of the rows", int(taken.sum()), len(predictions))
     if known.any():

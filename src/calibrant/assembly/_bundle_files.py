@@ -41,7 +41,9 @@ _OPTIONAL: Final = frozenset(
 )
 _MANIFEST_BYTES: Final = 1 << 20
 _FILE_BYTES: Final = 64 << 20
-_DEPTH: Final = 64  # of nested JSON: schemas and options need about ten, and deeper values end recursive readers
+_DEPTH: Final = (
+    64  # of nested JSON: schemas and options need about ten, and deeper values end recursive readers
+)
 _AGAIN: Final = "copy the bundle again, or export the run again"
 
 

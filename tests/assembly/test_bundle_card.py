@@ -1,0 +1,176 @@
+"""The card of a bundle says what was measured, on which rows, and what the numbers mean."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrant import Classifier, Example, LabelSet, Task
+from calibrant.assembly import export, read_bundle
+from calibrant.assembly._bundle_card import card
+from calibrant.assembly._bundle_figures import accepted_of, figures_of
+from calibrant.assembly._task_record import RunSettings, task_to_record
+from calibrant.calibration import read_predictions
+from calibrant.cli import app
+from calibrant.core import ConfigurationError, Prediction
+from calibrant.metrics import wilson_interval
+from packed import packed
+from typer.testing import CliRunner
+
+WriteTask = Callable[..., Path]
+ROWS = [{"input": f"{n} a {'cat' if n % 3 else 'dog'}", "answer": "cat"} for n in range(60)]
+NOTHING = {"suggested": None, "no_suggestion": "", "certified": None, "certification": None}
+
+
+def suggested(high: float, *warnings: str) -> dict[str, Any]:
+    """Return thresholds without a certificate."""
+    return {**NOTHING, "suggested": {"high": high, "low": 0.1, "n": 9, "warnings": list(warnings)}}
+
+
+def written(*, labels: list[str], **changes: Any) -> str:
+    """Return the card of a task of these labels."""
+    task = Task(name=changes.pop("name", "animals"), labels=LabelSet(labels), prompt="Which?", field="x")
+    settings = {
+        "name": task.name,
+        "labels": labels,
+        "prompt": "Which?",
+        "proposer": None,
+        "figures": (),
+        "thresholds": NOTHING,
+        "fingerprint": {"model": "m", "space": "raw", "prompt_sha256": "0"},
+        "measured_on": "nothing",
+        "answered_by": {},
+        "corrected": False,
+        "calibrator": False,
+        **changes,
+    }
+    return card(RunSettings(tasks=(task_to_record(task),)), **settings)
+
+
+def test_a_card_names_rows_models_and_what_confidence_means(tmp_path: Path) -> None:
+    """As ``run.json`` and ``metrics.json`` have them."""
+    bundle = packed(tmp_path, ROWS)
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (
+        f"on the 60 rows of the run (SHA-256 of texts and answers `{record['data']['sha256']}`)"
+        in bundle.card
+    )
+    (model,) = json.loads((tmp_path / "run" / "metrics.json").read_text())["models"]
+    assert f"- Answered by: `{model}` (60 rows), as the server said" in bundle.card
+    assert "- Confidence: the probability of the label, as the model reports it after" in bundle.card
+    assert "None: the run was not calibrated" in bundle.card
+
+
+@pytest.mark.parametrize(
+    ("space", "words"),
+    [("raw", "share of the probability"), ("exact", "every label scored"), ("sampled", "answers agree")],
+)
+def test_every_space_is_explained(space: str, words: str) -> None:
+    """What a confidence is differs from one to the other."""
+    found = written(labels=["a", "b"], fingerprint={"model": "m", "space": space, "prompt_sha256": "0"})
+    assert words in found.partition("- Confidence: ")[2].partition("\n")[0]
+
+
+def test_names_and_labels_cannot_write_the_card() -> None:
+    """They are one line of text, whatever is in them."""
+    found = written(
+        name="x\n# Accuracy 1.0\n<script>[a](http://b)",
+        labels=["a`b", "``", "c\n\n## Certified", "<img src=x>"],
+        answered_by={"m`\n# Big": 3},
+    )
+    assert re.findall("^#.*", found, flags=re.MULTILINE) == [
+        r"# x # Accuracy 1.0 \<script>\[a](http://b)",
+        "## Figures",
+        "## Thresholds",
+        "## What to know",
+        "## Use",
+    ]
+    assert "`` a`b ``, ``` `` ```, `c ## Certified`, `<img src=x>`." in found
+    assert "`` m` # Big `` (3 rows)" in found
+
+
+def test_a_suggestion_comes_with_what_speaks_against_it() -> None:
+    """It accepts answers, and guarantees nothing."""
+    found = written(labels=["a", "b"], thresholds=suggested(0.3, "Far too low."))
+    assert "high 0.3, low 0.1 (from 9 rows; no guarantee)" in found
+    assert "Accepted are answers from the high one on" in found
+    assert "Note: Far too low." in found
+
+
+def predictions(*rows: tuple[float | None, bool | None]) -> Any:
+    """Return saved predictions of these confidences, and whether they are right."""
+    return read_predictions(
+        [{"confidence": confidence, "correct": correct} for confidence, correct in rows], name="x"
+    )
+
+
+def test_what_would_have_been_accepted_is_counted() -> None:
+    """From the threshold on; rows without a confidence are not, unlabelled ones have no say in the accuracy."""
+    saved = predictions((0.9, True), (0.8, False), (0.8, None), (0.7999, True), (None, False))
+    share, accuracy = accepted_of(saved, suggested(0.8))
+    assert (share.estimate, share.rows) == (3 / 5, 5)
+    assert (accuracy.estimate, accuracy.rows) == (1 / 2, 2)
+    interval = wilson_interval(1, 2)
+    assert (accuracy.lower, accuracy.upper, accuracy.level) == (interval.lower, interval.upper, 0.95)
+    (nothing,) = accepted_of(saved, suggested(0.95))
+    assert nothing.estimate == 0.0
+    certified = {**suggested(0.95), "certification": {"n": 5}, "certified": {"threshold": 0.9}}
+    assert next(iter(accepted_of(saved, certified))).estimate == 1 / 5
+    assert list(accepted_of(saved, {**certified, "certified": None})) == []
+    assert list(accepted_of(saved, NOTHING)) == []
+
+
+def test_a_run_without_metrics_is_counted_from_its_rows() -> None:
+    """A row that failed for the server's reasons counts among all rows, and not among the answered ones."""
+    rows = [
+        {"label": "a", "answer": "a"},
+        {"label": "a", "answer": "b"},
+        {"label": None, "answer": "b", "outcome": "error"},
+        {"label": "a", "answer": None},
+    ]
+    both = figures_of(None, None, None, read_predictions(rows, name="x"))
+    assert [(figure.name, figure.estimate, figure.rows) for figure in both] == [
+        ("accuracy, all rows", 1 / 3, 3),
+        ("accuracy, answered rows", 1 / 2, 2),
+    ]
+    assert figures_of(None, None, None, read_predictions(rows[3:], name="x")) == ()
+
+
+def test_accepted_answers_are_those_that_the_bundle_accepts(tmp_path: Path) -> None:
+    """The same rows, by the figures and by `decide`."""
+    packed(
+        tmp_path,
+        [
+            {"input": f"{n} {'cat' if n % 3 else 'dog'}", "answer": "cat" if n % 3 else "dog"}
+            for n in range(60)
+        ],
+    )
+    runner = CliRunner()
+    args = ["calibrate", str(tmp_path / "run"), "--out", str(tmp_path / "run"), "--target-accuracy", "0.5"]
+    assert runner.invoke(app, args).exit_code == 0
+    bundle = export(tmp_path / "run", tmp_path / "calibrated", task=tmp_path / "task.toml")
+    rows = [json.loads(line) for line in (tmp_path / "run" / "predictions.jsonl").read_text().splitlines()]
+    accepted = [
+        row
+        for row in rows
+        if bundle.decide(Prediction(label=row["label"], confidence=row["confidence"])).accepted
+    ]
+    figures = {figure.name: figure for figure in bundle.figures}
+    assert figures["accepted answers, share of the rows"].estimate == len(accepted) / len(rows)
+    right = sum(row["correct"] for row in accepted)
+    assert figures["accepted answers, accuracy"].estimate == pytest.approx(right / len(accepted))
+    assert read_bundle(tmp_path / "calibrated").figures == bundle.figures
+
+
+@pytest.mark.parametrize("threshold", [-0.1, 1.1, 95, float("nan")])
+def test_a_threshold_of_ones_own_is_a_share(tmp_path: Path, threshold: float) -> None:
+    """Not a percentage."""
+    bundle = packed(tmp_path, ROWS[:4])
+    with pytest.raises(ConfigurationError, match=r"Expected a threshold in \[0, 1\]"):
+        bundle.decide(Prediction(label="cat", confidence=0.9), threshold=threshold)

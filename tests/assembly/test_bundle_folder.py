@@ -1,0 +1,116 @@
+"""A bundle's folder is written whole or not at all, for whom the umask says."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from calibrant import Task
+from calibrant.assembly import _bundle_files, export, read_bundle, record_run
+from calibrant.core import ConfigurationError, StateError
+from packed import packed
+
+ROWS = [{"input": f"{n} a {'cat' if n % 3 else 'dog'}", "answer": "cat"} for n in range(6)]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Return the directory of a run."""
+    packed(tmp_path, ROWS)
+    record_run(tmp_path / "run", [(Task.from_file(tmp_path / "task.toml", splits=()), None)])
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def _private() -> Iterator[None]:
+    """Make files for their owner alone."""
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
+
+def modes(folder: Path) -> set[int]:
+    """Return what the folder and its files allow."""
+    return {stat.S_IMODE(path.stat().st_mode) for path in (folder, *folder.iterdir())}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX")
+@pytest.mark.usefixtures("_private")
+def test_a_private_umask_makes_a_private_bundle(run: Path, tmp_path: Path) -> None:
+    """A prompt may quote training rows."""
+    export(run, tmp_path / "mine")
+    assert modes(tmp_path / "mine") == {0o700, 0o600}
+
+
+def test_two_exports_are_the_same_bytes(run: Path, tmp_path: Path) -> None:
+    """File by file."""
+    one, two = (export(run, tmp_path / name).path for name in ("one", "two"))
+    assert {path.name: path.read_bytes() for path in one.iterdir()} == {
+        path.name: path.read_bytes() for path in two.iterdir()
+    }
+
+
+@pytest.mark.parametrize("moment", range(10))
+def test_an_interrupted_export_leaves_nothing(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
+    """Before any of its files, and while the last is checked."""
+    written = []
+    whole = _bundle_files._write
+
+    def write(path: Path, text: str) -> None:
+        if len(written) == moment:
+            raise KeyboardInterrupt
+        written.append(path)
+        whole(path, text)
+
+    monkeypatch.setattr(_bundle_files, "_write", write)
+    before = set(tmp_path.iterdir())
+    if moment == 9:  # manifest and eight files are written by then
+        with monkeypatch.context() as patched:
+            patched.setattr("calibrant.assembly._bundle_export.read_bundle", _interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                export(run, tmp_path / "new")
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            export(run, tmp_path / "new")
+    assert set(tmp_path.iterdir()) == before
+
+
+def _interrupted(_: Path) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_folder_that_is_filled_meanwhile_is_left_alone(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the first look and the end."""
+    place = tmp_path / "place"
+    place.mkdir()
+
+    def filled(folder: Path) -> object:
+        (place / "notes.txt").write_text("mine")
+        return read_bundle(folder)
+
+    monkeypatch.setattr("calibrant.assembly._bundle_export.read_bundle", filled)
+    with pytest.raises(StateError, match="place: cannot be written"):
+        export(run, place)
+    assert [path.name for path in place.iterdir()] == ["notes.txt"]
+    assert not list(tmp_path.glob(".place*"))
+
+
+@pytest.mark.parametrize("place", ["x" * 5000, "a\x00b", "task.toml/x"])
+def test_a_place_that_cannot_be_is_refused(run: Path, tmp_path: Path, place: str) -> None:
+    """Too long, with a character that paths do not have, or inside of a file."""
+    with pytest.raises((ConfigurationError, StateError), match=r"choose another (place|folder)"):
+        export(run, tmp_path / place)
+
+
+def test_a_run_that_cannot_be_looked_up_is_refused(tmp_path: Path) -> None:
+    """By a message of ours."""
+    with pytest.raises(StateError, match="cannot be read"):
+        export("x" * 5000, tmp_path / "new")

@@ -1,0 +1,116 @@
+"""A search over a cascade, or over a plain model, becomes a bundle that asks with the best prompt."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import calibrant
+from calibrant.assembly import diff_bundles, export
+from calibrant.cascade import Cascade
+from calibrant.cli import app
+from calibrant.core import Client, prediction_to_record
+from calibrant.inference import _classifier
+from calibrant.testing import FakeClient
+
+WriteTask = Callable[..., Path]
+CASCADE = """
+[cascade]
+confidence_method = "label_probability"
+threshold = 0.9
+[[cascade.models]]
+name = "small"
+prompt = "Small: which animal?"
+[[cascade.models]]
+name = "large"
+"""
+TRAIN = [
+    {"input": f"train {n} {'meow' if n % 2 else 'woof'}", "answer": "cat" if n % 2 else "dog"}
+    for n in range(12)
+]
+
+
+def rule(name: str) -> Callable[[str, str], tuple[str, float]]:
+    """Return a model that is right once its prompt shows examples; the small one then is sure of cats alone."""
+
+    def answer(text: str, prompt: str) -> tuple[str, float]:
+        truth = "cat" if "meow" in text else "dog"
+        if "Answer:" not in prompt:
+            return "cat", 0.55
+        return truth, 0.6 if name == "small" and truth == "dog" else 0.97
+
+    return answer
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[FakeClient]]]:
+    """Put fakes in the place of models called small and large."""
+    found: dict[str, list[FakeClient]] = {}
+
+    def open_fake(model: Any, **_: Any) -> Client:
+        if not isinstance(model, str):
+            client: Client = model
+            return client
+        found.setdefault(model, []).append(FakeClient(["cat", "dog"], rule(model), name=model))
+        return found[model][-1]
+
+    monkeypatch.setattr(_classifier, "open_client", open_fake)
+    yield found
+
+
+def run(*arguments: object) -> None:
+    """Run a command that succeeds."""
+    done = CliRunner().invoke(app, list(map(str, arguments)))
+    assert done.exit_code == 0, done.output
+
+
+def searched(task: Path, out: Path) -> list[dict[str, Any]]:
+    """Search for a prompt, and return what the best one predicted of the test rows."""
+    run("optimize", task, "--out", out, "--minibatch-size", 4, "--max-metric-calls", 120)
+    rows = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+    assert json.loads((out / "result.json").read_text())["improved"]
+    return [row for row in rows if row["prompt"] == "best"]
+
+
+@pytest.mark.parametrize("extra", [CASCADE, '\n[model]\nname = "small"\n'])
+def test_the_best_prompt_is_asked_of_every_model(
+    write_task: WriteTask, asked: dict[str, list[FakeClient]], tmp_path: Path, extra: str
+) -> None:
+    """The predictions are those of the search's test rows, steps and verdicts included."""
+    rows = searched(write_task(extra=extra, train=TRAIN), tmp_path / "run")
+    bundle = export(tmp_path / "run", tmp_path / "bundle")
+    asked.clear()
+    classifier = calibrant.load(tmp_path / "bundle")
+    assert isinstance(classifier, Cascade) is (extra == CASCADE)
+    found = classifier.classify_many([row["input"] for row in rows])
+    classifier.close()
+    for prediction, row in zip(found, rows, strict=True):
+        record = json.loads(json.dumps(prediction_to_record(prediction)))
+        for name in ("label", "confidence", "distribution", "accepted", "steps"):
+            assert record.get(name) == row.get(name)
+    prompts = {
+        request.messages[0]["content"]
+        for fakes in asked.values()
+        for fake in fakes
+        for request in fake.requests
+    }
+    assert prompts == {bundle.prompt}
+    assert "Answer:" in bundle.prompt
+    assert "The prompt quotes training rows" in bundle.card
+    assert "Measured on the task's test rows, which the search for the prompt never saw." in bundle.card
+
+
+@pytest.mark.usefixtures("asked")
+def test_a_search_differs_from_its_evaluation_in_figures_alone(write_task: WriteTask, tmp_path: Path) -> None:
+    """That a search does not say how labels are read is no change of how they are."""
+    task = write_task(extra='\n[model]\nname = "small"\n', train=TRAIN)
+    searched(task, tmp_path / "run")
+    run("evaluate", task, "--run", tmp_path / "run", "--out", tmp_path / "again", "--no-cache")
+    found = diff_bundles(tmp_path / "run", tmp_path / "again")
+    assert (found.prompt, found.settings, found.corrections) == ("", (), ())
+    assert found.figures

@@ -1,0 +1,99 @@
+"""A job at a provider's batch interface becomes a bundle like any other run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import calibrant
+from calibrant.assembly import export, read_bundle
+from calibrant.calibration import load_predictions
+from calibrant.cli import app
+from calibrant.core import StateError
+
+WriteTask = Callable[..., Path]
+MODEL = '\n[model]\nname = "openai/tiny"\n[model.options]\nseed = 3\n'
+ROWS = [
+    {"input": f"{n} {'meow' if n % 3 else 'woof'}", "answer": "cat" if n % 4 else "dog"} for n in range(40)
+]
+
+
+def run(*arguments: object) -> None:
+    """Run a command that succeeds."""
+    done = CliRunner().invoke(app, list(map(str, arguments)))
+    assert done.exit_code == 0, done.output
+
+
+@pytest.fixture
+def task(server: Any, write_task: WriteTask) -> Path:
+    """Return a task whose jobs end at once."""
+    server.states = ["completed"]
+    return write_task(extra=MODEL, test=ROWS)
+
+
+def collected(task: Path, out: Path, *options: object) -> Path:
+    """Return the directory of a job that was collected."""
+    run("batch", "submit", task, "--out", out, *options)
+    run("batch", "collect", out)
+    return out
+
+
+def test_a_job_is_exported_and_predicts_what_it_predicted(task: Path, tmp_path: Path) -> None:
+    """Without its task file, and with it."""
+    job = collected(task, tmp_path / "job")
+    bundle = export(job, tmp_path / "bundle")
+    assert export(job, tmp_path / "again", task=task).digest == bundle.digest
+    rows = [json.loads(line) for line in (job / "predictions.jsonl").read_text().splitlines()]
+    accuracy = {figure.name: figure for figure in bundle.figures}["accuracy, all rows"]
+    assert (accuracy.estimate, accuracy.rows) == (sum(row["correct"] for row in rows) / 40, 40)
+    assert "Measured on the 40 rows of the run." in bundle.card
+    classifier = calibrant.load(tmp_path / "bundle")
+    found = classifier.classify_many([row["input"] for row in rows])
+    classifier.close()
+    assert [(one.label, one.confidence) for one in found] == [
+        (row["label"], row["confidence"]) for row in rows
+    ]
+
+
+def test_a_calibrated_job_brings_its_calibrator(task: Path, tmp_path: Path) -> None:
+    """The job says what its predictions are from."""
+    job = collected(task, tmp_path / "job")
+    run("calibrate", job, "--out", job)
+    assert read_bundle(export(job, tmp_path / "bundle").path).calibrator is not None
+
+
+def test_another_prompt_is_the_one_that_was_submitted(task: Path, tmp_path: Path) -> None:
+    """With its job alone; the task file names another."""
+    (tmp_path / "prompt.txt").write_text("Say which.")
+    job = collected(task, tmp_path / "job", "--prompt", tmp_path / "prompt.txt")
+    assert export(job, tmp_path / "bundle").prompt == "Say which."
+    assert export(job, tmp_path / "again", task=task).prompt == "Say which."
+    text = task.read_text()
+    task.write_text(text.replace("seed = 3", "seed = 4"))
+    with pytest.raises(StateError, match="options of the model"):
+        export(job, tmp_path / "other", task=task)
+
+
+def test_a_job_of_an_older_version_says_so(task: Path, tmp_path: Path) -> None:
+    """It did not write down what it asked."""
+    job = collected(task, tmp_path / "job")
+    record = json.loads((job / "batch.json").read_text())
+    del record["described"]
+    (job / "batch.json").write_text(json.dumps(record))
+    assert load_predictions(job).fingerprint is None
+    with pytest.raises(
+        StateError, match=r"expected a run that says .* \(run\.json, result\.json or batch\.json"
+    ):
+        export(job, tmp_path / "bundle", task=task)
+
+
+def test_a_job_that_is_not_collected_is_no_run(task: Path, tmp_path: Path) -> None:
+    """There are no predictions yet."""
+    run("batch", "submit", task, "--out", tmp_path / "job")
+    with pytest.raises(calibrant.core.DataError, match=r"expected predictions\.jsonl"):
+        export(tmp_path / "job", tmp_path / "bundle")
