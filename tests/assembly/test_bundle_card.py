@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from calibrant import Classifier, Example, LabelSet, Task
+from calibrant import LabelSet, Task
 from calibrant.assembly import export, read_bundle
 from calibrant.assembly._bundle_card import card
 from calibrant.assembly._bundle_figures import accepted_of, figures_of
@@ -21,7 +21,6 @@ from calibrant.cli import app
 from calibrant.core import ConfigurationError, Prediction
 from calibrant.metrics import wilson_interval
 from packed import packed
-from typer.testing import CliRunner
 
 WriteTask = Callable[..., Path]
 ROWS = [{"input": f"{n} a {'cat' if n % 3 else 'dog'}", "answer": "cat"} for n in range(60)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ def rule(name: str) -> Callable[[str, str], tuple[str, float]]:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[FakeClient]]]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[FakeClient]]:
     """Put fakes in the place of models called small and large."""
     found: dict[str, list[FakeClient]] = {}
 
@@ -60,7 +60,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[FakeClient
         return found[model][-1]
 
     monkeypatch.setattr(_classifier, "open_client", open_fake)
-    yield found
+    return found
 
 
 def run(*arguments: object) -> None:
