@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import logging
 import math
+import pickle
 import re
 import subprocess
 import sys
@@ -19,6 +21,7 @@ import pytest
 from calibrant import Classifier, Example, Task
 from calibrant.adapters import ConfidenceAdapter
 from calibrant.calibration import LabelPriorCorrection
+from calibrant.cascade import Cascade
 from calibrant.clients import RetryPolicy
 from calibrant.core import ConfigurationError, DataError, ProviderError
 from calibrant.inference import Limits
@@ -155,6 +158,35 @@ def test_it_saves_and_loads_as_json(tmp_path: Path) -> None:
     loaded.load(tmp_path / "program.json")
     assert loaded(text="x").label == "cat"
     assert fake.requests[0].messages[0]["content"] == "Name the beast.\nBe brief."
+
+
+def test_a_pickle_is_refused_with_what_to_do_instead(tmp_path: Path) -> None:
+    """It would hold connections, and a key."""
+    module = program({"x": "cat"})
+    with pytest.raises(TypeError, match=r"save its instructions with save\('program.json'\)"):
+        pickle.dumps(module)
+    with pytest.raises(RuntimeError, match="made from the same classifier"):
+        module.save(tmp_path / "program", save_program=True)
+    assert copy.copy(module)(text="x").label == "cat"
+
+
+@pytest.mark.parametrize("prompt", ["", " \n"])
+def test_a_classifier_without_a_prompt_is_refused(prompt: str) -> None:
+    """DSPy would put words of its own in its place, unseen."""
+    with pytest.raises(ConfigurationError, match="Expected a classifier with a prompt"):
+        program({}, prompt=prompt)
+
+
+def test_a_cascade_needs_one_prompt_for_all_models() -> None:
+    """Their own prompts would be replaced by the instructions before anything was found."""
+    models = [classifier({"x": ("cat", 0.6)}, prompt=prompt) for prompt in ("One?", "Two?")]
+    with pytest.raises(ConfigurationError, match="a cascade whose models have prompts of their own"):
+        ConfidenceClassifier(Cascade(models, method="label_probability", threshold=0.9))
+    module = ConfidenceClassifier(
+        Cascade(models, method="label_probability", threshold=0.9).with_prompt("Both?")
+    )
+    assert module.instructions == "Both?"
+    assert module(text="x").label == "cat"
 
 
 def test_it_works_inside_an_event_loop() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, NoReturn, cast
 
 from calibrant.adapters._rows import checked_row
 from calibrant.adapters._types import ConfidenceDataInst
@@ -43,14 +43,21 @@ class _Asked:
     def __deepcopy__(self, memo: dict[int, object]) -> _Asked:
         return self
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a ConfidenceClassifier holds connections, which cannot be pickled: save its instructions with "
+            "save('program.json'), and load them into a module that is made from the same classifier"
+        )
+
 
 class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
     """A DSPy module that classifies a text and says how sure it is.
 
     It holds one predictor, ``predict``, for its instructions: ``dspy.GEPA`` rewrites them, ``save`` and
-    ``load`` keep them. The model is the classifier's; the LM of ``dspy.configure`` and ``set_lm``, its
-    cache and DSPy's message formats do not concern it. Copies share client, journal and limits.
-    Works with ``acall``, with ``dspy.Parallel`` and in threads, and inside larger programs.
+    ``load`` keep them as JSON (the whole program cannot be pickled). The model is the classifier's; the LM
+    of ``dspy.configure`` and ``set_lm``, its cache and DSPy's message formats do not concern it. Copies
+    share client, journal and limits. Works with ``acall``, with ``dspy.Parallel`` and in threads, and
+    inside larger programs.
 
     A call returns a ``dspy.Prediction`` with
 
@@ -66,12 +73,14 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
         What the model wrote.
 
     A row that failed for the server's reasons leaves no trace, so DSPy's optimisers never reflect on it.
+    Finished predictions are kept in the classifier's journal, if it has one.
 
     Parameters
     ----------
     classifier : Classifier
-        Asked under the module's instructions. Its prompt is what they begin with (DSPy's default where it
-        is empty); a label-prior correction applies only while they are its prompt.
+        Asked under the module's instructions. Its prompt is what they begin with; a label-prior correction
+        applies only while they are its prompt. A cascade's models need one prompt in common, as there is
+        one instruction for all.
     text_field : str, default "text"
         Name of the input.
     label_field : str, default "label"
@@ -80,7 +89,7 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
     Raises
     ------
     ConfigurationError
-        No classifier, or field names that are no identifiers, equal, or taken.
+        No classifier, one without a prompt, or field names that are no identifiers, equal, or taken.
 
     Examples
     --------
@@ -101,6 +110,11 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
         if not isinstance(classifier, Classifier):
             raise ConfigurationError(
                 f"Expected a calibrant Classifier, got {classifier!r:.80}: Classifier.from_task(task) makes one."
+            )
+        if not classifier.prompt.strip():
+            raise ConfigurationError(
+                "Expected a classifier with a prompt, for the instructions to begin with, got none (or a cascade "
+                "whose models have prompts of their own): give it one, with_prompt makes a copy."
             )
         _check_fields(text_field, label_field)
         self.text_field = text_field
