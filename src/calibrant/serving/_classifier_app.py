@@ -70,7 +70,6 @@ def create_classifier_app(
     app.state.stopping = service.stopping  # set by `serve_app`
     app.state.metrics = service.metrics
     app.add_exception_handler(AnyHTTPException, _refuse)
-    app.add_exception_handler(Exception, _fail)
     app.add_middleware(_Watch, service=service)
     keyed: list[dict[str, list[str]]] = [{"key": []}] if settings.api_keys else []
 
@@ -132,7 +131,6 @@ class _Service:
         self._settings = settings
         self._keys = [_digest(key) for key in settings.api_keys]
         self._under_way = 0
-        self._going_on = Stopping()  # never set: what was taken is answered
 
     def check_key(self, request: Request) -> None:
         """Raise 401 where a key is wanted and did not come."""
@@ -160,9 +158,8 @@ class _Service:
         self._under_way += len(texts)
         self.metrics.in_flight.set(self._under_way)
         try:
-            work = self._predict(texts)
             async with asyncio.timeout(settings.deadline_seconds):
-                predictions = await while_connected(request, work, stopping=self._going_on)
+                predictions = await while_connected(request, self._predict(texts))
         except TimeoutError:
             raise HTTPException(
                 504,
@@ -223,7 +220,7 @@ class _Watch:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        start, number, status = time.perf_counter(), uuid.uuid4().hex, 500
+        start, number, status = time.perf_counter(), uuid.uuid4().hex, 0
         state = scope.setdefault("state", {})
 
         async def sent(message: Message) -> None:
@@ -238,8 +235,13 @@ class _Watch:
 
         try:
             await self._app(scope, receive, sent)
+        except Exception:
+            _LOG.exception("A request failed.", extra={"fields": {"id": number}})
+            if status:  # half an answer is out
+                raise
+            await JSONResponse({"error": _REFUSALS[500]}, 500)(scope, receive, sent)
         finally:
-            self._note(scope["path"], status, time.perf_counter() - start, number, state.get("told", {}))
+            self._note(scope["path"], status or 500, time.perf_counter() - start, number, state.get("told", {}))
 
     def _note(self, path: str, status: int, seconds: float, number: str, told: dict[str, Any]) -> None:
         metrics = self._service.metrics
@@ -275,8 +277,3 @@ async def _refuse(_: Request, error: Exception) -> JSONResponse:
     if status in {404, 405}:
         said = f"There is only POST {_CLASSIFY} and GET {', '.join(_PROBES)} and /openapi.json."
     return JSONResponse({"error": said}, status, getattr(error, "headers", None))
-
-
-async def _fail(_: Request, error: Exception) -> JSONResponse:
-    del error  # the server logs it
-    return JSONResponse({"error": _REFUSALS[500]}, status_code=500)
