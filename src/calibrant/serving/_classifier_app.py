@@ -30,6 +30,7 @@ __all__ = ["create_classifier_app"]
 _LOG = logging.getLogger("calibrant.service")
 _CLASSIFY: Final = "/v1/classify"
 _PROBES: Final = ("/healthz", "/readyz", "/metrics")
+_LOGGED: Final = ("label", "confidence", "outcome", "reason")
 _REFUSALS: Final = {
     400: "The body is not JSON in UTF-8.",
     401: "The key is missing or wrong.",
@@ -188,9 +189,15 @@ class _Service:
             first = errors.exceptions[0]
             if not isinstance(first, CalibrantError):
                 raise first from None
-            _LOG.error("The model cannot be asked: %s", first)
+            _LOG.error("The model cannot be asked.", extra={"fields": self._known(first)})
             raise HTTPException(503, "The model cannot be asked; the service's log says why.") from None
         return [task.result() for task in tasks]
+
+    def _known(self, error: CalibrantError) -> dict[str, Any]:
+        """Return what the log may hold about an error: its words may quote a text."""
+        told = {name: getattr(error, name, None) for name in ("provider", "status", "hint")}
+        words = str(error) if self._settings.log_texts else None
+        return {"error": type(error).__name__, **told, "words": words}
 
     def _results(
         self, request: Request, texts: list[str], predictions: list[Prediction]
@@ -205,7 +212,7 @@ class _Service:
         request.state.told = {"texts": len(texts), "outcomes": dict(outcomes), "review": review}
         if self._settings.log_texts:
             request.state.told["rows"] = [
-                {"text": text, "label": found["label"], "confidence": found["confidence"]}
+                {"text": text, **{name: found[name] for name in _LOGGED}}
                 for text, found in zip(texts, results, strict=True)
             ]
         return results
@@ -241,7 +248,9 @@ class _Watch:
                 raise
             await JSONResponse({"error": _REFUSALS[500]}, 500)(scope, receive, sent)
         finally:
-            self._note(scope["path"], status or 500, time.perf_counter() - start, number, state.get("told", {}))
+            self._note(
+                scope["path"], status or 500, time.perf_counter() - start, number, state.get("told", {})
+            )
 
     def _note(self, path: str, status: int, seconds: float, number: str, told: dict[str, Any]) -> None:
         metrics = self._service.metrics
@@ -259,7 +268,12 @@ def _digest(key: str) -> bytes:
 
 def _described(model: type[Any] | None, *statuses: int) -> dict[int | str, dict[str, Any]]:
     found: dict[int | str, dict[str, Any]] = {} if model is None else {200: {"model": model}}
-    return found | {status: {"model": Refusal, "description": _REFUSALS[status]} for status in statuses}
+    found |= {status: {"model": Refusal, "description": _REFUSALS[status]} for status in statuses}
+    if 429 in found:
+        found[429]["headers"] = {
+            "Retry-After": {"schema": {"type": "integer"}, "description": "Seconds to wait."}
+        }
+    return found
 
 
 def _describe_key(app: FastAPI, *, keyed: bool) -> None:

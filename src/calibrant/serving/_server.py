@@ -122,7 +122,7 @@ class _Server(uvicorn.Server):
         """Sleep, but not on after a second Ctrl-C."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
-        while not self.force_exit and (left := end - loop.time()) > 0:
+        while not self.force_exit and (left := end - loop.time()) > 0:  # noqa: ASYNC110 (a signal sets it)
             await asyncio.sleep(min(left, 0.1))
 
 
@@ -130,6 +130,7 @@ def _settings(app: FastAPI, finish_seconds: int = _SECONDS_TO_FINISH) -> uvicorn
     return uvicorn.Config(
         app,
         http=PatientProtocol,
+        loop="asyncio",  # where uvloop is installed, too: what is tested is what runs
         log_config=None,  # whoever runs the process says where logs go
         log_level="warning",
         access_log=False,
