@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import io
@@ -165,6 +166,28 @@ def test_a_flood_is_turned_away_and_what_was_taken_is_answered(serve: Any, bundl
     assert counts(running)["calibrant_rows_in_flight"] == 0
 
 
+def test_a_flood_is_refused_before_its_bodies_have_come(serve: Any, bundle: Bundle) -> None:
+    """And after, where it came while another was taken: so no more is under way than may be."""
+    held = Held()
+    running = serve(app(bundle, held, most_rows=1, most_texts=1))
+    with socket.create_connection(("127.0.0.1", running.port)) as early:
+        early.settimeout(SECONDS)
+        head = b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        early.sendall(head + b"Expect: 100-continue\r\nContent-Length: 13\r\n\r\n")
+        assert early.recv(4096).startswith(b"HTTP/1.1 100")
+        thread, found = later(lambda: ask(running, {"text": "a"}))
+        assert held.begun.acquire(timeout=SECONDS)
+        with socket.create_connection(("127.0.0.1", running.port)) as late:
+            late.settimeout(SECONDS)
+            late.sendall(head + b"Content-Length: 13\r\n\r\n")
+            assert late.recv(4096).startswith(b"HTTP/1.1 429")
+        early.sendall(b'{"text": "b"}')
+        assert early.recv(4096).startswith(b"HTTP/1.1 429")
+    held.let_go()
+    thread.join(SECONDS)
+    assert (found[0].status, held.asked) == (200, ["a"])
+
+
 def test_a_deadline_ends_a_request(serve: Any, bundle: Bundle) -> None:
     """504; what was asked is given up, and its room is given back."""
     held = Held()
@@ -212,6 +235,8 @@ def test_a_model_that_cannot_be_asked_is_503_and_one_row_is_not(
     assert told["words"] is None
     crashed = ask(running, {"text": "crash"})
     assert crashed.status == 500
+    (crash,) = [own for own in caplog.records if own.exc_info]
+    assert crash.fields == {"id": crashed.headers["x-request-id"]}  # type: ignore[attr-defined]
     assert "boom" not in crashed.body.decode()
     assert ask(running, {"text": "a"}).status == 200
 
@@ -232,6 +257,48 @@ def logged() -> Iterator[io.StringIO]:
     stream = io.StringIO()
     with json_logs(stream):
         yield stream
+
+
+@pytest.mark.parametrize("texts", [False, True])
+def test_the_words_of_an_error_are_logged_only_if_asked(
+    serve: Any, bundle: Bundle, logged: io.StringIO, texts: bool
+) -> None:
+    """They may quote a text; its kind, status and hint are always."""
+    error = ProviderError("no such model as secret", provider="p", status=404, hint="Mend it.")
+    running = serve(app(bundle, Held(held=False, answer=lambda _: error), log_texts=texts))
+    assert ask(running, {"text": "a"}).status == 503
+    (told,) = [own for own in map(json.loads, logged.getvalue().splitlines()) if own["level"] == "error"]
+    assert (told["error"], told["status"], told["hint"]) == ("ProviderError", 404, "Mend it.")
+    assert ("secret" in logged.getvalue()) is texts
+
+
+def test_what_asyncio_complains_about_is_one_line_without_texts(logged: io.StringIO) -> None:
+    """It would show the objects, and what they hold."""
+    logging.getLogger("asyncio").error("Task exception was never retrieved\nfuture: <Task 'secret'>")
+    told = json.loads(logged.getvalue())
+    assert (told["level"], told["event"]) == ("error", "Task exception was never retrieved")
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_crash_is_told_to_the_client_unless_half_an_answer_is_out(bundle: Bundle, begun: bool) -> None:
+    """Then the server cuts the connection."""
+    made = app(bundle, Held())
+    sent: list[Any] = []
+
+    async def crashes(_scope: Any, _receive: Any, send: Any) -> None:
+        if begun:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise RuntimeError("boom")
+
+    async def note(message: Any) -> None:
+        sent.append(message)
+
+    (watch,) = made.user_middleware
+    watched = watch.cls(crashes, **watch.kwargs)
+    end = pytest.raises(RuntimeError, match="boom") if begun else contextlib.nullcontext()
+    with end:
+        asyncio.run(watched({"type": "http", "path": "/x", "method": "GET"}, note, note))
+    assert [own.get("status") for own in sent] == ([200] if begun else [500, None])
 
 
 @pytest.mark.parametrize("texts", [False, True])
@@ -293,6 +360,7 @@ def test_the_description_holds_bodies_and_refusals(serve: Any, bundle: Bundle) -
     described = running.ask(path="/openapi.json", method="GET").json
     post = described["paths"][PATH]["post"]
     assert {"200", "400", "401", "413", "422", "429", "503", "504"} <= set(post["responses"])
+    assert list(post["responses"]["429"]["headers"]) == ["Retry-After"]
     one, many = post["requestBody"]["content"]["application/json"]["schema"]["oneOf"]
     assert one["required"] == ["text"]
     assert many["properties"]["texts"]["maxItems"] == 7
@@ -315,6 +383,11 @@ def test_bad_settings_are_refused(settings: dict[str, Any], told: str) -> None:
     """When they are made."""
     with pytest.raises(ConfigurationError, match=told):
         ServiceSettings(**settings)
+
+
+def test_what_a_request_can_take_is_its_body_and_its_deadline() -> None:
+    """In whole seconds: so long an end waits for what was taken."""
+    assert ServiceSettings(deadline_seconds=1.5).finish_seconds == 32
 
 
 def test_one_connection_serves_many_requests(serve: Any, bundle: Bundle) -> None:
