@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import logging
@@ -12,10 +13,12 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from fastapi.responses import Response
+from uvicorn.server import ServerState
 
 from calibrant.assembly import Bundle
 from calibrant.serving import _bodies
 from calibrant.serving._protocol import PatientProtocol
+from calibrant.serving._server import _settings
 from held import PATH, SECONDS, Held, app, ask, counts, later
 
 POST = b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -249,6 +252,42 @@ def test_a_client_that_goes_while_it_sends_is_no_error(
         threading.Event().wait(0.01)
     assert seen[name] == 1
     assert not [own for own in caplog.records if own.levelno >= logging.ERROR]
+
+
+def test_after_an_answer_the_time_for_headers_begins_anew(
+    serve: Any, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the first time was over while the answer was worked at."""
+    monkeypatch.setattr(PatientProtocol, "seconds_for_headers", 0.05)
+    held = Held()
+    running = serve(app(bundle, held))
+    with connected(running) as line:
+        line.sendall(body("a"))
+        assert held.begun.acquire(timeout=SECONDS)
+        threading.Timer(0.1, held.let_go).start()
+        assert status(line) == 200
+        line.sendall(b"GET /he")  # so uvicorn's own clock stands still
+        assert rest(line) == b""
+
+
+def test_a_client_that_has_taken_what_was_there_is_waited_for_no_more() -> None:
+    """The clock runs while something is left only."""
+
+    async def run() -> None:
+        config = _settings(FastAPI())
+        config.load()
+        protocol = PatientProtocol(config, ServerState(), {})
+        protocol.connection_made(asyncio.Transport())
+        protocol.pause_writing()
+        (first,) = [protocol._taken]
+        protocol.resume_writing()
+        protocol.pause_writing()
+        assert (first.cancelled(), protocol._taken.cancelled()) == (True, False)
+        protocol.connection_lost(OSError())
+        assert protocol._taken.cancelled()
+        assert protocol._asked.cancelled()
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("patient", [True, False])
