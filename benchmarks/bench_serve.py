@@ -1,11 +1,15 @@
 """What the service adds to a call, and whether it grows.
 
-    python benchmarks/bench_serve.py [--seconds 30] [--rate 200]
+    python benchmarks/bench_serve.py [--seconds 30] [--rate 200] [--strict]
 
 A model server (20 ms) and `calibrant serve` each run in a process of their own; one text per request, at even times
 that do not wait for answers, over kept connections. The same load goes to the model server itself, in turns with
 the service; what is added is the difference of the percentiles of seconds from when a request was due. Memory is the
 service's resident set: what it has gained between the end of the first quarter and the end.
+
+Exits with 1 if a request failed, if memory grew, or if a request takes more of the processor than one core has at this
+rate. The 99th percentile added is held against its bar, 10 ms, and told; as neighbours on the machine move it, it
+decides with --strict only.
 """
 
 from __future__ import annotations
@@ -14,10 +18,12 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,9 +35,8 @@ from calibrant import Classifier, Task
 from calibrant.assembly import export
 from calibrant.evaluation import BatchEvaluator, Dataset
 
-MOST_ADDED_SECONDS = 0.010
+MOST_ADDED_MS = 10.0
 MOST_GROWTH_MIB = 5.0
-ROUNDS = 4
 LABELS = ("Food", "Rent", "Travel", "Other")
 TASK = """\
 name = "bench"
@@ -81,19 +86,19 @@ def make_bundle(folder: Path, base: str) -> Path:
 
 async def load(
     session: aiohttp.ClientSession, url: str, body: Body, *, rate: float, seconds: float
-) -> tuple[list[float], int]:
-    """Send requests at even times; return their seconds and how many failed."""
+) -> tuple[list[float], Counter[str]]:
+    """Send requests at even times; return their seconds, and what failed and how often."""
     taken: list[float] = []
-    failed = 0
+    failed = Counter[str]()
 
     async def ask(number: int, due: float) -> None:
-        nonlocal failed
         try:
             async with session.post(url, json=body(number)) as reply:
                 await reply.read()
-                failed += reply.status != 200
-        except aiohttp.ClientError:
-            failed += 1
+                if reply.status != 200:
+                    failed[str(reply.status)] += 1
+        except aiohttp.ClientError as error:
+            failed[type(error).__name__] += 1
         taken.append(time.perf_counter() - due)
 
     start = time.perf_counter()
@@ -112,8 +117,14 @@ def resident(pid: int) -> float:
     return int(line.split()[1]) / 1024
 
 
-async def measure(base: str, url: str, pid: int, *, rate: float, seconds: float) -> bool:
-    """Print what was measured; return whether it is within the bars."""
+def processor_ms(pid: int) -> float:
+    """Return the milliseconds of processor time a process has taken."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") * 1e3
+
+
+async def measure(base: str, url: str, pid: int, *, rate: float, seconds: float, strict: bool) -> bool:
+    """Print what was measured; return whether it is within the bars that count."""
 
     def bare(number: int) -> dict[str, Any]:
         messages = [
@@ -125,41 +136,57 @@ async def measure(base: str, url: str, pid: int, *, rate: float, seconds: float)
     def served(number: int) -> dict[str, Any]:
         return {"text": f"{time.time_ns()} {LABELS[number % 4]}"}
 
+    # Rounds of a minute, so that memory is known after the first; at least four.
+    rounds = max(4, round(seconds / 60))
     loads = {"model": (f"{base}/chat/completions", bare), "service": (f"{url}/v1/classify", served)}
     taken: dict[str, list[float]] = {name: [] for name in loads}
-    memory, failures = [], 0
+    failures = Counter[str]()
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         for address, body in loads.values():  # connections, imports, caches
             await load(session, address, body, rate=rate, seconds=2)
-        for _ in range(ROUNDS):
+        memory, processor = [resident(pid)], processor_ms(pid)
+        for _ in range(rounds):
             for name, (address, body) in loads.items():
                 # Most of the time belongs to the service.
                 share = 0.8 if name == "service" else 0.2
                 found, failed = await load(
-                    session, address, body, rate=rate, seconds=share * seconds / ROUNDS
+                    session, address, body, rate=rate, seconds=share * seconds / rounds
                 )
                 taken[name] += found
                 failures += failed
             memory.append(resident(pid))
+        processor = (processor_ms(pid) - processor) / len(taken["service"])
     found = {name: np.percentile(values, [50, 95, 99]) * 1e3 for name, values in taken.items()}
     for name, values in found.items():
         print(
             f"{name:8} {len(taken[name]):7,} requests  p50 {values[0]:6.2f}  p95 {values[1]:6.2f}  "
             f"p99 {values[2]:6.2f} ms"
         )
-    added, growth = found["service"] - found["model"], memory[-1] - memory[0]
+    added, growth = found["service"] - found["model"], memory[-1] - memory[rounds // 4]
     print(f"added                        p50 {added[0]:6.2f}  p95 {added[1]:6.2f}  p99 {added[2]:6.2f} ms")
-    print(f"memory {memory[-1]:.1f} MiB, {growth:+.2f} MiB since the first quarter; {failures} failures")
-    return added[2] <= MOST_ADDED_SECONDS * 1e3 and growth <= MOST_GROWTH_MIB and not failures
+    print(
+        f"memory {memory[0]:.1f} MiB at the start, {memory[1]:.1f} after {seconds / rounds:.0f} s, "
+        f"{memory[-1]:.1f} at the end; {growth:+.2f} since the first quarter"
+    )
+    bars = {
+        f"failures: {dict(failures)}, none expected": not failures,
+        f"growth: {growth:.2f} MiB, at most {MOST_GROWTH_MIB:g}": growth <= MOST_GROWTH_MIB,
+        f"processor: {processor:.2f} ms a request, at most {1e3 / rate:g}": processor <= 1e3 / rate,
+        f"added p99: {added[2]:.2f} ms, at most {MOST_ADDED_MS:g}": bool(added[2] <= MOST_ADDED_MS),
+    }
+    for bar, kept in bars.items():
+        print("PASS" if kept else "FAIL", bar)
+    return all(bars.values() if strict else list(bars.values())[:-1])
 
 
 def main() -> int:
-    """Run; exit with 1 beyond a bar."""
+    """Run; return 1 beyond a bar."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--rate", type=float, default=200.0)
+    parser.add_argument("--strict", action="store_true", help="the 99th percentile decides, too")
     options = parser.parse_args()
     server = ["-m", "calibrant.testing.server", "--labels", *LABELS, "--latency", "0.02"]
     with tempfile.TemporaryDirectory() as folder, process(*server) as (_, model):
@@ -167,9 +194,15 @@ def main() -> int:
         command = "from calibrant.cli import main; main()"
         with process("-c", command, "serve", str(bundle), "--port", "0", "--json") as (pid, service):
             within = asyncio.run(
-                measure(model["api_base"], service["url"], pid, rate=options.rate, seconds=options.seconds)
+                measure(
+                    model["api_base"],
+                    service["url"],
+                    pid,
+                    rate=options.rate,
+                    seconds=options.seconds,
+                    strict=options.strict,
+                )
             )
-    print("within the bars" if within else "BEYOND THE BARS")
     return 0 if within else 1
 
 

@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -133,6 +134,31 @@ def test_what_was_taken_when_a_signal_comes_is_answered(
     logged = [json.loads(line) for line in err.splitlines()]
     assert [line["status"] for line in logged if line["event"] == "request"] == [200] * 12
     assert "dog" not in err
+
+
+def test_a_body_that_still_comes_when_a_signal_does_is_waited_for(start: Start) -> None:
+    """And answered, though nobody else is let in any more."""
+    process, ready = start("--notice", "0")
+    address = ("127.0.0.1", int(ready["url"].rpartition(":")[2]))
+    body = b'{"text": "late dog"}'
+    with socket.create_connection(address, timeout=SECONDS) as line:
+        line.sendall(
+            b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(body)
+        )
+        assert line.recv(4096).startswith(b"HTTP/1.1 100")  # so it has been taken
+        process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(ConnectionError):
+            while True:
+                socket.create_connection(address, timeout=SECONDS).close()
+                threading.Event().wait(0.01)
+        line.sendall(body)
+        found = b"".join(iter(lambda: line.recv(4096), b""))
+    assert found.startswith(b"HTTP/1.1 200")
+    assert b"connection: close" in found
+    assert b'"label":"dog"' in found
+    process.communicate(timeout=SECONDS)
+    assert process.returncode == 0
 
 
 def test_a_key_comes_from_the_environment(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

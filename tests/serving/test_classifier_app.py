@@ -11,99 +11,21 @@ import json
 import logging
 import math
 import socket
-import threading
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from fractions import Fraction
+from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from prometheus_client.parser import text_string_to_metric_families
 
-from calibrant.assembly import Bundle, BundleHistory, open_bundle
+from calibrant.assembly import Bundle, open_bundle
 from calibrant.core import (
     ConfigurationError,
     Outcome,
     Prediction,
     ProviderError,
-    Step,
-    Verdict,
 )
-from calibrant.serving import ServiceSettings, create_classifier_app, json_logs
-from calibrant.serving._metrics import ServiceMetrics, ks_distance
-from calibrant.serving._protocol import PatientProtocol
+from calibrant.serving import ServiceSettings, json_logs
 from calibrant.testing import FaultServer
-
-PATH = "/v1/classify"
-JSON = {"Content-Type": "application/json"}
-SECONDS = 30
-
-
-class Held:
-    """A classifier that answers when it is let go, and knows what it was asked and what was given up."""
-
-    def __init__(self, *, held: bool = True, answer: Callable[[str], Any] | None = None) -> None:
-        self.asked: list[str] = []
-        self.given_up = threading.Event()
-        self.begun = threading.Semaphore(0)
-        self._answer = answer or (lambda _: Prediction(label="cat", confidence=0.9))
-        self._go = threading.Event()
-        if not held:
-            self._go.set()
-
-    def let_go(self) -> None:
-        self._go.set()
-
-    async def aclassify(self, text: str) -> Prediction:
-        self.asked.append(text)
-        self.begun.release()
-        try:
-            while not self._go.is_set():  # noqa: ASYNC110 (let go from another thread)
-                await asyncio.sleep(0.005)
-        except asyncio.CancelledError:
-            self.given_up.set()
-            raise
-        found = self._answer(text)
-        if isinstance(found, Exception):
-            raise found
-        assert isinstance(found, Prediction)
-        return found
-
-
-def app(bundle: Bundle, classifier: Any, **settings: Any) -> Any:
-    """Return the application."""
-    return create_classifier_app(bundle, classifier, settings=ServiceSettings(**settings))
-
-
-def ask(running: Any, body: Any, **headers: str) -> Any:
-    """Return the reply to a classification."""
-    return running.ask(body, path=PATH, **{**JSON, **headers})
-
-
-def later(call: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
-    """Begin a call in a thread; returns it with where its result will be."""
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(call()))
-    thread.start()
-    return thread, found
-
-
-def counts(running: Any, **headers: str) -> dict[str, float]:
-    """Return the metrics by name and values of labels."""
-    text = running.ask(path="/metrics", method="GET", **headers).body.decode()
-    return {
-        " ".join([sample.name, *sample.labels.values()]): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
-
-
-def with_threshold(bundle: Bundle, high: float) -> Bundle:
-    """Return the bundle with a suggested threshold."""
-    return replace(bundle, thresholds={**bundle.thresholds, "suggested": {"high": high, "low": 0.2}})
+from held import JSON, PATH, SECONDS, Held, app, ask, counts, later, with_threshold
 
 
 def test_answers_are_those_of_the_bundles_classifier(serve: Any, bundle: Bundle) -> None:
@@ -244,6 +166,28 @@ def test_a_flood_is_turned_away_and_what_was_taken_is_answered(serve: Any, bundl
     assert counts(running)["calibrant_rows_in_flight"] == 0
 
 
+def test_a_flood_is_refused_before_its_bodies_have_come(serve: Any, bundle: Bundle) -> None:
+    """And after, where it came while another was taken: so no more is under way than may be."""
+    held = Held()
+    running = serve(app(bundle, held, most_rows=1, most_texts=1))
+    with socket.create_connection(("127.0.0.1", running.port)) as early:
+        early.settimeout(SECONDS)
+        head = b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        early.sendall(head + b"Expect: 100-continue\r\nContent-Length: 13\r\n\r\n")
+        assert early.recv(4096).startswith(b"HTTP/1.1 100")
+        thread, found = later(lambda: ask(running, {"text": "a"}))
+        assert held.begun.acquire(timeout=SECONDS)
+        with socket.create_connection(("127.0.0.1", running.port)) as late:
+            late.settimeout(SECONDS)
+            late.sendall(head + b"Content-Length: 13\r\n\r\n")
+            assert late.recv(4096).startswith(b"HTTP/1.1 429")
+        early.sendall(b'{"text": "b"}')
+        assert early.recv(4096).startswith(b"HTTP/1.1 429")
+    held.let_go()
+    thread.join(SECONDS)
+    assert (found[0].status, held.asked) == (200, ["a"])
+
+
 def test_a_deadline_ends_a_request(serve: Any, bundle: Bundle) -> None:
     """504; what was asked is given up, and its room is given back."""
     held = Held()
@@ -273,7 +217,7 @@ def test_a_model_that_cannot_be_asked_is_503_and_one_row_is_not(
 ) -> None:
     """The log says why, the answer does not; a crash is 500 and the service stays up."""
     wrong: dict[str, Exception] = {
-        "key": ProviderError("the key is bad", provider="p"),
+        "key": ProviderError("the key is bad", provider="p", status=401, hint="Mend it."),
         "crash": RuntimeError("boom"),
     }
     held = Held(held=False, answer=lambda text: wrong.get(text, Prediction(label="cat", confidence=0.5)))
@@ -281,41 +225,20 @@ def test_a_model_that_cannot_be_asked_is_503_and_one_row_is_not(
     found = ask(running, {"texts": ["a", "key"]})
     assert found.status == 503
     assert "bad" not in found.body.decode()
-    assert "the key is bad" in caplog.text
+    (told,) = [own.fields for own in caplog.records if own.levelno >= logging.ERROR]  # type: ignore[attr-defined]
+    assert (told["error"], told["provider"], told["status"], told["hint"]) == (
+        "ProviderError",
+        "p",
+        401,
+        "Mend it.",
+    )
+    assert told["words"] is None
     crashed = ask(running, {"text": "crash"})
     assert crashed.status == 500
+    (crash,) = [own for own in caplog.records if own.exc_info]
+    assert crash.fields == {"id": crashed.headers["x-request-id"]}  # type: ignore[attr-defined]
     assert "boom" not in crashed.body.decode()
     assert ask(running, {"text": "a"}).status == 200
-
-
-def test_slow_headers_end_a_connection(serve: Any, bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that trickles, or says nothing, first or after an answer, is hung up on; others are served."""
-    monkeypatch.setattr(PatientProtocol, "seconds_for_headers", 0.1)
-    running = serve(app(bundle, Held(held=False)))
-    begun = [b"", b"POST /v1/classify HT", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /he"]
-    with contextlib.ExitStack() as lines:
-        slow = [lines.enter_context(socket.create_connection(("127.0.0.1", running.port))) for _ in begun]
-        for line, start in zip(slow, begun, strict=True):
-            line.settimeout(SECONDS)
-            line.sendall(start)
-        assert ask(running, {"text": "a"}).status == 200
-        ends = [b"".join(iter(lambda own=line: own.recv(4096), b"")) for line in slow]
-    assert ends[:2] == [b"", b""]
-    assert ends[2].startswith(b"HTTP/1.1 200")
-
-
-def test_a_slow_answer_outlives_the_time_for_headers(
-    serve: Any, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The clock runs for headers only."""
-    monkeypatch.setattr(PatientProtocol, "seconds_for_headers", 0.02)
-    held = Held()
-    running = serve(app(bundle, held))
-    thread, found = later(lambda: ask(running, {"text": "a"}))
-    assert held.begun.acquire(timeout=SECONDS)
-    threading.Timer(0.1, held.let_go).start()
-    thread.join(SECONDS)
-    assert found[0].status == 200
 
 
 def test_unknown_paths_and_methods_say_what_there_is(serve: Any, bundle: Bundle) -> None:
@@ -328,84 +251,54 @@ def test_unknown_paths_and_methods_say_what_there_is(serve: Any, bundle: Bundle)
     assert not any("/v1/other" in name for name in seen)
 
 
-def test_metrics_count_outcomes_decisions_labels_and_escalations(serve: Any, bundle: Bundle) -> None:
-    """Requests and seconds by path, too."""
-    steps = (Step(model="s", verdict=Verdict.ESCALATED), Step(model="l", verdict=Verdict.ACCEPTED))
-    answers = {
-        "sure": Prediction(label="cat", confidence=0.93),
-        "unsure": Prediction(label="dog", confidence=0.4, steps=steps, accepted=True),
-        "lost": Prediction(label=None, outcome=Outcome.UNPARSED, reason="no JSON"),
-    }
-    running = serve(app(with_threshold(bundle, 0.8), Held(held=False, answer=answers.__getitem__)))
-    assert ask(running, {"texts": list(answers)}).status == 200
-    seen = counts(running)
-    expected = {
-        f"calibrant_requests_total {PATH} 200": 1,
-        f"calibrant_request_seconds_count {PATH}": 1,
-        "calibrant_rows_total ok": 2,
-        "calibrant_rows_total unparsed": 1,
-        "calibrant_labels_total cat": 1,
-        "calibrant_labels_total dog": 1,
-        "calibrant_decisions_total accepted": 1,
-        "calibrant_decisions_total review": 2,
-        "calibrant_confidence_count": 2,
-        "calibrant_confidence_bucket 0.4": 1,
-        "calibrant_confidence_bucket 0.95": 2,
-        "calibrant_escalations_total": 1,
-        "calibrant_steps_total s escalated": 1,
-        "calibrant_steps_total l accepted": 1,
-        "calibrant_drift_rows": 2,
-    }
-    assert {name: seen.get(name) for name in expected} == expected
-    assert math.isnan(seen["calibrant_confidence_drift"])
-
-
-def test_drift_is_the_distance_of_a_sliding_window_from_the_history() -> None:
-    """None worth telling at first; 0 for the like; 1 once only others are left in the window."""
-    history = tuple(n / 500 for n in range(500))
-    metrics = ServiceMetrics(BundleHistory(rows=500, labels={"cat": 500}, confidence=history))
-    decision: Any = type("D", (), {"accepted": None})()
-
-    def see(values: Any) -> None:
-        for value in values:
-            metrics.count(Prediction(label="cat", confidence=float(value)), decision)
-
-    see(history[:29])
-    assert math.isnan(metrics.drift())
-    see(history[29:])
-    assert metrics.drift() == 0.0
-    see([1.0] * 500)
-    assert metrics.drift() == pytest.approx(0.5)
-    see([1.0] * 500)
-    assert metrics.drift() == 1.0
-    empty = ServiceMetrics(BundleHistory(rows=0, labels={}, confidence=()))
-    for _ in range(40):
-        empty.count(Prediction(label="cat", confidence=0.5), decision)
-    assert math.isnan(empty.drift())
-
-
-VALUES = st.lists(st.sampled_from([0.0, 0.1, 0.5, 0.9, 1.0]), min_size=1, max_size=20)
-
-
-@given(VALUES, VALUES)
-def test_the_distance_is_the_largest_gap_of_the_distribution_functions(
-    ours: list[float], theirs: list[float]
-) -> None:
-    """Counted point by point, ties included."""
-
-    def share(values: list[float], point: float) -> Fraction:
-        return Fraction(sum(value <= point for value in values), len(values))
-
-    expected = max(abs(share(ours, point) - share(theirs, point)) for point in ours + theirs)
-    assert ks_distance(np.sort(ours), np.sort(theirs)) == pytest.approx(float(expected))
-
-
 @pytest.fixture
 def logged() -> Iterator[io.StringIO]:
     """Return where the service's logs go."""
     stream = io.StringIO()
     with json_logs(stream):
         yield stream
+
+
+@pytest.mark.parametrize("texts", [False, True])
+def test_the_words_of_an_error_are_logged_only_if_asked(
+    serve: Any, bundle: Bundle, logged: io.StringIO, texts: bool
+) -> None:
+    """They may quote a text; its kind, status and hint are always."""
+    error = ProviderError("no such model as secret", provider="p", status=404, hint="Mend it.")
+    running = serve(app(bundle, Held(held=False, answer=lambda _: error), log_texts=texts))
+    assert ask(running, {"text": "a"}).status == 503
+    (told,) = [own for own in map(json.loads, logged.getvalue().splitlines()) if own["level"] == "error"]
+    assert (told["error"], told["status"], told["hint"]) == ("ProviderError", 404, "Mend it.")
+    assert ("secret" in logged.getvalue()) is texts
+
+
+def test_what_asyncio_complains_about_is_one_line_without_texts(logged: io.StringIO) -> None:
+    """It would show the objects, and what they hold."""
+    logging.getLogger("asyncio").error("Task exception was never retrieved\nfuture: <Task 'secret'>")
+    told = json.loads(logged.getvalue())
+    assert (told["level"], told["event"]) == ("error", "Task exception was never retrieved")
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_crash_is_told_to_the_client_unless_half_an_answer_is_out(bundle: Bundle, begun: bool) -> None:
+    """Then the server cuts the connection."""
+    made = app(bundle, Held())
+    sent: list[Any] = []
+
+    async def crashes(_scope: Any, _receive: Any, send: Any) -> None:
+        if begun:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise RuntimeError("boom")
+
+    async def note(message: Any) -> None:
+        sent.append(message)
+
+    (watch,) = made.user_middleware
+    watched = watch.cls(crashes, **watch.kwargs)
+    end = pytest.raises(RuntimeError, match="boom") if begun else contextlib.nullcontext()
+    with end:
+        asyncio.run(watched({"type": "http", "path": "/x", "method": "GET"}, note, note))
+    assert [own.get("status") for own in sent] == ([200] if begun else [500, None])
 
 
 @pytest.mark.parametrize("texts", [False, True])
@@ -434,7 +327,8 @@ def test_logs_are_json_lines_without_texts_unless_asked(
     assert all(line["place"] for line in crashes)
     assert ("secret" in logged.getvalue()) is texts
     if texts:
-        assert requests[0]["rows"][1] == {"text": "b secret", "label": "cat", "confidence": 0.5}
+        row = {"text": "b secret", "label": "cat", "confidence": 0.5, "outcome": "ok", "reason": ""}
+        assert requests[0]["rows"][1] == row
 
 
 def test_logs_are_as_before_behind_the_block() -> None:
@@ -466,6 +360,7 @@ def test_the_description_holds_bodies_and_refusals(serve: Any, bundle: Bundle) -
     described = running.ask(path="/openapi.json", method="GET").json
     post = described["paths"][PATH]["post"]
     assert {"200", "400", "401", "413", "422", "429", "503", "504"} <= set(post["responses"])
+    assert list(post["responses"]["429"]["headers"]) == ["Retry-After"]
     one, many = post["requestBody"]["content"]["application/json"]["schema"]["oneOf"]
     assert one["required"] == ["text"]
     assert many["properties"]["texts"]["maxItems"] == 7
@@ -488,6 +383,11 @@ def test_bad_settings_are_refused(settings: dict[str, Any], told: str) -> None:
     """When they are made."""
     with pytest.raises(ConfigurationError, match=told):
         ServiceSettings(**settings)
+
+
+def test_what_a_request_can_take_is_its_body_and_its_deadline() -> None:
+    """In whole seconds: so long an end waits for what was taken."""
+    assert ServiceSettings(deadline_seconds=1.5).finish_seconds == 32
 
 
 def test_one_connection_serves_many_requests(serve: Any, bundle: Bundle) -> None:

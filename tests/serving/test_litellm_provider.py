@@ -29,7 +29,8 @@ def server() -> Iterator[FaultServer]:
     """Return the bundle's model, which declines to answer some texts."""
 
     def faults(_: int, body: Any) -> str | None:
-        return "refusal" if "declined" in body["messages"][-1]["content"] else None
+        kinds = {"declined": "refusal", "locked": "401", "silent": "hang"}
+        return kinds.get(body["messages"][-1]["content"])
 
     with FaultServer(["cat", "dog"], faults=faults) as running:
         yield running
@@ -101,6 +102,9 @@ def test_litellms_router_takes_it() -> None:
     ("model", "text", "status", "told"),
     [
         ("calibrant/other", "a cat", 404, "calibrant/animals"),
+        ("calibrant/../animals", "a cat", 404, "calibrant/animals"),
+        ("calibrant//etc/passwd", "a cat", 404, "calibrant/animals"),
+        (NAME, "locked", 503, "Check the API key"),
         (NAME, "", 400, "user message"),
         (NAME, [{"type": "image_url", "image_url": {"url": "data:,"}}], 400, "user message"),
     ],
@@ -120,6 +124,14 @@ def test_a_text_without_a_label_is_an_error_so_that_fallbacks_apply() -> None:
     """Here the model declines."""
     with pytest.raises(litellm.exceptions.BadGatewayError, match="animals: refusal: "):
         litellm.completion(NAME, messages=user("declined"), num_retries=0)
+
+
+@pytest.mark.usefixtures("provider")
+def test_litellms_timeout_is_kept() -> None:
+    """In seconds."""
+    with pytest.raises(Exception, match=r"no answer within 0\.1s") as found:
+        litellm.completion(NAME, messages=user("silent"), num_retries=0, timeout=0.1)
+    assert getattr(found.value, "status_code", None) in {408, 504}
 
 
 def test_bundles_that_are_none_are_refused(bundle: Bundle, tmp_path: Any) -> None:

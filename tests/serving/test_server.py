@@ -13,7 +13,7 @@ import pytest
 
 from calibrant.cascade import Verifier
 from calibrant.core import CompletionRequest, ConfigurationError, LogprobSpace
-from calibrant.serving import create_verifier_app, serve_app
+from calibrant.serving import _server, create_verifier_app, serve_app
 
 
 def has_ipv6() -> bool:
@@ -104,6 +104,43 @@ def test_what_is_under_way_when_a_signal_comes_is_answered_with_503() -> None:
         thread.join(30)
     assert model.given_up.is_set()
     assert found == [(503, b'{"error":"The service is being stopped: ask again later."}')]
+
+
+@pytest.mark.parametrize(
+    ("notice", "speak"),
+    [(300.0, 0.0), (0.0, 300.0)],
+    ids=["while requests are taken", "while those are heard that have just connected"],
+)
+def test_who_has_connected_before_a_signal_is_heard_after_it(
+    monkeypatch: pytest.MonkeyPatch, notice: float, speak: float
+) -> None:
+    """Until a second Ctrl-C ends the wait."""
+    monkeypatch.setattr(_server, "_SECONDS_TO_SPEAK", speak)
+    app = create_verifier_app(None)
+    found: list[bytes] = []
+
+    def ask(address: str) -> None:
+        line = http.client.HTTPConnection(address.removeprefix("http://"), timeout=30)
+        other = http.client.HTTPConnection(address.removeprefix("http://"), timeout=30)
+        line.connect()
+        other.request("GET", "/health")  # answered, so the first one is known, too
+        other.getresponse().read()
+        signal.raise_signal(signal.SIGINT)
+        while not app.state.stopping.is_set():
+            threading.Event().wait(0.01)
+        line.request("GET", "/health")
+        found.append(line.getresponse().read())
+        line.close()
+        other.close()
+        signal.raise_signal(signal.SIGINT)
+
+    serve_app(
+        app,
+        port=0,
+        notice_seconds=notice,
+        on_ready=lambda address: threading.Thread(target=ask, args=(address,)).start(),
+    )
+    assert [b"no model" in body for body in found] == [True]
 
 
 @pytest.mark.parametrize(

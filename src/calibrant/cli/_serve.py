@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import logging
-import math
 import os
 import sys
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ from calibrant.serving import ServiceSettings, create_classifier_app, json_logs,
 __all__ = ["ServeOptions", "run_serve"]
 
 _LOG = logging.getLogger("calibrant")
-_SECONDS_TO_SEND = 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +75,7 @@ def run_serve(path: Path, given: ServeOptions) -> None:
                 port=given.port,
                 on_ready=ready,
                 notice_seconds=given.notice,
-                finish_seconds=_SECONDS_TO_SEND + math.ceil(given.deadline),
+                finish_seconds=settings.finish_seconds,
             )
     finally:
         gc.unfreeze()

@@ -7,10 +7,11 @@ from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
 from fastapi import HTTPException, Request
+from starlette.requests import ClientDisconnect
 
-__all__ = ["Stopping", "bounded_body", "while_connected"]
+__all__ = ["SECONDS_TO_SEND", "Stopping", "bounded_body", "while_connected"]
 
-_SECONDS_TO_SEND: Final = 30.0
+SECONDS_TO_SEND: Final = 30.0
 _CLOSE: Final = {"Connection": "close"}  # or else the rest of the body would be read and thrown away
 _T = TypeVar("_T")
 
@@ -56,7 +57,8 @@ async def bounded_body(request: Request, most_bytes: int) -> bytes:
     Raises
     ------
     HTTPException
-        413 where it is longer, 408 where it does not come within 30 seconds.
+        413 where it is longer, 408 where it does not come within 30 seconds, 499 where the client goes, which nobody
+        reads.
     """
     too_long = HTTPException(
         413, f"Expected a body of at most {most_bytes:,} bytes, got more: shorten the texts.", _CLOSE
@@ -66,18 +68,22 @@ async def bounded_body(request: Request, most_bytes: int) -> bytes:
         raise too_long
     body = bytearray()
     try:
-        async with asyncio.timeout(_SECONDS_TO_SEND):
+        async with asyncio.timeout(SECONDS_TO_SEND):
             async for piece in request.stream():
                 body += piece
                 if len(body) > most_bytes:
                     raise too_long
     except TimeoutError:
-        message = f"Expected the whole body within {_SECONDS_TO_SEND:g} seconds, got {len(body):,} bytes."
+        message = f"Expected the whole body within {SECONDS_TO_SEND:g} seconds, got {len(body):,} bytes."
         raise HTTPException(408, message, _CLOSE) from None
+    except ClientDisconnect:
+        raise _went() from None
     return bytes(body)
 
 
-async def while_connected(request: Request, work: Coroutine[Any, Any, _T], *, stopping: Stopping) -> _T:
+async def while_connected(
+    request: Request, work: Coroutine[Any, Any, _T], *, stopping: Stopping | None = None
+) -> _T:
     """Return what `work` returns; give it up when the client closes the connection, or the service ends.
 
     Clients that have waited too long ask again: what they no longer wait for must not be computed.
@@ -88,8 +94,8 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, _T], *, st
         The request; its body has been read.
     work : coroutine
         What to wait for.
-    stopping : Stopping
-        Set when the service ends.
+    stopping : Stopping, optional
+        Set when the service ends; by default work goes on then.
 
     Raises
     ------
@@ -97,18 +103,24 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, _T], *, st
         499 where the client has gone, which nobody reads; 503 where the service ends.
     """
     working = asyncio.create_task(work)
-    others = (asyncio.create_task(_gone(request)), asyncio.create_task(stopping.wait()))
+    others = [asyncio.create_task(_gone(request))]
+    if stopping is not None:
+        others.append(asyncio.create_task(stopping.wait()))
     try:
         await asyncio.wait({working, *others}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
-        if stopping.is_set():
+        if stopping is not None and stopping.is_set():
             raise HTTPException(503, "The service is being stopped: ask again later.")
-        raise HTTPException(499, "The client has closed the connection.")
+        raise _went()
     finally:
         for task in (working, *others):
             task.cancel()
         await asyncio.gather(working, *others, return_exceptions=True)
+
+
+def _went() -> HTTPException:
+    return HTTPException(499, "The client has closed the connection.")
 
 
 async def _gone(request: Request) -> None:

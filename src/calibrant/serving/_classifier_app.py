@@ -30,6 +30,7 @@ __all__ = ["create_classifier_app"]
 _LOG = logging.getLogger("calibrant.service")
 _CLASSIFY: Final = "/v1/classify"
 _PROBES: Final = ("/healthz", "/readyz", "/metrics")
+_LOGGED: Final = ("label", "confidence", "outcome", "reason")
 _REFUSALS: Final = {
     400: "The body is not JSON in UTF-8.",
     401: "The key is missing or wrong.",
@@ -70,7 +71,6 @@ def create_classifier_app(
     app.state.stopping = service.stopping  # set by `serve_app`
     app.state.metrics = service.metrics
     app.add_exception_handler(AnyHTTPException, _refuse)
-    app.add_exception_handler(Exception, _fail)
     app.add_middleware(_Watch, service=service)
     keyed: list[dict[str, list[str]]] = [{"key": []}] if settings.api_keys else []
 
@@ -132,7 +132,6 @@ class _Service:
         self._settings = settings
         self._keys = [_digest(key) for key in settings.api_keys]
         self._under_way = 0
-        self._going_on = Stopping()  # never set: what was taken is answered
 
     def check_key(self, request: Request) -> None:
         """Raise 401 where a key is wanted and did not come."""
@@ -160,9 +159,8 @@ class _Service:
         self._under_way += len(texts)
         self.metrics.in_flight.set(self._under_way)
         try:
-            work = self._predict(texts)
             async with asyncio.timeout(settings.deadline_seconds):
-                predictions = await while_connected(request, work, stopping=self._going_on)
+                predictions = await while_connected(request, self._predict(texts))
         except TimeoutError:
             raise HTTPException(
                 504,
@@ -191,9 +189,15 @@ class _Service:
             first = errors.exceptions[0]
             if not isinstance(first, CalibrantError):
                 raise first from None
-            _LOG.error("The model cannot be asked: %s", first)
+            _LOG.error("The model cannot be asked.", extra={"fields": self._known(first)})
             raise HTTPException(503, "The model cannot be asked; the service's log says why.") from None
         return [task.result() for task in tasks]
+
+    def _known(self, error: CalibrantError) -> dict[str, Any]:
+        """Return what the log may hold about an error: its words may quote a text."""
+        told = {name: getattr(error, name, None) for name in ("provider", "status", "hint")}
+        words = str(error) if self._settings.log_texts else None
+        return {"error": type(error).__name__, **told, "words": words}
 
     def _results(
         self, request: Request, texts: list[str], predictions: list[Prediction]
@@ -208,7 +212,7 @@ class _Service:
         request.state.told = {"texts": len(texts), "outcomes": dict(outcomes), "review": review}
         if self._settings.log_texts:
             request.state.told["rows"] = [
-                {"text": text, "label": found["label"], "confidence": found["confidence"]}
+                {"text": text, **{name: found[name] for name in _LOGGED}}
                 for text, found in zip(texts, results, strict=True)
             ]
         return results
@@ -223,7 +227,7 @@ class _Watch:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        start, number, status = time.perf_counter(), uuid.uuid4().hex, 500
+        start, number, status = time.perf_counter(), uuid.uuid4().hex, 0
         state = scope.setdefault("state", {})
 
         async def sent(message: Message) -> None:
@@ -238,8 +242,15 @@ class _Watch:
 
         try:
             await self._app(scope, receive, sent)
+        except Exception:
+            _LOG.exception("A request failed.", extra={"fields": {"id": number}})
+            if status:  # half an answer is out
+                raise
+            await JSONResponse({"error": _REFUSALS[500]}, 500)(scope, receive, sent)
         finally:
-            self._note(scope["path"], status, time.perf_counter() - start, number, state.get("told", {}))
+            self._note(
+                scope["path"], status or 500, time.perf_counter() - start, number, state.get("told", {})
+            )
 
     def _note(self, path: str, status: int, seconds: float, number: str, told: dict[str, Any]) -> None:
         metrics = self._service.metrics
@@ -257,7 +268,12 @@ def _digest(key: str) -> bytes:
 
 def _described(model: type[Any] | None, *statuses: int) -> dict[int | str, dict[str, Any]]:
     found: dict[int | str, dict[str, Any]] = {} if model is None else {200: {"model": model}}
-    return found | {status: {"model": Refusal, "description": _REFUSALS[status]} for status in statuses}
+    found |= {status: {"model": Refusal, "description": _REFUSALS[status]} for status in statuses}
+    if 429 in found:
+        found[429]["headers"] = {
+            "Retry-After": {"schema": {"type": "integer"}, "description": "Seconds to wait."}
+        }
+    return found
 
 
 def _describe_key(app: FastAPI, *, keyed: bool) -> None:
@@ -275,8 +291,3 @@ async def _refuse(_: Request, error: Exception) -> JSONResponse:
     if status in {404, 405}:
         said = f"There is only POST {_CLASSIFY} and GET {', '.join(_PROBES)} and /openapi.json."
     return JSONResponse({"error": said}, status, getattr(error, "headers", None))
-
-
-async def _fail(_: Request, error: Exception) -> JSONResponse:
-    del error  # the server logs it
-    return JSONResponse({"error": _REFUSALS[500]}, status_code=500)

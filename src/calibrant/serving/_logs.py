@@ -13,7 +13,7 @@ from typing import TextIO
 
 __all__ = ["json_logs"]
 
-_LOGGERS = ("calibrant", "uvicorn")
+_LOGGERS = ("calibrant", "uvicorn", "asyncio")
 
 
 class _JsonLines(logging.Formatter):
@@ -24,7 +24,8 @@ class _JsonLines(logging.Formatter):
         found = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
-            "event": record.getMessage(),
+            # Further lines of asyncio's show objects, and so texts.
+            "event": record.getMessage().partition("\n")[0],
             **getattr(record, "fields", {}),
         }
         if record.exc_info is not None and record.exc_info[0] is not None:

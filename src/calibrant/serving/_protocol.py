@@ -3,51 +3,121 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 __all__ = ["PatientProtocol"]
 
 _SECONDS_FOR_HEADERS: Final = 10.0
+_SECONDS_TO_TAKE: Final = 60.0
+_CONNECTIONS: Final = 512  # each takes a file descriptor, of which a process often has 1,024
+_MOST_UNREAD: Final = 1 << 16
+# Reading a piece of a body takes as long whether it has a byte or a thousand.
+_PIECES: Final = 1_000
+_LEAST_BYTES_OF_A_PIECE: Final = 64
+
+
+class _FewPieces(h11.Connection):
+    """Refuses bodies that come in very many very small chunks, which would keep others waiting."""
+
+    _pieces = _bytes = 0
+
+    def next_event(self) -> Any:  # noqa: ANN401 (h11's)
+        """Return what came next."""
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self._pieces = self._bytes = 0
+        elif isinstance(event, h11.Data):
+            self._pieces += 1
+            self._bytes += len(event.data)
+            if self._pieces > _PIECES + self._bytes / _LEAST_BYTES_OF_A_PIECE:
+                raise h11.RemoteProtocolError("body in too many pieces")
+        return event
 
 
 class PatientProtocol(H11Protocol):
-    """Closes connections whose next request's headers are not whole in time, which uvicorn would wait for.
+    """Hangs up on clients that uvicorn would wait for, or read from, for ever.
 
-    The body has a time of its own, see `bounded_body`.
+    That is: whose next request's headers are not whole in time, who do not take what they asked for, and who go on
+    sending a body of which nobody wants the rest. The body has a time of its own, see `bounded_body`. Of too many
+    connections, the one goes whose client has been waited for longest.
     """
 
     seconds_for_headers = _SECONDS_FOR_HEADERS
-    _waiting: asyncio.TimerHandle | None = None
+    seconds_to_take = _SECONDS_TO_TAKE
+    most_connections = _CONNECTIONS
+    _since = 0.0
+    _unread = 0
+    _asked: asyncio.TimerHandle | None = None
+    _taken: asyncio.TimerHandle | None = None
+
+    def __init__(self, *args: Any, **options: Any) -> None:  # noqa: ANN401 (uvicorn's)
+        super().__init__(*args, **options)
+        self.conn = _FewPieces(h11.SERVER)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the first request."""
         super().connection_made(transport)
-        self._watch()
+        self._await_request()
+        if len(self.connections) > self.most_connections:
+            own = [other for other in self.connections if isinstance(other, PatientProtocol)]
+            last = min(own, key=PatientProtocol._rank)
+            self.connections.discard(last)  # now, and not when it has been told: others may come in between
+            last.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no longer."""
-        self._unwatch()
+        for timer in (self._asked, self._taken):
+            if timer is not None:
+                timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Wait for the rest of the headers, if they are not whole."""
+        """Read on, unless it is the rest of a body whose answer has been sent."""
+        if self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY:
+            self._unread += len(data)
+            if self._unread > _MOST_UNREAD:
+                self.transport.abort()
+                return
         super().data_received(data)
-        self._watch()
 
-    def _watch(self) -> None:
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._unwatch()
-        elif self._waiting is None:
-            self._waiting = self.loop.call_later(self.seconds_for_headers, self._give_up)
+    def on_response_complete(self) -> None:
+        """Begin to wait for the next request."""
+        self._await_request()
+        super().on_response_complete()
 
-    def _unwatch(self) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
+    def send_400_response(self, msg: str) -> None:
+        """Say that this is not HTTP, unless an answer has begun already."""
+        if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
+            super().send_400_response(msg)
+        else:
+            self.transport.abort()
+
+    def pause_writing(self) -> None:
+        """Begin to wait for the client to take what was written."""
+        super().pause_writing()
+        self._taken = self.loop.call_later(self.seconds_to_take, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Go on writing."""
+        super().resume_writing()
+        if self._taken is not None:
+            self._taken.cancel()
+
+    def _await_request(self) -> None:
+        if self._asked is not None:
+            self._asked.cancel()
+        self._since, self._unread = self.loop.time(), 0
+        self._asked = self.loop.call_later(self.seconds_for_headers, self._give_up)
 
     def _give_up(self) -> None:
-        self._waiting = None
-        if self.cycle is None or self.cycle.response_complete:
-            self.transport.close()
+        idle = self.cycle is None or self.cycle.response_complete
+        if idle and not self.flow.write_paused:  # or else `pause_writing` gives it its time
+            self.transport.abort()
+
+    def _rank(self) -> tuple[bool, float]:
+        """Return whether there is work for its client, and since when a request is waited for."""
+        cycle = self.cycle
+        return cycle is not None and not (cycle.response_complete or cycle.more_body), self._since

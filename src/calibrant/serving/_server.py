@@ -20,8 +20,8 @@ from calibrant.serving._protocol import PatientProtocol
 __all__ = ["serve_app"]
 
 _BACKLOG: Final = 256
-_CONNECTIONS: Final = 512  # each takes a file descriptor, of which a process often has 1,024
 _SECONDS_TO_FINISH: Final = 5
+_SECONDS_TO_SPEAK: Final = 0.2
 
 
 def serve_app(
@@ -35,8 +35,9 @@ def serve_app(
 ) -> None:
     """Serve `app` until SIGINT or SIGTERM, of which ``app.state.stopping`` tells it.
 
-    A call that an embedded engine is computing ends before its model can be freed. Connections beyond 512 are
-    answered with 503, and those whose headers are not whole within 10 seconds are closed.
+    A call that an embedded engine is computing ends before its model can be freed. Connections are closed whose
+    headers are not whole within 10 seconds, whose client does not take what it asked for within 60, and, of more than
+    512, the one that has been without a whole request for longest.
 
     Parameters
     ----------
@@ -111,15 +112,25 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Say so, take requests a while longer, and let those that were taken end."""
         self._stopping.set()
-        await asyncio.sleep(self._notice_seconds)
+        await self._wait(self._notice_seconds)
+        for server in self.servers:
+            server.close()
+        await self._wait(_SECONDS_TO_SPEAK)  # whoever has just connected is about to send
         await super().shutdown(sockets=sockets)
+
+    async def _wait(self, seconds: float) -> None:
+        """Sleep, but not on after a second Ctrl-C."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while not self.force_exit and (left := end - loop.time()) > 0:  # noqa: ASYNC110 (a signal sets it)
+            await asyncio.sleep(min(left, 0.1))
 
 
 def _settings(app: FastAPI, finish_seconds: int = _SECONDS_TO_FINISH) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=PatientProtocol,
-        limit_concurrency=_CONNECTIONS,
+        loop="asyncio",  # where uvloop is installed, too: what is tested is what runs
         log_config=None,  # whoever runs the process says where logs go
         log_level="warning",
         access_log=False,

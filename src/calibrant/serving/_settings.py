@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from calibrant.core import ConfigurationError
+from calibrant.serving._bodies import SECONDS_TO_SEND
 
 __all__ = ["ServiceSettings"]
 
@@ -60,3 +61,8 @@ class ServiceSettings:
                 "Expected API keys of printable ASCII characters without spaces at the ends, got another one: a "
                 "header cannot hold it."
             )
+
+    @property
+    def finish_seconds(self) -> int:
+        """The longest a request can take that has begun, in whole seconds."""
+        return math.ceil(SECONDS_TO_SEND + self.deadline_seconds)

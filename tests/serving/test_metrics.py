@@ -1,0 +1,188 @@
+"""What the service tells Prometheus."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client import CONTENT_TYPE_LATEST
+from scipy import stats
+
+from calibrant.assembly import Bundle, BundleHistory, open_bundle
+from calibrant.core import Outcome, Prediction, Step, Verdict
+from calibrant.evaluation._drift import measure_drift
+from calibrant.serving._metrics import ServiceMetrics, ks_distance
+from calibrant.testing import FaultServer
+from held import PATH, Held, app, ask, counts, with_threshold
+
+
+def test_metrics_count_outcomes_decisions_labels_and_escalations(serve: Any, bundle: Bundle) -> None:
+    """Requests and seconds by path, too."""
+    steps = (Step(model="s", verdict=Verdict.ESCALATED), Step(model="l", verdict=Verdict.ACCEPTED))
+    answers = {
+        "sure": Prediction(label="cat", confidence=0.93),
+        "unsure": Prediction(label="dog", confidence=0.4, steps=steps, accepted=True),
+        "lost": Prediction(label=None, outcome=Outcome.UNPARSED, reason="no JSON"),
+    }
+    running = serve(app(with_threshold(bundle, 0.8), Held(held=False, answer=answers.__getitem__)))
+    assert ask(running, {"texts": list(answers)}).status == 200
+    seen = counts(running)
+    expected = {
+        f"calibrant_requests_total {PATH} 200": 1,
+        f"calibrant_request_seconds_count {PATH}": 1,
+        "calibrant_rows_total ok": 2,
+        "calibrant_rows_total unparsed": 1,
+        "calibrant_labels_total cat": 1,
+        "calibrant_labels_total dog": 1,
+        "calibrant_decisions_total accepted": 1,
+        "calibrant_decisions_total review": 2,
+        "calibrant_confidence_count": 2,
+        "calibrant_confidence_bucket 0.4": 1,
+        "calibrant_confidence_bucket 0.95": 2,
+        "calibrant_escalations_total": 1,
+        "calibrant_steps_total s escalated": 1,
+        "calibrant_steps_total l accepted": 1,
+        "calibrant_drift_rows": 2,
+    }
+    assert {name: seen.get(name) for name in expected} == expected
+    assert math.isnan(seen["calibrant_confidence_drift"])
+
+
+def test_drift_is_the_distance_of_a_sliding_window_from_the_history() -> None:
+    """None worth telling at first; 0 for the like; 1 once only others are left in the window."""
+    history = tuple(n / 500 for n in range(500))
+    metrics = ServiceMetrics(BundleHistory(rows=500, labels={"cat": 500}, confidence=history))
+    decision: Any = type("D", (), {"accepted": None})()
+
+    def see(values: Any) -> None:
+        for value in values:
+            metrics.count(Prediction(label="cat", confidence=float(value)), decision)
+
+    see(history[:29])
+    assert math.isnan(metrics.drift())
+    see(history[29:])
+    assert metrics.drift() == 0.0
+    see([1.0] * 500)
+    assert metrics.drift() == pytest.approx(0.5)
+    see([1.0] * 500)
+    assert metrics.drift() == 1.0
+    empty = ServiceMetrics(BundleHistory(rows=0, labels={}, confidence=()))
+    for _ in range(40):
+        empty.count(Prediction(label="cat", confidence=0.5), decision)
+    assert math.isnan(empty.drift())
+
+
+VALUES = st.lists(st.sampled_from([0.0, 0.1, 0.5, 0.9, 1.0]), min_size=1, max_size=20)
+
+
+@given(VALUES, VALUES)
+def test_the_distance_is_the_largest_gap_of_the_distribution_functions(
+    ours: list[float], theirs: list[float]
+) -> None:
+    """Counted point by point, ties included."""
+
+    def share(values: list[float], point: float) -> Fraction:
+        return Fraction(sum(value <= point for value in values), len(values))
+
+    expected = max(abs(share(ours, point) - share(theirs, point)) for point in ours + theirs)
+    assert ks_distance(np.sort(ours), np.sort(theirs)) == pytest.approx(float(expected))
+
+
+@settings(max_examples=20)
+@given(VALUES.filter(lambda own: len(own) > 1), VALUES.filter(lambda own: len(own) > 1))
+def test_the_distance_is_that_of_the_projects_permutation_test(
+    ours: list[float], theirs: list[float]
+) -> None:
+    """Which counts in whole numbers."""
+    found = ks_distance(np.sort(ours), np.sort(theirs))
+    measured = measure_drift(np.array(ours), np.array(theirs), rng=np.random.default_rng(0))
+    assert found == pytest.approx(measured.statistic)
+
+
+@pytest.mark.parametrize("rows", [30, 200, 1000])
+def test_the_distance_that_tells_is_exceeded_once_in_a_hundred_times(rows: int) -> None:
+    """1.63 times the root, of rows and a history from the same source."""
+    rng = np.random.default_rng(5)
+    least = 1.63 * math.sqrt(1 / rows + 1 / 1000)
+    above = sum(
+        ks_distance(np.sort(rng.random(rows)), np.sort(rng.random(1000))) > least for _ in range(2_000)
+    )
+    assert 2 <= above <= 40
+
+
+def test_drift_is_told_against_the_bundles_own_history(serve: Any, bundle: Bundle) -> None:
+    """Nothing new where the run's texts come again; much where only unsure ones come."""
+    texts = [f"{n} a {'cat' if n % 3 else 'dog'}" for n in range(40)]  # those of the run
+    with FaultServer(["cat", "dog"]) as server:
+        classifier = open_bundle(bundle, options={"api_base": server.api_base})
+        running = serve(app(bundle, classifier))
+        assert ask(running, {"texts": texts[:29]}).status == 200
+        assert math.isnan(counts(running)["calibrant_confidence_drift"])
+        assert ask(running, {"texts": texts[29:]}).status == 200
+        same = counts(running)
+        records = ask(running, {"texts": [f"{n} neither" for n in range(40)]}).json["results"]
+        other = counts(running)
+        classifier.close()
+    assert (same["calibrant_drift_rows"], same["calibrant_history_rows"]) == (40, 40)
+    assert same["calibrant_confidence_drift"] == 0.0
+    seen = [*bundle.history.confidence, *(record["confidence"] for record in records)]
+    expected = stats.ks_2samp(seen, bundle.history.confidence, method="asymp").statistic
+    assert other["calibrant_confidence_drift"] == pytest.approx(expected)
+    assert expected > 0.05
+
+
+def test_histograms_count_what_is_at_most_each_bound(serve: Any, bundle: Bundle) -> None:
+    """Of confidences in twentieths, and of seconds; sums and totals agree."""
+    confidences = [0.0, 0.05, 0.051, 0.5, 0.73, 0.95, 0.9501, 1.0, 1.0]
+    rows = {str(n): Prediction(label="cat", confidence=value) for n, value in enumerate(confidences)}
+    rows["none"] = Prediction(label="cat")
+    running = serve(app(bundle, Held(held=False, answer=rows.__getitem__)))
+    assert ask(running, {"texts": list(rows)}).status == 200
+    assert ask(running, {"text": "none"}).status == 200
+    seen = counts(running)
+    for step in range(1, 21):
+        bound = step / 20
+        assert seen[f"calibrant_confidence_bucket {bound}"] == sum(own <= bound for own in confidences)
+    assert seen["calibrant_confidence_bucket +Inf"] == seen["calibrant_confidence_count"] == len(confidences)
+    assert seen["calibrant_confidence_sum"] == pytest.approx(sum(confidences))
+    bounds = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, "+Inf"]
+    shares = [seen[f"calibrant_request_seconds_bucket {bound} {PATH}"] for bound in bounds]
+    assert shares == sorted(shares)
+    assert shares[-1] == seen[f"calibrant_request_seconds_count {PATH}"] == 2
+    assert 0 < seen[f"calibrant_request_seconds_sum {PATH}"] < 60
+
+
+def test_one_model_of_a_cascade_is_no_escalation(serve: Any, bundle: Bundle) -> None:
+    """Two are, whatever became of the second; what a cascade accepted needs no threshold."""
+
+    def steps(*verdicts: Verdict) -> tuple[Step, ...]:
+        return tuple(Step(model=f"m{n}", verdict=verdict) for n, verdict in enumerate(verdicts))
+
+    answers = {
+        "first": Prediction(label="cat", confidence=0.9, steps=steps(Verdict.ACCEPTED), accepted=True),
+        "lost": Prediction(
+            label=None, outcome=Outcome.ERROR, steps=steps(Verdict.ESCALATED, Verdict.FAILED), accepted=False
+        ),
+    }
+    running = serve(app(bundle, Held(held=False, answer=answers.__getitem__)))
+    found = ask(running, {"texts": list(answers)}).json["results"]
+    assert [answer["decision"] for answer in found] == ["accepted", "review"]
+    seen = counts(running)
+    assert seen["calibrant_escalations_total"] == 1
+    assert (seen["calibrant_steps_total m0 accepted"], seen["calibrant_steps_total m1 failed"]) == (1, 1)
+
+
+def test_it_is_prometheus_text(serve: Any, bundle: Bundle) -> None:
+    """By its type, too; every name says what it counts."""
+    running = serve(app(bundle, Held(held=False)))
+    reply = running.ask(path="/metrics", method="GET")
+    assert reply.headers["content-type"] == CONTENT_TYPE_LATEST
+    told = reply.body.decode().splitlines()
+    names = {line.split()[2] for line in told if line.startswith("# TYPE")}
+    assert names == {line.split()[2] for line in told if line.startswith("# HELP") and len(line.split()) > 3}
+    assert all(name.startswith("calibrant_") for name in names)

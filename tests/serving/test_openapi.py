@@ -1,0 +1,70 @@
+"""The service and its description, compared by schemathesis over a socket.
+
+It runs as a process of its own: its tests are Hypothesis's, with settings that are not those of this suite.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calibrant.assembly import Bundle, open_bundle
+from calibrant.testing import FaultServer
+from held import Held, app
+
+COMMAND = [sys.executable, "-c", "from schemathesis.cli import schemathesis; schemathesis()", "run"]
+KEY = "sk-described"
+
+
+def examine(url: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Compare a service with its own description, by every check there is."""
+    return subprocess.run(  # noqa: S603 (our own words)
+        [
+            *COMMAND,
+            f"{url}/openapi.json",
+            *("--checks", "all", "--seed", "1", "--max-examples", "40", "--generation-database", "none"),
+            *("--request-timeout", "30", "--no-color", "--header", f"Authorization: Bearer {KEY}"),
+            *options,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        cwd=folder,
+        check=False,
+    )
+
+
+def test_the_service_does_what_its_description_says(serve: Any, bundle: Bundle, tmp_path: Path) -> None:
+    """Statuses, types, schemas, methods, keys; bodies that fit are taken and others refused."""
+    with (
+        FaultServer(["cat", "dog"]) as server,
+        contextlib.closing(open_bundle(bundle, options={"api_base": server.api_base})) as classifier,
+    ):
+        running = serve(app(bundle, classifier, api_keys=(KEY,), most_texts=5))
+        done = examine(running.url, tmp_path)
+        asked = len(server.requests)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4 passed" in done.stdout, done.stdout  # operations
+    assert asked > 10, done.stdout
+
+
+@pytest.mark.parametrize(
+    "wrong", ["status", "schema"], ids=["a status that is not described", "an answer of another shape"]
+)
+def test_a_service_that_does_something_else_is_found_out(
+    serve: Any, bundle: Bundle, tmp_path: Path, wrong: str
+) -> None:
+    """Or else the test above would say nothing."""
+    made = app(bundle, Held(held=False), api_keys=(KEY,))
+    described = made.openapi()
+    if wrong == "status":
+        del described["paths"]["/v1/classify"]["post"]["responses"]["422"]
+    else:
+        described["components"]["schemas"]["Answer"]["required"].append("colour")
+    done = examine(serve(made).url, tmp_path, "--include-path", "/v1/classify", "--phases", "coverage")
+    assert done.returncode == 1, done.stdout + done.stderr

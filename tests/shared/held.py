@@ -1,0 +1,83 @@
+"""A service whose classifier answers when it is let go."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from calibrant.assembly import Bundle
+from calibrant.core import Prediction
+from calibrant.serving import ServiceSettings, create_classifier_app
+
+PATH = "/v1/classify"
+JSON = {"Content-Type": "application/json"}
+SECONDS = 30
+
+
+class Held:
+    """A classifier that answers when it is let go, and knows what it was asked and what was given up."""
+
+    def __init__(self, *, held: bool = True, answer: Callable[[str], Any] | None = None) -> None:
+        self.asked: list[str] = []
+        self.given_up = threading.Event()
+        self.begun = threading.Semaphore(0)
+        self._answer = answer or (lambda _: Prediction(label="cat", confidence=0.9))
+        self._go = threading.Event()
+        if not held:
+            self._go.set()
+
+    def let_go(self) -> None:
+        self._go.set()
+
+    async def aclassify(self, text: str) -> Prediction:
+        self.asked.append(text)
+        self.begun.release()
+        try:
+            while not self._go.is_set():  # noqa: ASYNC110 (let go from another thread)
+                await asyncio.sleep(0.005)
+        except asyncio.CancelledError:
+            self.given_up.set()
+            raise
+        found = self._answer(text)
+        if isinstance(found, Exception):
+            raise found
+        assert isinstance(found, Prediction)
+        return found
+
+
+def app(bundle: Bundle, classifier: Any, **settings: Any) -> Any:
+    """Return the application."""
+    return create_classifier_app(bundle, classifier, settings=ServiceSettings(**settings))
+
+
+def ask(running: Any, body: Any, **headers: str) -> Any:
+    """Return the reply to a classification."""
+    return running.ask(body, path=PATH, **{**JSON, **headers})
+
+
+def later(call: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
+    """Begin a call in a thread; returns it with where its result will be."""
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(call()))
+    thread.start()
+    return thread, found
+
+
+def counts(running: Any, **headers: str) -> dict[str, float]:
+    """Return the metrics by name and values of labels."""
+    text = running.ask(path="/metrics", method="GET", **headers).body.decode()
+    return {
+        " ".join([sample.name, *sample.labels.values()]): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def with_threshold(bundle: Bundle, high: float) -> Bundle:
+    """Return the bundle with a suggested threshold."""
+    return replace(bundle, thresholds={**bundle.thresholds, "suggested": {"high": high, "low": 0.2}})
