@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
 from clean_environments import HERE, ROOT, Built, Environment, Install, new_environment, uv
 
 TASK = """\
@@ -69,7 +70,7 @@ def address(install: Install) -> Iterator[str]:
     """Return the address of a model on loopback: the fault server that comes with the wheel."""
     environment = install()
     command = [environment.python, "-I", "-m", "calibrant.testing.server", "--labels", "cat", "dog"]
-    with subprocess.Popen(
+    with subprocess.Popen(  # noqa: S603 (our own words)
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment.variables, text=True
     ) as process:
         assert process.stdout is not None

@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+
 from clean_environments import HERE, ROOT, TEST_TOOLS, Built, Environment, new_environment
 
 pytestmark = [pytest.mark.packaging, pytest.mark.timeout(600)]

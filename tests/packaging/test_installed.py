@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from clean_environments import ROOT, Environment, Install
 
 pytestmark = [pytest.mark.packaging, pytest.mark.timeout(300)]

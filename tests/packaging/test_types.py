@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from clean_environments import ROOT, Install
 
 pytestmark = [pytest.mark.packaging, pytest.mark.timeout(300)]

@@ -40,7 +40,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _root(
     *,
-    version: Annotated[  # noqa: ARG001 (its callback answers)
+    version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:

@@ -6,8 +6,8 @@ import json
 import sys
 from pathlib import Path
 
-import pyarrow
+import pyarrow as pa
 from pyarrow import parquet
 
 rows = [json.loads(line) for line in Path(sys.argv[1]).read_text().splitlines()]
-parquet.write_table(pyarrow.Table.from_pylist(rows), sys.argv[2])
+parquet.write_table(pa.Table.from_pylist(rows), sys.argv[2])
