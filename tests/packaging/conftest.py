@@ -66,6 +66,26 @@ def install(built: Built, outside: Path) -> Install:
 
 
 @pytest.fixture(scope="session")
+def lowest(built: Built, outside: Path) -> Environment:
+    """Return an environment with every extra, and the lowest versions of all that calibrant itself asks for."""
+    environment = new_environment(outside / "lowest", python=HERE)
+    project = built.unpacked / "pyproject.toml"
+    environment.install("--resolution", "lowest-direct", "--all-extras", "--requirements", project)
+    environment.install("--no-deps", built.wheel)
+    environment.check()
+    return environment
+
+
+@pytest.fixture(scope="session", params=["newest", "lowest"])
+def extras(request: pytest.FixtureRequest, install: Install) -> Install:
+    """Return a function that installs an extra alone; and one that returns the lowest versions of all."""
+    if request.param == "newest":
+        return install
+    environment: Environment = request.getfixturevalue("lowest")
+    return lambda _extra: environment
+
+
+@pytest.fixture(scope="session")
 def address(install: Install) -> Iterator[str]:
     """Return the address of a model on loopback: the fault server that comes with the wheel."""
     environment = install()

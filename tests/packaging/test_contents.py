@@ -15,7 +15,7 @@ import pytest
 
 from clean_environments import ROOT, Built, uv
 
-pytestmark = [pytest.mark.packaging, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.packaging, pytest.mark.timeout(600)]
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 NOT_SHIPPED = {".gitignore"}  # hatchling adds it by itself

@@ -13,7 +13,7 @@ import pytest
 
 from clean_environments import ROOT, Environment, Install
 
-pytestmark = [pytest.mark.packaging, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.packaging, pytest.mark.timeout(600)]
 
 EXTRAS = ("local", "data", "postgres", "conformal", "ray", "serve", "embeddings", "dspy")
 POSTGRES = "CALIBRANT_POSTGRES_URL"
@@ -61,11 +61,11 @@ class TestTheBaseInstallation:
 
 
 class TestExtras:
-    """Each alone does what it is for."""
+    """Each alone does what it is for; so do the lowest versions."""
 
-    def test_local(self, install: Install, task: Path) -> None:
+    def test_local(self, extras: Install, task: Path) -> None:
         """The weights come with the command that the message names; then the model answers."""
-        environment = install("local")
+        environment = extras("local")
         classify = (
             "calibrant",
             "classify",
@@ -84,31 +84,31 @@ class TestExtras:
         assert answer["label"] in {"cat", "dog"}
         assert answer["outcome"] == "ok"
 
-    def test_data(self, install: Install, task: Path) -> None:
+    def test_data(self, extras: Install, task: Path) -> None:
         """Rows are read from Parquet."""
         rows = task.parent / "rows.parquet"
-        install("data").program("with_data", task.parent / "test.jsonl", rows)
-        evaluated(install("data"), task, "--file", rows)
+        extras("data").program("with_data", task.parent / "test.jsonl", rows)
+        evaluated(extras("data"), task, "--file", rows)
 
     @pytest.mark.skipif(POSTGRES not in os.environ, reason="no database: run .ci/postgres make test-package")
-    def test_postgres(self, install: Install, task: Path) -> None:
+    def test_postgres(self, extras: Install, task: Path) -> None:
         """A run is added to a history in PostgreSQL."""
         history = ("--history", os.environ[POSTGRES])
-        evaluated(install("postgres"), task, *history, "--profile", "packaging")
-        assert "packaging" in install("postgres").run("calibrant", "history", "list", *history)
+        evaluated(extras("postgres"), task, *history, "--profile", "packaging")
+        assert "packaging" in extras("postgres").run("calibrant", "history", "list", *history)
 
-    def test_ray(self, install: Install, task: Path) -> None:
+    def test_ray(self, extras: Install, task: Path) -> None:
         """Workers give the rows that one machine gives."""
-        evaluated(install("ray"), task, "--engine", "ray", "--workers", "1")
+        evaluated(extras("ray"), task, "--engine", "ray", "--workers", "1")
 
-    def test_serve(self, install: Install, bundle: Path) -> None:
+    def test_serve(self, extras: Install, bundle: Path) -> None:
         """A bundle answers over HTTP."""
-        install("serve").program("with_serve", bundle)
+        extras("serve").program("with_serve", bundle)
 
     @pytest.mark.parametrize("extra", ["conformal", "dspy", "embeddings"])
-    def test_from_python(self, install: Install, extra: str) -> None:
+    def test_from_python(self, extras: Install, extra: str) -> None:
         """What its program asserts."""
-        install(extra).program(f"with_{extra}", "model")
+        extras(extra).program(f"with_{extra}", "model")
 
 
 # What needs an extra: a command on the task's file, or a line of Python.

@@ -8,7 +8,7 @@ import pytest
 
 from clean_environments import ROOT, Install
 
-pytestmark = [pytest.mark.packaging, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.packaging, pytest.mark.timeout(600)]
 
 # Of their types nothing is seen through calibrant's; reading them takes most of the time.
 SETTINGS = (

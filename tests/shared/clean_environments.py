@@ -103,7 +103,7 @@ class Environment:
             env=self.variables,
             capture_output=True,
             text=True,
-            timeout=280,
+            timeout=580,
             check=False,
         )
         assert done.returncode == code, f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
