@@ -13,7 +13,7 @@ DATA ?= ../shared/data/tasks
 # Folder with recorded answers: ag_news.csv, emotion.csv, rotten_tomatoes.csv (probability, correct, prompt).
 RECORDED ?= ../shared/data/recorded
 
-.PHONY: demo docs test test-slow test-store test-browser test-proxy check format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine bench-certify bench-guarantee bench-calibration bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray test-notebooks
+.PHONY: demo docs test test-slow test-store test-browser test-package test-proxy check format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine bench-certify bench-guarantee bench-calibration bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray test-notebooks
 
 $(PYTHON):
 	python3 -m venv $(VENV)
@@ -44,7 +44,7 @@ demo: $(INSTALLED)
 	$(VENV)/bin/calibrant optimize examples/transactions/task.toml --max-metric-calls 400 --out runs/demo
 
 test: $(INSTALLED_DEV)
-	$(PYTHON) -m pytest -m "not slow" --cov --cov-report=term
+	$(PYTHON) -m pytest -m "not slow and not packaging" --cov --cov-report=term
 
 test-slow: $(INSTALLED_DEV)
 	$(PYTHON) -m pytest -m slow
@@ -52,6 +52,11 @@ test-slow: $(INSTALLED_DEV)
 # Against PostgreSQL, too: .ci/postgres make test-store
 test-store: $(INSTALLED_DEV)
 	$(PYTHON) -m pytest tests/store
+
+# Wheel and sdist, in clean environments: each extra alone, every supported Python, the lowest versions.
+# With a database, too: .ci/postgres make test-package
+test-package: $(INSTALLED_DEV)
+	$(PYTHON) -m pytest -m packaging tests/packaging
 
 # Needs Debian's package chromium (`apt-get install chromium`); fails without it.
 test-browser: $(INSTALLED_DEV)

@@ -13,6 +13,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from typer.main import get_command
 
+from calibrant import __version__
 from calibrant.cli import app
 
 SOURCE = Path(__file__).parent.parent / "src"
@@ -25,7 +26,8 @@ _HIDDEN = ("calibrant.core.", "calibrant.cli")  # listed by calibrant.core; desc
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put the reference at the end of the navigation."""
+    """Put the reference at the end of the navigation, and the version at the foot of every page."""
+    config.copyright = f"calibrant {__version__}"
     pages = [{name: f"reference/{name}.md"} for name in public_modules()]
     config.nav = [*(config.nav or []), {"Reference": [{"Command line": COMMANDS}, *pages]}]
     return config

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from calibrant.core import Example, LabelDistribution, LabelSet, Prediction, Task
     from calibrant.inference import Classifier
 
+    __version__: str
+
 __all__ = [
     "Classifier",
     "ConfidenceAdapter",
@@ -36,6 +38,10 @@ _HOMES = {
 
 def __getattr__(name: str) -> object:
     """Import a public name when it is first used, so that ``import calibrant`` stays light."""
+    if name == "__version__":  # of what is installed: pyproject.toml is the only place it is written in
+        from importlib.metadata import version  # noqa: PLC0415 (seldom asked for)
+
+        return version("calibrant")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -29,8 +29,21 @@ Model = Annotated[
 ]
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        import calibrant
+
+        typer.echo(f"calibrant {calibrant.__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def _root() -> None:
+def _root(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
     """Text classification with language models whose confidence can be trusted."""
 
 

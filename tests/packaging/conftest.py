@@ -1,0 +1,116 @@
+"""Wheel and sdist as users get them, and clean environments with what was built."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from clean_environments import HERE, ROOT, Built, Environment, Install, new_environment, uv
+
+TASK = """\
+name = "animals"
+labels = ["cat", "dog"]
+field = "category"
+prompt = "Which animal?"
+[data]
+test = "test.jsonl"
+[model]
+name = "openai/any"
+api_base = "{address}"
+[model.options]
+api_key = "none"
+"""
+
+
+@pytest.fixture(scope="session")
+def outside() -> Iterator[Path]:
+    """Return a folder outside the repository, removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="calibrant-packaging-", ignore_cleanup_errors=True) as folder:
+        path = Path(folder).resolve()
+        assert ROOT not in path.parents
+        yield path
+
+
+@pytest.fixture(scope="session")
+def built(outside: Path) -> Built:
+    """Build wheel and sdist from the repository, and a wheel from the sdist."""
+    direct, again = outside / "dist", outside / "again"
+    uv("build", "--quiet", "--sdist", "--wheel", "--out-dir", direct, ROOT, cwd=outside)
+    (sdist,), (wheel,) = direct.glob("*.tar.gz"), direct.glob("*.whl")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(outside / "sdist", filter="data")
+    (unpacked,) = (outside / "sdist").iterdir()
+    uv("build", "--quiet", "--wheel", "--out-dir", again, unpacked, cwd=outside)
+    return Built(wheel=wheel, sdist=sdist, again=next(again.glob("*.whl")), unpacked=unpacked)
+
+
+@pytest.fixture(scope="session")
+def install(built: Built, outside: Path) -> Install:
+    """Return a function that installs the wheel with one extra, or none, in an environment of its own."""
+
+    @cache
+    def installed(extra: str) -> Environment:
+        environment = new_environment(outside / (extra or "base"), python=HERE)
+        environment.install(f"calibrant{f'[{extra}]' if extra else ''} @ {built.wheel.as_uri()}")
+        environment.check()
+        return environment
+
+    return lambda extra="": installed(extra)
+
+
+@pytest.fixture(scope="session")
+def lowest(built: Built, outside: Path) -> Environment:
+    """Return an environment with every extra, and the lowest versions of all that calibrant itself asks for."""
+    environment = new_environment(outside / "lowest", python=HERE)
+    project = built.unpacked / "pyproject.toml"
+    environment.install("--resolution", "lowest-direct", "--all-extras", "--requirements", project)
+    environment.install("--no-deps", built.wheel)
+    environment.check()
+    return environment
+
+
+@pytest.fixture(scope="session", params=["newest", "lowest"])
+def extras(request: pytest.FixtureRequest, install: Install) -> Install:
+    """Return a function that installs an extra alone; and one that returns the lowest versions of all."""
+    if request.param == "newest":
+        return install
+    environment: Environment = request.getfixturevalue("lowest")
+    return lambda _extra: environment
+
+
+@pytest.fixture(scope="session")
+def address(install: Install) -> Iterator[str]:
+    """Return the address of a model on loopback: the fault server that comes with the wheel."""
+    environment = install()
+    command = [environment.python, "-I", "-m", "calibrant.testing.server", "--labels", "cat", "dog"]
+    with subprocess.Popen(  # noqa: S603 (our own words)
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment.variables, text=True
+    ) as process:
+        assert process.stdout is not None
+        yield str(json.loads(process.stdout.readline())["api_base"])
+        process.terminate()
+
+
+@pytest.fixture
+def task(address: str, tmp_path: Path) -> Path:
+    """Return the file of a task that the model on loopback answers: 12 rows, one of them labelled wrongly."""
+    rows = [
+        {"input": f"{n}: a {label}", "answer": label if n else "dog"}
+        for n, label in enumerate(["cat", "dog"] * 6)
+    ]
+    return write_task(tmp_path, rows, address)
+
+
+def write_task(folder: Path, rows: Sequence[dict[str, str]], address: str) -> Path:
+    """Write a task with these test rows."""
+    (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = folder / "task.toml"
+    path.write_text(TASK.format(address=address))
+    return path

