@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from calibrant.core import CalibrantError, ConfigurationError, Example, LabelSet, Prediction, ProviderError
+from calibrant.core import (
+    CalibrantError,
+    ConfigurationError,
+    Example,
+    LabelSet,
+    Outcome,
+    Prediction,
+    ProviderError,
+)
+from calibrant.distributed._ledger import Book, Leased, Spent
 from calibrant.evaluation import Dataset, checked, row_line
-from calibrant.inference import Classifier, Limits, run_sync
+from calibrant.inference import Classifier, Limits, Stop, run_sync
 from calibrant.store import PredictionCache
 
 __all__ = ["Answered", "Reader", "Worker", "blocks_of"]
 
 _MAX_CACHE_BYTES: Final = 4 * 1024**3
+_LOOK_SECONDS: Final = 0.5  # between two looks whether the run is stopped
+_FAILURES_IN_A_ROW: Final = 100
 
 
 class Answered(NamedTuple):
@@ -27,14 +41,17 @@ class Answered(NamedTuple):
         Number of the block.
     lines : bytes
         Rows as they stand in ``predictions.jsonl``, in the order of the input.
+    stopped : str
+        Why the others were not begun (a budget, the end of the run); empty otherwise.
     error : str
-        Why the others were not answered; empty otherwise.
+        What went wrong; empty otherwise.
     provider : str
         Whose fault that is; empty where it is nobody's.
     """
 
     block: int
     lines: bytes
+    stopped: str
     error: str
     provider: str
 
@@ -91,16 +108,42 @@ class Worker:
     opening : callable
         Returns a classifier that keeps the `limits` it is given.
     limits : Limits
-        This worker's share.
-    cache : str, optional
+        Its calls in flight; rates and budgets are those of all workers.
+    workers : int
+        Their number.
+    cache : str or None
         URL or file of finished predictions.
+    book : Book
+        Keeps what all workers may take together.
     """
 
-    def __init__(self, opening: Callable[..., Classifier], limits: Limits, cache: str | None) -> None:
+    def __init__(
+        self, opening: Callable[..., Classifier], limits: Limits, workers: int, cache: str | None, book: Book
+    ) -> None:
         self._classifier = opening(limits=limits).with_limits(limits)
+        self._book = book
+        for number, gate in enumerate(self._classifier.gates):
+            gate.pace(lambda name, rate, own=number: self._shared_pace(f"{own} {name}", rate, workers))  # type: ignore[misc]
         self._cache = None if cache is None else PredictionCache(cache, max_bytes=_MAX_CACHE_BYTES)
         if self._cache is not None:
             self._classifier.use_journal(self._cache)
+        self._failures = 0
+        self._stop = Stop()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _shared_pace(self, name: str, per_minute: float, workers: int) -> Leased:
+        return Leased(
+            lambda used, wanted: self._book.take(name, per_minute, used, wanted),
+            per_minute=per_minute,
+            workers=workers,
+        )
+
+    def _listen(self) -> None:
+        """Wait until the run is stopped: a block may take long."""
+        with suppress(Exception):  # the book is gone, and so is the run
+            while not (reason := self._book.stopped()):
+                time.sleep(_LOOK_SECONDS)
+            self._stop.request(reason)
 
     def __call__(self, batch: Any) -> Any:  # noqa: ANN401 (an Arrow table, whose types are not known here)
         """Return the block with the lines of its rows; a fault is told, not raised: Ray would try it again."""
@@ -114,23 +157,66 @@ class Worker:
         return pa.table({name: list(column) for name, column in zip(Answered._fields, columns, strict=True)})
 
     def answer(self, number: int, rows: list[tuple[int, str, str]]) -> Answered:
-        """Answer the rows of a block."""
+        """Answer the rows of a block, as many as the budgets allow."""
         lines: list[bytes] = []
+        stopped, fault = "", ("", "")
+        while len(lines) < len(rows) and not stopped and not fault[0]:
+            loan = self._book.lend(number, len(rows) - len(lines))
+            if loan.refused:
+                stopped = loan.refused
+                break
+            stopped, fault = self._answer(rows[len(lines) : len(lines) + loan.rows], lines)
+        if self._cache is not None and lines:
+            fault = fault if fault[0] else self._saved(self._cache)
+        return Answered(number, b"".join(lines), stopped, *fault)
+
+    def _answer(self, rows: list[tuple[int, str, str]], lines: list[bytes]) -> tuple[str, tuple[str, str]]:
+        """Answer rows that were lent; returns why that ended early, and the fault with its provider."""
 
         def deliver(place: int, prediction: Prediction) -> None:
             index, text, answer = rows[place]
             lines.append(row_line(index, Example(input=text, answer=answer), prediction))
+            self._failures = self._failures + 1 if prediction.outcome is Outcome.ERROR else 0
 
-        error, provider = "", ""
+        before = self._spent()
         try:
-            error = run_sync(self._classifier.aclassify_each([text for _, text, _ in rows], deliver))
-            if self._cache is not None:
-                self._cache.flush()  # a worker ends without a word
+            stopped = run_sync(
+                self._classifier.aclassify_each([text for _, text, _ in rows], deliver, stop=self._stop)
+            )
         except ProviderError as problem:
-            provider = problem.provider
-            error = str(problem).removeprefix(f"{provider}: ")
+            return "", (str(problem).removeprefix(f"{problem.provider}: "), problem.provider)
         except ConfigurationError:
             raise
         except CalibrantError as problem:
-            error = str(problem)
-        return Answered(number, b"".join(lines), error, provider)
+            return "", (str(problem), "")
+        finally:
+            self._book.settle(len(rows), self._spent().since(before))
+        return stopped, self._hopeless(lines)
+
+    def _spent(self) -> Spent:
+        gate = self._classifier.runner.gate
+        return Spent(
+            rows=gate.rows,
+            calls=gate.requests,
+            tokens=gate.tokens,
+            cost=gate.cost,
+            unpriced=gate.unpriced,
+        )
+
+    def _hopeless(self, lines: list[bytes]) -> tuple[str, str]:
+        """Return a fault when nothing succeeds any more, in however small blocks."""
+        if self._failures < max(_FAILURES_IN_A_ROW, self._classifier.runner.gate.limits.concurrency):
+            return "", ""
+        reason = json.loads(lines[-1])["reason"]
+        return (
+            f"The last {self._failures} rows of a worker all failed, so the others were not asked. The last one: "
+            f"{reason}"
+        ), self._classifier.client.name
+
+    @staticmethod
+    def _saved(cache: PredictionCache) -> tuple[str, str]:
+        try:
+            cache.flush()  # a worker ends without a word
+        except CalibrantError as problem:
+            return str(problem), ""
+        return "", ""
