@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Any, Final
 
 from calibrant.core import ConfigurationError, StateError
@@ -137,7 +138,7 @@ def _check_versions(ray: Any, machines: list[Any]) -> None:  # noqa: ANN401
         except metadata.PackageNotFoundError:
             return "none"
 
-    here = version()
+    here = _own_version()
     there = ray.remote(version)
     asked = [(node, there.options(num_cpus=0, **_on(ray, node["NodeID"])).remote()) for node in machines]
     for node, reference in asked:
@@ -147,6 +148,10 @@ def _check_versions(ray: Any, machines: list[Any]) -> None:  # noqa: ANN401
                 f"Expected calibrant {here} on every machine of the Ray cluster, got {found} on "
                 f"{node['NodeManagerAddress']}: install the same version there."
             )
+
+
+def _own_version() -> str:
+    return metadata.version("calibrant")
 
 
 def _on(ray: Any, node: str) -> dict[str, Any]:  # noqa: ANN401
