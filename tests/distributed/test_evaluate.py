@@ -182,7 +182,7 @@ def test_the_command_evaluates_on_workers(tmp_path: Path, write_task: Callable[.
         for engine in ("local", "ray")
     ]
     assert tables[0] == tables[1]
-    files = {path.name for path in (tmp_path / "ray").iterdir()} - {"shards"}
+    files = {path.name for path in (tmp_path / "ray").iterdir()}
     assert files == {path.name for path in (tmp_path / "local").iterdir()}
 
 

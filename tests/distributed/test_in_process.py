@@ -74,6 +74,48 @@ def test_a_finished_run_is_counted_again_without_a_call(server: FaultServer, tmp
     assert {path: path.read_bytes() for path in out.iterdir() if path.is_file()} == files
 
 
+def test_a_finished_run_has_its_rows_once(tmp_path: Path) -> None:
+    """In one file; blocks that a kill left beside it are of no account, and gone the next time."""
+    rows, out = animals(tmp_path), tmp_path / "out"
+    with FaultServer(LABELS, faults=["503"]) as server:
+        run(rows, server, out)
+        assert not list(out.glob("*shards*"))
+        for left in ("shards", ".shards.old"):
+            (out / left).mkdir()
+            (out / left / "000000000.jsonl").write_text("half a l")
+        second = run(rows, server, out)  # the one that failed
+        assert not list(out.glob("*shards*"))
+        for left in ("shards", ".shards.old"):
+            (out / left).mkdir()
+            (out / left / "000000007.jsonl").write_text("half a l")
+        third = run(rows, server, out)
+        assert sum(server.counts.values()) == 61
+    assert not list(out.glob("*shards*"))
+    assert second.metrics.outcomes == third.metrics.outcomes == {**third.metrics.outcomes, "ok": 60}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda found: found[:-20], "expected the rows of a block"),
+        (lambda found: found.replace(b"number 5 ", b"number 6 "), "row 6 was evaluated on another text"),
+        (lambda found: found + found.splitlines(keepends=True)[-1], "beyond the end of the input"),
+    ],
+)
+def test_a_finished_file_that_does_not_fit_is_refused(
+    server: FaultServer, tmp_path: Path, change: Any, message: str
+) -> None:
+    """Before anything is asked or removed."""
+    rows, out = animals(tmp_path), tmp_path / "out"
+    run(rows, server, out)
+    file = out / "predictions.jsonl"
+    file.write_bytes(changed := change(file.read_bytes()))
+    with pytest.raises(StateError, match=message):
+        run(rows, server, out)
+    assert file.read_bytes() == changed
+    assert sum(server.counts.values()) == 60
+
+
 @pytest.mark.parametrize(
     ("limits", "most"), [({"max_requests": 20}, 20), ({"max_tokens": 200}, None), ({"max_cost": 2}, None)]
 )

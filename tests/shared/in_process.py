@@ -73,7 +73,13 @@ def answered_blocks(
     ledger: LocalBook,
 ) -> Iterator[Answered]:
     """Answer the blocks, each worker one at a time, and yield them in the order in which they were dealt out."""
-    workers = [Worker(opening, limits, cluster.workers, cache, ledger) for _ in range(cluster.workers)]
+    opened: list[Classifier] = []
+
+    def remembered(*, limits: Limits) -> Classifier:
+        opened.append(opening(limits=limits))
+        return opened[-1]
+
+    workers = [Worker(remembered, limits, cluster.workers, cache, ledger) for _ in range(cluster.workers)]
     under_way: deque[Future[Any]] = deque()
     try:
         with ThreadPoolExecutor(cluster.workers) as pool:
@@ -84,8 +90,8 @@ def answered_blocks(
             while under_way:
                 yield from _taken(under_way.popleft())
     finally:
-        for worker in workers:
-            worker._classifier.close()
+        for classifier in opened:
+            classifier.close()
 
 
 def _taken(found: Future[Any]) -> Iterator[Answered]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Final, Protocol
 
-from calibrant.core import CalibrantError, ProviderError, StateError
+from calibrant.core import CalibrantError, Example, ProviderError, StateError
 from calibrant.distributed._ray import (
     RemoteLedger,
     answered_blocks,
@@ -66,12 +66,12 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
     """Evaluate a classifier with several workers on Ray Data.
 
     Rows are read on this machine as they are wanted, dealt out in blocks, answered by workers that each
-    have a client of their own, and written here: a file for each block as it comes back, and
-    ``predictions.jsonl`` with all of them in the order of the input, ``metrics.json`` and ``run.json`` as
-    `calibrant.evaluation.BatchEvaluator` writes them. At most a few blocks are in memory: a worker waits
-    until its last block is taken. The block of a worker that dies is answered by another one. After an
-    interruption, a kill included, the same call goes on where it was; rows that failed for the server's
-    reasons are asked again.
+    have a client of their own, and written here: a file for each block as it comes back, in the end
+    ``predictions.jsonl`` in their place, with all rows in the order of the input; ``metrics.json`` and
+    ``run.json`` are as `calibrant.evaluation.BatchEvaluator` writes them. At most a few
+    blocks are in memory: a worker waits until its last block is taken. The block of a worker that dies is
+    answered by another one. After an interruption, a kill included, the same call goes on where it was; rows
+    that failed for the server's reasons are asked again.
 
     Parameters
     ----------
@@ -204,13 +204,23 @@ class _Run:
 
     def recovered(self) -> Reader:
         """Find out which rows are finished; returns what reads the others."""
-        reader = self._reader
-        found = self._shards.recover(checked(reader.dataset, reader.labels), self._tally)
+        reader, directory = self._reader, self._directory
+        if directory.predictions.exists():
+            # All rows are there; what else there is of blocks was left by a kill.
+            self._shards.remove()
+            if self._shards.count_finished(directory.predictions, self._rows(), self._tally):
+                self.remaining = 0
+                return reader
+            self._shards.split(directory.predictions)
+            self._tally = Tally(reader.labels)
+        found = self._shards.recover(self._rows(), self._tally)
         self.remaining = self._expected - found.rows
-        if self.remaining:
-            for path in (self._directory.metrics, self._directory.predictions, self._directory.parquet):
-                path.unlink(missing_ok=True)  # of fewer rows than there will be, or of rows that failed
+        for path in (directory.metrics, directory.predictions, directory.parquet):
+            path.unlink(missing_ok=True)  # of fewer rows than there will be, or of rows that failed
         return replace(reader, done=frozenset(found.done), kept=found.kept)
+
+    def _rows(self) -> Iterator[Example]:
+        return checked(self._reader.dataset, self._reader.labels)
 
     @contextmanager
     def kept_whatever_happens(self) -> Iterator[None]:
@@ -292,20 +302,26 @@ class _Run:
 
     def finish(self) -> EvaluationResult:
         """Put the rows in order, once all are there, and return the numbers."""
-        tally = Tally(self._reader.labels)  # anew: rows that failed and were not asked again count as well
-        for line in self._shards.lines():
-            tally.add_record(json.loads(line))
+        directory, tally = self._directory, self._tally
+        joined = directory.predictions.exists()
+        if not joined:
+            tally = Tally(
+                self._reader.labels
+            )  # anew: rows that failed and were not asked again count as well
+            for line in self._shards.lines():
+                tally.add_record(json.loads(line))
         metrics = tally.metrics(
             expected=self._expected,
             stopped=self._stopped if tally.rows < self._expected else "",
             seconds=time.perf_counter() - self._started if self._answered else 0.0,
             session_rows=self._answered,
         )
-        if metrics.complete and (self._answered or not self._directory.predictions.exists()):
-            self._shards.join(self._directory.predictions)
-        if self._answered or not self._directory.metrics.exists():
-            self._directory.write_metrics(metrics, self._about)
-        return EvaluationResult(predictions=(), metrics=metrics, directory=self._directory.path)
+        if not joined and metrics.complete:
+            self._shards.join(directory.predictions)
+            self._shards.remove()
+        if self._answered or not directory.metrics.exists():
+            directory.write_metrics(metrics, self._about)
+        return EvaluationResult(predictions=(), metrics=metrics, directory=directory.path)
 
 
 def _fault(found: Answered) -> CalibrantError | None:

@@ -86,6 +86,7 @@ def _connect(ray: Any, cluster: Cluster) -> None:  # noqa: ANN401
             f"{address!r}: rows are read and written where the run is started, so start it on a machine of the "
             "cluster, or with ray job submit."
         )
+    logging.getLogger("ray.data").setLevel(logging.WARNING)  # its plans and progress; ours is shown
     try:
         with _signals_kept():
             if address is not None:
