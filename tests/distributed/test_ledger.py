@@ -24,16 +24,16 @@ def spent(
 
 def test_without_a_budget_a_block_is_lent_whole() -> None:
     """From the first row on; a rate is no budget."""
-    assert Ledger(Limits(requests_per_minute=1), 2).lend(0, 1024) == Loan(1024)
+    assert Ledger(Limits(requests_per_minute=1), 2).lend(1024) == Loan(1024)
 
 
 @pytest.mark.parametrize("budget", ["max_requests", "max_tokens", "max_cost"])
 def test_nothing_more_is_lent_than_one_row_until_its_price_is_known(budget: str) -> None:
     """Whichever budget it is."""
     ledger = Ledger(Limits(**{budget: 10_000}), 2)
-    assert ledger.lend(0, 1024) == Loan(1)
+    assert ledger.lend(1024) == Loan(1)
     ledger.settle(1, spent(1, tokens=1, cost=1.0))
-    assert ledger.lend(0, 1023).rows == 1023
+    assert ledger.lend(1023).rows == 1023
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_budget_is_kept_whoever_dies(
                 paid += rows
                 ledger.settle(rows, spent(rows, tokens=10 * rows, cost=0.5 * rows))
         else:
-            borrowed[worker], refused = ledger.lend(worker, 64)
+            borrowed[worker], refused = ledger.lend(64)
     assert refused.startswith("The budget max_")
     assert refused.endswith(f"{unit} is used up")
     assert 100 <= paid + lost + sum(borrowed) <= 101  # 69 * (1 + 31 / 69) is less than 100 to a computer
@@ -78,7 +78,7 @@ def test_dearer_rows_than_before_overrun_a_budget_by_little() -> None:
     """At most half of what is left is lent at a time, so prices may double."""
     ledger = Ledger(Limits(max_cost=100), 2)
     paid, price = 0.0, 1.0
-    while (loan := ledger.lend(0, 1024)).rows:
+    while (loan := ledger.lend(1024)).rows:
         assert loan.rows * price <= max(price, 100 - paid)
         paid += loan.rows * price
         ledger.settle(loan.rows, spent(loan.rows, cost=loan.rows * price))
@@ -90,7 +90,7 @@ def test_calls_a_row_are_counted_as_they_come() -> None:
     """Five samples a row are five calls."""
     ledger = Ledger(Limits(max_requests=100), 1)
     rows = 0
-    while (loan := ledger.lend(0, 1024)).rows:
+    while (loan := ledger.lend(1024)).rows:
         rows += loan.rows
         ledger.settle(loan.rows, spent(loan.rows, calls=5 * loan.rows))
     assert rows == 20
@@ -100,40 +100,39 @@ def test_rows_that_were_known_already_cost_nothing() -> None:
     """What is lent is given back, so a cache does not use a budget up."""
     ledger = Ledger(Limits(max_requests=2), 1)
     for _ in range(10):
-        assert ledger.lend(0, 8) == Loan(1)
+        assert ledger.lend(8) == Loan(1)
         ledger.settle(1, spent(0))
 
 
 def test_dollars_cannot_be_kept_without_prices() -> None:
     """The reason says how to set them."""
     ledger = Ledger(Limits(max_cost=1), 2)
-    ledger.lend(0, 8)
+    ledger.lend(8)
     ledger.settle(1, spent(1, tokens=5, unpriced=1))
-    assert "No price is known" in ledger.lend(0, 8).refused
+    assert "No price is known" in ledger.lend(8).refused
 
 
-def test_after_a_refusal_blocks_that_are_begun_go_on_and_no_other_begins() -> None:
-    """So that everything that is begun can be waited for, and nothing else need be."""
+def test_after_a_refusal_no_block_is_read_but_what_is_given_back_is_lent() -> None:
+    """So that a run ends, and uses up what it may."""
     ledger = Ledger(Limits(max_requests=2), 2)
-    assert (ledger.lend(0, 8).rows, ledger.lend(1, 8).rows) == (1, 1)
-    refused = ledger.lend(2, 8).refused
+    assert (ledger.lend(8).rows, ledger.lend(8).rows, ledger.closed()) == (1, 1, "")
+    refused = ledger.lend(8).refused
     assert "max_requests" in refused
+    assert (ledger.closed(), ledger.stopped()) == (refused, "")
     ledger.settle(1, spent(0))  # it was known already
-    assert ledger.lend(2, 8) == Loan(0, refused)
-    assert ledger.lend(0, 8) == Loan(1)
-    assert ledger.close("another reason", at_once=False) == {0, 1}
-    assert ledger.stopped() == ""
+    assert ledger.lend(8) == Loan(1)
+    ledger.close("another reason", at_once=False)
+    assert (ledger.closed(), ledger.stopped()) == (refused, "")
 
 
 def test_a_stopped_run_begins_no_row() -> None:
-    """Of no block; the first reason stands."""
+    """The first reason stands."""
     ledger = Ledger(Limits(), 2)
-    ledger.lend(7, 8)
-    assert ledger.close("enough", at_once=True) == {7}
+    assert ledger.lend(8) == Loan(8)
+    ledger.close("enough", at_once=True)
     ledger.close("later", at_once=True)
-    assert ledger.stopped() == "enough"
-    assert ledger.lend(7, 8) == ledger.lend(8, 8) == Loan(0, "enough")
-    assert ledger.close("", at_once=True) == {7}
+    assert ledger.stopped() == ledger.closed() == "enough"
+    assert ledger.lend(8) == Loan(0, "enough")
 
 
 class World:

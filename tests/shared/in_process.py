@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from threading import Lock
 from typing import Any
 
@@ -25,9 +26,9 @@ class LocalBook:
         self.ledger = Ledger(limits, workers, **options)
         self._lock = Lock()
 
-    def lend(self, block: int, rows: int) -> Loan:
+    def lend(self, rows: int) -> Loan:
         with self._lock:
-            return self.ledger.lend(block, rows)
+            return self.ledger.lend(rows)
 
     def settle(self, rows: int, spent: Spent) -> None:
         with self._lock:
@@ -39,9 +40,12 @@ class LocalBook:
             answer.set_result(self.ledger.take(name, per_minute, used, wanted))
         return answer
 
-    def close(self, reason: str, *, at_once: bool) -> frozenset[int]:
+    def close(self, reason: str, *, at_once: bool) -> None:
         with self._lock:
-            return self.ledger.close(reason, at_once=at_once)
+            self.ledger.close(reason, at_once=at_once)
+
+    def closed(self) -> str:
+        return self.ledger.closed()
 
     def stopped(self) -> str:
         return self.ledger.stopped()
@@ -83,7 +87,7 @@ def answered_blocks(
     under_way: deque[Future[Any]] = deque()
     try:
         with ThreadPoolExecutor(cluster.workers) as pool:
-            for number, table in enumerate(reader(None)):
+            for number, table in enumerate(replace(reader, book=ledger)(None)):
                 if len(under_way) == cluster.workers:
                     yield from _taken(under_way.popleft())
                 under_way.append(pool.submit(workers[number % cluster.workers], table))

@@ -145,7 +145,6 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
         reader = run.recovered()
         if run.remaining:
             with (
-                run.kept_whatever_happens(),
                 connected(cluster, shares_a_file=cache is not None and is_file(cache)),
                 opened_ledger(limits, workers=cluster.workers) as ledger,
                 closing(
@@ -154,6 +153,7 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
                     )
                 ) as blocks,
                 run.ended_by(stop, limits.run_seconds, ledger),
+                run.kept_whatever_happens(),
             ):
                 run.take(blocks, stop, ledger)
         return run.finish()
@@ -256,20 +256,21 @@ class _Run:
             listener.join()
 
     def take(self, blocks: Iterable[Answered], stop: Stop, ledger: RemoteLedger) -> None:
-        """Write blocks as they come, until all are there; once one is not whole, those that are begun."""
-        taken: set[int] = set()
-        begun: frozenset[int] | None = None
+        """Write blocks as they come; once something says stop, those that are begun."""
         fault: CalibrantError | None = None
+        writable = True
         for found in blocks:
-            taken.add(found.block)
-            self._write(found)
             fault = fault or _fault(found)
+            try:
+                if writable:
+                    self._write(found)
+            except StateError as error:
+                fault, writable = error, False
             reason = str(fault or found.stopped or stop.reason)
-            if reason and begun is None:
+            if reason and not self._stopped:
                 self._stopped = reason
-                begun = ledger.close(reason, at_once=not found.stopped)
-            if begun is not None and begun <= taken:
-                break
+                ledger.close(reason, at_once=not found.stopped)
+        self._stopped = self._stopped or stop.reason
         if fault is not None:
             raise fault
 

@@ -65,7 +65,7 @@ class Loan(NamedTuple):
 class Book(Protocol):
     """A `Ledger` as workers see it, who are elsewhere."""
 
-    def lend(self, block: int, rows: int) -> Loan:
+    def lend(self, rows: int) -> Loan:
         """See `Ledger.lend`."""
         ...
 
@@ -79,6 +79,10 @@ class Book(Protocol):
 
     def stopped(self) -> str:
         """See `Ledger.stopped`."""
+        ...
+
+    def closed(self) -> str:
+        """See `Ledger.closed`."""
         ...
 
 
@@ -107,17 +111,13 @@ class Ledger:
         self._calls = 0
         self._lent = 0
         self._buckets: dict[str, Bucket] = {}
-        self._begun: set[int] = set()
         self._closed = ""
         self._stopped = ""
 
-    def lend(self, block: int, rows: int) -> Loan:
-        """Lend at least one of so many rows of a block, or say why none.
-
-        Once a row was refused no other block is begun; those that are begun may go on while there is something left.
-        """
-        if self._stopped or (self._closed and block not in self._begun):
-            return Loan(0, self._stopped or self._closed)
+    def lend(self, rows: int) -> Loan:
+        """Lend at least one of so many rows, or say why none."""
+        if self._stopped:
+            return Loan(0, self._stopped)
         refused = self._refused(self._lent)
         if refused:
             self._closed = self._closed or refused
@@ -126,7 +126,6 @@ class Ledger:
             rows = 1  # nobody knows what a row takes
         while rows > 1 and self._refused(self._lent + self._parts * rows):
             rows //= 2
-        self._begun.add(block)
         self._lent += rows
         return Loan(rows)
 
@@ -181,12 +180,15 @@ class Ledger:
             bucket.take(wanted)
         return seconds
 
-    def close(self, reason: str, *, at_once: bool) -> frozenset[int]:
-        """Let no other block be begun; `at_once`: and no other row. Returns the blocks that are begun."""
+    def close(self, reason: str, *, at_once: bool) -> None:
+        """Let no other block be read; `at_once`: and no other row be begun."""
         self._closed = self._closed or reason
         if at_once:
             self._stopped = self._stopped or reason
-        return frozenset(self._begun)
+
+    def closed(self) -> str:
+        """Return why no other block is to be read: the run ends, or a budget is used up; else nothing."""
+        return self._closed
 
     def stopped(self) -> str:
         """Return why no other row is to be begun; else nothing."""

@@ -10,7 +10,7 @@ import signal
 import threading
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Any, Final
 
@@ -24,6 +24,8 @@ __all__ = ["RemoteLedger", "answered_blocks", "connected", "opened_ledger", "req
 
 _RETRIES: Final = 5  # of a block whose worker died
 _CLIENT: Final = "ray://"
+# Plans, progress, and that there is no progress: ours is shown.
+_LOGGED: Final = {"ray.data": logging.WARNING, "ray.data._internal.progress": logging.ERROR}
 
 
 def require_ray() -> Any:  # noqa: ANN401 (an optional module)
@@ -86,7 +88,8 @@ def _connect(ray: Any, cluster: Cluster) -> None:  # noqa: ANN401
             f"{address!r}: rows are read and written where the run is started, so start it on a machine of the "
             "cluster, or with ray job submit."
         )
-    logging.getLogger("ray.data").setLevel(logging.WARNING)  # its plans and progress; ours is shown
+    for name, level in _LOGGED.items():
+        logging.getLogger(name).setLevel(level)
     try:
         with _signals_kept():
             if address is not None:
@@ -173,9 +176,9 @@ class RemoteLedger:
 
     actor: Any
 
-    def lend(self, block: int, rows: int) -> Loan:
+    def lend(self, rows: int) -> Loan:
         """See `Ledger.lend`."""
-        return self._get(self.actor.lend.remote(block, rows))  # type: ignore[no-any-return]
+        return self._get(self.actor.lend.remote(rows))  # type: ignore[no-any-return]
 
     def settle(self, rows: int, spent: Spent) -> None:
         """See `Ledger.settle`; it is not waited for, as later calls come later."""
@@ -185,9 +188,13 @@ class RemoteLedger:
         """Return what `Ledger.take` will return."""
         return self.actor.take.remote(name, per_minute, used, wanted).future()  # type: ignore[no-any-return]
 
-    def close(self, reason: str, *, at_once: bool) -> frozenset[int]:
+    def close(self, reason: str, *, at_once: bool) -> None:
         """See `Ledger.close`."""
-        return self._get(self.actor.close.remote(reason, at_once=at_once))  # type: ignore[no-any-return]
+        self._get(self.actor.close.remote(reason, at_once=at_once))
+
+    def closed(self) -> str:
+        """See `Ledger.closed`."""
+        return self._get(self.actor.closed.remote())  # type: ignore[no-any-return]
 
     def stopped(self) -> str:
         """See `Ledger.stopped`."""
@@ -226,6 +233,8 @@ def answered_blocks(
 ) -> Generator[Answered, None, None]:
     """Yield the blocks as they are answered, in any order; the last ones wait until they are taken.
 
+    Once the ledger is closed no others are read. Take them all: Ray does not bear to be left while it works.
+
     Parameters
     ----------
     reader : Reader
@@ -251,7 +260,7 @@ def answered_blocks(
     with _quiet_small_blocks(ray):
         # The reader takes no CPU: it would keep a worker from starting.
         rows = ray.data.from_items([0]).map_batches(
-            reader, batch_size=None, batch_format="pyarrow", num_cpus=0, ray_remote_args_fn=lambda: here
+            replace(reader, book=ledger), batch_size=None, batch_format="pyarrow", num_cpus=0, **here
         )
         answers = rows.map_batches(
             Worker,
@@ -260,7 +269,8 @@ def answered_blocks(
             batch_format="pyarrow",
             compute=ray.data.ActorPoolStrategy(size=cluster.workers),
             num_cpus=1,
-            ray_remote_args_fn=lambda: {"max_restarts": -1, "max_task_retries": _RETRIES},
+            max_restarts=-1,
+            max_task_retries=_RETRIES,
         )
     try:
         for batch in answers.iter_batches(batch_size=1, batch_format="pyarrow", prefetch_batches=0):

@@ -81,6 +81,8 @@ class Reader:
         Blocks that are finished.
     kept : mapping of int to frozenset of int
         Of blocks that are begun, the places of the rows that are finished.
+    book : Book or None
+        Says when no other block is to be read.
     """
 
     dataset: Dataset
@@ -88,6 +90,7 @@ class Reader:
     block_rows: int
     done: frozenset[int] = frozenset()
     kept: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    book: Book | None = None
 
     def __call__(self, _batch: object) -> Iterator[Any]:
         import pyarrow as pa  # noqa: PLC0415 (optional)
@@ -95,6 +98,8 @@ class Reader:
         for number, block in blocks_of(checked(self.dataset, self.labels), self.block_rows):
             if number in self.done:
                 continue
+            if self.book is not None and self.book.closed():
+                return
             finished = self.kept.get(number, frozenset())
             rows = [(index, row.input, row.answer) for index, row in block if index not in finished]
             yield pa.table({"block": [number], "rows": [json.dumps(rows)]})
@@ -161,7 +166,7 @@ class Worker:
         lines: list[bytes] = []
         stopped, fault = "", ("", "")
         while len(lines) < len(rows) and not stopped and not fault[0]:
-            loan = self._book.lend(number, len(rows) - len(lines))
+            loan = self._book.lend(len(rows) - len(lines))
             if loan.refused:
                 stopped = loan.refused
                 break
