@@ -306,9 +306,8 @@ class _Run:
         directory, tally = self._directory, self._tally
         joined = directory.predictions.exists()
         if not joined:
-            tally = Tally(
-                self._reader.labels
-            )  # anew: rows that failed and were not asked again count as well
+            # Anew: rows that failed and were not asked again count as well.
+            tally = self._tally = Tally(self._reader.labels)
             for line in self._shards.lines():
                 tally.add_record(json.loads(line))
         metrics = tally.metrics(
