@@ -94,6 +94,16 @@ def test_a_finished_run_has_its_rows_once(tmp_path: Path) -> None:
     assert second.metrics.outcomes == third.metrics.outcomes == {**third.metrics.outcomes, "ok": 60}
 
 
+def test_an_input_may_grow(server: FaultServer, tmp_path: Path) -> None:
+    """Only what is new is asked, whether or not the last block was whole."""
+    out = tmp_path / "out"
+    for count in (56, 60, 61):
+        result = run(animals(tmp_path, count), server, out)
+        assert (result.metrics.complete, len(lines(out))) == (True, count)
+    assert set(server.counts.values()) == {1}
+    assert [row["index"] for row in lines(out)] == list(range(61))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

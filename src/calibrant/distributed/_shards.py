@@ -98,6 +98,8 @@ class Shards:
             for _, block in blocks_of(examples, self._block_rows):
                 for index, _ in block:
                     line = file.readline()
+                    if not line:
+                        return False  # the input has grown
                     if _is_finished(path, line, block, index):
                         tally.add_record(json.loads(line))
                     else:
