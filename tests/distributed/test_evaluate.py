@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import warnings
@@ -16,7 +15,7 @@ from typer.testing import CliRunner
 
 from animals import CLUSTER, LABELS, LIMITS, animals, lines, opens, run, written
 from calibrant.cli import app
-from calibrant.core import ConfigurationError, ProviderError
+from calibrant.core import ConfigurationError
 from calibrant.distributed import Cluster
 from calibrant.distributed import _ray as seam
 from calibrant.evaluation import BatchEvaluator
@@ -139,17 +138,6 @@ def test_rate_and_budget_are_kept_by_all_workers_together(tmp_path: Path) -> Non
     assert result.metrics.stopped == "The budget max_cost of 2 US dollars is used up"
     dearest = max(row["cost"] for row in found)
     assert 2 - dearest <= sum(row["cost"] for row in found) <= 2 + dearest
-
-
-def test_a_fault_that_every_call_meets_is_raised_here(tmp_path: Path) -> None:
-    """With the words it has on one machine; the directory says why the run ended."""
-    with (
-        FaultServer(LABELS, api_key="another") as server,
-        pytest.raises(ProviderError, match="401") as raised,
-    ):
-        run(animals(tmp_path), server, tmp_path / "ray")
-    metrics = json.loads((tmp_path / "ray" / "metrics.json").read_text())
-    assert (metrics["complete"], metrics["stopped"]) == (False, str(raised.value))
 
 
 def test_more_workers_than_the_cluster_has_room_for_are_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import in_process
-from animals import LABELS, LIMITS, animals, lines, opens, run, written
+from animals import CLUSTER, LABELS, LIMITS, animals, lines, opens, run, written
 from calibrant.core import ConfigurationError, ProviderError, StateError
 from calibrant.distributed import Cluster, _worker, evaluate
 from calibrant.distributed._shards import Shards
@@ -267,6 +267,47 @@ def test_a_worker_with_settings_that_are_refused_says_so(tmp_path: Path) -> None
 
     with pytest.raises(ConfigurationError, match="no 4"):
         evaluate(animals(tmp_path), opening=opening, out=tmp_path / "out", limits=LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (
+            ConfigurationError("Expected MY_KEY to be set."),
+            ConfigurationError,
+            "^Expected MY_KEY to be set.$",
+        ),
+        (StateError("bundle: gone"), StateError, "^bundle: gone$"),
+        (ImportError("no module x"), StateError, r"^A worker failed: ImportError\('no module x'\)\.$"),
+    ],
+)
+def test_a_worker_that_cannot_open_its_classifier_says_so(
+    server: FaultServer, tmp_path: Path, error: Exception, kind: type[Exception], message: str
+) -> None:
+    """Once, in the words it has here: raised over there, Ray would start it again and again."""
+    opened: list[int] = []
+
+    def opening(*, limits: Limits) -> Any:
+        opened.append(1)
+        if len(opened) > 1:
+            raise error
+        return opens(server.api_base)(limits=limits)
+
+    with pytest.raises(kind, match=message):
+        evaluate(animals(tmp_path), opening=opening, out=tmp_path / "out", cluster=CLUSTER, limits=LIMITS)
+    assert len(opened) == 3
+    assert not server.counts
+
+
+def test_once_the_run_is_to_end_nothing_more_is_read(tmp_path: Path) -> None:
+    """Not the rest of a billion rows, which would be dealt out to be refused."""
+    rows = animals(tmp_path)
+    book = in_process.LocalBook(Limits(), 2)
+    reader = _worker.Reader(dataset=rows, labels=rows.labels, block_rows=8, book=book)
+    tables = reader(None)
+    assert next(tables)["block"].to_pylist() == [0]
+    book.close("enough", at_once=False)
+    assert list(tables) == []
 
 
 def test_progress_counts_rows_and_cost(server: FaultServer, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import sys
 from dataclasses import replace
 from functools import partial
@@ -127,10 +128,8 @@ def test_a_cluster_of_another_python_is_refused(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(seam, "require_ray", OtherPython)
     with (
-        pytest.raises(
-            ConfigurationError, match=r"Ray cluster at there:1 .*Python: 3\.9\.1.*the same versions"
-        ),
-        seam.connected(Cluster(address="there:1")),
+        pytest.raises(ConfigurationError, match=r"Ray cluster at there .*Python: 3\.9\.1.*the same versions"),
+        seam.connected(Cluster(address="there")),
     ):
         pass
 
@@ -168,7 +167,7 @@ class NotConnected:
 
 @pytest.mark.parametrize(
     ("address", "variable", "expected"),
-    [(None, None, "local"), (None, "auto", "auto"), ("10.0.0.1:6379", "auto", "10.0.0.1:6379")],
+    [(None, None, "local"), (None, "auto", "auto"), ("LISTENING", "auto", "LISTENING")],
 )
 def test_the_cluster_is_the_named_one_and_else_of_this_machine(
     address: str | None, variable: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
@@ -177,6 +176,9 @@ def test_the_cluster_is_the_named_one_and_else_of_this_machine(
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     if variable is not None:
         monkeypatch.setenv("RAY_ADDRESS", variable)
+    listening = socket.create_server(("127.0.0.1", 0))
+    name = f"127.0.0.1:{listening.getsockname()[1]}"
+    address, expected = (name if found == "LISTENING" else found for found in (address, expected))
     asked: dict[str, Any] = {}
     monkeypatch.setattr(seam, "require_ray", lambda: NotConnected(asked))
     own = signal.signal(signal.SIGTERM, lambda *_: None)
@@ -190,8 +192,24 @@ def test_the_cluster_is_the_named_one_and_else_of_this_machine(
         assert signal.getsignal(signal.SIGTERM) is before
     finally:
         signal.signal(signal.SIGTERM, own)
+        listening.close()
     assert asked["address"] == expected
     assert asked.get("num_cpus") == (3 if expected == "local" else None)
+
+
+def test_an_address_where_nobody_is_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray itself tries for minutes."""
+    with socket.socket() as taken:  # bound, but nobody listens
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        asked: dict[str, Any] = {}
+        monkeypatch.setattr(seam, "require_ray", lambda: NotConnected(asked))
+        with (
+            pytest.raises(ConfigurationError, match=rf"Ray cluster at {address}, found nobody there"),
+            seam.connected(Cluster(address=address)),
+        ):
+            pass
+    assert not asked
 
 
 @pytest.mark.parametrize(

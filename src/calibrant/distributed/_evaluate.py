@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Final, Protocol
 
-from calibrant.core import CalibrantError, Example, ProviderError, StateError
+from calibrant.core import CalibrantError, Example, StateError
 from calibrant.distributed._ray import (
     RemoteLedger,
     answered_blocks,
@@ -260,7 +260,7 @@ class _Run:
         fault: CalibrantError | None = None
         writable = True
         for found in blocks:
-            fault = fault or _fault(found)
+            fault = fault or found.raised()
             try:
                 if writable:
                     self._write(found)
@@ -312,7 +312,7 @@ class _Run:
                 tally.add_record(json.loads(line))
         metrics = tally.metrics(
             expected=self._expected,
-            stopped=self._stopped if tally.rows < self._expected else "",
+            stopped=self._stopped if self._answered < self.remaining else "",
             seconds=time.perf_counter() - self._started if self._answered else 0.0,
             session_rows=self._answered,
         )
@@ -322,9 +322,3 @@ class _Run:
         if self._answered or not directory.metrics.exists():
             directory.write_metrics(metrics, self._about)
         return EvaluationResult(predictions=(), metrics=metrics, directory=directory.path)
-
-
-def _fault(found: Answered) -> CalibrantError | None:
-    if found.provider:
-        return ProviderError(found.error, provider=found.provider)
-    return StateError(found.error) if found.error else None

@@ -7,6 +7,7 @@ import importlib
 import logging
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
@@ -24,6 +25,7 @@ __all__ = ["RemoteLedger", "answered_blocks", "connected", "opened_ledger", "req
 
 _RETRIES: Final = 5  # of a block whose worker died
 _CLIENT: Final = "ray://"
+_REACH_SECONDS: Final = 10.0
 # Plans, progress, and that there is no progress: ours is shown.
 _LOGGED: Final = {"ray.data": logging.WARNING, "ray.data._internal.progress": logging.ERROR}
 
@@ -88,6 +90,7 @@ def _connect(ray: Any, cluster: Cluster) -> None:  # noqa: ANN401
             f"{address!r}: rows are read and written where the run is started, so start it on a machine of the "
             "cluster, or with ray job submit."
         )
+    _reach(address)
     for name, level in _LOGGED.items():
         logging.getLogger(name).setLevel(level)
     try:
@@ -101,6 +104,19 @@ def _connect(ray: Any, cluster: Cluster) -> None:  # noqa: ANN401
             f"Expected a Ray cluster at {address or 'this machine'} with the Python, Ray and calibrant of this "
             f"machine, got none that can be used ({' '.join(str(error).split())}): check the address, and install "
             "the same versions there."
+        ) from error
+
+
+def _reach(address: str | None) -> None:
+    """Refuse an address where nobody is: Ray tries for minutes."""
+    host, _, port = (address or "").rpartition(":")
+    if not host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ConfigurationError(
+            f"Expected a Ray cluster at {address}, found nobody there ({error}): check the address with ray status."
         ) from error
 
 

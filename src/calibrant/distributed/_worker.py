@@ -19,6 +19,7 @@ from calibrant.core import (
     Outcome,
     Prediction,
     ProviderError,
+    StateError,
 )
 from calibrant.distributed._ledger import Book, Leased, Spent
 from calibrant.evaluation import Dataset, checked, row_line
@@ -45,6 +46,8 @@ class Answered(NamedTuple):
         Why the others were not begun (a budget, the end of the run); empty otherwise.
     error : str
         What went wrong; empty otherwise.
+    kind : str
+        Name of that error's class.
     provider : str
         Whose fault that is; empty where it is nobody's.
     """
@@ -52,8 +55,27 @@ class Answered(NamedTuple):
     block: int
     lines: bytes
     stopped: str
-    error: str
-    provider: str
+    error: str = ""
+    kind: str = ""
+    provider: str = ""
+
+    @classmethod
+    def fault(cls, block: int, lines: bytes, error: Exception) -> Answered:
+        """Return what came back when something went wrong, in a form that travels."""
+        if isinstance(error, ProviderError):
+            said = str(error).removeprefix(f"{error.provider}: ")
+            return cls(block, lines, "", said, "ProviderError", error.provider)
+        kind = "ConfigurationError" if isinstance(error, ConfigurationError) else "StateError"
+        said = str(error) if isinstance(error, CalibrantError) else f"A worker failed: {error!r}."
+        return cls(block, lines, "", said, kind)
+
+    def raised(self) -> CalibrantError | None:
+        """Return the error; None where nothing went wrong."""
+        if not self.error:
+            return None
+        if self.kind == "ProviderError":
+            return ProviderError(self.error, provider=self.provider)
+        return ConfigurationError(self.error) if self.kind == "ConfigurationError" else StateError(self.error)
 
 
 def blocks_of(examples: Iterable[Example], size: int) -> Iterator[tuple[int, list[tuple[int, Example]]]]:
@@ -125,16 +147,25 @@ class Worker:
     def __init__(
         self, opening: Callable[..., Classifier], limits: Limits, workers: int, cache: str | None, book: Book
     ) -> None:
-        self._classifier = opening(limits=limits).with_limits(limits)
         self._book = book
+        self._failures = 0
+        self._stop = Stop()
+        self._broken: Exception | None = None
+        try:
+            self._open(opening, limits, workers, cache)
+        except Exception as error:  # noqa: BLE001 (told with the first block: Ray would try it again and again)
+            self._broken = error
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _open(
+        self, opening: Callable[..., Classifier], limits: Limits, workers: int, cache: str | None
+    ) -> None:
+        self._classifier = opening(limits=limits).with_limits(limits)
         for number, gate in enumerate(self._classifier.gates):
             gate.pace(lambda name, rate, own=number: self._shared_pace(f"{own} {name}", rate, workers))  # type: ignore[misc]
         self._cache = None if cache is None else PredictionCache(cache, max_bytes=_MAX_CACHE_BYTES)
         if self._cache is not None:
             self._classifier.use_journal(self._cache)
-        self._failures = 0
-        self._stop = Stop()
-        threading.Thread(target=self._listen, daemon=True).start()
 
     def _shared_pace(self, name: str, per_minute: float, workers: int) -> Leased:
         return Leased(
@@ -164,19 +195,22 @@ class Worker:
     def answer(self, number: int, rows: list[tuple[int, str, str]]) -> Answered:
         """Answer the rows of a block, as many as the budgets allow."""
         lines: list[bytes] = []
-        stopped, fault = "", ("", "")
-        while len(lines) < len(rows) and not stopped and not fault[0]:
-            loan = self._book.lend(len(rows) - len(lines))
-            if loan.refused:
-                stopped = loan.refused
-                break
-            stopped, fault = self._answer(rows[len(lines) : len(lines) + loan.rows], lines)
-        if self._cache is not None and lines:
-            fault = fault if fault[0] else self._saved(self._cache)
-        return Answered(number, b"".join(lines), stopped, *fault)
+        stopped = ""
+        if self._broken is not None:
+            return Answered.fault(number, b"", self._broken)
+        try:
+            while len(lines) < len(rows) and not stopped:
+                loan = self._book.lend(len(rows) - len(lines))
+                lent = rows[len(lines) : len(lines) + loan.rows]
+                stopped = loan.refused or self._answer(lent, lines)
+            if self._cache is not None:
+                self._cache.flush()  # a worker ends without a word
+        except Exception as error:  # noqa: BLE001 (Ray would ask for the rows again)
+            return Answered.fault(number, b"".join(lines), error)
+        return Answered(number, b"".join(lines), stopped)
 
-    def _answer(self, rows: list[tuple[int, str, str]], lines: list[bytes]) -> tuple[str, tuple[str, str]]:
-        """Answer rows that were lent; returns why that ended early, and the fault with its provider."""
+    def _answer(self, rows: list[tuple[int, str, str]], lines: list[bytes]) -> str:
+        """Answer rows that were lent; returns why that ended early."""
 
         def deliver(place: int, prediction: Prediction) -> None:
             index, text, answer = rows[place]
@@ -188,15 +222,15 @@ class Worker:
             stopped = run_sync(
                 self._classifier.aclassify_each([text for _, text, _ in rows], deliver, stop=self._stop)
             )
-        except ProviderError as problem:
-            return "", (str(problem).removeprefix(f"{problem.provider}: "), problem.provider)
-        except ConfigurationError:
-            raise
-        except CalibrantError as problem:
-            return "", (str(problem), "")
         finally:
             self._book.settle(len(rows), self._spent().since(before))
-        return stopped, self._hopeless(lines)
+        if self._failures >= max(_FAILURES_IN_A_ROW, self._classifier.runner.gate.limits.concurrency):
+            raise ProviderError(  # nothing succeeds any more, in however small blocks
+                f"The last {self._failures} rows of a worker all failed, so the others were not asked. The last "
+                f"one: {json.loads(lines[-1])['reason']}",
+                provider=self._classifier.client.name,
+            )
+        return stopped
 
     def _spent(self) -> Spent:
         gate = self._classifier.runner.gate
@@ -207,21 +241,3 @@ class Worker:
             cost=gate.cost,
             unpriced=gate.unpriced,
         )
-
-    def _hopeless(self, lines: list[bytes]) -> tuple[str, str]:
-        """Return a fault when nothing succeeds any more, in however small blocks."""
-        if self._failures < max(_FAILURES_IN_A_ROW, self._classifier.runner.gate.limits.concurrency):
-            return "", ""
-        reason = json.loads(lines[-1])["reason"]
-        return (
-            f"The last {self._failures} rows of a worker all failed, so the others were not asked. The last one: "
-            f"{reason}"
-        ), self._classifier.client.name
-
-    @staticmethod
-    def _saved(cache: PredictionCache) -> tuple[str, str]:
-        try:
-            cache.flush()  # a worker ends without a word
-        except CalibrantError as problem:
-            return str(problem), ""
-        return "", ""
