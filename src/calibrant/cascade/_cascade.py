@@ -20,7 +20,7 @@ from calibrant.cascade._protocol import ConfidenceMethod
 from calibrant.cascade._purse import Purse
 from calibrant.cascade._walk import CascadeRunner, Member, OnError, Walk
 from calibrant.core import Client, Completion, CompletionRequest, ConfigurationError, Journal, LogprobSpace
-from calibrant.inference import Classifier, Decoding, Limits
+from calibrant.inference import Classifier, Decoding, Gate, Limits
 
 __all__ = ["Cascade"]
 
@@ -241,6 +241,11 @@ class Cascade(Classifier):
     def clients(self) -> tuple[Client, ...]:
         """The clients of the models in that order."""
         return tuple(member.classifier.client for member in self._walk.members)
+
+    @property
+    def gates(self) -> tuple[Gate, ...]:
+        """What its calls go through: those of its models, in that order."""
+        return tuple(gate for member in self._walk.members for gate in member.classifier.gates)
 
     @property
     def thresholds(self) -> tuple[float, ...] | None:

@@ -181,6 +181,9 @@ def evaluate(  # noqa: PLR0913
             metavar="NAME", help="Runs to compare with; by default those of the same prompt and model."
         ),
     ] = None,
+    parquet: Annotated[
+        bool, typer.Option("--parquet", help="Write the rows to predictions.parquet, too.")
+    ] = False,
     engine: Annotated[
         str, typer.Option(help="Where rows are answered: local, or ray for workers on a Ray cluster.")
     ] = "local",
@@ -221,6 +224,7 @@ def evaluate(  # noqa: PLR0913
             history=history,
             account=account,
             profile=profile,
+            parquet=parquet,
             engine=engine,
             ray_address=ray_address,
             workers=workers,

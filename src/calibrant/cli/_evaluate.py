@@ -38,6 +38,8 @@ from calibrant.evaluation import (
     RunScope,
     default_cache,
     open_cache,
+    require_parquet,
+    write_parquet,
 )
 from calibrant.inference import Limits
 
@@ -92,6 +94,8 @@ class EvaluateOptions:
         Where in it.
     as_json : bool
         Whether to print JSON.
+    parquet : bool
+        Whether to leave the rows as a Parquet file, too.
     engine : {"local", "ray"}
         This process, or workers on a Ray cluster.
     ray_address : str or None
@@ -116,6 +120,7 @@ class EvaluateOptions:
     account: str = "default"
     profile: str | None = None
     as_json: bool = False
+    parquet: bool = False
     engine: str = "local"
     ray_address: str | None = None
     workers: int | None = None
@@ -138,6 +143,8 @@ def run_evaluate(task_file: Path, options: EvaluateOptions) -> None:
         with interruptible() as stop, EvaluationDisplay() as display:
             result = _evaluated(task, options, classifier, rows, on_progress=display, stop=stop)
         _write_down(task, options, classifier)
+        if options.parquet and result.metrics.complete:
+            write_parquet(options.out / "predictions.jsonl", options.out / "predictions.parquet")
     except ProviderError:
         kept = options.out / "predictions.jsonl"
         if kept.exists() and kept.stat().st_size:
@@ -158,6 +165,8 @@ def _check(options: EvaluateOptions) -> None:
     """Refuse options that contradict each other."""
     if options.cache is not None and options.no_cache:
         raise ConfigurationError("Expected either --cache or --no-cache, got both.")
+    if options.parquet:
+        require_parquet()
     if options.engine not in _ENGINES:
         raise ConfigurationError(
             f"Expected --engine to be one of {', '.join(_ENGINES)}, got {options.engine!r}."

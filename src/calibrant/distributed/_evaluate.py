@@ -9,11 +9,18 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any, Final, Protocol
 
-from calibrant.core import ProviderError, StateError
-from calibrant.distributed._ray import answered_blocks, connected, require_ray
-from calibrant.distributed._settings import Cluster, share
+from calibrant.core import CalibrantError, Example, StateError
+from calibrant.distributed._ray import (
+    RemoteLedger,
+    answered_blocks,
+    connected,
+    opened_ledger,
+    require_ray,
+)
+from calibrant.distributed._settings import Cluster, is_file, share
 from calibrant.distributed._shards import Shards
 from calibrant.distributed._worker import Answered, Reader
 from calibrant.evaluation import (
@@ -33,6 +40,7 @@ __all__ = ["Opening", "evaluate"]
 
 _VERSION: Final = 1
 _CONCURRENCY: Final = 64
+_LOOK_SECONDS: Final = 0.2  # between two looks whether something says stop
 
 
 class Opening(Protocol):
@@ -58,12 +66,12 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
     """Evaluate a classifier with several workers on Ray Data.
 
     Rows are read on this machine as they are wanted, dealt out in blocks, answered by workers that each
-    have a client of their own, and written here: a file for each block as it comes back, and
-    ``predictions.jsonl`` with all of them in the order of the input, ``metrics.json`` and ``run.json`` as
-    `calibrant.evaluation.BatchEvaluator` writes them. At most a few blocks are in memory: a worker waits
-    until its last block is taken. The block of a worker that dies is answered by another one. After an
-    interruption, a kill included, the same call goes on where it was; rows that failed for the server's
-    reasons are asked again.
+    have a client of their own, and written here: a file for each block as it comes back, in the end
+    ``predictions.jsonl`` in their place, with all rows in the order of the input; ``metrics.json`` and
+    ``run.json`` are as `calibrant.evaluation.BatchEvaluator` writes them. At most a few
+    blocks are in memory: a worker waits until its last block is taken. The block of a worker that dies is
+    answered by another one. After an interruption, a kill included, the same call goes on where it was; rows
+    that failed for the server's reasons are asked again.
 
     Parameters
     ----------
@@ -78,18 +86,18 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
     cluster : Cluster, optional
         Where the workers are, how many, and how many rows they get at a time.
     limits : Limits, optional
-        Of all workers together, by default 64 calls in flight. Concurrency and rates are shared out evenly,
-        so that they are kept whatever the workers do; what one leaves over, no other takes.
-        ``run_seconds`` ends the run between blocks.
+        Of all workers together, by default 64 calls in flight. These are shared out evenly. Rates and budgets
+        are kept in one place: what a worker does not take of a rate the others may, and what one that died had
+        begun counts as paid, at the mean price. Budgets start anew when a run goes on.
     cache : str, optional
-        URL or file of finished predictions that every worker can open. Without one, what a worker that dies
-        was paid for is paid again.
+        URL or file of finished predictions that every worker can open; a file on one machine only. Without one,
+        what a worker that dies was paid for is paid again.
     about : mapping, optional
         JSON values that belong to the run; see `calibrant.evaluation.BatchEvaluator.evaluate`.
     on_progress : callable, optional
         Called after each block.
     stop : Stop, optional
-        Ends the run when the next block is answered; blocks under way are asked again by the next run.
+        Ends the run after the rows under way.
 
     Returns
     -------
@@ -99,7 +107,7 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
     Raises
     ------
     ConfigurationError
-        Ray is missing, the cluster cannot be used, or a limit cannot be kept by several workers.
+        Ray is missing, the cluster cannot be used, or there are fewer calls in flight than workers.
     DataError
         There are no rows, or one is broken or has an unknown answer.
     ProviderError
@@ -116,7 +124,7 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
     finally:
         classifier.close()
     inspection = inspect(dataset, labels)
-    about = about or {}
+    about, stop = about or {}, stop or Stop()
     fingerprint = {
         "schema_version": _VERSION,
         "kind": "evaluation",
@@ -137,13 +145,17 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
         reader = run.recovered()
         if run.remaining:
             with (
-                run.kept_whatever_happens(),
-                connected(cluster),
+                connected(cluster, shares_a_file=cache is not None and is_file(cache)),
+                opened_ledger(limits, workers=cluster.workers) as ledger,
                 closing(
-                    answered_blocks(reader, opening, cluster=cluster, limits=own_share, cache=cache)
+                    answered_blocks(
+                        reader, opening, cluster=cluster, limits=own_share, cache=cache, ledger=ledger
+                    )
                 ) as blocks,
+                run.ended_by(stop, limits.run_seconds, ledger),
+                run.kept_whatever_happens(),
             ):
-                run.take(blocks, stop or Stop(), limits.run_seconds)
+                run.take(blocks, stop, ledger)
         return run.finish()
 
 
@@ -192,13 +204,23 @@ class _Run:
 
     def recovered(self) -> Reader:
         """Find out which rows are finished; returns what reads the others."""
-        reader = self._reader
-        found = self._shards.recover(checked(reader.dataset, reader.labels), self._tally)
+        reader, directory = self._reader, self._directory
+        if directory.predictions.exists():
+            # All rows are there; what else there is of blocks was left by a kill.
+            self._shards.remove()
+            if self._shards.count_finished(directory.predictions, self._rows(), self._tally):
+                self.remaining = 0
+                return reader
+            self._shards.split(directory.predictions)
+            self._tally = Tally(reader.labels)
+        found = self._shards.recover(self._rows(), self._tally)
         self.remaining = self._expected - found.rows
-        if self.remaining:
-            for path in (self._directory.metrics, self._directory.predictions):
-                path.unlink(missing_ok=True)  # of fewer rows than there will be, or of rows that failed
+        for path in (directory.metrics, directory.predictions, directory.parquet):
+            path.unlink(missing_ok=True)  # of fewer rows than there will be, or of rows that failed
         return replace(reader, done=frozenset(found.done), kept=found.kept)
+
+    def _rows(self) -> Iterator[Example]:
+        return checked(self._reader.dataset, self._reader.labels)
 
     @contextmanager
     def kept_whatever_happens(self) -> Iterator[None]:
@@ -211,24 +233,56 @@ class _Run:
                 self.finish()
             raise
 
-    def take(self, blocks: Iterable[Answered], stop: Stop, seconds: float | None) -> None:
-        """Write blocks as they come, until all are there or something says stop."""
+    @contextmanager
+    def ended_by(self, stop: Stop, seconds: float | None, ledger: RemoteLedger) -> Iterator[None]:
+        """Tell the workers when something says stop: they finish the rows under way and begin no others."""
+        done = Event()
         self._started = time.perf_counter()
+
+        def listen() -> None:
+            while not stop.reason and not done.wait(_LOOK_SECONDS):
+                if seconds is not None and time.perf_counter() - self._started >= seconds:
+                    stop.request(f"The deadline of {seconds:g} seconds has passed")
+            if stop.reason and not done.is_set():
+                with suppress(StateError):  # whoever takes the blocks is told
+                    ledger.close(stop.reason, at_once=True)
+
+        listener = Thread(target=listen, daemon=True)
+        listener.start()
+        try:
+            yield
+        finally:
+            done.set()
+            listener.join()
+
+    def take(self, blocks: Iterable[Answered], stop: Stop, ledger: RemoteLedger) -> None:
+        """Write blocks as they come; once something says stop, those that are begun."""
+        fault: CalibrantError | None = None
+        writable = True
         for found in blocks:
-            self._shards.add(found.block, found.lines)
-            for line in found.lines.splitlines():
-                self._tally.add_record(json.loads(line))
-                self._answered += 1
-            self._report()
-            if found.provider:
-                raise ProviderError(found.error, provider=found.provider)
-            if found.error:
-                raise StateError(found.error)
-            if seconds is not None and time.perf_counter() - self._started >= seconds:
-                stop.request(f"The deadline of {seconds:g} seconds has passed")
-            if stop.reason and self._answered < self.remaining:
-                self._stopped = stop.reason
-                return
+            fault = fault or found.raised()
+            try:
+                if writable:
+                    self._write(found)
+            except StateError as error:
+                fault, writable = error, False
+            reason = str(fault or found.stopped or stop.reason)
+            if reason and not self._stopped:
+                self._stopped = reason
+                ledger.close(reason, at_once=not found.stopped)
+        self._stopped = self._stopped or stop.reason
+        if fault is not None:
+            raise fault
+
+    def _write(self, found: Answered) -> None:
+        lines = found.lines.splitlines(keepends=True)
+        if not lines:
+            return
+        self._shards.add(found.block, found.lines)
+        for line in lines:
+            self._tally.add_record(json.loads(line))
+            self._answered += 1
+        self._report()
 
     def _report(self) -> None:
         if self._on_progress is None:
@@ -249,17 +303,22 @@ class _Run:
 
     def finish(self) -> EvaluationResult:
         """Put the rows in order, once all are there, and return the numbers."""
-        tally = Tally(self._reader.labels)  # anew: rows that failed and were not asked again count as well
-        for line in self._shards.lines():
-            tally.add_record(json.loads(line))
+        directory, tally = self._directory, self._tally
+        joined = directory.predictions.exists()
+        if not joined:
+            # Anew: rows that failed and were not asked again count as well.
+            tally = self._tally = Tally(self._reader.labels)
+            for line in self._shards.lines():
+                tally.add_record(json.loads(line))
         metrics = tally.metrics(
             expected=self._expected,
-            stopped=self._stopped,
+            stopped=self._stopped if self._answered < self.remaining else "",
             seconds=time.perf_counter() - self._started if self._answered else 0.0,
             session_rows=self._answered,
         )
-        if metrics.complete and (self._answered or not self._directory.predictions.exists()):
-            self._shards.join(self._directory.predictions)
-        if self._answered or not self._directory.metrics.exists():
-            self._directory.write_metrics(metrics, self._about)
-        return EvaluationResult(predictions=(), metrics=metrics, directory=self._directory.path)
+        if not joined and metrics.complete:
+            self._shards.join(directory.predictions)
+            self._shards.remove()
+        if self._answered or not directory.metrics.exists():
+            directory.write_metrics(metrics, self._about)
+        return EvaluationResult(predictions=(), metrics=metrics, directory=directory.path)

@@ -6,17 +6,28 @@ import contextlib
 import importlib
 import logging
 import os
+import signal
+import socket
+import threading
 from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from importlib import metadata
 from typing import Any, Final
 
 from calibrant.core import ConfigurationError, StateError
+from calibrant.distributed._ledger import Ledger, Loan, Spent
 from calibrant.distributed._settings import Cluster
 from calibrant.distributed._worker import Answered, Reader, Worker
 from calibrant.inference import Classifier, Limits
 
-__all__ = ["answered_blocks", "connected", "require_ray"]
+__all__ = ["RemoteLedger", "answered_blocks", "connected", "opened_ledger", "require_ray"]
 
 _RETRIES: Final = 5  # of a block whose worker died
+_CLIENT: Final = "ray://"
+_REACH_SECONDS: Final = 10.0
+# Plans, progress, and that there is no progress: ours is shown.
+_LOGGED: Final = {"ray.data": logging.WARNING, "ray.data._internal.progress": logging.ERROR}
 
 
 def require_ray() -> Any:  # noqa: ANN401 (an optional module)
@@ -37,13 +48,21 @@ def require_ray() -> Any:  # noqa: ANN401 (an optional module)
 
 
 @contextlib.contextmanager
-def connected(cluster: Cluster) -> Iterator[None]:
+def connected(cluster: Cluster, *, shares_a_file: bool = False) -> Iterator[None]:
     """Connect to the cluster, or start one on this machine, unless this process is connected already.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        Where it is.
+    shares_a_file : bool, default False
+        Whether the workers are to write to the same file, as they can on one machine only.
 
     Raises
     ------
     ConfigurationError
-        There is no cluster at the address, it runs another version of Python or Ray, or it has too few CPUs.
+        There is no cluster at the address, it runs another version of Python, Ray or calibrant, it has too few
+        CPUs, or several machines where one file is shared.
     """
     ray = require_ray()
     own = not ray.is_initialized()
@@ -55,12 +74,7 @@ def connected(cluster: Cluster) -> Iterator[None]:
             "leave it out, or call ray.shutdown() first."
         )
     try:
-        cpus = int(ray.cluster_resources().get("CPU", 0))
-        if cpus < cluster.workers:
-            raise ConfigurationError(
-                f"Expected a Ray cluster with a CPU for each of {cluster.workers} workers, got {cpus}: take fewer "
-                "workers, or add machines."
-            )
+        _check_machines(ray, cluster, shares_a_file=shares_a_file)
         yield
     finally:
         if own:
@@ -69,17 +83,159 @@ def connected(cluster: Cluster) -> Iterator[None]:
 
 def _connect(ray: Any, cluster: Cluster) -> None:  # noqa: ANN401
     quiet = {"log_to_driver": False, "logging_level": logging.WARNING}
+    address = cluster.address or os.environ.get("RAY_ADDRESS")
+    if address is not None and address.startswith(_CLIENT):
+        raise ConfigurationError(
+            f"Expected the address of a cluster that this machine is a part of, such as auto or HOST:6379, got "
+            f"{address!r}: rows are read and written where the run is started, so start it on a machine of the "
+            "cluster, or with ray job submit."
+        )
+    _reach(address)
+    for name, level in _LOGGED.items():
+        logging.getLogger(name).setLevel(level)
     try:
-        if cluster.address is not None or os.environ.get("RAY_ADDRESS"):
-            ray.init(address=cluster.address, **quiet)
-        else:
-            ray.init(address="local", num_cpus=cluster.workers, include_dashboard=False, **quiet)
+        with _signals_kept():
+            if address is not None:
+                ray.init(address=address, **quiet)
+            else:
+                ray.init(address="local", num_cpus=cluster.workers, include_dashboard=False, **quiet)
     except (OSError, RuntimeError, ValueError) as error:
         raise ConfigurationError(
-            f"Expected a Ray cluster at {cluster.address or 'this machine'} with the Python, Ray and calibrant of this "
+            f"Expected a Ray cluster at {address or 'this machine'} with the Python, Ray and calibrant of this "
             f"machine, got none that can be used ({' '.join(str(error).split())}): check the address, and install "
             "the same versions there."
         ) from error
+
+
+def _reach(address: str | None) -> None:
+    """Refuse an address where nobody is: Ray tries for minutes."""
+    host, _, port = (address or "").rpartition(":")
+    if not host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ConfigurationError(
+            f"Expected a Ray cluster at {address}, found nobody there ({error}): check the address with ray status."
+        ) from error
+
+
+@contextlib.contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Put back the handler of SIGTERM: Ray's own would end this process, rows under way and all."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _check_machines(ray: Any, cluster: Cluster, *, shares_a_file: bool) -> None:  # noqa: ANN401
+    cpus = int(ray.cluster_resources().get("CPU", 0))
+    if cpus < cluster.workers:
+        raise ConfigurationError(
+            f"Expected a Ray cluster with a CPU for each of {cluster.workers} workers, got {cpus}: take fewer "
+            "workers, or add machines."
+        )
+    machines = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+    if shares_a_file and len(machines) > 1:
+        raise ConfigurationError(
+            f"Expected a cache that {len(machines)} machines can share, got a SQLite file: name a database server "
+            "(postgresql://USER:PASSWORD@HOST/NAME), or leave the cache out."
+        )
+    _check_versions(ray, machines)
+
+
+def _check_versions(ray: Any, machines: list[Any]) -> None:  # noqa: ANN401
+    def version() -> str:  # travels with its code: calibrant may be missing there
+        from importlib import metadata  # noqa: PLC0415
+
+        try:
+            return metadata.version("calibrant")
+        except metadata.PackageNotFoundError:
+            return "none"
+
+    here = _own_version()
+    there = ray.remote(version)
+    asked = [(node, there.options(num_cpus=0, **_on(ray, node["NodeID"])).remote()) for node in machines]
+    for node, reference in asked:
+        found = ray.get(reference)
+        if found != here:
+            raise ConfigurationError(
+                f"Expected calibrant {here} on every machine of the Ray cluster, got {found} on "
+                f"{node['NodeManagerAddress']}: install the same version there."
+            )
+
+
+def _own_version() -> str:
+    return metadata.version("calibrant")
+
+
+def _on(ray: Any, node: str) -> dict[str, Any]:  # noqa: ANN401
+    """Return the options of a task or actor that runs on one machine."""
+    strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
+    return {"scheduling_strategy": strategy}
+
+
+@dataclass(frozen=True)
+class RemoteLedger:
+    """A `Ledger` in a process of its own; its copies all speak to that one.
+
+    Attributes
+    ----------
+    actor : object
+        Ray's handle of it.
+    """
+
+    actor: Any
+
+    def lend(self, rows: int) -> Loan:
+        """See `Ledger.lend`."""
+        return self._get(self.actor.lend.remote(rows))  # type: ignore[no-any-return]
+
+    def settle(self, rows: int, spent: Spent) -> None:
+        """See `Ledger.settle`; it is not waited for, as later calls come later."""
+        self.actor.settle.remote(rows, spent)
+
+    def take(self, name: str, per_minute: float, used: float, wanted: float) -> Future[float]:
+        """Return what `Ledger.take` will return."""
+        return self.actor.take.remote(name, per_minute, used, wanted).future()  # type: ignore[no-any-return]
+
+    def close(self, reason: str, *, at_once: bool) -> None:
+        """See `Ledger.close`."""
+        self._get(self.actor.close.remote(reason, at_once=at_once))
+
+    def closed(self) -> str:
+        """See `Ledger.closed`."""
+        return self._get(self.actor.closed.remote())  # type: ignore[no-any-return]
+
+    def stopped(self) -> str:
+        """See `Ledger.stopped`."""
+        return self._get(self.actor.stopped.remote())  # type: ignore[no-any-return]
+
+    @staticmethod
+    def _get(reference: Any) -> Any:  # noqa: ANN401
+        ray = require_ray()
+        try:
+            return ray.get(reference)
+        except ray.exceptions.RayError as error:
+            raise _cannot_go_on(error) from error
+
+
+@contextlib.contextmanager
+def opened_ledger(limits: Limits, *, workers: int) -> Iterator[RemoteLedger]:
+    """Start the process that keeps what all workers may take, on this machine, and end it with the run."""
+    ray = require_ray()
+    here = _on(ray, ray.get_runtime_context().get_node_id())
+    actor = ray.remote(Ledger).options(num_cpus=0, **here).remote(limits, workers)
+    try:
+        yield RemoteLedger(actor)
+    finally:
+        with contextlib.suppress(ray.exceptions.RayError):
+            ray.kill(actor)
 
 
 def answered_blocks(
@@ -89,8 +245,11 @@ def answered_blocks(
     cluster: Cluster,
     limits: Limits,
     cache: str | None,
+    ledger: RemoteLedger,
 ) -> Generator[Answered, None, None]:
     """Yield the blocks as they are answered, in any order; the last ones wait until they are taken.
+
+    Once the ledger is closed no others are read. Take them all: Ray does not bear to be left while it works.
 
     Parameters
     ----------
@@ -101,9 +260,11 @@ def answered_blocks(
     cluster : Cluster
         How many workers there are.
     limits : Limits
-        One worker's share.
+        One worker's calls in flight, and what all together may take.
     cache : str or None
         URL or file of finished predictions.
+    ledger : RemoteLedger
+        Keeps what all workers may take together.
 
     Raises
     ------
@@ -111,39 +272,38 @@ def answered_blocks(
         A worker could not be started, or died again and again.
     """
     ray = require_ray()
-    here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
-        ray.get_runtime_context().get_node_id(), soft=False
-    )
-    with _small_blocks(ray):
+    here = _on(ray, ray.get_runtime_context().get_node_id())
+    with _quiet_small_blocks(ray):
         # The reader takes no CPU: it would keep a worker from starting.
         rows = ray.data.from_items([0]).map_batches(
-            reader,
-            batch_size=None,
-            batch_format="pyarrow",
-            num_cpus=0,
-            ray_remote_args_fn=lambda: {"scheduling_strategy": here},
+            replace(reader, book=ledger), batch_size=None, batch_format="pyarrow", num_cpus=0, **here
         )
         answers = rows.map_batches(
             Worker,
-            fn_constructor_args=(opening, limits, cache),
+            fn_constructor_args=(opening, limits, cluster.workers, cache, ledger),
             batch_size=1,
             batch_format="pyarrow",
-            concurrency=cluster.workers,
+            compute=ray.data.ActorPoolStrategy(size=cluster.workers),
             num_cpus=1,
-            ray_remote_args_fn=lambda: {"max_restarts": -1, "max_task_retries": _RETRIES},
+            max_restarts=-1,
+            max_task_retries=_RETRIES,
         )
     try:
         for batch in answers.iter_batches(batch_size=1, batch_format="pyarrow", prefetch_batches=0):
             yield from (Answered(**row) for row in batch.to_pylist())
     except ray.exceptions.RayError as error:
-        reason = str(error).strip().splitlines()[-1]
-        raise StateError(
-            f"The workers cannot go on ({reason}): what was answered is kept; see Ray's log of the worker."
-        ) from error
+        raise _cannot_go_on(error) from error
+
+
+def _cannot_go_on(error: Exception) -> StateError:
+    reason = str(error).strip().splitlines()[-1]
+    return StateError(
+        f"The workers cannot go on ({reason}): what was answered is kept; see Ray's log of the worker."
+    )
 
 
 @contextlib.contextmanager
-def _small_blocks(ray: Any) -> Iterator[None]:  # noqa: ANN401
+def _quiet_small_blocks(ray: Any) -> Iterator[None]:  # noqa: ANN401
     """Let Ray Data hand on every block of rows by itself, and keep quiet; the user's settings come back."""
     context = ray.data.DataContext.get_current()
     wished = {"target_max_block_size": 1, "enable_progress_bars": False}

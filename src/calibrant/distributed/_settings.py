@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Final
 
 from calibrant.core import ConfigurationError
 from calibrant.inference import Limits
 
-__all__ = ["Cluster", "share"]
-
-_BUDGETS: Final = ("max_requests", "max_tokens", "max_cost")
+__all__ = ["Cluster", "is_file", "share"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,8 +18,9 @@ class Cluster:
     Attributes
     ----------
     address : str or None
-        Of a running Ray cluster, such as ``auto`` or ``ray://head:10001``. None takes what this process is
-        connected to, or what ``RAY_ADDRESS`` names, or else starts Ray on this machine for the run.
+        Of a running Ray cluster that this machine is a part of, such as ``auto`` or ``10.0.0.1:6379``. None takes
+        what this process is connected to, or what ``RAY_ADDRESS`` names, or else starts Ray on this machine for
+        the run.
     workers : int, default 2
         Processes that ask, each with a client of its own and one CPU of the cluster; at least 1.
     block_rows : int, default 1024
@@ -46,28 +44,22 @@ class Cluster:
 
 
 def share(limits: Limits, workers: int) -> Limits:
-    """Return what one of so many workers may take, so that all together keep the limits.
+    """Return the limits of one of so many workers: its part of the calls in flight; a `Ledger` keeps the others.
 
     Raises
     ------
     ConfigurationError
-        There is a budget, which a worker that is started anew could not keep, or fewer calls in flight
-        than workers.
+        There are fewer calls in flight than workers.
     """
-    for name in _BUDGETS:
-        if getattr(limits, name) is not None:
-            raise ConfigurationError(
-                f"Expected no {name} for several workers, as one that is started anew forgets what it has paid: leave "
-                "it out and set it at the provider, or evaluate on one machine."
-            )
     if limits.concurrency < workers:
         raise ConfigurationError(
             f"Expected at least one call in flight for each of {workers} workers, got a concurrency of "
             f"{limits.concurrency}: raise it, or take fewer workers."
         )
-    rates = {
-        name: None if (rate := getattr(limits, name)) is None else rate / workers
-        for name in ("requests_per_minute", "tokens_per_minute")
-    }
     # Rounded down: all together never have more in flight than was said. The run's deadline is the driver's.
-    return replace(limits, concurrency=math.floor(limits.concurrency / workers), run_seconds=None, **rates)
+    return replace(limits, concurrency=math.floor(limits.concurrency / workers), run_seconds=None)
+
+
+def is_file(cache: str) -> bool:
+    """Return whether the URL or path of a cache names a SQLite file, which one machine has."""
+    return "://" not in cache or cache.startswith("sqlite")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,6 +64,8 @@ class Shards:
         """
         found = Found()
         present = {path.name for path in self._folder.glob("*.jsonl")}
+        if not present:
+            return found  # without reading the input
         for number, block in blocks_of(examples, self._block_rows):
             path = self._path(number)
             if path.name not in present:
@@ -78,11 +82,55 @@ class Shards:
             else:
                 found.kept[number] = frozenset(finished)
         if present:
-            raise StateError(
-                f"{self._folder / min(present)}: holds rows beyond the end of the input: choose a new directory, or "
-                "evaluate as many rows as before."
-            )
+            raise _too_long(self._folder / min(present))
         return found
+
+    def count_finished(self, path: Path, examples: Iterable[Example], tally: Tally) -> bool:
+        """Count the rows of a finished run by its one file; False where some are to be asked again.
+
+        Raises
+        ------
+        StateError
+            The file is damaged, or belongs to another input.
+        """
+        whole = True
+        with path.open("rb") as file:
+            for _, block in blocks_of(examples, self._block_rows):
+                for index, _ in block:
+                    line = file.readline()
+                    if not line:
+                        return False  # the input has grown
+                    if _is_finished(path, line, block, index):
+                        tally.add_record(json.loads(line))
+                    else:
+                        whole = False
+            if file.readline():
+                raise _too_long(path)
+        return whole
+
+    def split(self, path: Path) -> None:
+        """Write the rows of a finished run to a file for each block again.
+
+        Raises
+        ------
+        StateError
+            They cannot be written.
+        """
+        with path.open("rb") as file:
+            for number in itertools.count():
+                lines = b"".join(itertools.islice(file, self._block_rows))
+                if not lines:
+                    return
+                self.add(number, lines)
+
+    def remove(self) -> None:
+        """Remove the files: all, or none that would be taken for a part of a run."""
+        gone = self._folder.with_name(f".{self._folder.name}.old")
+        for folder in (gone, self._folder):
+            if folder.exists():
+                if folder is not gone:
+                    folder.rename(gone)
+                shutil.rmtree(gone, ignore_errors=True)
 
     def add(self, number: int, lines: bytes) -> None:
         """Put the rows of a block on disk, in the places of earlier ones with the same index.
@@ -154,6 +202,12 @@ def _is_finished(path: Path, line: bytes, block: list[tuple[int, Example]], inde
             "directory, or restore the data."
         )
     return not failed
+
+
+def _too_long(path: Path) -> StateError:
+    return StateError(
+        f"{path}: holds rows beyond the end of the input: choose a new directory, or evaluate as many rows as before."
+    )
 
 
 def _unwritable(path: Path, error: OSError) -> StateError:

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from calibrant.core import CalibrantError, ConfigurationError, Example, LabelSet, Prediction, ProviderError
+from calibrant.core import (
+    CalibrantError,
+    ConfigurationError,
+    Example,
+    LabelSet,
+    Outcome,
+    Prediction,
+    ProviderError,
+    StateError,
+)
+from calibrant.distributed._ledger import Book, Leased, Spent
 from calibrant.evaluation import Dataset, checked, row_line
-from calibrant.inference import Classifier, Limits, run_sync
+from calibrant.inference import Classifier, Limits, Stop, run_sync
 from calibrant.store import PredictionCache
 
 __all__ = ["Answered", "Reader", "Worker", "blocks_of"]
 
 _MAX_CACHE_BYTES: Final = 4 * 1024**3
+_LOOK_SECONDS: Final = 0.5  # between two looks whether the run is stopped
+_FAILURES_IN_A_ROW: Final = 100
 
 
 class Answered(NamedTuple):
@@ -27,16 +42,40 @@ class Answered(NamedTuple):
         Number of the block.
     lines : bytes
         Rows as they stand in ``predictions.jsonl``, in the order of the input.
+    stopped : str
+        Why the others were not begun (a budget, the end of the run); empty otherwise.
     error : str
-        Why the others were not answered; empty otherwise.
+        What went wrong; empty otherwise.
+    kind : str
+        Name of that error's class.
     provider : str
         Whose fault that is; empty where it is nobody's.
     """
 
     block: int
     lines: bytes
-    error: str
-    provider: str
+    stopped: str
+    error: str = ""
+    kind: str = ""
+    provider: str = ""
+
+    @classmethod
+    def fault(cls, block: int, lines: bytes, error: Exception) -> Answered:
+        """Return what came back when something went wrong, in a form that travels."""
+        if isinstance(error, ProviderError):
+            said = str(error).removeprefix(f"{error.provider}: ")
+            return cls(block, lines, "", said, "ProviderError", error.provider)
+        kind = "ConfigurationError" if isinstance(error, ConfigurationError) else "StateError"
+        said = str(error) if isinstance(error, CalibrantError) else f"A worker failed: {error!r}."
+        return cls(block, lines, "", said, kind)
+
+    def raised(self) -> CalibrantError | None:
+        """Return the error; None where nothing went wrong."""
+        if not self.error:
+            return None
+        if self.kind == "ProviderError":
+            return ProviderError(self.error, provider=self.provider)
+        return ConfigurationError(self.error) if self.kind == "ConfigurationError" else StateError(self.error)
 
 
 def blocks_of(examples: Iterable[Example], size: int) -> Iterator[tuple[int, list[tuple[int, Example]]]]:
@@ -64,6 +103,8 @@ class Reader:
         Blocks that are finished.
     kept : mapping of int to frozenset of int
         Of blocks that are begun, the places of the rows that are finished.
+    book : Book or None
+        Says when no other block is to be read.
     """
 
     dataset: Dataset
@@ -71,6 +112,7 @@ class Reader:
     block_rows: int
     done: frozenset[int] = frozenset()
     kept: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    book: Book | None = None
 
     def __call__(self, _batch: object) -> Iterator[Any]:
         import pyarrow as pa  # noqa: PLC0415 (optional)
@@ -78,6 +120,8 @@ class Reader:
         for number, block in blocks_of(checked(self.dataset, self.labels), self.block_rows):
             if number in self.done:
                 continue
+            if self.book is not None and self.book.closed():
+                return
             finished = self.kept.get(number, frozenset())
             rows = [(index, row.input, row.answer) for index, row in block if index not in finished]
             yield pa.table({"block": [number], "rows": [json.dumps(rows)]})
@@ -91,16 +135,51 @@ class Worker:
     opening : callable
         Returns a classifier that keeps the `limits` it is given.
     limits : Limits
-        This worker's share.
-    cache : str, optional
+        Its calls in flight; rates and budgets are those of all workers.
+    workers : int
+        Their number.
+    cache : str or None
         URL or file of finished predictions.
+    book : Book
+        Keeps what all workers may take together.
     """
 
-    def __init__(self, opening: Callable[..., Classifier], limits: Limits, cache: str | None) -> None:
+    def __init__(
+        self, opening: Callable[..., Classifier], limits: Limits, workers: int, cache: str | None, book: Book
+    ) -> None:
+        self._book = book
+        self._failures = 0
+        self._stop = Stop()
+        self._broken: Exception | None = None
+        try:
+            self._open(opening, limits, workers, cache)
+        except Exception as error:  # noqa: BLE001 (told with the first block: Ray would try it again and again)
+            self._broken = error
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _open(
+        self, opening: Callable[..., Classifier], limits: Limits, workers: int, cache: str | None
+    ) -> None:
         self._classifier = opening(limits=limits).with_limits(limits)
+        for number, gate in enumerate(self._classifier.gates):
+            gate.pace(lambda name, rate, own=number: self._shared_pace(f"{own} {name}", rate, workers))  # type: ignore[misc]
         self._cache = None if cache is None else PredictionCache(cache, max_bytes=_MAX_CACHE_BYTES)
         if self._cache is not None:
             self._classifier.use_journal(self._cache)
+
+    def _shared_pace(self, name: str, per_minute: float, workers: int) -> Leased:
+        return Leased(
+            lambda used, wanted: self._book.take(name, per_minute, used, wanted),
+            per_minute=per_minute,
+            workers=workers,
+        )
+
+    def _listen(self) -> None:
+        """Wait until the run is stopped: a block may take long."""
+        with suppress(Exception):  # the book is gone, and so is the run
+            while not (reason := self._book.stopped()):
+                time.sleep(_LOOK_SECONDS)
+            self._stop.request(reason)
 
     def __call__(self, batch: Any) -> Any:  # noqa: ANN401 (an Arrow table, whose types are not known here)
         """Return the block with the lines of its rows; a fault is told, not raised: Ray would try it again."""
@@ -114,23 +193,51 @@ class Worker:
         return pa.table({name: list(column) for name, column in zip(Answered._fields, columns, strict=True)})
 
     def answer(self, number: int, rows: list[tuple[int, str, str]]) -> Answered:
-        """Answer the rows of a block."""
+        """Answer the rows of a block, as many as the budgets allow."""
         lines: list[bytes] = []
+        stopped = ""
+        if self._broken is not None:
+            return Answered.fault(number, b"", self._broken)
+        try:
+            while len(lines) < len(rows) and not stopped:
+                loan = self._book.lend(len(rows) - len(lines))
+                lent = rows[len(lines) : len(lines) + loan.rows]
+                stopped = loan.refused or self._answer(lent, lines)
+            if self._cache is not None:
+                self._cache.flush()  # a worker ends without a word
+        except Exception as error:  # noqa: BLE001 (Ray would ask for the rows again)
+            return Answered.fault(number, b"".join(lines), error)
+        return Answered(number, b"".join(lines), stopped)
+
+    def _answer(self, rows: list[tuple[int, str, str]], lines: list[bytes]) -> str:
+        """Answer rows that were lent; returns why that ended early."""
 
         def deliver(place: int, prediction: Prediction) -> None:
             index, text, answer = rows[place]
             lines.append(row_line(index, Example(input=text, answer=answer), prediction))
+            self._failures = self._failures + 1 if prediction.outcome is Outcome.ERROR else 0
 
-        error, provider = "", ""
+        before = self._spent()
         try:
-            error = run_sync(self._classifier.aclassify_each([text for _, text, _ in rows], deliver))
-            if self._cache is not None:
-                self._cache.flush()  # a worker ends without a word
-        except ProviderError as problem:
-            provider = problem.provider
-            error = str(problem).removeprefix(f"{provider}: ")
-        except ConfigurationError:
-            raise
-        except CalibrantError as problem:
-            error = str(problem)
-        return Answered(number, b"".join(lines), error, provider)
+            stopped = run_sync(
+                self._classifier.aclassify_each([text for _, text, _ in rows], deliver, stop=self._stop)
+            )
+        finally:
+            self._book.settle(len(rows), self._spent().since(before))
+        if self._failures >= max(_FAILURES_IN_A_ROW, self._classifier.runner.gate.limits.concurrency):
+            raise ProviderError(  # nothing succeeds any more, in however small blocks
+                f"The last {self._failures} rows of a worker all failed, so the others were not asked. The last "
+                f"one: {json.loads(lines[-1])['reason']}",
+                provider=self._classifier.client.name,
+            )
+        return stopped
+
+    def _spent(self) -> Spent:
+        gate = self._classifier.runner.gate
+        return Spent(
+            rows=gate.rows,
+            calls=gate.requests,
+            tokens=gate.tokens,
+            cost=gate.cost,
+            unpriced=gate.unpriced,
+        )

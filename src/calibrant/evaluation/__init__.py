@@ -26,6 +26,7 @@ from calibrant.evaluation._history import (
 )
 from calibrant.evaluation._history_run import HistoryEntry, RunScope
 from calibrant.evaluation._metrics import GATES, EvaluationMetrics
+from calibrant.evaluation._parquet import require_parquet, write_parquet
 from calibrant.evaluation._progress import EvaluationProgress, EvaluationProgressListener
 from calibrant.evaluation._provider_batch import (
     batch_status,
@@ -75,9 +76,11 @@ __all__ = [
     "inspect",
     "load_predictions",
     "open_cache",
+    "require_parquet",
     "retry_batch",
     "row_line",
     "row_record",
     "submit_batch",
     "unfinished",
+    "write_parquet",
 ]

@@ -37,6 +37,11 @@ class RunDirectory:
         return self.path / "predictions.jsonl"
 
     @property
+    def parquet(self) -> Path:
+        """The same rows in columns, where they are wanted; see `write_parquet`."""
+        return self.path / "predictions.parquet"
+
+    @property
     def shards(self) -> Path:
         """One file for each block of rows, where several machines evaluate."""
         return self.path / "shards"

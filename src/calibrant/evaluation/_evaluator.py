@@ -253,7 +253,8 @@ class _Run:
         """Answer what is left."""
         if self._file is not None and self.directory is not None:
             self._file.open()
-            self.directory.metrics.unlink(missing_ok=True)  # of fewer rows than there will be
+            for path in (self.directory.metrics, self.directory.parquet):
+                path.unlink(missing_ok=True)  # of fewer rows than there will be
         self._started = time.perf_counter()
         try:
             self._stopped = run_sync(self._answer())

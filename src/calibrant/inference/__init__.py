@@ -18,7 +18,7 @@ from calibrant.inference._embeddings import (
 )
 from calibrant.inference._exact import ExactScoring, Tolerance
 from calibrant.inference._feed import OnPrediction, Stop
-from calibrant.inference._limits import Gate, Limits
+from calibrant.inference._limits import Bucket, Gate, Limits, Pace
 from calibrant.inference._loop import run_sync
 from calibrant.inference._methods import Decoding, Method
 from calibrant.inference._models import ModelLike, call_options, open_client
@@ -44,6 +44,7 @@ __all__ = [
     "AnswerReader",
     "Answers",
     "BatchApi",
+    "Bucket",
     "CachedEmbedder",
     "CallableEmbedder",
     "Calls",
@@ -65,6 +66,7 @@ __all__ = [
     "Model2VecEmbedder",
     "ModelLike",
     "OnPrediction",
+    "Pace",
     "Provider",
     "ProviderStats",
     "Query",

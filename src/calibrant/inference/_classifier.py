@@ -300,6 +300,11 @@ class Classifier:
         settings = {**self._settings, "keep_tokens": True, "top_logprobs": wanted}
         return self._rebuilt(self.runner.gate.limits, **settings)
 
+    @property
+    def gates(self) -> tuple[Gate, ...]:
+        """What its calls go through: rates are kept there."""
+        return (self.runner.gate,)
+
     def use_journal(self, journal: Journal | None) -> None:
         """Look predictions up in `journal` from now on, and store them there."""
         self.runner.journal = journal

@@ -9,12 +9,12 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import Final, Protocol
 
 from calibrant.clients import RateState
 from calibrant.core import ConfigurationError, ProviderError, Usage
 
-__all__ = ["DEFAULT_CONCURRENCY", "LONGEST_PAUSE", "Gate", "Limits"]
+__all__ = ["DEFAULT_CONCURRENCY", "LONGEST_PAUSE", "Bucket", "Gate", "Limits", "Pace"]
 
 DEFAULT_CONCURRENCY: Final = 10
 
@@ -76,7 +76,19 @@ class Limits:
                 raise ConfigurationError(f"Expected {field.name} to be a number above 0, got {value!r}.")
 
 
-class _Bucket:
+class Pace(Protocol):
+    """Says when something may be taken; a `Bucket`, or a part of one that several processes share."""
+
+    def wait(self, now: float) -> float:
+        """Return the seconds from `now` until something may be taken."""
+        ...
+
+    def take(self, amount: float) -> None:
+        """Take it, even where that overdraws."""
+        ...
+
+
+class Bucket:
     """Lets a rate pass: it fills evenly and may be overdrawn by what was not known before.
 
     Parameters
@@ -163,10 +175,26 @@ class Gate:
         self._not_before = 0.0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._lock = threading.Lock()
+        self._requests: Pace | None = None
+        self._tokens: Pace | None = None
         now = clock()
-        self._requests = limits.requests_per_minute and _Bucket(limits.requests_per_minute, now)
-        self._tokens = limits.tokens_per_minute and _Bucket(limits.tokens_per_minute, now)
-        self._paced = bool(self._requests or self._tokens)
+        self.pace(lambda _, per_minute: Bucket(per_minute, now))
+
+    def pace(self, open_bucket: Callable[[str, float], Pace]) -> None:
+        """Keep the rates by other buckets, such as some that several processes share.
+
+        Parameters
+        ----------
+        open_bucket : callable
+            Returns the bucket for a rate's name, as in `Limits`, and what flows in, per minute. It is
+            asked for the rates that have a limit.
+        """
+        rates = {"requests_per_minute": self.limits.requests_per_minute}
+        rates["tokens_per_minute"] = self.limits.tokens_per_minute
+        own = {name: open_bucket(name, rate) for name, rate in rates.items() if rate is not None}
+        self._requests = own.get("requests_per_minute")
+        self._tokens = own.get("tokens_per_minute")
+        self._paced = bool(own)
 
     async def enter(self) -> int:
         """Wait until a call may begin; returns what `leave` is to be told."""
@@ -197,7 +225,7 @@ class Gate:
     def _begin(self) -> int:
         self._in_flight += 1
         self.requests += 1
-        if self._requests:
+        if self._requests is not None:
             self._requests.take(1.0)
         return self._epoch
 
@@ -217,7 +245,7 @@ class Gate:
             return 0.0
         now = self._clock()
         waits = [self._not_before - now]
-        waits += [bucket.wait(now) for bucket in (self._requests, self._tokens) if bucket]
+        waits += [bucket.wait(now) for bucket in (self._requests, self._tokens) if bucket is not None]
         if not self._paced and waits[0] <= 0.0:
             self._not_before = 0.0
         return max(waits)
@@ -283,7 +311,7 @@ class Gate:
             self.tokens += tokens
             self.cost += usage.cost or 0.0
             self.unpriced += usage.cost is None and tokens > 0
-            if self._tokens:
+            if self._tokens is not None:
                 self._tokens.take(tokens)
 
     def used_up(self, under_way: int) -> str:

@@ -273,6 +273,8 @@ def test_without_limits_those_of_the_models_hold(build: Build) -> None:
     assert cascade.runner.gate.limits == Limits(concurrency=8, run_seconds=20.0)
     held = [member.classifier.runner.gate.limits for member in cascade._walk.members]
     assert held == [one["limits"] for one in own]
+    assert [gate.limits for gate in cascade.gates] == held
+    assert cascade.runner.gate not in cascade.gates
 
 
 RATES = {"requests_per_minute": 50.0, "tokens_per_minute": 60.0, "call_seconds": 9.0}

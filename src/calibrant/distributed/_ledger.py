@@ -1,0 +1,244 @@
+"""What all workers of a run may take together, kept in one place."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Final, NamedTuple, Protocol
+
+from calibrant.inference import Bucket, Gate, Limits
+
+__all__ = ["Book", "Leased", "Ledger", "Loan", "Spent"]
+
+_MINUTE: Final = 60.0
+_CHUNK_SECONDS: Final = 0.1  # of a rate that all workers together may hold unused
+_SOON: Final = 0.005  # seconds until an answer is looked for
+
+
+class Spent(NamedTuple):
+    """What rows took.
+
+    Attributes
+    ----------
+    rows, calls, tokens : int
+        Rows paid for, calls made for them, and their tokens.
+    cost : float
+        US dollars, as far as prices are known.
+    unpriced : int
+        Rows whose price is not known.
+    """
+
+    rows: int
+    calls: int
+    tokens: int
+    cost: float
+    unpriced: int
+
+    def since(self, then: Spent) -> Spent:
+        """Return what was spent since then."""
+        return Spent(
+            rows=self.rows - then.rows,
+            calls=self.calls - then.calls,
+            tokens=self.tokens - then.tokens,
+            cost=self.cost - then.cost,
+            unpriced=self.unpriced - then.unpriced,
+        )
+
+
+class Loan(NamedTuple):
+    """What a worker may do.
+
+    Attributes
+    ----------
+    rows : int
+        Rows it may begin; 0 where none.
+    refused : str
+        Why none; empty otherwise.
+    """
+
+    rows: int
+    refused: str = ""
+
+
+class Book(Protocol):
+    """A `Ledger` as workers see it, who are elsewhere."""
+
+    def lend(self, rows: int) -> Loan:
+        """See `Ledger.lend`."""
+        ...
+
+    def settle(self, rows: int, spent: Spent) -> None:
+        """See `Ledger.settle`."""
+        ...
+
+    def take(self, name: str, per_minute: float, used: float, wanted: float) -> Future[float]:
+        """Return what `Ledger.take` will return."""
+        ...
+
+    def stopped(self) -> str:
+        """See `Ledger.stopped`."""
+        ...
+
+    def closed(self) -> str:
+        """See `Ledger.closed`."""
+        ...
+
+
+class Ledger:
+    """Lends rows under the budgets, hands out the rates, and knows whether the run is to end.
+
+    Rows are lent before they are begun, and count as paid at the mean price until they are settled. What a
+    worker that died had borrowed is never settled, so it counts for good: budgets are kept whoever dies. At
+    most half of what is left is lent at a time, in ever smaller parts, so that budgets are overrun by no more
+    than on one machine: what the last rows cost beyond the mean.
+
+    Parameters
+    ----------
+    limits : Limits
+        Of all workers together.
+    workers : int
+        Their number.
+    clock : function, default time.monotonic
+        Returns seconds; tests replace it.
+    """
+
+    def __init__(self, limits: Limits, workers: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._gate = Gate(limits)
+        self._parts = 2 * workers
+        self._clock = clock
+        self._calls = 0
+        self._lent = 0
+        self._buckets: dict[str, Bucket] = {}
+        self._closed = ""
+        self._stopped = ""
+
+    def lend(self, rows: int) -> Loan:
+        """Lend at least one of so many rows, or say why none."""
+        if self._stopped:
+            return Loan(0, self._stopped)
+        refused = self._refused(self._lent)
+        if refused:
+            self._closed = self._closed or refused
+            return Loan(0, refused)
+        if self._has_budget and not self._gate.rows:
+            rows = 1  # nobody knows what a row takes
+        while rows > 1 and self._refused(self._lent + self._parts * rows):
+            rows //= 2
+        self._lent += rows
+        return Loan(rows)
+
+    def settle(self, rows: int, spent: Spent) -> None:
+        """Note what so many lent rows took; those that were known already, or not begun, took nothing."""
+        gate = self._gate
+        self._lent -= rows
+        self._calls += spent.calls
+        gate.rows += spent.rows
+        gate.tokens += spent.tokens
+        gate.cost += spent.cost
+        gate.unpriced += spent.unpriced
+
+    @property
+    def _has_budget(self) -> bool:
+        limits = self._gate.limits
+        return not limits.max_requests is limits.max_tokens is limits.max_cost is None
+
+    def _refused(self, under_way: int) -> str:
+        """Return which budget is used up when so many rows cost what others did; else nothing."""
+        gate = self._gate
+        gate.requests = math.ceil(self._calls + under_way * max(1.0, self._calls / max(1, gate.rows)))
+        return gate.used_up(under_way)
+
+    def take(self, name: str, per_minute: float, used: float, wanted: float) -> float:
+        """Take from a rate.
+
+        Parameters
+        ----------
+        name : str
+            Of the rate.
+        per_minute : float
+            What flows in.
+        used : float
+            What is used already; it is always taken.
+        wanted : float
+            What else is wanted.
+
+        Returns
+        -------
+        float
+            0 when it was given, else the seconds until asking again makes sense.
+        """
+        now = self._clock()
+        bucket = self._buckets.get(name)
+        if bucket is None:
+            bucket = self._buckets[name] = Bucket(per_minute, now)
+        bucket.wait(now)  # what flowed in meanwhile
+        bucket.take(used)
+        seconds = bucket.wait(now)
+        if not seconds:
+            bucket.take(wanted)
+        return seconds
+
+    def close(self, reason: str, *, at_once: bool) -> None:
+        """Let no other block be read; `at_once`: and no other row be begun."""
+        self._closed = self._closed or reason
+        if at_once:
+            self._stopped = self._stopped or reason
+
+    def closed(self) -> str:
+        """Return why no other block is to be read: the run ends, or a budget is used up; else nothing."""
+        return self._closed
+
+    def stopped(self) -> str:
+        """Return why no other row is to be begun; else nothing."""
+        return self._stopped
+
+
+class Leased:
+    """A worker's part of a rate: taken from the ledger a tenth of a second's worth at a time.
+
+    What it does not want, others get; so a worker that waits, or is gone, holds nobody up.
+
+    Parameters
+    ----------
+    ask : callable
+        Takes what is used and what is wanted; returns the future of `Ledger.take`.
+    per_minute : float
+        The rate of all workers together.
+    workers : int
+        Their number.
+    """
+
+    def __init__(
+        self, ask: Callable[[float, float], Future[float]], *, per_minute: float, workers: int
+    ) -> None:
+        self._ask = ask
+        self._chunk = max(1.0, per_minute / _MINUTE * _CHUNK_SECONDS / workers)
+        self._level = 0.0
+        self._asked: Future[float] | None = None
+        self._not_before = 0.0
+
+    def wait(self, now: float) -> float:
+        """Return the seconds until something may be taken, or until there is an answer to look at."""
+        if self._asked is not None and self._asked.done():
+            seconds, self._asked = self._asked.result(), None
+            if seconds:
+                self._not_before = now + seconds
+            else:
+                self._level += self._chunk
+        if self._level > 0:
+            return 0.0
+        if self._asked is None and now >= self._not_before:
+            self._send()
+        return _SOON if self._asked is not None else self._not_before - now
+
+    def take(self, amount: float) -> None:
+        """Take it; what it overdraws is told when that is much, so that others wait for it."""
+        self._level -= amount
+        if self._level <= -self._chunk and self._asked is None:
+            self._send()
+
+    def _send(self) -> None:
+        used, self._level = max(0.0, -self._level), max(0.0, self._level)
+        self._asked = self._ask(used, self._chunk)

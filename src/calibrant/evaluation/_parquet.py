@@ -1,0 +1,102 @@
+"""The rows of ``predictions.jsonl`` as one Parquet file."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from calibrant.core import ConfigurationError, StateError
+
+__all__ = ["require_parquet", "write_parquet"]
+
+_GROUP: Final = 16_384  # rows in memory, and of a row group
+_WHOLE = ("index", "attempts", "prompt_tokens", "completion_tokens")
+_NUMBERS = ("confidence", "label_mass", "latency_seconds", "cost")
+_TEXTS = ("input", "answer", "label", "outcome", "reason", "space", "model")
+_TRUTHS = ("correct", "accepted")
+_COLUMNS: Final = (
+    *("index", "input", "answer", "label", "confidence", "correct", "outcome", "reason", "probabilities"),
+    *("label_mass", "space", "model", "attempts", "latency_seconds", "prompt_tokens", "completion_tokens"),
+    *("cost", "steps", "accepted"),
+)
+
+
+def require_parquet() -> Any:  # noqa: ANN401 (an optional module)
+    """Return the module pyarrow, with pyarrow.parquet.
+
+    Raises
+    ------
+    ConfigurationError
+        It is not installed.
+    """
+    try:
+        import pyarrow.parquet  # noqa: PLC0415 (optional)
+    except ImportError as error:
+        raise ConfigurationError(
+            f'Parquet files need pyarrow, which is not installed ({error}): run pip install "calibrant[data]".'
+        ) from error
+    return pyarrow
+
+
+def write_parquet(predictions: Path, path: Path) -> None:
+    """Write the rows of a finished run to a Parquet file, which is whole or not there.
+
+    There is a column for every field of ``predictions.jsonl``. Texts, numbers and truth values have their types;
+    what has parts (``probabilities``, ``steps``) is JSON in a text, as in the lines. A few thousand rows are in
+    memory at a time.
+
+    Parameters
+    ----------
+    predictions : Path
+        The lines.
+    path : Path
+        The file to be written.
+
+    Raises
+    ------
+    ConfigurationError
+        pyarrow is missing.
+    StateError
+        It cannot be written.
+    """
+    arrow = require_parquet()
+    new = path.with_name(f".{path.name}.new")
+    try:
+        with predictions.open("rb") as lines, new.open("wb") as file:
+            with arrow.parquet.ParquetWriter(file, _schema(arrow), compression="zstd") as writer:
+                for rows in _groups(lines):
+                    writer.write_table(arrow.Table.from_pylist(rows, schema=writer.schema))
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            new.unlink(missing_ok=True)
+        reason = error.strerror or error
+        raise StateError(
+            f"{path}: cannot be written ({reason}): make room, and run the same command again."
+        ) from error
+
+
+def _schema(arrow: Any) -> Any:  # noqa: ANN401 (an optional module)
+    kinds = [(_WHOLE, arrow.int64()), (_NUMBERS, arrow.float64()), (_TEXTS, arrow.string())]
+    kinds.append((_TRUTHS, arrow.bool_()))
+    types = {name: kind for names, kind in kinds for name in names}
+    return arrow.schema([(name, types.get(name, arrow.string())) for name in _COLUMNS])
+
+
+def _groups(lines: Iterator[bytes]) -> Iterator[list[dict[str, Any]]]:
+    while group := list(islice(lines, _GROUP)):
+        yield [{name: _value(value) for name, value in json.loads(line).items()} for line in group]
+
+
+def _value(value: object) -> object:
+    if isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False)
+    # Half of a surrogate pair is no text in UTF-8, so Parquet cannot hold it.
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value

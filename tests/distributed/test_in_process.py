@@ -1,0 +1,328 @@
+"""`calibrant.distributed.evaluate` with threads in place of Ray: files, budgets, faults."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import in_process
+from animals import CLUSTER, LABELS, LIMITS, animals, lines, opens, run, written
+from calibrant.core import ConfigurationError, ProviderError, StateError
+from calibrant.distributed import Cluster, _worker, evaluate
+from calibrant.distributed._shards import Shards
+from calibrant.inference import Limits, Stop
+from calibrant.store import PredictionCache
+from calibrant.testing import FaultServer
+
+PRICES = {"input_cost_per_token": 0.01, "output_cost_per_token": 0.0}
+
+
+@pytest.fixture(autouse=True)
+def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads stand for the cluster."""
+    in_process.install(monkeypatch)
+    monkeypatch.setattr(_worker, "_LOOK_SECONDS", 0.01)
+
+
+@pytest.fixture
+def server() -> Iterator[FaultServer]:
+    """A server that answers everything."""
+    with FaultServer(LABELS) as running:
+        yield running
+
+
+def test_a_run_that_ended_before_its_rows_were_put_in_order_has_them_in_order_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no file of an earlier state stays."""
+
+    def faults(number: int, _body: Any) -> str | None:
+        return "503" if number == 3 else None
+
+    def full(*_: object) -> None:
+        raise StateError("full")
+
+    rows, out = animals(tmp_path), tmp_path / "out"
+    with FaultServer(LABELS, faults=faults) as server:
+        run(rows, server, out)
+        (out / "predictions.parquet").touch()
+        with monkeypatch.context() as patched:
+            patched.setattr(Shards, "join", full)
+            with pytest.raises(StateError, match="full"):
+                run(rows, server, out)
+        assert not (out / "predictions.jsonl").exists()
+        assert not (out / "predictions.parquet").exists()
+        asked = sum(server.counts.values())
+        result = run(rows, server, out)
+        assert sum(server.counts.values()) == asked == 61
+    assert result.metrics.outcomes["ok"] == 60
+    assert [row["outcome"] for row in lines(out)] == ["ok"] * 60
+
+
+def test_a_finished_run_is_counted_again_without_a_call(server: FaultServer, tmp_path: Path) -> None:
+    """Its files stay as they are."""
+    rows, out = animals(tmp_path), tmp_path / "out"
+    first = run(rows, server, out)
+    files = {path: path.read_bytes() for path in out.iterdir() if path.is_file()}
+    again = run(rows, server, out)
+    assert sum(server.counts.values()) == 60
+    assert again.metrics.accuracy == first.metrics.accuracy
+    assert {path: path.read_bytes() for path in out.iterdir() if path.is_file()} == files
+
+
+def test_a_finished_run_has_its_rows_once(tmp_path: Path) -> None:
+    """In one file; blocks that a kill left beside it are of no account, and gone the next time."""
+    rows, out = animals(tmp_path), tmp_path / "out"
+    with FaultServer(LABELS, faults=["503"]) as server:
+        run(rows, server, out)
+        assert not list(out.glob("*shards*"))
+        for left in ("shards", ".shards.old"):
+            (out / left).mkdir()
+            (out / left / "000000000.jsonl").write_text("half a l")
+        second = run(rows, server, out)  # the one that failed
+        assert not list(out.glob("*shards*"))
+        for left in ("shards", ".shards.old"):
+            (out / left).mkdir()
+            (out / left / "000000007.jsonl").write_text("half a l")
+        third = run(rows, server, out)
+        assert sum(server.counts.values()) == 61
+    assert not list(out.glob("*shards*"))
+    assert second.metrics.outcomes == third.metrics.outcomes == {**third.metrics.outcomes, "ok": 60}
+
+
+def test_an_input_may_grow(server: FaultServer, tmp_path: Path) -> None:
+    """Only what is new is asked, whether or not the last block was whole."""
+    out = tmp_path / "out"
+    for count in (56, 60, 61):
+        result = run(animals(tmp_path, count), server, out)
+        assert (result.metrics.complete, len(lines(out))) == (True, count)
+    assert set(server.counts.values()) == {1}
+    assert [row["index"] for row in lines(out)] == list(range(61))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda found: found[:-20], "expected the rows of a block"),
+        (lambda found: found.replace(b"number 5 ", b"number 6 "), "row 6 was evaluated on another text"),
+        (lambda found: found + found.splitlines(keepends=True)[-1], "beyond the end of the input"),
+    ],
+)
+def test_a_finished_file_that_does_not_fit_is_refused(
+    server: FaultServer, tmp_path: Path, change: Any, message: str
+) -> None:
+    """Before anything is asked or removed."""
+    rows, out = animals(tmp_path), tmp_path / "out"
+    run(rows, server, out)
+    file = out / "predictions.jsonl"
+    file.write_bytes(changed := change(file.read_bytes()))
+    with pytest.raises(StateError, match=message):
+        run(rows, server, out)
+    assert file.read_bytes() == changed
+    assert sum(server.counts.values()) == 60
+
+
+@pytest.mark.parametrize(
+    ("limits", "most"), [({"max_requests": 20}, 20), ({"max_tokens": 200}, None), ({"max_cost": 2}, None)]
+)
+def test_budgets_end_a_run_and_what_they_paid_for_is_kept(
+    server: FaultServer, tmp_path: Path, limits: dict[str, Any], most: int | None
+) -> None:
+    """They start anew when it goes on; in the end every row was paid for once."""
+    rows, out = animals(tmp_path), tmp_path / "out"
+    (name,) = limits
+    sessions = 0
+    while True:
+        before = len(server.counts)
+        result = run(rows, server, out, limits=Limits(concurrency=8, **limits), model=PRICES)
+        sessions += 1
+        if result.metrics.complete:
+            break
+        assert f"The budget {name} of {limits[name]} " in result.metrics.stopped
+        assert len(written(out)) == len(server.counts)
+        assert most is None or len(server.counts) - before == most
+    assert sessions >= 2
+    assert set(server.counts.values()) == {1}
+    assert result.metrics.stopped == ""
+
+
+def test_dollars_cannot_be_kept_without_prices(server: FaultServer, tmp_path: Path) -> None:
+    """The run ends after the rows that show it."""
+    result = run(animals(tmp_path), server, tmp_path / "out", limits=Limits(concurrency=8, max_cost=1))
+    assert "No price is known" in result.metrics.stopped
+    assert sum(server.counts.values()) <= 2
+
+
+def test_one_worker_whose_server_is_down_ends_the_run_in_however_small_blocks(tmp_path: Path) -> None:
+    """A hundred failures in a row are none of the rows' fault; those of the other worker are kept."""
+    rows, out = animals(tmp_path, 400), tmp_path / "out"
+    with FaultServer(LABELS) as up, FaultServer(LABELS, faults={"503": 1.0}) as down:
+        addresses = iter((up.api_base, up.api_base, down.api_base))  # the first one is the driver's
+
+        def opening(*, limits: Limits) -> Any:
+            return opens(next(addresses))(limits=limits)
+
+        with pytest.raises(ProviderError, match=r"The last 1[0-9]{2} rows of a worker all failed.*503"):
+            evaluate(rows, opening=opening, out=out, cluster=Cluster(block_rows=8), limits=LIMITS)
+        assert sum(down.counts.values()) < 120
+    found = written(out)
+    assert sum(row["outcome"] == "ok" for row in found) == sum(up.counts.values()) > 0
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert (metrics["complete"], metrics["rows"]) == (False, len(found))
+
+
+def test_a_fault_ends_the_run_and_blocks_that_are_begun_are_kept(tmp_path: Path) -> None:
+    """A key that is refused is nothing that other rows would not meet."""
+    with (
+        FaultServer(LABELS, api_key="another") as server,
+        pytest.raises(ProviderError, match="401") as raised,
+    ):
+        run(animals(tmp_path), server, tmp_path / "out")
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert (metrics["complete"], metrics["stopped"]) == (False, str(raised.value))
+
+
+def test_a_deadline_ends_the_run_after_the_rows_under_way(tmp_path: Path) -> None:
+    """Although no block is finished by then."""
+    rows, out = animals(tmp_path, 400), tmp_path / "out"
+    limits = Limits(concurrency=2, run_seconds=0.1)
+    with FaultServer(LABELS, latency=0.02) as server:
+        result = run(rows, server, out, cluster=Cluster(block_rows=200), limits=limits)
+        assert len(written(out)) == sum(server.counts.values()) < 400
+    assert result.metrics.stopped == "The deadline of 0.1 seconds has passed"
+
+
+def test_rates_of_all_workers_are_kept(tmp_path: Path) -> None:
+    """A server that refuses whatever comes faster refuses nothing."""
+    with FaultServer(LABELS, requests_per_second=100) as server:
+        limits = Limits(concurrency=8, requests_per_minute=100 * 60 * 0.9)
+        result = run(animals(tmp_path, 150), server, tmp_path / "out", limits=limits)
+        assert sum(server.counts.values()) == 150
+    assert result.metrics.outcomes["ok"] == 150
+
+
+def test_a_cache_holds_what_was_answered(server: FaultServer, tmp_path: Path) -> None:
+    """Workers write it block by block, so another directory asks for nothing."""
+    rows, cache = animals(tmp_path), str(tmp_path / "cache.sqlite")
+    run(rows, server, tmp_path / "first", cache=cache)
+    again = run(rows, server, tmp_path / "second", cache=cache)
+    assert sum(server.counts.values()) == 60
+    assert (again.metrics.rows_from_cache, again.metrics.calls) == (60, 0)
+
+
+def test_a_cache_that_cannot_be_written_is_told(
+    server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows are kept all the same."""
+
+    def full(_cache: PredictionCache) -> None:
+        raise StateError("cache.sqlite: not saved")
+
+    monkeypatch.setattr(PredictionCache, "flush", full)
+    rows, out = animals(tmp_path), tmp_path / "out"
+    with pytest.raises(StateError, match="not saved"):
+        run(rows, server, out, cache=str(tmp_path / "cache.sqlite"))
+    assert len(written(out)) == len(server.counts) > 0
+
+
+def test_rows_that_cannot_be_written_end_the_run(
+    server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was written before stays, and the run goes on from there."""
+    rows, out = animals(tmp_path), tmp_path / "out"
+    add, added = Shards.add, []
+
+    def full(shards: Shards, number: int, found: bytes) -> None:
+        if len(added) == 2:
+            raise StateError("cannot be written (No space left on device)")
+        added.append(number)
+        add(shards, number, found)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Shards, "add", full)
+        with pytest.raises(StateError, match="No space left"):
+            run(rows, server, out)
+    assert len(written(out)) == 16
+    assert run(rows, server, out).metrics.complete
+    assert [row["input"] for row in lines(out)] == [row.input for row in rows]
+
+
+def test_blocks_of_another_size_are_another_run(server: FaultServer, tmp_path: Path) -> None:
+    """Their files would not fit."""
+    rows, out = animals(tmp_path), tmp_path / "out"
+    run(rows, server, out)
+    with pytest.raises(StateError, match="differs in engine"):
+        run(rows, server, out, cluster=Cluster(block_rows=9))
+
+
+def test_a_worker_with_settings_that_are_refused_says_so(tmp_path: Path) -> None:
+    """Before any row is asked; on the driver, as the workers open what it opens."""
+
+    def opening(*, limits: Limits) -> Any:
+        raise ConfigurationError(f"no {limits.concurrency}")
+
+    with pytest.raises(ConfigurationError, match="no 4"):
+        evaluate(animals(tmp_path), opening=opening, out=tmp_path / "out", limits=LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (
+            ConfigurationError("Expected MY_KEY to be set."),
+            ConfigurationError,
+            "^Expected MY_KEY to be set.$",
+        ),
+        (StateError("bundle: gone"), StateError, "^bundle: gone$"),
+        (ImportError("no module x"), StateError, r"^A worker failed: ImportError\('no module x'\)\.$"),
+    ],
+)
+def test_a_worker_that_cannot_open_its_classifier_says_so(
+    server: FaultServer, tmp_path: Path, error: Exception, kind: type[Exception], message: str
+) -> None:
+    """Once, in the words it has here: raised over there, Ray would start it again and again."""
+    opened: list[int] = []
+
+    def opening(*, limits: Limits) -> Any:
+        opened.append(1)
+        if len(opened) > 1:
+            raise error
+        return opens(server.api_base)(limits=limits)
+
+    with pytest.raises(kind, match=message):
+        evaluate(animals(tmp_path), opening=opening, out=tmp_path / "out", cluster=CLUSTER, limits=LIMITS)
+    assert len(opened) == 3
+    assert not server.counts
+
+
+def test_once_the_run_is_to_end_nothing_more_is_read(tmp_path: Path) -> None:
+    """Not the rest of a billion rows, which would be dealt out to be refused."""
+    rows = animals(tmp_path)
+    book = in_process.LocalBook(Limits(), 2)
+    reader = _worker.Reader(dataset=rows, labels=rows.labels, block_rows=8, book=book)
+    tables = reader(None)
+    assert next(tables)["block"].to_pylist() == [0]
+    book.close("enough", at_once=False)
+    assert list(tables) == []
+
+
+def test_progress_counts_rows_and_cost(server: FaultServer, tmp_path: Path) -> None:
+    """After each block, up to all of them."""
+    seen: list[Any] = []
+    run(animals(tmp_path), server, tmp_path / "out", model=PRICES, on_progress=seen.append)
+    assert [now.rows for now in seen] == [8, 16, 24, 32, 40, 48, 56, 60]
+    assert [now.remaining for now in seen][-2:] == [4, 0]
+    assert seen[-1].cost == pytest.approx(sum(row["cost"] for row in lines(tmp_path / "out")))
+
+
+def test_a_stop_before_anything_is_asked_asks_nothing(server: FaultServer, tmp_path: Path) -> None:
+    """Workers that are only then there are told."""
+    stop = Stop()
+    stop.request("changed my mind")
+    result = run(animals(tmp_path), server, tmp_path / "out", stop=stop)
+    assert result.metrics.stopped == "changed my mind"
+    assert len(written(tmp_path / "out")) == sum(server.counts.values())

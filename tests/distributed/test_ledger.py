@@ -1,0 +1,215 @@
+"""The ledger: budgets and rates of all workers together, whoever dies and whoever waits."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calibrant.distributed._ledger import Leased, Ledger, Loan, Spent
+from calibrant.inference import Limits
+
+
+def spent(
+    rows: int, *, calls: int | None = None, tokens: int = 0, cost: float = 0.0, unpriced: int = 0
+) -> Spent:
+    """Return what rows took: a call each, unless more are named."""
+    return Spent(
+        rows=rows, calls=rows if calls is None else calls, tokens=tokens, cost=cost, unpriced=unpriced
+    )
+
+
+def test_without_a_budget_a_block_is_lent_whole() -> None:
+    """From the first row on; a rate is no budget."""
+    assert Ledger(Limits(requests_per_minute=1), 2).lend(1024) == Loan(1024)
+
+
+@pytest.mark.parametrize("budget", ["max_requests", "max_tokens", "max_cost"])
+def test_nothing_more_is_lent_than_one_row_until_its_price_is_known(budget: str) -> None:
+    """Whichever budget it is."""
+    ledger = Ledger(Limits(**{budget: 10_000}), 2)
+    assert ledger.lend(1024) == Loan(1)
+    ledger.settle(1, spent(1, tokens=1, cost=1.0))
+    assert ledger.lend(1023).rows == 1023
+
+
+@pytest.mark.parametrize(
+    ("limits", "unit"),
+    [
+        (Limits(max_requests=100), "calls"),
+        (Limits(max_tokens=1000), "tokens"),
+        (Limits(max_cost=50), "US dollars"),
+    ],
+)
+@given(seed=st.integers(0, 2**32), workers=st.integers(1, 8), deaths=st.floats(0, 0.3))
+def test_a_budget_is_kept_whoever_dies(
+    limits: Limits, unit: str, seed: int, workers: int, deaths: float
+) -> None:
+    """A hundred rows' worth, what the dead had borrowed included.
+
+    A row takes 1 call, 10 tokens and half a dollar; workers take turns at random.
+    """
+    rng = np.random.default_rng(seed)
+    ledger = Ledger(limits, workers)
+    borrowed = [0] * workers
+    paid = lost = 0
+    refused = ""
+    while not refused:
+        worker = int(rng.integers(workers))
+        if borrowed[worker]:
+            rows, borrowed[worker] = borrowed[worker], 0
+            if rng.random() < deaths:
+                paid += (done := int(rng.integers(0, rows + 1)))
+                lost += rows - done
+            else:
+                paid += rows
+                ledger.settle(rows, spent(rows, tokens=10 * rows, cost=0.5 * rows))
+        else:
+            borrowed[worker], refused = ledger.lend(64)
+    assert refused.startswith("The budget max_")
+    assert refused.endswith(f"{unit} is used up")
+    assert 100 <= paid + lost + sum(borrowed) <= 101  # 69 * (1 + 31 / 69) is less than 100 to a computer
+
+
+def test_dearer_rows_than_before_overrun_a_budget_by_little() -> None:
+    """At most half of what is left is lent at a time, so prices may double."""
+    ledger = Ledger(Limits(max_cost=100), 2)
+    paid, price = 0.0, 1.0
+    while (loan := ledger.lend(1024)).rows:
+        assert loan.rows * price <= max(price, 100 - paid)
+        paid += loan.rows * price
+        ledger.settle(loan.rows, spent(loan.rows, cost=loan.rows * price))
+        price = 2.0
+    assert 100 <= paid <= 102
+
+
+def test_calls_a_row_are_counted_as_they_come() -> None:
+    """Five samples a row are five calls."""
+    ledger = Ledger(Limits(max_requests=100), 1)
+    rows = 0
+    while (loan := ledger.lend(1024)).rows:
+        rows += loan.rows
+        ledger.settle(loan.rows, spent(loan.rows, calls=5 * loan.rows))
+    assert rows == 20
+
+
+def test_rows_that_were_known_already_cost_nothing() -> None:
+    """What is lent is given back, so a cache does not use a budget up."""
+    ledger = Ledger(Limits(max_requests=2), 1)
+    for _ in range(10):
+        assert ledger.lend(8) == Loan(1)
+        ledger.settle(1, spent(0))
+
+
+def test_dollars_cannot_be_kept_without_prices() -> None:
+    """The reason says how to set them."""
+    ledger = Ledger(Limits(max_cost=1), 2)
+    ledger.lend(8)
+    ledger.settle(1, spent(1, tokens=5, unpriced=1))
+    assert "No price is known" in ledger.lend(8).refused
+
+
+def test_after_a_refusal_no_block_is_read_but_what_is_given_back_is_lent() -> None:
+    """So that a run ends, and uses up what it may."""
+    ledger = Ledger(Limits(max_requests=2), 2)
+    assert (ledger.lend(8).rows, ledger.lend(8).rows, ledger.closed()) == (1, 1, "")
+    refused = ledger.lend(8).refused
+    assert "max_requests" in refused
+    assert (ledger.closed(), ledger.stopped()) == (refused, "")
+    ledger.settle(1, spent(0))  # it was known already
+    assert ledger.lend(8) == Loan(1)
+    ledger.close("another reason", at_once=False)
+    assert (ledger.closed(), ledger.stopped()) == (refused, "")
+
+
+def test_a_stopped_run_begins_no_row() -> None:
+    """The first reason stands."""
+    ledger = Ledger(Limits(), 2)
+    assert ledger.lend(8) == Loan(8)
+    ledger.close("enough", at_once=True)
+    ledger.close("later", at_once=True)
+    assert ledger.stopped() == ledger.closed() == "enough"
+    assert ledger.lend(8) == Loan(0, "enough")
+
+
+class World:
+    """A clock, a ledger on it, and workers with a share of its rate who ask when they may."""
+
+    def __init__(self, per_minute: float, workers: int, *, delay: int = 1) -> None:
+        self.now = 0.0
+        self.ledger = Ledger(Limits(), workers, clock=lambda: self.now)
+        self._delay = delay
+        self._answers: list[tuple[int, Future[float], tuple[float, float]]] = []
+        self._rate = per_minute
+        self.leased = [Leased(self._ask, per_minute=per_minute, workers=workers) for _ in range(workers)]
+
+    def _ask(self, used: float, wanted: float) -> Future[float]:
+        answer: Future[float] = Future()
+        self._answers.append((self._delay, answer, (used, wanted)))
+        return answer
+
+    def tick(self, seconds: float) -> None:
+        """Let time pass; answers come `delay` ticks after they were asked for."""
+        self.now += seconds
+        left = []
+        for ticks, answer, amounts in self._answers:
+            if ticks > 1:
+                left.append((ticks - 1, answer, amounts))
+            else:
+                answer.set_result(self.ledger.take("rate", self._rate, *amounts))
+        self._answers = left
+
+
+@given(
+    rate=st.floats(1, 500),
+    workers=st.integers(1, 5),
+    busy=st.integers(1, 5),
+    amount=st.floats(0.5, 20),
+    delay=st.integers(1, 3),
+)
+def test_a_rate_is_kept_by_all_and_used_by_whoever_wants_it(
+    rate: float, workers: int, busy: int, amount: float, delay: int
+) -> None:
+    """In ten seconds never more than flows in, one second's worth at first, and what calls in flight overdraw.
+
+    And hardly less, though only some of the workers ask: an idle one keeps nobody waiting.
+    """
+    world = World(60 * rate, workers, delay=delay)
+    asking = world.leased[: min(busy, workers)]
+    taken = 0.0
+    for _ in range(1000):
+        world.tick(0.01)
+        for leased in asking:
+            while leased.wait(world.now) == 0.0:
+                leased.take(amount)
+                taken += amount
+        most = max(1.0, rate) + rate * world.now
+        assert taken <= most + workers * (amount + max(1.0, rate / 10 / workers))
+    least = rate * (world.now - 0.1 * delay - 0.1) - workers * (amount + max(1.0, rate / 10 / workers))
+    # A worker asks once per round trip, which bounds what one can get of a high rate.
+    trips = len(asking) * world.now / (0.01 * (delay + 1)) * max(1.0, rate / 10 / workers)
+    assert taken >= min(least, 0.8 * trips)
+
+
+def test_what_is_used_is_told_though_nothing_more_is_wanted() -> None:
+    """Tokens are charged when an answer is there; a worker that then has nothing to do owes them all the same."""
+    world = World(600, 2)
+    first, second = world.leased
+    assert first.wait(0.0) > 0
+    world.tick(0.01)
+    assert first.wait(world.now) == 0.0
+    first.take(50)
+    for _ in range(100):
+        world.tick(0.01)
+        assert second.wait(world.now) > 0  # 50 of 10 a second are gone
+
+
+def test_rates_of_several_models_are_apart() -> None:
+    """Each has its own name."""
+    ledger = Ledger(Limits(), 1, clock=lambda: 0.0)
+    assert ledger.take("0 requests_per_minute", 60, 0, 1) == 0
+    assert ledger.take("0 requests_per_minute", 60, 0, 1) > 0
+    assert ledger.take("1 requests_per_minute", 60, 0, 1) == 0

@@ -1,0 +1,121 @@
+"""`write_parquet`: the rows of ``predictions.jsonl`` in columns, whole or not there."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrant import Example
+from calibrant.core import (
+    ConfigurationError,
+    LabelDistribution,
+    LogprobSpace,
+    Outcome,
+    Prediction,
+    StateError,
+    Usage,
+)
+from calibrant.evaluation import _parquet, load_predictions, require_parquet, row_line, write_parquet
+
+parquet = pytest.importorskip("pyarrow.parquet")
+
+
+def predictions() -> Iterator[Prediction]:
+    """Yield predictions with and without what a row may have."""
+    sure = LabelDistribution(
+        labels=("cat", "dog"),
+        logprobs=np.log([0.75, 0.25]),
+        measured=np.array([True, True]),
+        joint_logprob=None,
+        label_mass=0.5,
+        unresolved_mass=0.0,
+        space=LogprobSpace.RAW,
+    )
+    for number in range(20):
+        if number % 5 == 0:
+            yield Prediction(label=None, outcome=Outcome.ERROR, reason="503", attempts=3)
+        else:
+            usage = Usage(prompt_tokens=7, completion_tokens=number, cost=None if number % 2 else 0.5)
+            yield Prediction(
+                label="cat", outcome=Outcome.OK, distribution=sure, usage=usage, model="m", attempts=1
+            )
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> Path:
+    """Twenty rows, one of them no text in UTF-8."""
+    path = tmp_path / "predictions.jsonl"
+    texts = [f"row {n} \u2028 \U0001f600" for n in range(19)] + ["half \ud83d"]
+    rows = zip(texts, predictions(), strict=True)
+    path.write_bytes(
+        b"".join(
+            row_line(n, Example(input=text, answer="cat"), found) for n, (text, found) in enumerate(rows)
+        )
+    )
+    return path
+
+
+def test_the_rows_are_those_of_the_lines(
+    lines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In order, over several row groups; what has parts is JSON, and half a character becomes a mark."""
+    monkeypatch.setattr(_parquet, "_GROUP", 7)
+    write_parquet(lines, tmp_path / "predictions.parquet")
+    file = parquet.ParquetFile(tmp_path / "predictions.parquet")
+    assert [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)] == [7, 7, 6]
+    expected = [json.loads(line) for line in lines.read_bytes().splitlines()]
+    expected[-1]["input"] = "half ?"
+    found = file.read().to_pylist()
+    for row in found:
+        assert (row.pop("steps"), row.pop("accepted")) == (None, None)
+        row["probabilities"] = None if row["probabilities"] is None else json.loads(row["probabilities"])
+    assert found == expected
+
+
+def test_tools_that_read_saved_predictions_read_it(lines: Path, tmp_path: Path) -> None:
+    """With the same numbers as from the lines."""
+    write_parquet(lines, tmp_path / "predictions.parquet")
+    from_lines, from_columns = (load_predictions(path) for path in (lines, tmp_path / "predictions.parquet"))
+    np.testing.assert_array_equal(from_lines.confidence, from_columns.confidence)
+    assert from_lines.labels == from_columns.labels
+
+
+def test_every_field_of_a_line_has_a_column(lines: Path) -> None:
+    """A new one needs one here, too, or it would be left out without a word."""
+    fields = {name for line in lines.read_bytes().splitlines() for name in json.loads(line)}
+    assert fields | {"steps", "accepted"} == set(_parquet._COLUMNS)
+
+
+def test_nobody_sees_a_file_that_is_half_written(
+    lines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old one stays until the new one is whole, also when there is no room for it."""
+    path = tmp_path / "predictions.parquet"
+    path.write_text("old")
+    seen: list[str] = []
+
+    def groups(found: Any) -> Iterator[list[dict[str, Any]]]:
+        yield [json.loads(next(found))]
+        seen.append(path.read_text())
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_parquet, "_groups", groups)
+        with pytest.raises(StateError, match=r"predictions.parquet: cannot be written \(No space left"):
+            write_parquet(lines, path)
+    assert seen == ["old"]
+    assert path.read_text() == "old"
+    assert {file.name for file in tmp_path.iterdir()} == {lines.name, path.name}
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the command that installs it."""
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(ConfigurationError, match=r'pip install "calibrant\[data\]"'):
+        require_parquet()

@@ -1,0 +1,109 @@
+"""What stands for a Ray cluster where none is needed: threads that read, answer and keep one ledger."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from threading import Lock
+from typing import Any
+
+import pytest
+
+from calibrant.distributed import _evaluate
+from calibrant.distributed._ledger import Ledger, Loan, Spent
+from calibrant.distributed._settings import Cluster
+from calibrant.distributed._worker import Answered, Reader, Worker
+from calibrant.inference import Classifier, Limits
+
+
+class LocalBook:
+    """A ledger that several threads may use."""
+
+    def __init__(self, limits: Limits, workers: int, **options: Any) -> None:
+        self.ledger = Ledger(limits, workers, **options)
+        self._lock = Lock()
+
+    def lend(self, rows: int) -> Loan:
+        with self._lock:
+            return self.ledger.lend(rows)
+
+    def settle(self, rows: int, spent: Spent) -> None:
+        with self._lock:
+            self.ledger.settle(rows, spent)
+
+    def take(self, name: str, per_minute: float, used: float, wanted: float) -> Future[float]:
+        answer: Future[float] = Future()
+        with self._lock:
+            answer.set_result(self.ledger.take(name, per_minute, used, wanted))
+        return answer
+
+    def close(self, reason: str, *, at_once: bool) -> None:
+        with self._lock:
+            self.ledger.close(reason, at_once=at_once)
+
+    def closed(self) -> str:
+        return self.ledger.closed()
+
+    def stopped(self) -> str:
+        return self.ledger.stopped()
+
+
+@contextmanager
+def opened_ledger(limits: Limits, *, workers: int) -> Iterator[LocalBook]:
+    """Yield a ledger of this process."""
+    book = LocalBook(limits, workers)
+    try:
+        yield book
+    finally:
+        book.close("over", at_once=True)  # ends the workers' threads
+
+
+@contextmanager
+def connected(_cluster: Cluster, *, shares_a_file: bool = False) -> Iterator[None]:  # noqa: ARG001
+    """Connect to nothing."""
+    yield
+
+
+def answered_blocks(
+    reader: Reader,
+    opening: Callable[..., Classifier],
+    *,
+    cluster: Cluster,
+    limits: Limits,
+    cache: str | None,
+    ledger: LocalBook,
+) -> Iterator[Answered]:
+    """Answer the blocks, each worker one at a time, and yield them in the order in which they were dealt out."""
+    opened: list[Classifier] = []
+
+    def remembered(*, limits: Limits) -> Classifier:
+        opened.append(opening(limits=limits))
+        return opened[-1]
+
+    workers = [Worker(remembered, limits, cluster.workers, cache, ledger) for _ in range(cluster.workers)]
+    under_way: deque[Future[Any]] = deque()
+    try:
+        with ThreadPoolExecutor(cluster.workers) as pool:
+            for number, table in enumerate(replace(reader, book=ledger)(None)):
+                if len(under_way) == cluster.workers:
+                    yield from _taken(under_way.popleft())
+                under_way.append(pool.submit(workers[number % cluster.workers], table))
+            while under_way:
+                yield from _taken(under_way.popleft())
+    finally:
+        for classifier in opened:
+            classifier.close()
+
+
+def _taken(found: Future[Any]) -> Iterator[Answered]:
+    yield from (Answered(**row) for row in found.result().to_pylist())
+
+
+def install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `calibrant.distributed.evaluate` do without Ray."""
+    monkeypatch.setattr(_evaluate, "require_ray", lambda: None)
+    for function in (opened_ledger, connected, answered_blocks):
+        monkeypatch.setattr(_evaluate, function.__name__, function)
