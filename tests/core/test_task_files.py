@@ -158,7 +158,10 @@ def test_the_example_task_is_valid() -> None:
 # --- bad task files -----------------------------------------------------------------------------
 
 HEAD = 'name = "n"\nlabels = ["cat", "dog"]\nprompt = "p"\n'
-ROOT_KEYS = "name, labels, prompt, field, user_template, data, model, scoring, calibration, cascade, routing"
+ROOT_KEYS = (
+    "name, labels, multi_label, fields, prompt, field, user_template, data, model, scoring, calibration, cascade, "
+    "routing"
+)
 
 
 @pytest.mark.parametrize(
@@ -177,13 +180,13 @@ ROOT_KEYS = "name, labels, prompt, field, user_template, data, model, scoring, c
         pytest.param(
             HEAD + '[model]\nname = "x"\n[data]\ntrain = "t.jsonl"\ntest_file = "x"\n',
             "task.toml:8: unknown key 'data.test_file': expected one of file, train, validation, test, "
-            "input_column, answer_column, split_column.",
+            "input_column, answer_column, split_column, answer_separator.",
             id="unknown-key-in-section",
         ),
         pytest.param(
             HEAD + 'data = { train = "t.jsonl", tset = "x" }\n',
             "task.toml:4: unknown key 'data.tset': expected one of file, train, validation, test, "
-            "input_column, answer_column, split_column.",
+            "input_column, answer_column, split_column, answer_separator.",
             id="unknown-key-in-inline-table",
         ),
         pytest.param(

@@ -1,5 +1,6 @@
 """Data and Protocols shared by every other package; imports none of them."""
 
+from calibrant.core.answers import unknown_answer
 from calibrant.core.aspects import Aspect
 from calibrant.core.cascade_settings import LOOPER_KEYS, CascadeModelSettings, CascadeSettings, HybridWeights
 from calibrant.core.completion import (
@@ -35,6 +36,7 @@ from calibrant.core.files import (
     write_record,
 )
 from calibrant.core.interval import Interval
+from calibrant.core.label_records import labels_from_record, labels_to_record
 from calibrant.core.labels import LabelSet, normalise_label
 from calibrant.core.prediction import Outcome, Part, Prediction, Step, Usage, Verdict
 from calibrant.core.records import Journal, prediction_from_record, prediction_to_record, step_to_record
@@ -126,6 +128,8 @@ __all__ = [
     "damaged_record",
     "describe_problem",
     "iter_examples",
+    "labels_from_record",
+    "labels_to_record",
     "normalise_label",
     "prediction_from_record",
     "prediction_to_record",
@@ -135,6 +139,7 @@ __all__ = [
     "read_texts",
     "remove_leftovers",
     "step_to_record",
+    "unknown_answer",
     "write_atomically",
     "write_record",
 ]

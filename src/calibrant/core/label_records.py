@@ -1,0 +1,76 @@
+"""Label sets as JSON values and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from calibrant.core.composite import Field, FieldLabels, MultiLabels
+from calibrant.core.errors import ConfigurationError
+from calibrant.core.labels import LabelSet
+
+__all__ = ["labels_from_record", "labels_to_record"]
+
+
+def labels_to_record(labels: LabelSet) -> list[str] | dict[str, Any]:
+    """Return `labels` as JSON values: a list where an answer is one plain label, else an object that says what it is.
+
+    Parameters
+    ----------
+    labels : LabelSet
+        The legal answers of a task.
+
+    Raises
+    ------
+    ConfigurationError
+        It is of a kind that has no record.
+    """
+    if isinstance(labels, FieldLabels):
+        fields = [
+            {"name": field.name, "labels": labels_to_record(field.labels), "path": field.path}
+            for field in labels.fields
+        ]
+        return {"fields": fields}
+    if isinstance(labels, MultiLabels):
+        return {"multi_label": True, "labels": list(labels.labels)}
+    if type(labels) is not LabelSet:
+        raise ConfigurationError(
+            f"Expected a label set that calibrant knows, got {type(labels).__name__}: it cannot be written down."
+        )
+    return list(labels.labels)
+
+
+def labels_from_record(record: object) -> LabelSet:
+    """Return what `labels_to_record` wrote.
+
+    Parameters
+    ----------
+    record : list or mapping
+        JSON values.
+
+    Raises
+    ------
+    ConfigurationError
+        They are something else, or no legal label set.
+    """
+    if isinstance(record, list):
+        return LabelSet(record)
+    if (
+        isinstance(record, Mapping)
+        and set(record) == {"multi_label", "labels"}
+        and record["multi_label"] is True
+    ):
+        return MultiLabels(record["labels"])
+    if isinstance(record, Mapping) and set(record) == {"fields"} and isinstance(record["fields"], list):
+        return FieldLabels([_field(entry) for entry in record["fields"]])
+    raise ConfigurationError(
+        f"Expected a list of labels, or what says how answers are built, got {record!r:.80}."
+    )
+
+
+def _field(record: object) -> Field:
+    if not isinstance(record, Mapping) or set(record) != {"name", "labels", "path"}:
+        raise ConfigurationError(f"Expected a field with name, labels and path, got {record!r:.80}.")
+    return Field(
+        name=str(record["name"]), labels=labels_from_record(record["labels"]), path=str(record["path"])
+    )
