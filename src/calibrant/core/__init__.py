@@ -61,6 +61,13 @@ from calibrant.core.rows import (
 )
 from calibrant.core.sections import describe_problem
 from calibrant.core.settings import CalibrationSettings, ModelSettings, ScoringSettings
+from calibrant.core.structures import (
+    HierarchicalLabels,
+    OrdinalLabels,
+    labels_from_record,
+    labels_to_record,
+    structured_labels,
+)
 from calibrant.core.task import ROUTED, Split, Task, check_answer
 
 __all__ = [
@@ -88,6 +95,7 @@ __all__ = [
     "Example",
     "Field",
     "FieldLabels",
+    "HierarchicalLabels",
     "HybridWeights",
     "Interval",
     "Journal",
@@ -101,6 +109,7 @@ __all__ = [
     "MultiLabels",
     "NextTokens",
     "NotFittedError",
+    "OrdinalLabels",
     "Outcome",
     "Part",
     "Prediction",
@@ -126,6 +135,8 @@ __all__ = [
     "damaged_record",
     "describe_problem",
     "iter_examples",
+    "labels_from_record",
+    "labels_to_record",
     "normalise_label",
     "prediction_from_record",
     "prediction_to_record",
@@ -135,6 +146,7 @@ __all__ = [
     "read_texts",
     "remove_leftovers",
     "step_to_record",
+    "structured_labels",
     "write_atomically",
     "write_record",
 ]
