@@ -48,7 +48,7 @@ def feedback_on(
     prediction: Prediction,
     answer: str,
     *,
-    labels: LabelSet,  # noqa: ARG001
+    labels: LabelSet,
     context: Mapping[str, object] | str | None,
     high: float,
     low: float,
@@ -61,6 +61,7 @@ def feedback_on(
         confidence=prediction.confidence,
         distribution=prediction.distribution,
         outcome=prediction.outcome,
+        labels=labels,
         reason=prediction.reason,
         additional_context=context,
         high=high,

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
-    "SEPARATOR",
     "HierarchicalLabels",
     "OrdinalLabels",
     "Structure",

@@ -21,6 +21,7 @@ from calibrant.core.routing_settings import RoutingSettings
 from calibrant.core.rows import Columns, DataSource, Example
 from calibrant.core.sections import Section, describe_problem, line_of, wrong
 from calibrant.core.settings import SCORING_PARAMETERS, CalibrationSettings, ModelSettings, ScoringSettings
+from calibrant.core.structures import Structure, structured_labels
 
 __all__ = ["Split", "Task", "check_answer"]
 
@@ -65,6 +66,8 @@ class _TaskFile(Section):
     name: str
     labels: list[Any]
     prompt: str
+    structure: Structure = "flat"
+    separator: str | None = None
     field: str = "label"
     user_template: str | None = None
     data: _DataSection = _DataSection()
@@ -98,7 +101,8 @@ class Task:
     name : str
         Short name, used in reports.
     labels : LabelSet
-        The closed set of labels; a plain sequence is converted.
+        The closed set of labels; a plain sequence is converted. `OrdinalLabels` and `HierarchicalLabels` earn an
+        answer that is nearly right a part of the score.
     prompt : str
         The system prompt the search starts from.
     field : str
@@ -195,11 +199,7 @@ class Task:
         _check_parameters(settings.scoring, text, path)
         cascade = _check_cascade(settings, text, path)
         routing = _check_routing(settings, text, path)
-        try:
-            labels = LabelSet(settings.labels)
-        except ConfigurationError as error:
-            msg = f"{path}:{line_of(text, ('labels',))}: {error}"
-            raise ConfigurationError(msg) from error
+        labels = _labels(settings, text, path)
         sources = settings.data.sources(path.parent)
         rows = {
             split: _load(sources[split], labels) for split in _SPLITS if split in splits and split in sources
@@ -252,6 +252,16 @@ def _parse(text: str, path: Path) -> _TaskFile:
             for item in error.errors()
         ]
         raise ConfigurationError("\n".join(problems)) from error
+
+
+def _labels(settings: _TaskFile, text: str, path: Path) -> LabelSet:
+    """Return the labels in their structure."""
+    idle = settings.separator is not None and settings.structure != "hierarchical"
+    try:
+        return structured_labels(settings.labels, structure=settings.structure, separator=settings.separator)
+    except ConfigurationError as error:
+        place = "separator" if idle or settings.separator == "" else "labels"
+        raise ConfigurationError(f"{path}:{line_of(text, (place,))}: {error}") from error
 
 
 def _check_parameters(scoring: ScoringSettings, text: str, path: Path) -> None:
