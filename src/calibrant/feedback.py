@@ -16,6 +16,9 @@ wrong, sure                  ``WRONG``, how sure, expected, got, the true label'
 refusal, unparsed            what the model did, expected, that one label must be answered
 error                        that the row says nothing about the prompt
 ===========================  ===============================================================
+
+Where the labels have a structure, a sentence follows that says how near the answer came: how many steps on
+a scale, or which levels of a path are right. It is left out where one word is enough.
 """
 
 from __future__ import annotations
@@ -25,7 +28,16 @@ import math
 import re
 from collections.abc import Mapping
 
-from calibrant.core import ConfigurationError, LabelDistribution, Outcome, normalise_label
+from calibrant.core import (
+    ConfigurationError,
+    HierarchicalLabels,
+    LabelDistribution,
+    LabelSet,
+    OrdinalLabels,
+    Outcome,
+    Prediction,
+    normalise_label,
+)
 
 __all__ = ["build_feedback"]
 
@@ -45,6 +57,7 @@ def build_feedback(  # noqa: PLR0913 - one row has this many facets; all are key
     confidence: float | None,
     distribution: LabelDistribution | None,
     outcome: Outcome,
+    labels: LabelSet | None = None,
     reason: str = "",
     additional_context: Mapping[str, object] | str | None = None,
     high: float = 0.99,
@@ -68,6 +81,9 @@ def build_feedback(  # noqa: PLR0913 - one row has this many facets; all are key
         label's probability.
     outcome : Outcome
         How the row ended. ``error`` is never presented as a wrong answer.
+    labels : LabelSet, optional
+        `OrdinalLabels` and `HierarchicalLabels` add how near the answer came; `expected` and `got` are
+        then spelled as in them.
     reason : str, default ""
         Why the row did not end well.
     additional_context : mapping, str or None, default None
@@ -97,11 +113,14 @@ def build_feedback(  # noqa: PLR0913 - one row has this many facets; all are key
     sure = confidence is not None and confidence >= high - _SLACK
     unsure = confidence is None or confidence < low - _SLACK
     shown = None if confidence is None else _percent(confidence, limits=(low, high))
-    if is_correct:
-        return "Correct." if sure or shown is None else _correct(got, shown, distribution, unsure=unsure)
+    if is_correct and (sure or shown is None):
+        return "Correct."
+    near = _near(labels, Prediction(label=got, confidence=confidence, distribution=distribution), expected)
+    if is_correct and shown is not None:
+        return _correct(got, shown, distribution, unsure=unsure) + near
     if sure and shown is not None:
-        return _wrong_and_sure(expected, got, shown, distribution) + context
-    return _wrong(expected, got, shown, distribution, unsure=unsure) + context
+        return _wrong_and_sure(expected, got, shown, distribution) + near + context
+    return _wrong(expected, got, shown, distribution, unsure=unsure) + near + context
 
 
 def _check(*, confidence: float | None, low: float, high: float) -> None:
@@ -167,6 +186,69 @@ def _wrong_and_sure(expected: str, got: str, shown: str, distribution: LabelDist
         f"{_true_probability(expected, distribution)} The prompt misleads the model here: give it an "
         f"explicit rule that separates {_quote(expected)} from {_quote(got)}."
     )
+
+
+def _near(labels: LabelSet | None, prediction: Prediction, expected: str) -> str:
+    """Return how near an answer came, beginning with a space; nothing where the labels have no structure."""
+    if isinstance(labels, OrdinalLabels):
+        return _steps(labels, prediction, expected)
+    if isinstance(labels, HierarchicalLabels):
+        return _levels(labels, prediction, expected)
+    return ""
+
+
+def _steps(labels: OrdinalLabels, prediction: Prediction, expected: str) -> str:
+    """Say how far the answer is from the true label, and how much of the probability lies on that side of it."""
+    got = prediction.label or ""
+    rank, steps = labels.rank(expected), labels.rank(got) - labels.rank(expected)
+    parts = []
+    if steps:
+        unit = "step" if abs(steps) == 1 else "steps"
+        direction = "high" if steps > 0 else "low"
+        parts.append(
+            f"On the scale from {_quote(labels[0])} to {_quote(labels[-1])} the answer is {abs(steps)} {unit} too "
+            f"{direction}, of {len(labels) - 1} possible."
+        )
+    if prediction.distribution is not None:
+        shares = prediction.distribution.probabilities
+        below, above = float(shares[:rank].sum()), float(shares[rank + 1 :].sum())
+        if max(below, above) >= _MIN_ALTERNATIVE:
+            parts.append(
+                f"In all, {_small_percent(below)} lies below {_quote(expected)}, {_small_percent(above)} above."
+            )
+    return "".join(f" {part}" for part in parts)
+
+
+def _levels(labels: HierarchicalLabels, prediction: Prediction, expected: str) -> str:
+    """Say which levels of the answer are right, and at the first that is not, what it should be."""
+    got = prediction.label or ""
+    answered, true = labels.path(got), labels.path(expected)
+    aspects = labels.aspects(prediction, expected)
+    right = [aspect for aspect in aspects if aspect.is_correct]
+    if len(right) == len(aspects):
+        # The last is the answer itself, whose probability the text has.
+        begun = [
+            _with_probability(aspect.predicted, aspect.confidence) for aspect in aspects[: len(answered) - 1]
+        ]
+        return f" By level: {', '.join(begun)}." if begun else ""
+    if not right:
+        first = aspects[0]
+        return (
+            f" By level: the answer is wrong from the first level on, which should be {_quote(true[0])} and is "
+            f"{_with_probability(first.predicted, first.confidence)}."
+        )
+    shared = right[-1]
+    begun_well = f" By level: {_with_probability(shared.predicted, shared.confidence)} is right"
+    level = len(right)
+    if len(answered) == level:
+        return f"{begun_well}, but the answer stops there; {_quote(true[level])} belongs below it."
+    if len(true) == level:
+        return f"{begun_well} and is the whole label; {_quote(answered[level])} does not belong below it."
+    return f"{begun_well}; below it, expected {_quote(true[level])}, got {_quote(answered[level])}."
+
+
+def _with_probability(text: str, probability: float | None) -> str:
+    return _quote(text) if probability is None else f"{_quote(text)} ({_percent(probability)})"
 
 
 def _true_probability(expected: str, distribution: LabelDistribution | None) -> str:

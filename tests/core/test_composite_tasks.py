@@ -16,8 +16,11 @@ from calibrant.core import (
     Example,
     Field,
     FieldLabels,
+    HierarchicalLabels,
     LabelSet,
     MultiLabels,
+    OrdinalLabels,
+    Prediction,
     Task,
     labels_from_record,
     labels_to_record,
@@ -85,6 +88,27 @@ def test_a_file_may_ask_for_several_fields(tmp_path: Path) -> None:
     ]
 
 
+def test_a_field_may_be_ordinal_or_hierarchical(tmp_path: Path) -> None:
+    """Each field has a structure of its own, and counts once however long its scale is."""
+    text = FIELDS.replace('["low", "high"]', '["low", "middle", "high"]\nstructure = "ordinal"')
+    text = text.replace(
+        '["Bills", "Food"]', '["Bills:Gas", "Food"]\nstructure = "hierarchical"\nseparator = ":"'
+    )
+    (tmp_path / "task.toml").write_text(text)
+    labels = Task.from_file(tmp_path / "task.toml").labels
+    assert isinstance(labels, FieldLabels)
+    assert [type(field.labels) for field in labels.fields] == [HierarchicalLabels, OrdinalLabels]
+    answer = labels.answer_of({"category": "Food", "urgency": "low"})
+    aspects = labels.aspects(
+        Prediction(label=answer), labels.answer_of({"category": "Food", "urgency": "high"})
+    )
+    assert [(aspect.name, aspect.weight) for aspect in aspects if aspect.name.startswith("urgency: ")] == [
+        ("urgency: above low", 0.5),
+        ("urgency: above middle", 0.5),
+    ]
+    assert sum(aspect.weight for aspect in aspects) == pytest.approx(2.0)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -141,6 +165,22 @@ def test_a_file_may_ask_for_several_fields(tmp_path: Path) -> None:
             id="path-inside-another",
         ),
         pytest.param(
+            'structure = "ordinal"\n' + FIELDS,
+            "task.toml:1: expected no 'structure' beside [[fields]], as every field has a structure of its own: remove "
+            "one of them.",
+            id="structure-and-fields",
+        ),
+        pytest.param(
+            'structure = "ordinal"\n' + MULTI,
+            "task.toml:1: expected no structure beside multi_label: a label is in the set or not; leave it out.",
+            id="structure-of-a-set",
+        ),
+        pytest.param(
+            FIELDS.replace('path = "result.urgency"', 'separator = ":"'),
+            "task.toml:11: Expected a separator only for hierarchical labels, got ':' for flat ones: leave it out.",
+            id="separator-of-a-flat-field",
+        ),
+        pytest.param(
             FIELDS.replace("result.urgency", "a..b"),
             "task.toml:11: fields.path: Input should be a JSON path, got 'a..b': name the keys, separated by dots, "
             "as in 'category', 'result.category' or 'results[].category'.",
@@ -154,7 +194,7 @@ def test_a_file_may_ask_for_several_fields(tmp_path: Path) -> None:
         ),
         pytest.param(
             FIELDS.replace("column =", "colum ="),
-            "task.toml:12: unknown key 'fields.colum': expected one of name, labels, path, column.",
+            "task.toml:12: unknown key 'fields.colum': expected one of name, labels, structure, separator, path, column.",
             id="unknown-key-of-a-field",
         ),
         pytest.param(

@@ -159,8 +159,8 @@ def test_the_example_task_is_valid() -> None:
 
 HEAD = 'name = "n"\nlabels = ["cat", "dog"]\nprompt = "p"\n'
 ROOT_KEYS = (
-    "name, labels, multi_label, fields, prompt, field, user_template, data, model, scoring, calibration, cascade, "
-    "routing"
+    "name, labels, structure, separator, multi_label, fields, prompt, field, user_template, data, model, scoring, "
+    "calibration, cascade, routing"
 )
 
 

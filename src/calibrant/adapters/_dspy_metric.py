@@ -48,7 +48,8 @@ class ConfidenceMetric:
     Parameters
     ----------
     labels : sequence of str or LabelSet
-        The closed set of labels; compared without regard to case and surrounding space.
+        The closed set of labels; compared without regard to case and surrounding space. `OrdinalLabels` and
+        `HierarchicalLabels` earn an answer that is nearly right a part of the score.
     label_field : str, default "label"
         Name of the label in examples and predictions. ``additional_context`` of an example, a mapping or
         text, is shown in the feedback of wrong answers.
@@ -91,7 +92,7 @@ class ConfidenceMetric:
         self.high_confidence_threshold = high_confidence_threshold
         self.low_confidence_threshold = low_confidence_threshold
         self.failure_score = failure_score
-        self.objectives = resolve_objectives(objectives)
+        self.objectives = resolve_objectives(objectives, labels=self.labels)
         self.watch = Watch()
         self._warned = False
 

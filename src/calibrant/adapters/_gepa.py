@@ -12,7 +12,7 @@ from gepa.core.adapter import EvaluationBatch, ProposalFn
 from calibrant.adapters._failures import FailureMonitor
 from calibrant.adapters._grading import feedback_on, score_of
 from calibrant.adapters._objectives import Objective, resolve_objectives
-from calibrant.adapters._parameters import Schema, check_calls, check_thresholds, find_labels
+from calibrant.adapters._parameters import Schema, check_calls, check_thresholds, find_labels, structure_of
 from calibrant.adapters._prior import PriorCorrection, open_prior
 from calibrant.adapters._rows import Candidate, checked_row, output_of, query_of, record_of
 from calibrant.adapters._thresholds import Thresholds, open_thresholds
@@ -100,6 +100,9 @@ class ConfidenceAdapter:
         on 80 of `threshold_rows` under the first prompt evaluated; the calls count as metric calls.
     threshold_rows : iterable of ConfidenceDataInst
         Labelled rows for it, such as the training rows.
+    labels : LabelSet, optional
+        The labels of the schema, with their structure: `OrdinalLabels` (in their order from low to high) and
+        `HierarchicalLabels` earn an answer that is nearly right a part of the score, and feedback says how near.
 
     Attributes
     ----------
@@ -111,8 +114,8 @@ class ConfidenceAdapter:
     Raises
     ------
     ConfigurationError
-        A model name without `response_format`, no enum at `field_path`, or a threshold out
-        of range.
+        A model name without `response_format`, no enum at `field_path`, `labels` that are not those of the
+        schema, or a threshold out of range.
     """
 
     propose_new_texts: ProposalFn | None = None
@@ -144,13 +147,14 @@ class ConfidenceAdapter:
         prior_texts: Iterable[str] = (),
         thresholds: Thresholds | None = None,
         threshold_rows: Iterable[ConfidenceDataInst] = (),
+        labels: LabelSet | None = None,
     ) -> None:
         self.model = model
         self.response_schema = response_schema
         check_calls(top_logprobs, max_litellm_workers, space)
         classifier = Classifier(
             model=model,
-            labels=find_labels(model, field_path, response_format, response_schema),
+            labels=structure_of(labels, find_labels(model, field_path, response_format, response_schema)),
             field=field_path,
             response_format=None if response_format is None else as_response_format(response_format),
             answer_field=answer_field,
@@ -221,7 +225,7 @@ class ConfidenceAdapter:
         self.high_confidence_threshold = high_confidence_threshold
         self.low_confidence_threshold = low_confidence_threshold
         self.failure_score = failure_score
-        self.objectives = resolve_objectives(objectives)
+        self.objectives = resolve_objectives(objectives, labels=classifier.labels)
         self.propose_new_texts = proposer
         self.completions = 0
         self.completions_without_logprobs = 0

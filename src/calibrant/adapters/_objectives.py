@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from math import fsum
 from typing import TypeAlias
 
-from calibrant.core import ConfigurationError, Prediction
+from calibrant.core import ConfigurationError, LabelSet, Outcome, Prediction
 from calibrant.scoring import BrierScoring
 
 __all__ = ["OBJECTIVES", "Objective", "resolve_objectives"]
@@ -46,11 +48,34 @@ def label_mass(prediction: Prediction, answer: str) -> float:  # noqa: ARG001
     return 0.0 if prediction.distribution is None else prediction.distribution.label_mass
 
 
+@dataclass(frozen=True)
+class Credit:
+    """Mean correctness over the aspects of an answer: the part of it that is right, whatever its confidence.
+
+    Parameters
+    ----------
+    labels : LabelSet, optional
+        Says which aspects an answer has. By default the labels of whoever is handed the objective; alone it is 1.0
+        for the right label, else 0.0.
+    """
+
+    labels: LabelSet | None = None
+
+    def __call__(self, prediction: Prediction, answer: str) -> float:
+        """Return the credit in [0, 1]; 0.0 where there is no legal label."""
+        if self.labels is None or prediction.outcome is not Outcome.OK:
+            return accuracy(prediction, answer)
+        aspects = self.labels.aspects(prediction, answer)
+        right = fsum(aspect.weight for aspect in aspects if aspect.is_correct)
+        return right / fsum(aspect.weight for aspect in aspects)
+
+
 OBJECTIVES: dict[str, Objective] = {
     "accuracy": accuracy,
     "probability": probability,
     "answer_probability": answer_probability,
     "brier": brier,
+    "credit": Credit(),
     "label_mass": label_mass,
 }
 """Objectives known by name."""
@@ -58,7 +83,9 @@ OBJECTIVES: dict[str, Objective] = {
 DEFAULT_OBJECTIVES = ("accuracy", "probability")
 
 
-def resolve_objectives(objectives: Iterable[str] | Mapping[str, Objective] | None) -> dict[str, Objective]:
+def resolve_objectives(
+    objectives: Iterable[str] | Mapping[str, Objective] | None, *, labels: LabelSet
+) -> dict[str, Objective]:
     """Return the objectives by name.
 
     Parameters
@@ -66,6 +93,8 @@ def resolve_objectives(objectives: Iterable[str] | Mapping[str, Objective] | Non
     objectives : iterable of str, mapping of str to callable, or None
         Names replace the defaults ``accuracy`` and ``probability``; a mapping adds to or
         overrides them; None keeps them.
+    labels : LabelSet
+        What answers are graded by where an objective does not say so itself.
 
     Raises
     ------
@@ -80,7 +109,7 @@ def resolve_objectives(objectives: Iterable[str] | Mapping[str, Objective] | Non
             raise ConfigurationError(
                 f"Expected functions (prediction, true label) -> number, got others for {', '.join(wrong)}."
             )
-        return {**{name: OBJECTIVES[name] for name in DEFAULT_OBJECTIVES}, **objectives}
+        return _bound({**{name: OBJECTIVES[name] for name in DEFAULT_OBJECTIVES}, **objectives}, labels)
     names = tuple(DEFAULT_OBJECTIVES if objectives is None else objectives)
     unknown = [name for name in names if name not in OBJECTIVES]
     if unknown:
@@ -89,4 +118,10 @@ def resolve_objectives(objectives: Iterable[str] | Mapping[str, Objective] | Non
             f"Expected objectives among {known}, got {', '.join(map(repr, unknown))}: "
             "pass a mapping of names to functions for your own."
         )
-    return {name: OBJECTIVES[name] for name in names}
+    return _bound({name: OBJECTIVES[name] for name in names}, labels)
+
+
+def _bound(objectives: Mapping[str, Objective], labels: LabelSet) -> dict[str, Objective]:
+    return {
+        name: Credit(labels) if objective == Credit() else objective for name, objective in objectives.items()
+    }

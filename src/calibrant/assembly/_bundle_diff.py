@@ -53,7 +53,7 @@ class BundleDiff:
     labels_reordered : bool
         Whether the labels that both have come in another order.
     settings : tuple of Change
-        Name, field, models and their options, cascade, routing, plan, and who wrote it.
+        Name, field, structure of the labels, models and their options, cascade, routing, plan, and who wrote it.
     corrections : tuple of Change
         Label prior, calibrator and thresholds.
     figures : tuple of (str, Figure or None, Figure or None)
@@ -145,6 +145,8 @@ def _settings(bundle: Bundle) -> _Leaves:
         record = task_to_record(own.task)
         left_out = {model: list(options) for model, options in own.left_out.items()}
         record |= {"left_out": left_out, "state_left_out": own.state_left_out}
+        labels = own.task.labels
+        record |= {"structure": labels.structure, "separator": getattr(labels, "separator", None)}
         gone = {"labels", *(("prompt", "user_template") if number == 0 else ())}
         if own.task.cascade is not None and own.task.cascade.learned_file is not None:
             content = own.task.cascade.learned_file.read_bytes()

@@ -23,7 +23,7 @@ from calibrant.assembly._task_record import (
     task_to_record,
 )
 from calibrant.calibration import Fingerprint, SavedPredictions, load_predictions, unfinished
-from calibrant.core import CalibrantError, DataError, StateError, Task
+from calibrant.core import CalibrantError, DataError, StateError, Task, labels_to_record
 from calibrant.inference import call_options
 from calibrant.inference.doctor import identity
 from calibrant.logprobs import enum_schema
@@ -276,7 +276,7 @@ def _files(run: _Run, calibration: Path) -> dict[str, str]:
     first = task_from_record(run.settings.tasks[0], place=run.path / "task.json").task
     files = {
         "prompt.txt": run.prompt,
-        "labels.json": json_text(list(first.labels.labels)),
+        "labels.json": json_text(labels_to_record(first.labels)),
         "schema.json": json_text(enum_schema(first.labels, first.field)),
         "thresholds.json": json_text(thresholds),
         "figures.json": json_text([asdict(figure) for figure in figures]),

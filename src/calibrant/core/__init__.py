@@ -63,6 +63,11 @@ from calibrant.core.rows import (
 )
 from calibrant.core.sections import describe_problem
 from calibrant.core.settings import CalibrationSettings, ModelSettings, ScoringSettings
+from calibrant.core.structures import (
+    HierarchicalLabels,
+    OrdinalLabels,
+    structured_labels,
+)
 from calibrant.core.task import ROUTED, Split, Task, check_answer
 
 __all__ = [
@@ -90,6 +95,7 @@ __all__ = [
     "Example",
     "Field",
     "FieldLabels",
+    "HierarchicalLabels",
     "HybridWeights",
     "Interval",
     "Journal",
@@ -103,6 +109,7 @@ __all__ = [
     "MultiLabels",
     "NextTokens",
     "NotFittedError",
+    "OrdinalLabels",
     "Outcome",
     "Part",
     "Prediction",
@@ -139,6 +146,7 @@ __all__ = [
     "read_texts",
     "remove_leftovers",
     "step_to_record",
+    "structured_labels",
     "unknown_answer",
     "write_atomically",
     "write_record",

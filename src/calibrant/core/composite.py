@@ -58,7 +58,12 @@ class CompositeLabels(LabelSet, ABC):
             alone = Prediction(label=part.label, confidence=part.confidence, distribution=part.distribution)
             own = self.labels_of(name).aspects(alone, expected[name])
             found += [
-                replace(aspect, name=name if len(own) == 1 else f"{name}: {aspect.name}") for aspect in own
+                replace(
+                    aspect,
+                    name=name if len(own) == 1 else f"{name}: {aspect.name}",
+                    weight=aspect.weight / len(own),  # a long scale must not drown the other fields
+                )
+                for aspect in own
             ]
         return tuple(found)
 

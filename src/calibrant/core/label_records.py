@@ -8,22 +8,18 @@ from typing import Any
 from calibrant.core.composite import Field, FieldLabels, MultiLabels
 from calibrant.core.errors import ConfigurationError
 from calibrant.core.labels import LabelSet
+from calibrant.core.structures import record_of_structure, structure_of_record
 
 __all__ = ["labels_from_record", "labels_to_record"]
 
 
-def labels_to_record(labels: LabelSet) -> list[str] | dict[str, Any]:
+def labels_to_record(labels: LabelSet) -> Any:  # noqa: ANN401 (any JSON value)
     """Return `labels` as JSON values: a list where an answer is one plain label, else an object that says what it is.
 
     Parameters
     ----------
     labels : LabelSet
         The legal answers of a task.
-
-    Raises
-    ------
-    ConfigurationError
-        It is of a kind that has no record.
     """
     if isinstance(labels, FieldLabels):
         fields = [
@@ -33,11 +29,7 @@ def labels_to_record(labels: LabelSet) -> list[str] | dict[str, Any]:
         return {"fields": fields}
     if isinstance(labels, MultiLabels):
         return {"multi_label": True, "labels": list(labels.labels)}
-    if type(labels) is not LabelSet:
-        raise ConfigurationError(
-            f"Expected a label set that calibrant knows, got {type(labels).__name__}: it cannot be written down."
-        )
-    return list(labels.labels)
+    return record_of_structure(labels)
 
 
 def labels_from_record(record: object) -> LabelSet:
@@ -53,19 +45,21 @@ def labels_from_record(record: object) -> LabelSet:
     ConfigurationError
         They are something else, or no legal label set.
     """
-    if isinstance(record, list):
-        return LabelSet(record)
-    if (
-        isinstance(record, Mapping)
-        and set(record) == {"multi_label", "labels"}
-        and record["multi_label"] is True
-    ):
-        return MultiLabels(record["labels"])
-    if isinstance(record, Mapping) and set(record) == {"fields"} and isinstance(record["fields"], list):
-        return FieldLabels([_field(entry) for entry in record["fields"]])
+    if not isinstance(record, Mapping) or not {"multi_label", "fields"} & set(record):
+        return structure_of_record(record)
+    if set(record) == {"multi_label", "labels"} and record["multi_label"] is True:
+        return MultiLabels(_list(record["labels"]))
+    if set(record) == {"fields"}:
+        return FieldLabels([_field(entry) for entry in _list(record["fields"])])
     raise ConfigurationError(
         f"Expected a list of labels, or what says how answers are built, got {record!r:.80}."
     )
+
+
+def _list(value: object) -> list[Any]:
+    if not isinstance(value, list | tuple):
+        raise ConfigurationError(f"Expected a list of labels or fields, got {value!r:.80}.")
+    return list(value)
 
 
 def _field(record: object) -> Field:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import overload
+from typing import ClassVar, overload
 
 from calibrant.core.aspects import Aspect
 from calibrant.core.errors import ConfigurationError
@@ -36,6 +36,7 @@ class LabelSet(Sequence[str]):
         Fewer than two labels, an empty one, duplicates, or two equal after case folding.
     """
 
+    structure: ClassVar[str] = "flat"
     labels: tuple[str, ...]
     _canonical: dict[str, str] = field(init=False, repr=False, compare=False)
 

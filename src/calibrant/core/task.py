@@ -22,6 +22,7 @@ from calibrant.core.routing_settings import RoutingSettings
 from calibrant.core.rows import Columns, DataSource, Example
 from calibrant.core.sections import Section, describe_problem, line_of, wrong
 from calibrant.core.settings import SCORING_PARAMETERS, CalibrationSettings, ModelSettings, ScoringSettings
+from calibrant.core.structures import Structure
 from calibrant.core.task_answers import (
     FIELD_REMEDY,
     FieldSection,
@@ -66,6 +67,8 @@ class _DataSection(Section):
 class _TaskFile(Section):
     name: str
     labels: list[Any] | None = None
+    structure: Structure = "flat"
+    separator: str | None = None
     multi_label: bool = pydantic.Field(default=False, strict=True)
     fields: tuple[FieldSection, ...] | None = None
     prompt: str
@@ -114,8 +117,9 @@ class Task:
     name : str
         Short name, used in reports.
     labels : LabelSet
-        The closed set of labels; a plain sequence is converted. `MultiLabels` and `FieldLabels` say that an answer
-        holds several.
+        The closed set of labels; a plain sequence is converted. `OrdinalLabels` and `HierarchicalLabels` earn an
+        answer that is nearly right a part of the score; `MultiLabels` and `FieldLabels` say that an answer holds
+        several labels.
     prompt : str
         The system prompt the search starts from.
     field : str

@@ -15,6 +15,7 @@ from calibrant.core.labels import LabelSet
 from calibrant.core.routing_settings import RoutingSettings
 from calibrant.core.sections import Section, wrong
 from calibrant.core.settings import CalibrationSettings, ModelSettings
+from calibrant.core.structures import Structure, structured_labels
 
 __all__ = [
     "FIELD_REMEDY",
@@ -48,6 +49,10 @@ class FieldSection(Section):
         Short and unique.
     labels : list
         Its labels.
+    structure : {"flat", "ordinal", "hierarchical"}
+        What relation they stand in.
+    separator : str or None
+        What stands between the levels of hierarchical labels.
     path : str or None
         JSON path of the label in the model's answer; `name` by default.
     column : str or None
@@ -56,6 +61,8 @@ class FieldSection(Section):
 
     name: str
     labels: list[Any]
+    structure: Structure = "flat"
+    separator: str | None = None
     path: str | None = None
     column: str | None = None
 
@@ -79,6 +86,10 @@ class AnswerSettings(Protocol):
 
     @property
     def labels(self) -> list[Any] | None: ...  # noqa: D102
+    @property
+    def structure(self) -> Structure: ...  # noqa: D102
+    @property
+    def separator(self) -> str | None: ...  # noqa: D102
     @property
     def multi_label(self) -> bool: ...  # noqa: D102
     @property
@@ -105,12 +116,17 @@ def answer_problems(settings: AnswerSettings) -> Iterator[Problem]:
                 "missing key 'labels': add it, or [[fields]] where an answer holds several labels.",
             )
         else:
-            yield from _wrong_labels(settings.labels, ("labels",))
+            yield from _wrong_labels(settings, settings.labels, ())
         if settings.multi_label:
+            if settings.structure != "flat":
+                problem = "expected no structure beside multi_label: a label is in the set or not"
+                yield ("structure",), f"{problem}; leave it out."
             yield from _unfit(settings)
         return
     for key, why in (
         ("labels", "every field has labels of its own"),
+        ("structure", "every field has a structure of its own"),
+        ("separator", "every field has a structure of its own"),
         ("field", "every field has a path of its own"),
         ("multi_label", "an answer holds either one label for each field, or any number of labels"),
     ):
@@ -120,7 +136,7 @@ def answer_problems(settings: AnswerSettings) -> Iterator[Problem]:
         few = f"expected at least two [[fields]], got {len(fields)}"
         yield ("fields", 0), f"{few}: for a single label set labels and field at the top instead."
     for number, field in enumerate(fields):
-        yield from _wrong_labels(field.labels, ("fields", number, "labels"))
+        yield from _wrong_labels(field, field.labels, ("fields", number))
     yield from _twice(fields)
     yield from _unfit(settings)
 
@@ -197,14 +213,26 @@ def _why(scoring: object) -> str:
 def labels_of(settings: AnswerSettings) -> LabelSet:
     """Return the label set that a task file without `answer_problems` describes."""
     if settings.fields is None:
-        return (MultiLabels if settings.multi_label else LabelSet)(settings.labels or [])
+        labels = settings.labels or []
+        return MultiLabels(labels) if settings.multi_label else _single(settings, labels)
     return FieldLabels(
-        [Field(name=field.name, labels=LabelSet(field.labels), path=field.path) for field in settings.fields]
+        [
+            Field(name=field.name, labels=_single(field, field.labels), path=field.path)
+            for field in settings.fields
+        ]
     )
 
 
-def _wrong_labels(labels: Sequence[Any], place: tuple[str | int, ...]) -> Iterator[Problem]:
+def _single(said: AnswerSettings | FieldSection, labels: Sequence[Any]) -> LabelSet:
+    return structured_labels(labels, structure=said.structure, separator=said.separator)
+
+
+def _wrong_labels(
+    said: AnswerSettings | FieldSection, labels: Sequence[Any], place: tuple[str | int, ...]
+) -> Iterator[Problem]:
     try:
-        LabelSet(labels)
+        _single(said, labels)
     except ConfigurationError as error:
-        yield place, str(error)
+        idle = said.separator is not None and said.structure != "hierarchical"
+        key = "separator" if idle or said.separator == "" else "labels"
+        yield (*place, key), str(error)

@@ -22,6 +22,7 @@ from calibrant.core import (
     ProviderError,
     ScoringSettings,
     Task,
+    labels_to_record,
     normalise_label,
 )
 from calibrant.inference import Classifier, Query
@@ -286,7 +287,7 @@ def _check_budget(task: Task, plan: _Plan, max_metric_calls: int) -> None:
 
 def _fingerprint(task: Task, model: ModelLike | Classifier | None, plan: _Plan) -> dict[str, Any]:
     content = {
-        "labels": task.labels.labels,
+        "labels": labels_to_record(task.labels),
         "prompt": task.prompt,
         "user_template": task.user_template,
         "field": task.field,
