@@ -13,7 +13,7 @@ from calibrant.core.completion import (
     NextTokens,
     Token,
 )
-from calibrant.core.composite import CompositeLabels, Field, FieldLabels, MultiLabels
+from calibrant.core.composite import CompositeLabels, Field, FieldLabels, MultiLabels, part_of
 from calibrant.core.distribution import LabelDistribution, LogprobSpace
 from calibrant.core.errors import (
     CalibrantError,
@@ -138,6 +138,7 @@ __all__ = [
     "labels_from_record",
     "labels_to_record",
     "normalise_label",
+    "part_of",
     "prediction_from_record",
     "prediction_to_record",
     "read_examples",

@@ -13,7 +13,7 @@ from calibrant.core.errors import ConfigurationError
 from calibrant.core.labels import LabelSet
 from calibrant.core.prediction import Part, Prediction
 
-__all__ = ["CompositeLabels", "Field", "FieldLabels", "MultiLabels"]
+__all__ = ["CompositeLabels", "Field", "FieldLabels", "MultiLabels", "part_of"]
 
 YES: Final = "yes"
 NO: Final = "no"
@@ -204,6 +204,23 @@ class MultiLabels(CompositeLabels):
         # As in the Jaccard index: that hundreds of labels are rightly left out would drown everything else.
         named = tuple(label for label in self if YES in (predicted[label], expected[label]))
         return named or tuple(self)
+
+
+def part_of(answer: str, name: str) -> str | None:
+    """Return the value of a part of a canonical answer; None where a field has no such name.
+
+    Parameters
+    ----------
+    answer : str
+        A whole answer.
+    name : str
+        The field, or the label of a set, whose value is ``yes`` or ``no``.
+    """
+    found = _json(answer)
+    if isinstance(found, dict):
+        value = found.get(name)
+        return value if isinstance(value, str) else None
+    return YES if isinstance(found, list) and name in found else NO
 
 
 def _json(text: str) -> Any:  # noqa: ANN401

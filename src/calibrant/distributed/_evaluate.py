@@ -24,6 +24,7 @@ from calibrant.evaluation import (
     RunDirectory,
     Tally,
     checked,
+    described_labels,
     inspect,
 )
 from calibrant.inference import Classifier, Limits, Stop
@@ -124,6 +125,7 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
         "engine": {"name": "ray", "block_rows": cluster.block_rows},
         **about,
         **described,
+        **described_labels(labels),
         "data": inspection.to_record(),
     }
     with RunDirectory.opened(Path(out), fingerprint) as directory:

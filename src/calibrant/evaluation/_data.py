@@ -8,9 +8,17 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from calibrant.core import ConfigurationError, DataError, DataSource, Example, LabelSet, check_answer
+from calibrant.core import (
+    ConfigurationError,
+    DataError,
+    DataSource,
+    Example,
+    LabelSet,
+    check_answer,
+    labels_to_record,
+)
 
-__all__ = ["Dataset", "Inspection", "checked", "inspect"]
+__all__ = ["Dataset", "Inspection", "checked", "described_labels", "inspect"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +91,12 @@ def checked(examples: Iterable[Example], labels: LabelSet) -> Iterator[Example]:
         except DataError as error:
             raise DataError(f"row {number}: {error}") from error
         yield example if answer == example.answer else replace(example, answer=answer)
+
+
+def described_labels(labels: LabelSet) -> dict[str, Any]:
+    """Return what ``run.json`` says of the label set beside its names, where an answer is more than a plain label."""
+    record = labels_to_record(labels)
+    return {} if isinstance(record, list) else {"label_set": record}
 
 
 def inspect(examples: Iterable[Example], labels: LabelSet) -> Inspection:

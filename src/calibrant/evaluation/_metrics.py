@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from calibrant.core import Interval
-from calibrant.metrics import CascadeMetrics, LabelMetrics
+from calibrant.metrics import CascadeMetrics, CompositeMetrics, LabelMetrics
 
 __all__ = ["GATES", "SCHEMA_VERSION", "EvaluationMetrics"]
 
@@ -71,6 +71,10 @@ class EvaluationMetrics:
         Rows this session added; an earlier one may have left some.
     cascade : CascadeMetrics or None
         What the models of a cascade contributed; None for a single model.
+    composite : CompositeMetrics or None
+        How the parts of answers fared that hold several labels; None where an answer is one label. `correct`,
+        `accuracy`, `ece` and `brier` are about whole answers then, `per_label` and `macro_f1` about every label that
+        an answer can hold.
     """
 
     rows: int
@@ -98,6 +102,7 @@ class EvaluationMetrics:
     seconds: float
     session_rows: int
     cascade: CascadeMetrics | None = None
+    composite: CompositeMetrics | None = None
 
     @property
     def rows_per_second(self) -> float:
@@ -109,6 +114,11 @@ class EvaluationMetrics:
         numbers = asdict(self)
         if self.cascade is None:
             del numbers["cascade"]
+        if self.composite is None:
+            del numbers["composite"]
+        else:
+            for name in ("rows", "per_label", "macro_f1"):  # said already
+                del numbers["composite"][name]
         return {
             "schema_version": SCHEMA_VERSION,
             "kind": "evaluation",
@@ -139,6 +149,10 @@ def _estimate(found: Interval | None) -> float | None:
     return None if found is None else found.estimate
 
 
+def _composite(found: EvaluationMetrics, name: str) -> float | None:
+    return None if found.composite is None else getattr(found.composite, name)
+
+
 def _share(part: int, whole: int) -> float | None:
     return part / whole if whole else None
 
@@ -149,7 +163,10 @@ GATES: Final[Mapping[str, Callable[[EvaluationMetrics], float | None]]] = Mappin
         "accuracy_answered": lambda found: _estimate(found.accuracy_answered),
         "answered": lambda found: _share(found.answered, found.rows),
         "macro_f1": lambda found: found.macro_f1,
+        "micro_f1": lambda found: _composite(found, "micro_f1"),
+        "jaccard": lambda found: _composite(found, "jaccard"),
         "ok": lambda found: _share(found.outcomes.get("ok", 0), found.rows),
     }
 )
-"""Metrics in [0, 1] of which more is better, by name: what a run can be held to. Values are None without rows."""
+"""Metrics in [0, 1] of which more is better, by name: what a run can be held to. Values are None without rows, and
+where a metric does not exist for a task."""

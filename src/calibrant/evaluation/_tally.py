@@ -10,11 +10,22 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from calibrant.core import Example, LabelSet, Outcome, Prediction, normalise_label, step_to_record
+from calibrant.core import (
+    CompositeLabels,
+    Example,
+    LabelSet,
+    Outcome,
+    Prediction,
+    normalise_label,
+    step_to_record,
+)
 from calibrant.evaluation._metrics import EvaluationMetrics
 from calibrant.metrics import (
     CascadeTally,
     ClassificationSummary,
+    CompositeMetrics,
+    CompositeTally,
+    GivenPart,
     brier_score,
     expected_calibration_error,
     wilson_interval,
@@ -44,6 +55,7 @@ class _Seen(NamedTuple):
     cost: float | None
     steps: Sequence[Mapping[str, Any]] = ()
     accepted: bool | None = None
+    parts: Sequence[GivenPart] = ()
 
 
 class Tally:
@@ -56,11 +68,7 @@ class Tally:
     """
 
     def __init__(self, labels: LabelSet) -> None:
-        self._labels = labels.labels
-        self._place = {normalise_label(label): place for place, label in enumerate(self._labels)}
-        size = len(self._labels)
-        # By true label; the last column counts answers that are no label.
-        self._table = np.zeros((size, size + 1), dtype=np.int64)
+        self._counts = CompositeTally(labels) if isinstance(labels, CompositeLabels) else _Table(labels)
         self._confidence = array("d")
         self._right = array("b")
         self._cascade = CascadeTally()
@@ -94,6 +102,7 @@ class Tally:
                 cost=usage.cost,
                 steps=[step_to_record(step) for step in prediction.steps],
                 accepted=prediction.accepted,
+                parts=[GivenPart(part.name, part.label, part.confidence) for part in prediction.parts],
             )
         )
 
@@ -105,8 +114,12 @@ class Tally:
         KeyError, TypeError, ValueError
             It is not such a line.
         """
-        optional = _Seen._field_defaults.keys() - record.keys()  # of a single model
-        self._add(_Seen(**{name: record[name] for name in _Seen._fields if name not in optional}))
+        optional = _Seen._field_defaults.keys() - record.keys()  # of a single model, of one label
+        parts = [
+            GivenPart(part["name"], part["label"], part["confidence"]) for part in record.get("parts", ())
+        ]
+        found = {name: record[name] for name in _Seen._fields if name not in optional}
+        self._add(_Seen(**{**found, "parts": parts}))
 
     @property
     def answered(self) -> int:
@@ -114,7 +127,6 @@ class Tally:
         return self.rows - self.outcomes[Outcome.ERROR.value]
 
     def _add(self, row: _Seen) -> None:
-        truth = self._place[normalise_label(row.answer)]
         outcome = Outcome(row.outcome)
         self.rows += 1
         self.outcomes[row.outcome] += 1
@@ -128,8 +140,7 @@ class Tally:
             self._count_error(row.reason)
             return
         self.correct += right
-        place = -1 if row.label is None else self._place.get(normalise_label(row.label), -1)
-        self._table[truth, place] += 1
+        self._counts.add(row.answer, row.label, row.parts)
         self.models[row.model or "unknown"] += 1
         if outcome is Outcome.OK and row.confidence is not None:
             self._confidence.append(row.confidence)
@@ -156,11 +167,7 @@ class Tally:
     ) -> EvaluationMetrics:
         """Return the numbers of the rows so far; see `EvaluationMetrics` for the parameters."""
         answered = self.answered
-        summary = (
-            ClassificationSummary.from_counts(self._labels, self._table[:, :-1], self._table[:, -1])
-            if answered
-            else None
-        )
+        summary = self._counts.metrics()
         # Copies: an array that lends its memory cannot grow.
         confidence, right = np.array(self._confidence), np.array(self._right)
         return EvaluationMetrics(
@@ -189,7 +196,28 @@ class Tally:
             seconds=seconds,
             session_rows=session_rows,
             cascade=self._cascade.metrics(),
+            composite=summary if isinstance(summary, CompositeMetrics) else None,
         )
+
+
+class _Table:
+    """Counts who is taken for whom, where an answer is one label."""
+
+    def __init__(self, labels: LabelSet) -> None:
+        self._labels = labels.labels
+        self._place = {normalise_label(label): place for place, label in enumerate(self._labels)}
+        size = len(self._labels)
+        # By true label; the last column counts answers that are no label.
+        self._table = np.zeros((size, size + 1), dtype=np.int64)
+
+    def add(self, answer: str, label: str | None, _parts: Sequence[GivenPart]) -> None:
+        place = -1 if label is None else self._place.get(normalise_label(label), -1)
+        self._table[self._place[normalise_label(answer)], place] += 1
+
+    def metrics(self) -> ClassificationSummary | None:
+        if not self._table.any():
+            return None
+        return ClassificationSummary.from_counts(self._labels, self._table[:, :-1], self._table[:, -1])
 
 
 def error_kind(reason: str) -> str:
