@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -178,10 +178,16 @@ class MultiLabels(CompositeLabels):
         found = _json(text)
         if not isinstance(found, list) or not all(isinstance(label, str) for label in found):
             return None
-        labels = [super(MultiLabels, self).canonical(label) for label in found]
-        if None in labels:
-            return None
-        return self.answer_of(dict.fromkeys(filter(None, labels), YES))
+        labels = [self.label_of(label) for label in found]
+        return self.answer_with([label for label in labels if label]) if all(labels) else None
+
+    def label_of(self, text: str) -> str | None:
+        """Return the label that equals `text` up to case and surrounding space, or None."""
+        return super().canonical(text)
+
+    def answer_with(self, labels: Iterable[str]) -> str:
+        """Return the whole answer that holds these labels, in whatever order, and no other."""
+        return self.answer_of(dict.fromkeys(labels, YES))
 
     def values(self, answer: str) -> dict[str, str]:
         """Return ``yes`` or ``no`` for every label."""
