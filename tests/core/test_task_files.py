@@ -186,8 +186,8 @@ def test_the_example_task_is_valid() -> None:
 
 HEAD = 'name = "n"\nlabels = ["cat", "dog"]\nprompt = "p"\n'
 ROOT_KEYS = (
-    "name, labels, prompt, structure, separator, field, user_template, data, model, scoring, calibration, "
-    "cascade, routing"
+    "name, labels, structure, separator, multi_label, fields, prompt, field, user_template, data, model, scoring, "
+    "calibration, cascade, routing"
 )
 
 
@@ -207,13 +207,13 @@ ROOT_KEYS = (
         pytest.param(
             HEAD + '[model]\nname = "x"\n[data]\ntrain = "t.jsonl"\ntest_file = "x"\n',
             "task.toml:8: unknown key 'data.test_file': expected one of file, train, validation, test, "
-            "input_column, answer_column, split_column.",
+            "input_column, answer_column, split_column, answer_separator.",
             id="unknown-key-in-section",
         ),
         pytest.param(
             HEAD + 'data = { train = "t.jsonl", tset = "x" }\n',
             "task.toml:4: unknown key 'data.tset': expected one of file, train, validation, test, "
-            "input_column, answer_column, split_column.",
+            "input_column, answer_column, split_column, answer_separator.",
             id="unknown-key-in-inline-table",
         ),
         pytest.param(

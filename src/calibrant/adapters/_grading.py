@@ -15,7 +15,7 @@ __all__ = ["feedback_on", "score_of"]
 def score_of(
     prediction: Prediction, answer: str, *, labels: LabelSet, strategy: ScoringStrategy, failure_score: float
 ) -> float:
-    """Return the mean score of the aspects of `prediction`, in [0, 1]; `failure_score` where there is no legal label.
+    """Return the mean score of the aspects of `prediction` by their weight; `failure_score` without a legal label.
 
     Parameters
     ----------
@@ -34,14 +34,15 @@ def score_of(
         return failure_score
     aspects = labels.aspects(prediction, answer)
     return fsum(
-        strategy.score(
+        aspect.weight
+        * strategy.score(
             aspect.is_correct,
             aspect.log_confidence,
             distribution=aspect.distribution,
             answer=aspect.expected,
         )
         for aspect in aspects
-    ) / len(aspects)
+    ) / fsum(aspect.weight for aspect in aspects)
 
 
 def feedback_on(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from math import fsum
 from typing import TypeAlias
 
 from calibrant.core import ConfigurationError, LabelSet, Outcome, Prediction
@@ -65,7 +66,8 @@ class Credit:
         if self.labels is None or prediction.outcome is not Outcome.OK:
             return accuracy(prediction, answer)
         aspects = self.labels.aspects(prediction, answer)
-        return sum(aspect.is_correct for aspect in aspects) / len(aspects)
+        right = fsum(aspect.weight for aspect in aspects if aspect.is_correct)
+        return right / fsum(aspect.weight for aspect in aspects)
 
 
 OBJECTIVES: dict[str, Objective] = {

@@ -1,5 +1,6 @@
 """Data and Protocols shared by every other package; imports none of them."""
 
+from calibrant.core.answers import unknown_answer
 from calibrant.core.aspects import Aspect
 from calibrant.core.cascade_settings import LOOPER_KEYS, CascadeModelSettings, CascadeSettings, HybridWeights
 from calibrant.core.completion import (
@@ -35,6 +36,7 @@ from calibrant.core.files import (
     write_record,
 )
 from calibrant.core.interval import Interval
+from calibrant.core.label_records import labels_from_record, labels_to_record
 from calibrant.core.labels import LabelSet, normalise_label
 from calibrant.core.prediction import Outcome, Part, Prediction, Step, Usage, Verdict
 from calibrant.core.records import Journal, prediction_from_record, prediction_to_record, step_to_record
@@ -64,8 +66,6 @@ from calibrant.core.settings import CalibrationSettings, ModelSettings, ScoringS
 from calibrant.core.structures import (
     HierarchicalLabels,
     OrdinalLabels,
-    labels_from_record,
-    labels_to_record,
     structured_labels,
 )
 from calibrant.core.task import ROUTED, Split, Task, check_answer
@@ -147,6 +147,7 @@ __all__ = [
     "remove_leftovers",
     "step_to_record",
     "structured_labels",
+    "unknown_answer",
     "write_atomically",
     "write_record",
 ]

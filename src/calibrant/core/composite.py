@@ -27,6 +27,11 @@ class CompositeLabels(LabelSet, ABC):
     is stored and is counted like a label. As a sequence it holds one name for every decision that an answer can make.
     """
 
+    @property
+    @abstractmethod
+    def parts(self) -> tuple[str, ...]:
+        """The names of all parts, in order."""
+
     @abstractmethod
     def values(self, answer: str) -> dict[str, str]:
         """Return the value of every part of a canonical answer, by the part's name, in order."""
@@ -53,7 +58,12 @@ class CompositeLabels(LabelSet, ABC):
             alone = Prediction(label=part.label, confidence=part.confidence, distribution=part.distribution)
             own = self.labels_of(name).aspects(alone, expected[name])
             found += [
-                replace(aspect, name=name if len(own) == 1 else f"{name}: {aspect.name}") for aspect in own
+                replace(
+                    aspect,
+                    name=name if len(own) == 1 else f"{name}: {aspect.name}",
+                    weight=aspect.weight / len(own),  # a long scale must not drown the other fields
+                )
+                for aspect in own
             ]
         return tuple(found)
 
@@ -115,6 +125,11 @@ class FieldLabels(CompositeLabels):
         super().__init__([f"{field.name}={label}" for field in fields for label in field.labels])
         object.__setattr__(self, "fields", tuple(fields))
 
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The names of the fields."""
+        return tuple(field.name for field in self.fields)
+
     def canonical(self, text: str) -> str | None:
         """Return the answer that holds these labels, in its only form; None where it lacks one or they are illegal."""
         found = _json(text)
@@ -152,6 +167,11 @@ class MultiLabels(CompositeLabels):
     Whole answers are JSON arrays, ``["Bills", "Food"]``, in the order of the label set. Every label is a part whose
     value is ``yes`` or ``no``.
     """
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The labels."""
+        return self.labels
 
     def canonical(self, text: str) -> str | None:
         """Return the set of labels in its only form; None where one is illegal."""

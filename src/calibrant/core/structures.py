@@ -22,8 +22,8 @@ __all__ = [
     "HierarchicalLabels",
     "OrdinalLabels",
     "Structure",
-    "labels_from_record",
-    "labels_to_record",
+    "record_of_structure",
+    "structure_of_record",
     "structured_labels",
 ]
 
@@ -327,7 +327,7 @@ def structured_labels(
     )
 
 
-def labels_to_record(labels: LabelSet) -> Any:  # noqa: ANN401 (any JSON value)
+def record_of_structure(labels: LabelSet) -> Any:  # noqa: ANN401 (any JSON value)
     """Return single labels as JSON values: a list, or an object where they have a structure."""
     if isinstance(labels, HierarchicalLabels):
         return {
@@ -340,8 +340,8 @@ def labels_to_record(labels: LabelSet) -> Any:  # noqa: ANN401 (any JSON value)
     return list(labels.labels)
 
 
-def labels_from_record(record: object) -> LabelSet:
-    """Return what `labels_to_record` wrote.
+def structure_of_record(record: object) -> LabelSet:
+    """Return what `record_of_structure` wrote.
 
     Raises
     ------

@@ -4,6 +4,13 @@ from calibrant.metrics._bootstrap import bootstrap_interval
 from calibrant.metrics._calibration_error import brier_score, expected_calibration_error, log_loss
 from calibrant.metrics._cascade import CascadeMetrics, CascadeModelMetrics, CascadeTally
 from calibrant.metrics._classification import ClassificationSummary, LabelMetrics, classification_summary
+from calibrant.metrics._composite import (
+    CompositeMetrics,
+    CompositeTally,
+    DecisionMetrics,
+    GivenPart,
+    PartMetrics,
+)
 from calibrant.metrics._distributions import multiclass_brier_score, multiclass_log_loss
 from calibrant.metrics._intervals import paired_mean_interval, wilson_interval
 from calibrant.metrics._paired import PairedComparison, holm, paired_comparison
@@ -15,8 +22,13 @@ __all__ = [
     "CascadeModelMetrics",
     "CascadeTally",
     "ClassificationSummary",
+    "CompositeMetrics",
+    "CompositeTally",
+    "DecisionMetrics",
+    "GivenPart",
     "LabelMetrics",
     "PairedComparison",
+    "PartMetrics",
     "aurc",
     "auroc",
     "bootstrap_interval",
