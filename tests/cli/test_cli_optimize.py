@@ -132,7 +132,7 @@ CAT = b'{"input": "meow", "answer": "cat"}\n'
 BAD_INPUT: dict[str, tuple[dict[str, Any], str]] = {
     "unknown key": (
         {"toml": HEAD + 'promt = "q"\n' + DATA},
-        "task.toml:4: unknown key 'promt': expected one of name, labels, prompt, field, ",
+        "task.toml:4: unknown key 'promt': expected one of name, labels, prompt, structure, ",
     ),
     "unknown key in a section": (
         {"toml": HEAD + DATA + 'tset = "x"\n'},
