@@ -36,7 +36,7 @@ from calibrant.core.files import (
     write_record,
 )
 from calibrant.core.interval import Interval
-from calibrant.core.label_records import labels_from_record, labels_to_record
+from calibrant.core.label_records import described_labels, labels_from_record, labels_to_record
 from calibrant.core.labels import LabelSet, normalise_label
 from calibrant.core.prediction import Outcome, Part, Prediction, Step, Usage, Verdict
 from calibrant.core.records import Journal, prediction_from_record, prediction_to_record, step_to_record
@@ -134,6 +134,7 @@ __all__ = [
     "check_answer",
     "damaged_record",
     "describe_problem",
+    "described_labels",
     "iter_examples",
     "labels_from_record",
     "labels_to_record",

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from calibrant.core import ProviderError, StateError
+from calibrant.core import ProviderError, StateError, described_labels
 from calibrant.distributed._ray import answered_blocks, connected, require_ray
 from calibrant.distributed._settings import Cluster, share
 from calibrant.distributed._shards import Shards
@@ -24,7 +24,6 @@ from calibrant.evaluation import (
     RunDirectory,
     Tally,
     checked,
-    described_labels,
     inspect,
 )
 from calibrant.inference import Classifier, Limits, Stop

@@ -14,7 +14,7 @@ from calibrant.evaluation._compare import (
     RunDifference,
     compare_predictions,
 )
-from calibrant.evaluation._data import Dataset, checked, described_labels, inspect
+from calibrant.evaluation._data import Dataset, checked, inspect
 from calibrant.evaluation._directory import RunDirectory
 from calibrant.evaluation._drift import Drift
 from calibrant.evaluation._evaluator import BatchEvaluator, EvaluationResult
@@ -72,7 +72,6 @@ __all__ = [
     "compare_predictions",
     "default_cache",
     "default_history",
-    "described_labels",
     "inspect",
     "load_predictions",
     "open_cache",

@@ -15,10 +15,9 @@ from calibrant.core import (
     Example,
     LabelSet,
     check_answer,
-    labels_to_record,
 )
 
-__all__ = ["Dataset", "Inspection", "checked", "described_labels", "inspect"]
+__all__ = ["Dataset", "Inspection", "checked", "inspect"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,12 +90,6 @@ def checked(examples: Iterable[Example], labels: LabelSet) -> Iterator[Example]:
         except DataError as error:
             raise DataError(f"row {number}: {error}") from error
         yield example if answer == example.answer else replace(example, answer=answer)
-
-
-def described_labels(labels: LabelSet) -> dict[str, Any]:
-    """Return what ``run.json`` says of the label set beside its names, where an answer is more than a plain label."""
-    record = labels_to_record(labels)
-    return {} if isinstance(record, list) else {"label_set": record}
 
 
 def inspect(examples: Iterable[Example], labels: LabelSet) -> Inspection:

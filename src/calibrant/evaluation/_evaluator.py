@@ -13,9 +13,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-from calibrant.core import ConfigurationError, Example, Journal, Prediction
+from calibrant.core import ConfigurationError, Example, Journal, Prediction, described_labels
 from calibrant.evaluation._cache import open_cache
-from calibrant.evaluation._data import Inspection, checked, described_labels, inspect
+from calibrant.evaluation._data import Inspection, checked, inspect
 from calibrant.evaluation._directory import RunDirectory
 from calibrant.evaluation._metrics import EvaluationMetrics
 from calibrant.evaluation._output import PredictionsFile

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from calibrant.core import StateError
+from calibrant.core import ConfigurationError, StateError, labels_from_record
 from calibrant.reports._charts import CertifiedPoint
 from calibrant.reports._rows import Rows, read_rows
 
@@ -85,9 +85,9 @@ def read_run(directory: Path) -> Run:
         raise StateError(f"{directory}: expected the directory of a run, found none: check the name.")
     search, metrics = _record(directory / "result.json"), _record(directory / "metrics.json")
     finished = bool(search or metrics)
-    per_label = metrics.get("per_label")
-    labels = list(per_label) if isinstance(per_label, dict) else []
-    prompts = read_rows(directory / "predictions.jsonl", finished=finished, labels=labels)
+    prompts = read_rows(
+        directory / "predictions.jsonl", finished=finished, labels=_labels(directory, search, metrics)
+    )
     rows = prompts.get("best") or prompts.get("") or next(iter(prompts.values()), None)
     if rows is None:
         raise StateError(
@@ -104,6 +104,19 @@ def read_run(directory: Path) -> Run:
         certified_on=_certified_on(directory / "calibration.json"),
         remarks=_remarks(metrics, rows, finished=finished),
     )
+
+
+def _labels(directory: Path, search: Mapping[str, Any], metrics: Mapping[str, Any]) -> Sequence[str]:
+    """Return the labels that are known to the run, with their structure where it says."""
+    path = directory / ("result.json" if search else "run.json")
+    described = (search or _about(path)).get("label_set")
+    if described is not None:
+        try:
+            return labels_from_record(described)
+        except ConfigurationError as error:
+            raise StateError(f"{path}: damaged: {error}") from error
+    per_label = metrics.get("per_label")
+    return list(per_label) if isinstance(per_label, dict) else []
 
 
 def _record(path: Path) -> dict[str, Any]:
