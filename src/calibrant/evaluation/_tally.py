@@ -17,6 +17,7 @@ from calibrant.metrics import (
     ClassificationSummary,
     brier_score,
     expected_calibration_error,
+    structure_metrics,
     wilson_interval,
 )
 
@@ -56,6 +57,7 @@ class Tally:
     """
 
     def __init__(self, labels: LabelSet) -> None:
+        self._label_set = labels
         self._labels = labels.labels
         self._place = {normalise_label(label): place for place, label in enumerate(self._labels)}
         size = len(self._labels)
@@ -189,6 +191,7 @@ class Tally:
             seconds=seconds,
             session_rows=session_rows,
             cascade=self._cascade.metrics(),
+            structure=structure_metrics(self._label_set, self._table[:, :-1], self._table[:, -1]),
         )
 
 
