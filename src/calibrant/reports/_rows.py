@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core import DataError, Outcome, StateError
+from calibrant.core import DataError, LabelSet, Outcome, StateError
 from calibrant.metrics import CascadeMetrics, CascadeTally
 
 __all__ = ["RowTexts", "Rows", "read_rows", "read_texts"]
@@ -34,7 +34,7 @@ class Rows:
     path : Path
         The file.
     labels : tuple of str
-        Labels that occur, or are known to the run, sorted.
+        Labels that occur, or are known to the run: sorted, or in the order of `structure`.
     answer, label : ndarray of int, shape (n,)
         Places in `labels` of the true and the given label; -1 where there is none.
     correct : ndarray of int, shape (n,)
@@ -55,6 +55,8 @@ class Rows:
         Whether the last line was cut off, and left out.
     cascade : CascadeMetrics or None
         What the models of a cascade contributed; None for a single model.
+    structure : LabelSet or None
+        The labels, where they stand on a scale or in a tree.
     """
 
     path: Path
@@ -71,6 +73,7 @@ class Rows:
     outcomes: Mapping[str, int]
     torn: bool
     cascade: CascadeMetrics | None = None
+    structure: LabelSet | None = None
 
     def __len__(self) -> int:
         return len(self.answer)
@@ -152,9 +155,11 @@ class _Columns:
     def _place(self, label: object) -> int:
         return UNKNOWN if label is None else self.places.setdefault(_text(label), len(self.places))
 
-    def rows(self, path: Path, *, torn: bool) -> Rows:
-        """Return what was taken over."""
-        labels = tuple(sorted(self.places))
+    def rows(self, path: Path, *, torn: bool, structure: LabelSet | None) -> Rows:
+        """Return what was taken over; labels on a scale or in a tree keep their order."""
+        if structure is not None and self.places.keys() > set(structure):
+            structure = None
+        labels = tuple(sorted(self.places)) if structure is None else structure.labels
         # One place more: the last, which -1 reads, is "none".
         order = np.full(len(labels) + 1, UNKNOWN, dtype=np.int64)
         for new, label in enumerate(labels):
@@ -174,10 +179,13 @@ class _Columns:
             outcomes=dict(self.outcomes),
             torn=torn,
             cascade=self.cascade.metrics(),
+            structure=structure,
         )
 
 
-def read_rows(path: Path, *, finished: bool, labels: Iterable[str] = ()) -> dict[str, Rows]:
+def read_rows(
+    path: Path, *, finished: bool, labels: Iterable[str] = (), structure: LabelSet | None = None
+) -> dict[str, Rows]:
     """Return the rows of the file by prompt: ``seed`` and ``best`` of a search, one nameless of an evaluation.
 
     Parameters
@@ -188,6 +196,8 @@ def read_rows(path: Path, *, finished: bool, labels: Iterable[str] = ()) -> dict
         Whether the run ended; the last line of one that did not may be cut off, and is then left out.
     labels : iterable of str, optional
         Labels that count even where no row has them.
+    structure : LabelSet, optional
+        The labels where they have a structure; instead of `labels`.
 
     Raises
     ------
@@ -196,7 +206,7 @@ def read_rows(path: Path, *, finished: bool, labels: Iterable[str] = ()) -> dict
     DataError
         A line is broken; names file and line.
     """
-    known = dict.fromkeys(labels)
+    known = dict.fromkeys(labels if structure is None else structure)
     columns: defaultdict[str, _Columns] = defaultdict(lambda: _Columns(known))
     offset, torn = 0, False
     for number, line in enumerate(_lines(path), start=1):
@@ -214,7 +224,7 @@ def read_rows(path: Path, *, finished: bool, labels: Iterable[str] = ()) -> dict
                 line=number,
             ) from error
         offset += len(line)
-    return {name: found.rows(path, torn=torn) for name, found in columns.items()}
+    return {name: found.rows(path, torn=torn, structure=structure) for name, found in columns.items()}
 
 
 def read_texts(rows: Rows, chosen: Sequence[int]) -> list[RowTexts]:

@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from calibrant.core import StateError
+from calibrant.core import (
+    ConfigurationError,
+    HierarchicalLabels,
+    LabelSet,
+    OrdinalLabels,
+    StateError,
+    labels_from_record,
+)
 from calibrant.reports._charts import CertifiedPoint
 from calibrant.reports._rows import Rows, read_rows
 
@@ -87,7 +94,12 @@ def read_run(directory: Path) -> Run:
     finished = bool(search or metrics)
     per_label = metrics.get("per_label")
     labels = list(per_label) if isinstance(per_label, dict) else []
-    prompts = read_rows(directory / "predictions.jsonl", finished=finished, labels=labels)
+    prompts = read_rows(
+        directory / "predictions.jsonl",
+        finished=finished,
+        labels=labels,
+        structure=_structure(directory / "task.json"),
+    )
     rows = prompts.get("best") or prompts.get("") or next(iter(prompts.values()), None)
     if rows is None:
         raise StateError(
@@ -131,6 +143,19 @@ def _json(path: Path) -> dict[str, Any]:
             f"{path}: expected a JSON object, got {found!r:.40}: restore the file or run it again."
         )
     return found
+
+
+def _structure(path: Path) -> LabelSet | None:
+    """Return the labels of a run's task where they have a structure; None elsewhere, or where none was written down."""
+    if not path.exists():
+        return None
+    try:
+        labels = labels_from_record(_json(path)["tasks"][0]["labels"])
+    except (ConfigurationError, KeyError, IndexError, TypeError) as error:
+        raise StateError(
+            f"{path}: expected the settings of a run ({error!r:.200}): restore the file or run it again."
+        ) from error
+    return labels if isinstance(labels, OrdinalLabels | HierarchicalLabels) else None
 
 
 def _about(path: Path) -> dict[str, Any]:
