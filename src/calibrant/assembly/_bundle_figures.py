@@ -17,6 +17,13 @@ _NUMBERS: Final = (
     ("ece", "calibration error (ECE)", "rows_with_confidence"),
     ("brier", "Brier score", "rows_with_confidence"),
 )
+_STRUCTURED: Final = (
+    ("credit", "credit", "rows"),
+    ("within_one", "within one step", "rows"),
+    ("mean_absolute_error", "mean absolute error, in steps", "labelled"),
+    ("quadratic_kappa", "quadratic weighted kappa", "labelled"),
+    ("f1", "hierarchical F1", "rows"),
+)
 _HELD_OUT: Final = (
     ("ece_before", "ECE, as given, held out"),
     ("ece_after", "ECE, calibrated, held out"),
@@ -55,6 +62,19 @@ def _evaluated(metrics: _Record) -> Iterator[Figure]:
     for key, name, rows in _NUMBERS:
         if metrics[key] is not None:
             yield Figure(name=name, estimate=float(metrics[key]), rows=int(metrics[rows]))
+    yield from _structured(metrics.get("structure") or {})
+
+
+def _structured(found: _Record) -> Iterator[Figure]:
+    """Yield how near answers came, where the labels have a structure."""
+    for key, name, rows in _STRUCTURED:
+        value = found.get(key)
+        if isinstance(value, Mapping):
+            yield _with_interval(name, value, int(found[rows]))
+        elif value is not None:
+            yield Figure(name=name, estimate=float(value), rows=int(found[rows]))
+    for number, level in enumerate(found.get("levels", ()), 1):
+        yield _with_interval(f"right down to level {number}", level, int(found["rows"]))
 
 
 def _searched(search: _Record) -> Iterator[Figure]:

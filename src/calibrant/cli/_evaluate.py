@@ -44,6 +44,7 @@ from calibrant.inference import Limits
 if TYPE_CHECKING:
     from calibrant.evaluation import EvaluationMetrics, EvaluationResult, HistoryEntry
     from calibrant.inference import Classifier, Stop
+    from calibrant.metrics import StructureFigure
     from calibrant.store import PredictionCache
 
     _Record = Callable[[EvaluationResult], tuple[HistoryEntry | None, StateError | None]]
@@ -388,6 +389,7 @@ def _table(metrics: EvaluationMetrics) -> list[tuple[str, str, str]]:
         ),
         *_composite_lines(metrics),
         ("macro F1", number(metrics.macro_f1), f"{answered:,} answered rows"),
+        *(() if metrics.structure is None else map(_figure, metrics.structure.figures())),
         ("calibration error (ECE)", number(metrics.ece), with_confidence),
         ("Brier score", number(metrics.brier), with_confidence),
         ("outcomes", _counts(metrics.outcomes), ""),
@@ -420,6 +422,11 @@ def _composite_lines(metrics: EvaluationMetrics) -> list[tuple[str, str, str]]:
         for name, part in found.parts.items()
     ]
     return fields + lines
+
+
+def _figure(found: StructureFigure) -> tuple[str, str, str]:
+    shown = number(found.value) if found.interval is None else with_interval(found.interval)
+    return found.name, shown, found.about
 
 
 def _counts(found: Mapping[str, int]) -> str:

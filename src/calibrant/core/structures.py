@@ -202,6 +202,10 @@ class HierarchicalLabels(LabelSet):
         own = self._levels[level - 1]
         return own.values[int(own.members[self._places[label]])]
 
+    def groups(self, level: int) -> NDArray[np.intp]:
+        """Return, for every label, the number of its beginning up to a level in [1, `depth`], shape (L,)."""
+        return self._levels[level - 1].members
+
     def aspects(self, prediction: Prediction, answer: str) -> tuple[Aspect, ...]:
         """Return how the path begins, level by level; the last is the label itself."""
         predicted, expected = self._places[prediction.label or ""], self._places[answer]

@@ -23,11 +23,12 @@ from calibrant.evaluation._metrics import EvaluationMetrics
 from calibrant.metrics import (
     CascadeTally,
     ClassificationSummary,
-    CompositeMetrics,
     CompositeTally,
     GivenPart,
+    StructureMetrics,
     brier_score,
     expected_calibration_error,
+    structure_metrics,
     wilson_interval,
 )
 
@@ -68,7 +69,8 @@ class Tally:
     """
 
     def __init__(self, labels: LabelSet) -> None:
-        self._counts = CompositeTally(labels) if isinstance(labels, CompositeLabels) else _Table(labels)
+        self._table = None if isinstance(labels, CompositeLabels) else _Table(labels)
+        self._composite = CompositeTally(labels) if isinstance(labels, CompositeLabels) else None
         self._confidence = array("d")
         self._right = array("b")
         self._cascade = CascadeTally()
@@ -140,7 +142,10 @@ class Tally:
             self._count_error(row.reason)
             return
         self.correct += right
-        self._counts.add(row.answer, row.label, row.parts)
+        if self._table is not None:
+            self._table.add(row.answer, row.label)
+        if self._composite is not None:
+            self._composite.add(row.answer, row.label, row.parts)
         self.models[row.model or "unknown"] += 1
         if outcome is Outcome.OK and row.confidence is not None:
             self._confidence.append(row.confidence)
@@ -167,7 +172,8 @@ class Tally:
     ) -> EvaluationMetrics:
         """Return the numbers of the rows so far; see `EvaluationMetrics` for the parameters."""
         answered = self.answered
-        summary = self._counts.metrics()
+        composite = None if self._composite is None else self._composite.metrics()
+        summary = composite if self._table is None else self._table.metrics()
         # Copies: an array that lends its memory cannot grow.
         confidence, right = np.array(self._confidence), np.array(self._right)
         return EvaluationMetrics(
@@ -196,7 +202,8 @@ class Tally:
             seconds=seconds,
             session_rows=session_rows,
             cascade=self._cascade.metrics(),
-            composite=summary if isinstance(summary, CompositeMetrics) else None,
+            composite=composite,
+            structure=None if self._table is None else self._table.structure(),
         )
 
 
@@ -204,13 +211,14 @@ class _Table:
     """Counts who is taken for whom, where an answer is one label."""
 
     def __init__(self, labels: LabelSet) -> None:
+        self._label_set = labels
         self._labels = labels.labels
         self._place = {normalise_label(label): place for place, label in enumerate(self._labels)}
         size = len(self._labels)
         # By true label; the last column counts answers that are no label.
         self._table = np.zeros((size, size + 1), dtype=np.int64)
 
-    def add(self, answer: str, label: str | None, _parts: Sequence[GivenPart]) -> None:
+    def add(self, answer: str, label: str | None) -> None:
         place = -1 if label is None else self._place.get(normalise_label(label), -1)
         self._table[self._place[normalise_label(answer)], place] += 1
 
@@ -218,6 +226,9 @@ class _Table:
         if not self._table.any():
             return None
         return ClassificationSummary.from_counts(self._labels, self._table[:, :-1], self._table[:, -1])
+
+    def structure(self) -> StructureMetrics | None:
+        return structure_metrics(self._label_set, self._table[:, :-1], self._table[:, -1])
 
 
 def error_kind(reason: str) -> str:

@@ -12,9 +12,16 @@ from calibrant.metrics._composite import (
     PartMetrics,
 )
 from calibrant.metrics._distributions import multiclass_brier_score, multiclass_log_loss
-from calibrant.metrics._intervals import paired_mean_interval, wilson_interval
+from calibrant.metrics._intervals import mean_interval, paired_mean_interval, wilson_interval
 from calibrant.metrics._paired import PairedComparison, holm, paired_comparison
 from calibrant.metrics._selective import aurc, auroc, excess_aurc, selective_accuracy
+from calibrant.metrics._structure import (
+    HierarchicalMetrics,
+    OrdinalMetrics,
+    StructureFigure,
+    StructureMetrics,
+    structure_metrics,
+)
 from calibrant.metrics._validation import check_confidence, check_confidence_correct, check_values
 
 __all__ = [
@@ -26,9 +33,13 @@ __all__ = [
     "CompositeTally",
     "DecisionMetrics",
     "GivenPart",
+    "HierarchicalMetrics",
     "LabelMetrics",
+    "OrdinalMetrics",
     "PairedComparison",
     "PartMetrics",
+    "StructureFigure",
+    "StructureMetrics",
     "aurc",
     "auroc",
     "bootstrap_interval",
@@ -41,10 +52,12 @@ __all__ = [
     "expected_calibration_error",
     "holm",
     "log_loss",
+    "mean_interval",
     "multiclass_brier_score",
     "multiclass_log_loss",
     "paired_comparison",
     "paired_mean_interval",
     "selective_accuracy",
+    "structure_metrics",
     "wilson_interval",
 ]

@@ -19,6 +19,7 @@ from calibrant.metrics import (
     expected_calibration_error,
     paired_comparison,
     paired_mean_interval,
+    structure_metrics,
     wilson_interval,
 )
 from calibrant.reports._rows import UNKNOWN, Rows
@@ -173,6 +174,7 @@ def headline(rows: Rows, table: ClassificationSummary | None) -> list[Figure]:
     if labelled != judged:
         figures.append(_share("accuracy, failed rows counted as wrong", right, labelled, "labelled rows"))
     figures += [_macro_f1(table)] if rows.composite is None else _of_parts(rows.composite)
+    figures += _structured(rows, table)
     confidence, correct = rows.confidence[rows.scored], rows.correct[rows.scored].astype(np.float64)
     about = f"{len(correct):,} rows with a confidence"
     squares = (confidence - correct) ** 2
@@ -249,6 +251,17 @@ def _macro_f1(table: ClassificationSummary | None) -> Figure:
         value=table.macro_f1,
         interval=interval,
     )
+
+
+def _structured(rows: Rows, table: ClassificationSummary | None) -> list[Figure]:
+    """Return how near answers came, where the labels have a structure."""
+    if rows.structure is None or table is None:
+        return []
+    found = structure_metrics(rows.structure, table.confusion, table.other)
+    return [
+        Figure(name=figure.name, about=figure.about, value=figure.value, interval=figure.interval)
+        for figure in (() if found is None else found.figures())
+    ]
 
 
 def confusion(rows: Rows) -> ClassificationSummary | None:

@@ -7,7 +7,7 @@ import json
 import math
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core import CompositeLabels, DataError, Outcome, StateError, part_of
+from calibrant.core import CompositeLabels, DataError, LabelSet, Outcome, StateError, part_of
 from calibrant.metrics import CascadeMetrics, CascadeTally, CompositeMetrics, CompositeTally, GivenPart
 
 __all__ = ["PartText", "RowTexts", "Rows", "read_rows", "read_texts"]
@@ -35,7 +35,7 @@ class Rows:
     path : Path
         The file.
     labels : tuple of str
-        Labels that occur, or are known to the run, sorted.
+        Labels that occur, or are known to the run: sorted, or in the order of `structure`.
     answer, label : ndarray of int, shape (n,)
         Places in `labels` of the true and the given label; -1 where there is none.
     correct : ndarray of int, shape (n,)
@@ -59,6 +59,8 @@ class Rows:
     composite : CompositeMetrics or None
         How the parts of answers that hold several labels fared; None where an answer is one label. `labels` are then
         whole answers.
+    structure : LabelSet or None
+        The labels, where they stand on a scale or in a tree.
     """
 
     path: Path
@@ -76,6 +78,7 @@ class Rows:
     torn: bool
     cascade: CascadeMetrics | None = None
     composite: CompositeMetrics | None = None
+    structure: LabelSet | None = None
 
     def __len__(self) -> int:
         return len(self.answer)
@@ -137,8 +140,8 @@ class RowTexts:
 class _Columns:
     """Grows by a row at a time."""
 
-    def __init__(self, labels: Sequence[str]) -> None:
-        self.composite = CompositeTally(labels) if isinstance(labels, CompositeLabels) else None
+    def __init__(self, labels: Iterable[str], structure: LabelSet | None) -> None:
+        self.composite = CompositeTally(structure) if isinstance(structure, CompositeLabels) else None
         self.answer, self.label, self.correct = array("i"), array("i"), array("b")
         self.confidence, self.own, self.latency, self.cost = (array("d") for _ in range(4))
         self.key, self.offset = array("Q"), array("q")
@@ -183,9 +186,11 @@ class _Columns:
     def _place(self, label: object) -> int:
         return UNKNOWN if label is None else self.places.setdefault(_text(label), len(self.places))
 
-    def rows(self, path: Path, *, torn: bool) -> Rows:
-        """Return what was taken over."""
-        labels = tuple(sorted(self.places))
+    def rows(self, path: Path, *, torn: bool, structure: LabelSet | None) -> Rows:
+        """Return what was taken over; labels on a scale or in a tree keep their order."""
+        if self.composite is not None or (structure is not None and self.places.keys() > set(structure)):
+            structure = None
+        labels = tuple(sorted(self.places)) if structure is None else structure.labels
         # One place more: the last, which -1 reads, is "none".
         order = np.full(len(labels) + 1, UNKNOWN, dtype=np.int64)
         for new, label in enumerate(labels):
@@ -206,10 +211,13 @@ class _Columns:
             torn=torn,
             cascade=self.cascade.metrics(),
             composite=None if self.composite is None else self.composite.metrics(),
+            structure=structure,
         )
 
 
-def read_rows(path: Path, *, finished: bool, labels: Sequence[str] = ()) -> dict[str, Rows]:
+def read_rows(
+    path: Path, *, finished: bool, labels: Iterable[str] = (), structure: LabelSet | None = None
+) -> dict[str, Rows]:
     """Return the rows of the file by prompt: ``seed`` and ``best`` of a search, one nameless of an evaluation.
 
     Parameters
@@ -218,8 +226,10 @@ def read_rows(path: Path, *, finished: bool, labels: Sequence[str] = ()) -> dict
         ``predictions.jsonl``.
     finished : bool
         Whether the run ended; the last line of one that did not may be cut off, and is then left out.
-    labels : sequence of str, optional
-        Labels that count even where no row has them; `CompositeLabels` where an answer holds several.
+    labels : iterable of str, optional
+        Labels that count even where no row has them.
+    structure : LabelSet, optional
+        The labels where they have a structure, or an answer holds several; instead of `labels`.
 
     Raises
     ------
@@ -228,7 +238,8 @@ def read_rows(path: Path, *, finished: bool, labels: Sequence[str] = ()) -> dict
     DataError
         A line is broken; names file and line.
     """
-    columns: defaultdict[str, _Columns] = defaultdict(lambda: _Columns(labels))
+    known = dict.fromkeys(labels if structure is None else structure)
+    columns: defaultdict[str, _Columns] = defaultdict(lambda: _Columns(known, structure))
     offset, torn = 0, False
     for number, line in enumerate(_lines(path), start=1):
         try:
@@ -245,7 +256,7 @@ def read_rows(path: Path, *, finished: bool, labels: Sequence[str] = ()) -> dict
                 line=number,
             ) from error
         offset += len(line)
-    return {name: found.rows(path, torn=torn) for name, found in columns.items()}
+    return {name: found.rows(path, torn=torn, structure=structure) for name, found in columns.items()}
 
 
 def read_texts(rows: Rows, chosen: Sequence[int]) -> list[RowTexts]:

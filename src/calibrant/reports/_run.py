@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from calibrant.core import ConfigurationError, StateError, labels_from_record
+from calibrant.core import (
+    CompositeLabels,
+    ConfigurationError,
+    HierarchicalLabels,
+    LabelSet,
+    OrdinalLabels,
+    StateError,
+    labels_from_record,
+)
 from calibrant.reports._charts import CertifiedPoint
 from calibrant.reports._rows import Rows, read_rows
 
@@ -85,8 +93,13 @@ def read_run(directory: Path) -> Run:
         raise StateError(f"{directory}: expected the directory of a run, found none: check the name.")
     search, metrics = _record(directory / "result.json"), _record(directory / "metrics.json")
     finished = bool(search or metrics)
+    per_label = metrics.get("per_label")
+    labels = list(per_label) if isinstance(per_label, dict) else []
     prompts = read_rows(
-        directory / "predictions.jsonl", finished=finished, labels=_labels(directory, search, metrics)
+        directory / "predictions.jsonl",
+        finished=finished,
+        labels=labels,
+        structure=_structure(directory, search),
     )
     rows = prompts.get("best") or prompts.get("") or next(iter(prompts.values()), None)
     if rows is None:
@@ -104,19 +117,6 @@ def read_run(directory: Path) -> Run:
         certified_on=_certified_on(directory / "calibration.json"),
         remarks=_remarks(metrics, rows, finished=finished),
     )
-
-
-def _labels(directory: Path, search: Mapping[str, Any], metrics: Mapping[str, Any]) -> Sequence[str]:
-    """Return the labels that are known to the run, with their structure where it says."""
-    path = directory / ("result.json" if search else "run.json")
-    described = (search or _about(path)).get("label_set")
-    if described is not None:
-        try:
-            return labels_from_record(described)
-        except ConfigurationError as error:
-            raise StateError(f"{path}: damaged: {error}") from error
-    per_label = metrics.get("per_label")
-    return list(per_label) if isinstance(per_label, dict) else []
 
 
 def _record(path: Path) -> dict[str, Any]:
@@ -144,6 +144,22 @@ def _json(path: Path) -> dict[str, Any]:
             f"{path}: expected a JSON object, got {found!r:.40}: restore the file or run it again."
         )
     return found
+
+
+def _structure(directory: Path, search: Mapping[str, Any]) -> LabelSet | None:
+    """Return the labels of a run where they have a structure or an answer holds several; None elsewhere."""
+    path = directory / ("result.json" if search else "run.json")
+    try:
+        record = (search or _about(path)).get("label_set")
+        if record is None:
+            path = directory / "task.json"
+            record = _json(path)["tasks"][0]["labels"] if path.exists() else None
+        labels = None if record is None else labels_from_record(record)
+    except (ConfigurationError, KeyError, IndexError, TypeError) as error:
+        raise StateError(
+            f"{path}: expected the settings of a run ({error!r:.200}): restore the file or run it again."
+        ) from error
+    return labels if isinstance(labels, OrdinalLabels | HierarchicalLabels | CompositeLabels) else None
 
 
 def _about(path: Path) -> dict[str, Any]:
