@@ -65,8 +65,8 @@ def added(labels: LabelSet, got: str, expected: str, shares: Sequence[float] | N
             "3 stars",
             [0.1, 0.09, 0.09, 0.1, 0.62],
             (
-                " On the scale from '1 star' to '5 stars' the answer is 2 steps too high, of 4 possible. The probability "
-                "adds up to 19% below and 72% above '3 stars'."
+                " On the scale from '1 star' to '5 stars' the answer is 2 steps too high, of 4 possible. The "
+                "probability adds up to 19% below and 72% above '3 stars'."
             ),
         ),
         (
@@ -83,8 +83,8 @@ def added(labels: LabelSet, got: str, expected: str, shares: Sequence[float] | N
             "1 star",
             [0.02, 0.02, 0.02, 0.02, 0.92],
             (
-                " On the scale from '1 star' to '5 stars' the answer is 4 steps too high, of 4 possible. The probability "
-                "adds up to 98% above '1 star'."
+                " On the scale from '1 star' to '5 stars' the answer is 4 steps too high, of 4 possible. The "
+                "probability adds up to 98% above '1 star'."
             ),
         ),
         (
