@@ -194,7 +194,8 @@ def test_a_field_may_be_ordinal_or_hierarchical(tmp_path: Path) -> None:
         ),
         pytest.param(
             FIELDS.replace("column =", "colum ="),
-            "task.toml:12: unknown key 'fields.colum': expected one of name, labels, structure, separator, path, column.",
+            "task.toml:12: unknown key 'fields.colum': expected one of name, labels, structure, separator, path, "
+            "column.",
             id="unknown-key-of-a-field",
         ),
         pytest.param(

@@ -13,7 +13,7 @@ from calibrant.core.completion import (
     NextTokens,
     Token,
 )
-from calibrant.core.composite import CompositeLabels, Field, FieldLabels, MultiLabels
+from calibrant.core.composite import CompositeLabels, Field, FieldLabels, MultiLabels, part_of
 from calibrant.core.distribution import LabelDistribution, LogprobSpace
 from calibrant.core.errors import (
     CalibrantError,
@@ -36,7 +36,7 @@ from calibrant.core.files import (
     write_record,
 )
 from calibrant.core.interval import Interval
-from calibrant.core.label_records import labels_from_record, labels_to_record
+from calibrant.core.label_records import described_labels, labels_from_record, labels_to_record
 from calibrant.core.labels import LabelSet, normalise_label
 from calibrant.core.prediction import Outcome, Part, Prediction, Step, Usage, Verdict
 from calibrant.core.records import Journal, prediction_from_record, prediction_to_record, step_to_record
@@ -134,10 +134,12 @@ __all__ = [
     "check_answer",
     "damaged_record",
     "describe_problem",
+    "described_labels",
     "iter_examples",
     "labels_from_record",
     "labels_to_record",
     "normalise_label",
+    "part_of",
     "prediction_from_record",
     "prediction_to_record",
     "read_examples",

@@ -10,7 +10,7 @@ from calibrant.core.errors import ConfigurationError
 from calibrant.core.labels import LabelSet
 from calibrant.core.structures import record_of_structure, structure_of_record
 
-__all__ = ["labels_from_record", "labels_to_record"]
+__all__ = ["described_labels", "labels_from_record", "labels_to_record"]
 
 
 def labels_to_record(labels: LabelSet) -> Any:  # noqa: ANN401 (any JSON value)
@@ -30,6 +30,12 @@ def labels_to_record(labels: LabelSet) -> Any:  # noqa: ANN401 (any JSON value)
     if isinstance(labels, MultiLabels):
         return {"multi_label": True, "labels": list(labels.labels)}
     return record_of_structure(labels)
+
+
+def described_labels(labels: LabelSet) -> dict[str, Any]:
+    """Return what a run says of its label set beside the names: ``label_set``; nothing where labels are plain."""
+    record = labels_to_record(labels)
+    return {} if isinstance(record, list) else {"label_set": record}
 
 
 def labels_from_record(record: object) -> LabelSet:

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from calibrant.core import ProviderError, StateError
+from calibrant.core import ProviderError, StateError, described_labels
 from calibrant.distributed._ray import answered_blocks, connected, require_ray
 from calibrant.distributed._settings import Cluster, share
 from calibrant.distributed._shards import Shards
@@ -124,6 +124,7 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
         "engine": {"name": "ray", "block_rows": cluster.block_rows},
         **about,
         **described,
+        **described_labels(labels),
         "data": inspection.to_record(),
     }
     with RunDirectory.opened(Path(out), fingerprint) as directory:

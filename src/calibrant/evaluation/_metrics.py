@@ -10,6 +10,7 @@ from typing import Any, Final
 from calibrant.core import Interval
 from calibrant.metrics import (
     CascadeMetrics,
+    CompositeMetrics,
     HierarchicalMetrics,
     LabelMetrics,
     OrdinalMetrics,
@@ -77,6 +78,10 @@ class EvaluationMetrics:
         Rows this session added; an earlier one may have left some.
     cascade : CascadeMetrics or None
         What the models of a cascade contributed; None for a single model.
+    composite : CompositeMetrics or None
+        How the parts of answers fared that hold several labels; None where an answer is one label. `correct`,
+        `accuracy`, `ece` and `brier` are about whole answers then, `per_label` and `macro_f1` about every label that
+        an answer can hold.
     structure : OrdinalMetrics, HierarchicalMetrics or None
         How near answers came, where the labels have a structure; None elsewhere.
     """
@@ -106,6 +111,7 @@ class EvaluationMetrics:
     seconds: float
     session_rows: int
     cascade: CascadeMetrics | None = None
+    composite: CompositeMetrics | None = None
     structure: StructureMetrics | None = None
 
     @property
@@ -116,9 +122,11 @@ class EvaluationMetrics:
     def to_record(self) -> dict[str, Any]:
         """Return the metrics as JSON values, as ``metrics.json`` holds them."""
         numbers = asdict(self)
-        for name in ("cascade", "structure"):
+        for name in ("cascade", "composite", "structure"):
             if numbers[name] is None:
                 del numbers[name]
+        for name in ("rows", "per_label", "macro_f1") if self.composite is not None else ():  # said already
+            del numbers["composite"][name]
         return {
             "schema_version": SCHEMA_VERSION,
             "kind": "evaluation",
@@ -147,6 +155,10 @@ def _interval(found: Interval | None, correct: int, rows: int, denominator: str)
 
 def _estimate(found: Interval | None) -> float | None:
     return None if found is None else found.estimate
+
+
+def _composite(found: EvaluationMetrics, name: str) -> float | None:
+    return None if found.composite is None else getattr(found.composite, name)
 
 
 def _credit(found: EvaluationMetrics) -> float | None:
@@ -178,6 +190,8 @@ GATES: Final[Mapping[str, Callable[[EvaluationMetrics], float | None]]] = Mappin
         "credit": _credit,
         "hierarchical_f1": _hierarchical_f1,
         "macro_f1": lambda found: found.macro_f1,
+        "micro_f1": lambda found: _composite(found, "micro_f1"),
+        "jaccard": lambda found: _composite(found, "jaccard"),
         "ok": lambda found: _share(found.outcomes.get("ok", 0), found.rows),
         "quadratic_kappa": _kappa,
         "within_one_step": _within_one,
@@ -185,5 +199,5 @@ GATES: Final[Mapping[str, Callable[[EvaluationMetrics], float | None]]] = Mappin
 )
 """Metrics of which more is better and 1 is best, by name: what a run can be held to.
 
-Values are None without rows, or where the labels have no such structure.
+Values are None without rows, or where a metric does not exist for a task's labels.
 """

@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.calibration import ThresholdSuggestion
-from calibrant.core import Example, Interval, Outcome, Prediction, prediction_to_record, write_atomically
+from calibrant.core import (
+    Example,
+    Interval,
+    LabelSet,
+    Outcome,
+    Prediction,
+    described_labels,
+    prediction_to_record,
+    write_atomically,
+)
 from calibrant.metrics import PairedComparison, paired_comparison, wilson_interval
 
 __all__ = ["SCHEMA_VERSION", "OptimizationResult", "PromptScore", "compare", "score_prompt", "write_run"]
@@ -149,6 +158,8 @@ def write_run(
     result: OptimizationResult,
     examples: Sequence[Example],
     predictions: Mapping[str, Sequence[Prediction]],
+    *,
+    labels: LabelSet,
 ) -> None:
     """Write ``result.json``, ``best_prompt.txt`` and ``predictions.jsonl``, each whole or not at all.
 
@@ -162,6 +173,8 @@ def write_run(
         The test rows.
     predictions : mapping of str to sequence of Prediction
         Predictions on the test rows by prompt name (``seed``, ``best``).
+    labels : LabelSet
+        The task's; ``result.json`` says what they are where they are not plain.
     """
     lines = [
         json.dumps(
@@ -180,4 +193,5 @@ def write_run(
     ]
     write_atomically(directory / "predictions.jsonl", "\n".join(lines) + "\n")
     write_atomically(directory / "best_prompt.txt", result.best_prompt.prompt)
-    write_atomically(directory / "result.json", json.dumps(result.to_record(), indent=2, ensure_ascii=False))
+    record = {**result.to_record(), **described_labels(labels)}
+    write_atomically(directory / "result.json", json.dumps(record, indent=2, ensure_ascii=False))

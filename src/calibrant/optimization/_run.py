@@ -152,7 +152,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         result = run.result(found, predictions, seconds=time.perf_counter() - started)
         prior = run.label_prior(found)
     if directory is not None:
-        write_run(directory, result, task.test, predictions)
+        write_run(directory, result, task.test, predictions, labels=task.labels)
         if prior is not None:
             prior[0].save(directory / LABEL_PRIOR, fingerprint=prior[1])
     return result

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from calibrant.core import Interval
 from calibrant.metrics import (
     ClassificationSummary,
+    CompositeMetrics,
     PairedComparison,
     aurc,
     auroc,
@@ -172,7 +173,7 @@ def headline(rows: Rows, table: ClassificationSummary | None) -> list[Figure]:
     figures = [_share("accuracy", right, judged, "answered rows")]
     if labelled != judged:
         figures.append(_share("accuracy, failed rows counted as wrong", right, labelled, "labelled rows"))
-    figures.append(_macro_f1(table))
+    figures += [_macro_f1(table)] if rows.composite is None else _of_parts(rows.composite)
     figures += _structured(rows, table)
     confidence, correct = rows.confidence[rows.scored], rows.correct[rows.scored].astype(np.float64)
     about = f"{len(correct):,} rows with a confidence"
@@ -197,6 +198,24 @@ def headline(rows: Rows, table: ClassificationSummary | None) -> list[Figure]:
         Figure(name="AURC", about=f"{about}; 0 is best", value=aurc(confidence, correct) if some else None),
     ]
     return figures
+
+
+def _of_parts(found: CompositeMetrics) -> list[Figure]:
+    """Return what is said of the parts of answers, all of them together; the table has each."""
+    about = f"{found.rows:,} answered rows"
+    size = f"{len(found.per_label):,} labels, {about}"
+    figures = [
+        Figure(name="micro F1", about=size, value=found.micro_f1),
+        Figure(name="macro F1", about=size, value=found.macro_f1),
+    ]
+    if found.kind == "fields":
+        return figures
+    return [
+        Figure(name="Jaccard index", about=f"mean of {about}", value=found.jaccard),
+        Figure(name="F1 of rows", about=f"mean of {about}", value=found.samples_f1),
+        Figure(name="Hamming loss", about=f"{size}; 0 is best", value=found.hamming_loss),
+        *figures,
+    ]
 
 
 def _share(name: str, right: int, n: int, of: str) -> Figure:
@@ -248,8 +267,8 @@ def _structured(rows: Rows, table: ClassificationSummary | None) -> list[Figure]
 def confusion(rows: Rows) -> ClassificationSummary | None:
     """Return who is taken for whom among the rows that are right or wrong; None without such rows."""
     judged, size = rows.judged, len(rows.labels)
-    if not judged.any():
-        return None
+    if rows.composite is not None or not judged.any():
+        return None  # whole answers are taken for far too many others
     given = np.where(rows.label[judged] == UNKNOWN, size, rows.label[judged])
     cells = np.bincount(rows.answer[judged] * (size + 1) + given, minlength=size * (size + 1))
     table = cells.reshape(size, size + 1)

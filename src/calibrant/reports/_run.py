@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from calibrant.core import (
+    CompositeLabels,
     ConfigurationError,
     HierarchicalLabels,
     LabelSet,
@@ -98,7 +99,7 @@ def read_run(directory: Path) -> Run:
         directory / "predictions.jsonl",
         finished=finished,
         labels=labels,
-        structure=_structure(directory / "task.json"),
+        structure=_structure(directory, search),
     )
     rows = prompts.get("best") or prompts.get("") or next(iter(prompts.values()), None)
     if rows is None:
@@ -145,17 +146,20 @@ def _json(path: Path) -> dict[str, Any]:
     return found
 
 
-def _structure(path: Path) -> LabelSet | None:
-    """Return the labels of a run's task where they have a structure; None elsewhere, or where none was written down."""
-    if not path.exists():
-        return None
+def _structure(directory: Path, search: Mapping[str, Any]) -> LabelSet | None:
+    """Return the labels of a run where they have a structure or an answer holds several; None elsewhere."""
+    path = directory / ("result.json" if search else "run.json")
     try:
-        labels = labels_from_record(_json(path)["tasks"][0]["labels"])
+        record = (search or _about(path)).get("label_set")
+        if record is None:
+            path = directory / "task.json"
+            record = _json(path)["tasks"][0]["labels"] if path.exists() else None
+        labels = None if record is None else labels_from_record(record)
     except (ConfigurationError, KeyError, IndexError, TypeError) as error:
         raise StateError(
             f"{path}: expected the settings of a run ({error!r:.200}): restore the file or run it again."
         ) from error
-    return labels if isinstance(labels, OrdinalLabels | HierarchicalLabels) else None
+    return labels if isinstance(labels, OrdinalLabels | HierarchicalLabels | CompositeLabels) else None
 
 
 def _about(path: Path) -> dict[str, Any]:
