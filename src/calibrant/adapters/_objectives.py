@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from math import fsum
 from typing import TypeAlias
 
-from calibrant.core import ConfigurationError, LabelSet, Outcome, Prediction
+from calibrant.core import ConfigurationError, LabelSet, Prediction
 from calibrant.scoring import BrierScoring
 
 __all__ = ["OBJECTIVES", "Objective", "resolve_objectives"]
@@ -63,11 +62,7 @@ class Credit:
 
     def __call__(self, prediction: Prediction, answer: str) -> float:
         """Return the credit in [0, 1]; 0.0 where there is no legal label."""
-        if self.labels is None or prediction.outcome is not Outcome.OK:
-            return accuracy(prediction, answer)
-        aspects = self.labels.aspects(prediction, answer)
-        right = fsum(aspect.weight for aspect in aspects if aspect.is_correct)
-        return right / fsum(aspect.weight for aspect in aspects)
+        return accuracy(prediction, answer) if self.labels is None else self.labels.credit(prediction, answer)
 
 
 OBJECTIVES: dict[str, Objective] = {
