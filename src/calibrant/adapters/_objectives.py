@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from math import fsum
 from typing import TypeAlias
 
-from calibrant.core import ConfigurationError, LabelSet, Outcome, Prediction
+from calibrant.core import CompositeLabels, ConfigurationError, LabelSet, Prediction
 from calibrant.scoring import BrierScoring
 
 __all__ = ["OBJECTIVES", "Objective", "resolve_objectives"]
@@ -63,11 +62,7 @@ class Credit:
 
     def __call__(self, prediction: Prediction, answer: str) -> float:
         """Return the credit in [0, 1]; 0.0 where there is no legal label."""
-        if self.labels is None or prediction.outcome is not Outcome.OK:
-            return accuracy(prediction, answer)
-        aspects = self.labels.aspects(prediction, answer)
-        right = fsum(aspect.weight for aspect in aspects if aspect.is_correct)
-        return right / fsum(aspect.weight for aspect in aspects)
+        return accuracy(prediction, answer) if self.labels is None else self.labels.credit(prediction, answer)
 
 
 OBJECTIVES: dict[str, Objective] = {
@@ -79,6 +74,9 @@ OBJECTIVES: dict[str, Objective] = {
     "label_mass": label_mass,
 }
 """Objectives known by name."""
+
+OF_ONE_LABEL = frozenset({"answer_probability", "brier", "label_mass"})
+"""Those that need a distribution over whole answers."""
 
 DEFAULT_OBJECTIVES = ("accuracy", "probability")
 
@@ -99,7 +97,7 @@ def resolve_objectives(
     Raises
     ------
     ConfigurationError
-        A name is unknown.
+        A name is unknown, or does not apply where an answer holds several labels.
     """
     if isinstance(objectives, str):
         objectives = (objectives,)
@@ -117,6 +115,13 @@ def resolve_objectives(
         raise ConfigurationError(
             f"Expected objectives among {known}, got {', '.join(map(repr, unknown))}: "
             "pass a mapping of names to functions for your own."
+        )
+    unfit = sorted(OF_ONE_LABEL.intersection(names)) if isinstance(labels, CompositeLabels) else []
+    if unfit:
+        fit = ", ".join(name for name in OBJECTIVES if name not in OF_ONE_LABEL)
+        raise ConfigurationError(
+            f"Expected objectives among {fit} where an answer holds several labels, got {unfit[0]!r}, which needs a "
+            "distribution over whole answers: leave it out."
         )
     return _bound({name: OBJECTIVES[name] for name in names}, labels)
 

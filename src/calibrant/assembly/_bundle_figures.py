@@ -86,11 +86,17 @@ def _searched(search: _Record) -> Iterator[Figure]:
         if score["accuracy"] is not None:
             answered = int(score["rows"]) - int(score["outcomes"].get("error", 0))
             yield _with_interval(name, score["accuracy"], answered)
+            if score.get("credit") is not None:
+                yield _with_interval(name.replace("accuracy", "credit"), score["credit"], answered)
     comparison = search["comparison"]
     if search["improved"] and comparison is not None:
         yield _with_interval(
             "test accuracy, this minus first prompt", comparison["interval"], int(comparison["n"])
         )
+        if search.get("credit_difference") is not None:
+            yield _with_interval(
+                "test credit, this minus first prompt", search["credit_difference"], int(comparison["n"])
+            )
 
 
 def _calibrated(calibration: _Record) -> Iterator[Figure]:

@@ -184,11 +184,10 @@ def _steps(labels: OrdinalLabels, prediction: Prediction, expected: str) -> str:
         )
     if prediction.distribution is not None:
         shares = prediction.distribution.probabilities
-        below, above = float(shares[:rank].sum()), float(shares[rank + 1 :].sum())
-        if max(below, above) >= _MIN_ALTERNATIVE:
-            parts.append(
-                f"In all, {small_percent(below)} lies below {quoted(expected)}, {small_percent(above)} above."
-            )
+        sides = ((float(shares[:rank].sum()), "below"), (float(shares[rank + 1 :].sum()), "above"))
+        shown = [f"{percent(mass)} {side}" for mass, side in sides if mass >= _MIN_ALTERNATIVE]
+        if shown:
+            parts.append(f"The probability adds up to {' and '.join(shown)} {quoted(expected)}.")
     return "".join(f" {part}" for part in parts)
 
 
@@ -201,7 +200,9 @@ def _levels(labels: HierarchicalLabels, prediction: Prediction, expected: str) -
     if len(right) == len(aspects):
         # The last is the answer itself, whose probability the text has.
         begun = [
-            _with_probability(aspect.predicted, aspect.confidence) for aspect in aspects[: len(answered) - 1]
+            f"{percent(aspect.confidence)} for {quoted(aspect.predicted)}"
+            for aspect in aspects[: len(answered) - 1]
+            if aspect.confidence is not None
         ]
         return f" By level: {', '.join(begun)}." if begun else ""
     if not right:

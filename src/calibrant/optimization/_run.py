@@ -35,6 +35,7 @@ from calibrant.optimization._reflection import Reflection, name_of, open_reflect
 from calibrant.optimization._result import (
     OptimizationResult,
     compare,
+    compare_credit,
     score_prompt,
     write_run,
 )
@@ -462,6 +463,7 @@ class _Run:
                 found.val_aggregate_scores[index],
                 self.task.test,
                 predictions[name],
+                labels=self.task.labels,
             )
             for name, index in (("seed", 0), ("best", found.best_idx))
         )
@@ -485,4 +487,7 @@ class _Run:
             cost=sum(known) if known else None,
             seconds=seconds,
             thresholds=self.adapter.suggested_thresholds,
+            credit_difference=compare_credit(
+                self.task.test, predictions["seed"], predictions["best"], labels=self.task.labels
+            ),
         )
