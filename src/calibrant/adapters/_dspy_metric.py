@@ -90,8 +90,8 @@ class ConfidenceMetric:
         self.labels = LabelSet.of(labels)
         if isinstance(self.labels, CompositeLabels):
             raise ConfigurationError(
-                "Expected one label in an answer, got labels of which an answer holds several: DSPy's part does not know "
-                "them; use calibrant optimize, or ConfidenceAdapter.from_classifier with gepa."
+                "Expected one label in an answer, got labels of which an answer holds several: they are unknown here; "
+                "use calibrant optimize, or ConfidenceAdapter.from_classifier with gepa."
             )
         self.label_field = label_field
         self.scoring_strategy = scoring_strategy or LinearBlendScoring(high_confidence_threshold)

@@ -79,7 +79,8 @@ class ConfidenceAdapter:
         ``name -> f(prediction, true label)`` adds to them. Known: `OBJECTIVES`.
     proposer : callable, optional
         Becomes ``propose_new_texts``; its method ``prepare``, where it has one, is told labels (the
-        `CompositeLabels` where an answer holds several) and field, and its method ``observe`` hears of every evaluation.
+        `CompositeLabels` where an answer holds several) and field, and its method ``observe`` hears of
+        every evaluation.
     space : str, optional
         What the log-probabilities are probabilities of, where the model's default is wrong.
     journal : Journal, optional

@@ -95,8 +95,8 @@ def open_prior(
         return None
     if isinstance(labels, CompositeLabels):
         raise ConfigurationError(
-            "Expected no prior_correction where an answer holds several labels: it needs one distribution over one label "
-            "set; leave it out."
+            "Expected no prior_correction where an answer holds several labels: it needs one distribution over one "
+            "label set; leave it out."
         )
     if method != "batch":
         raise ConfigurationError(

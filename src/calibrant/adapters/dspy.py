@@ -104,8 +104,8 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
             )
         if isinstance(classifier.labels, CompositeLabels):
             raise ConfigurationError(
-                "Expected one label in an answer, got labels of which an answer holds several: DSPy's part does not know "
-                "them; use calibrant optimize, or ConfidenceAdapter.from_classifier with gepa."
+                "Expected one label in an answer, got labels of which an answer holds several: they are unknown here; "
+                "use calibrant optimize, or ConfidenceAdapter.from_classifier with gepa."
             )
         _check_fields(text_field, label_field)
         self.text_field = text_field
