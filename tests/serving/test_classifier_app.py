@@ -26,6 +26,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from calibrant.assembly import Bundle, BundleHistory, open_bundle
 from calibrant.core import (
     ConfigurationError,
+    LabelSet,
     Outcome,
     Prediction,
     ProviderError,
@@ -363,7 +364,9 @@ def test_metrics_count_outcomes_decisions_labels_and_escalations(serve: Any, bun
 def test_drift_is_the_distance_of_a_sliding_window_from_the_history() -> None:
     """None worth telling at first; 0 for the like; 1 once only others are left in the window."""
     history = tuple(n / 500 for n in range(500))
-    metrics = ServiceMetrics(BundleHistory(rows=500, labels={"cat": 500}, confidence=history))
+    metrics = ServiceMetrics(
+        BundleHistory(rows=500, labels={"cat": 500}, confidence=history), LabelSet(["cat", "dog"])
+    )
     decision: Any = type("D", (), {"accepted": None})()
 
     def see(values: Any) -> None:
@@ -378,7 +381,7 @@ def test_drift_is_the_distance_of_a_sliding_window_from_the_history() -> None:
     assert metrics.drift() == pytest.approx(0.5)
     see([1.0] * 500)
     assert metrics.drift() == 1.0
-    empty = ServiceMetrics(BundleHistory(rows=0, labels={}, confidence=()))
+    empty = ServiceMetrics(BundleHistory(rows=0, labels={}, confidence=()), LabelSet(["cat", "dog"]))
     for _ in range(40):
         empty.count(Prediction(label="cat", confidence=0.5), decision)
     assert math.isnan(empty.drift())

@@ -126,7 +126,7 @@ class _Service:
 
     def __init__(self, bundle: Bundle, classifier: Classifier, settings: ServiceSettings) -> None:
         self.stopping = Stopping()
-        self.metrics = ServiceMetrics(bundle.history)
+        self.metrics = ServiceMetrics(bundle.history, bundle.labels)
         self._bundle = bundle
         self._classifier = classifier
         self._settings = settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from calibrant.assembly import BundleHistory, Decision
-from calibrant.core import Prediction
+from calibrant.core import CompositeLabels, LabelSet, Prediction
 
 __all__ = ["ServiceMetrics", "ks_distance"]
 
@@ -29,6 +29,8 @@ class ServiceMetrics:
     ----------
     history : BundleHistory
         Of the bundle.
+    labels : LabelSet
+        Its labels.
 
     Notes
     -----
@@ -36,7 +38,8 @@ class ServiceMetrics:
     the last 1,000 rows and the bundle's history; NaN before 30 rows, or without a history.
     """
 
-    def __init__(self, history: BundleHistory) -> None:
+    def __init__(self, history: BundleHistory, labels: LabelSet) -> None:
+        self._label_set = labels
         self.registry = own = CollectorRegistry()
         self._history = np.sort(np.asarray(history.confidence, dtype=np.float64))
         self._window: deque[float] = deque(maxlen=_WINDOW)
@@ -68,7 +71,12 @@ class ServiceMetrics:
     def _count_rows(self, own: CollectorRegistry) -> None:
         """Begin to count texts, by what became of them."""
         self.rows = Counter("calibrant_rows", "Texts classified, by outcome.", ["outcome"], registry=own)
-        self.labels = Counter("calibrant_labels", "Texts by predicted label.", ["label"], registry=own)
+        self.labels = Counter(
+            "calibrant_labels",
+            "Texts by predicted label; by each, where an answer holds several.",
+            ["label"],
+            registry=own,
+        )
         self.decisions = Counter(
             "calibrant_decisions",
             "Texts accepted, sent to review, or undecided for want of a threshold.",
@@ -95,8 +103,8 @@ class ServiceMetrics:
         """Take note of one classified text."""
         self.rows.labels(prediction.outcome.value).inc()
         self.decisions.labels(decision_name(decision) or "undecided").inc()
-        if prediction.label is not None:
-            self.labels.labels(prediction.label).inc()
+        for label in self._decided(prediction):
+            self.labels.labels(label).inc()
         if prediction.confidence is not None:
             self.confidence.observe(prediction.confidence)
             with self._lock:
@@ -105,6 +113,15 @@ class ServiceMetrics:
             self.escalated.inc()
         for step in prediction.steps:
             self.steps.labels(step.model, step.verdict.value).inc()
+
+    def _decided(self, prediction: Prediction) -> Iterable[str]:
+        """Return the labels of an answer: of whole answers there may be too many to count each."""
+        if prediction.label is None:
+            return ()
+        labels = self._label_set
+        return (
+            labels.decisions(prediction.label) if isinstance(labels, CompositeLabels) else [prediction.label]
+        )
 
     def drift(self) -> float:
         """Return how far the latest confidences are from the history, in [0, 1], or NaN."""
