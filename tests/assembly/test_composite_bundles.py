@@ -141,25 +141,16 @@ def test_an_altered_label_set_is_refused(evaluated: Path, tmp_path: Path) -> Non
         read_bundle(tmp_path / "bundle")
 
 
-def test_the_path_of_a_field_shows_in_a_diff(evaluated: Path, tmp_path: Path, kind: str) -> None:
+def test_the_structure_of_a_field_shows_in_a_diff(evaluated: Path, tmp_path: Path, kind: str) -> None:
     """A bundle against itself shows nothing."""
     run("export", evaluated, "--out", tmp_path / "bundle")
     assert diff_bundles(tmp_path / "bundle", evaluated).same
     if kind == "fields":
-        text = (tmp_path / "task.toml").read_text().replace("result.urgency", "urgency")
-        (tmp_path / "task.toml").write_text(text)
-        run(
-            "evaluate",
-            tmp_path / "task.toml",
-            "--out",
-            tmp_path / "other",
-            "--no-cache",
-            "--max-rows",
-            "1",
-            code=0,
-        )
+        task = tmp_path / "task.toml"
+        task.write_text(task.read_text().replace('"high"]', '"high"]\nstructure = "ordinal"'))
+        run("evaluate", task, "--out", tmp_path / "other", "--no-cache")
         names = [change.name for change in diff_bundles(tmp_path / "bundle", tmp_path / "other").settings]
-        assert "fields.urgency.path" in names
+        assert names == ["fields.urgency.structure"]
 
 
 def test_the_summary_names_parts(kind: str, evaluated: Path, tmp_path: Path) -> None:
@@ -176,9 +167,10 @@ def test_the_summary_names_parts(kind: str, evaluated: Path, tmp_path: Path) -> 
 
 def test_calibration_and_history_take_whole_answers(evaluated: Path, tmp_path: Path) -> None:
     """Both know confidence and correctness of the whole answer."""
-    run("calibrate", evaluated)
-    run("export", evaluated, "--out", tmp_path / "bundle")
+    run("calibrate", evaluated, "--out", tmp_path / "calibration")
+    run("export", evaluated, "--out", tmp_path / "bundle", "--calibration", tmp_path / "calibration")
     assert read_bundle(tmp_path / "bundle").calibrator is not None
     history = f"sqlite:///{tmp_path / 'history.sqlite'}"
     run("evaluate", tmp_path / "task.toml", "--out", evaluated, "--no-cache", "--history", history)
-    run("compare", evaluated, evaluated.parent / "run")
+    run("evaluate", tmp_path / "task.toml", "--out", tmp_path / "again", "--no-cache")
+    assert "+0.000" in run("compare", evaluated, tmp_path / "again").stdout
