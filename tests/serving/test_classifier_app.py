@@ -26,17 +26,18 @@ from prometheus_client.parser import text_string_to_metric_families
 from calibrant.assembly import Bundle, BundleHistory, open_bundle
 from calibrant.core import (
     ConfigurationError,
-    LabelSet,
+    MultiLabels,
     Outcome,
     Prediction,
     ProviderError,
     Step,
     Verdict,
 )
+from calibrant.inference import Classifier
 from calibrant.serving import ServiceSettings, create_classifier_app, json_logs
 from calibrant.serving._metrics import ServiceMetrics, ks_distance
 from calibrant.serving._protocol import PatientProtocol
-from calibrant.testing import FaultServer
+from calibrant.testing import FakeClient, FaultServer
 
 PATH = "/v1/classify"
 JSON = {"Content-Type": "application/json"}
@@ -128,6 +129,35 @@ def test_answers_are_those_of_the_bundles_classifier(serve: Any, bundle: Bundle)
         assert (answer["outcome"], answer["reason"], answer["calibrated"]) == ("ok", "", None)
     assert {answer["decision"] for answer in found.json["results"]} == {"accepted", "review"}
     assert single.json["results"] == [found.json["results"][1]]
+
+
+def test_answers_of_several_labels_have_parts_and_are_counted_by_what_they_hold(
+    serve: Any, bundle: Bundle
+) -> None:
+    """Every label with its own confidence; answers of one label have no such key."""
+    topics = MultiLabels(["cat", "dog", "bird"])
+    fake = FakeClient(topics, {"both": ('["dog", "cat"]', 0.9), "none": "[]"}, field="animals")
+    classifier = Classifier(model=fake, labels=topics, field="animals")
+    expected = classifier.classify("both")
+    running = serve(app(replace(bundle, labels=topics), classifier))
+    both, none = ask(running, {"texts": ["both", "none"]}).json["results"]
+    assert (both["label"], both["probabilities"]) == ('["cat", "dog"]', None)
+    assert [(part["name"], part["label"]) for part in both["parts"]] == [
+        ("cat", "yes"),
+        ("dog", "yes"),
+        ("bird", "no"),
+    ]
+    for part, known in zip(both["parts"], expected.parts, strict=True):
+        assert part["confidence"] == pytest.approx(known.confidence)
+        assert part["probabilities"][part["label"]] == pytest.approx(known.confidence)
+    assert none["label"] == "[]"
+    seen = counts(running)
+    assert {name for name in seen if name.startswith("calibrant_labels_total")} == {
+        "calibrant_labels_total cat",
+        "calibrant_labels_total dog",
+    }
+    described = running.ask(path="/openapi.json", method="GET").json["components"]["schemas"]
+    assert set(described["AnswerPart"]["properties"]) == {"name", "label", "probabilities", "confidence"}
 
 
 def test_without_a_threshold_nothing_is_decided(serve: Any, bundle: Bundle) -> None:
@@ -364,9 +394,7 @@ def test_metrics_count_outcomes_decisions_labels_and_escalations(serve: Any, bun
 def test_drift_is_the_distance_of_a_sliding_window_from_the_history() -> None:
     """None worth telling at first; 0 for the like; 1 once only others are left in the window."""
     history = tuple(n / 500 for n in range(500))
-    metrics = ServiceMetrics(
-        BundleHistory(rows=500, labels={"cat": 500}, confidence=history), LabelSet(["cat", "dog"])
-    )
+    metrics = ServiceMetrics(BundleHistory(rows=500, labels={"cat": 500}, confidence=history))
     decision: Any = type("D", (), {"accepted": None})()
 
     def see(values: Any) -> None:
@@ -381,7 +409,7 @@ def test_drift_is_the_distance_of_a_sliding_window_from_the_history() -> None:
     assert metrics.drift() == pytest.approx(0.5)
     see([1.0] * 500)
     assert metrics.drift() == 1.0
-    empty = ServiceMetrics(BundleHistory(rows=0, labels={}, confidence=()), LabelSet(["cat", "dog"]))
+    empty = ServiceMetrics(BundleHistory(rows=0, labels={}, confidence=()))
     for _ in range(40):
         empty.count(Prediction(label="cat", confidence=0.5), decision)
     assert math.isnan(empty.drift())

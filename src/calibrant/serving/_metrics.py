@@ -29,8 +29,8 @@ class ServiceMetrics:
     ----------
     history : BundleHistory
         Of the bundle.
-    labels : LabelSet
-        Its labels.
+    labels : LabelSet, optional
+        The bundle's. Answers that hold several labels are counted by what they hold: as wholes there would be too many.
 
     Notes
     -----
@@ -38,8 +38,8 @@ class ServiceMetrics:
     the last 1,000 rows and the bundle's history; NaN before 30 rows, or without a history.
     """
 
-    def __init__(self, history: BundleHistory, labels: LabelSet) -> None:
-        self._label_set = labels
+    def __init__(self, history: BundleHistory, labels: LabelSet | None = None) -> None:
+        self._labels = labels
         self.registry = own = CollectorRegistry()
         self._history = np.sort(np.asarray(history.confidence, dtype=np.float64))
         self._window: deque[float] = deque(maxlen=_WINDOW)
@@ -71,12 +71,7 @@ class ServiceMetrics:
     def _count_rows(self, own: CollectorRegistry) -> None:
         """Begin to count texts, by what became of them."""
         self.rows = Counter("calibrant_rows", "Texts classified, by outcome.", ["outcome"], registry=own)
-        self.labels = Counter(
-            "calibrant_labels",
-            "Texts by predicted label; by each, where an answer holds several.",
-            ["label"],
-            registry=own,
-        )
+        self.labels = Counter("calibrant_labels", "Texts by predicted label.", ["label"], registry=own)
         self.decisions = Counter(
             "calibrant_decisions",
             "Texts accepted, sent to review, or undecided for want of a threshold.",
@@ -103,8 +98,9 @@ class ServiceMetrics:
         """Take note of one classified text."""
         self.rows.labels(prediction.outcome.value).inc()
         self.decisions.labels(decision_name(decision) or "undecided").inc()
-        for label in self._decided(prediction):
-            self.labels.labels(label).inc()
+        if prediction.label is not None:
+            for label in self._named(prediction.label):
+                self.labels.labels(label).inc()
         if prediction.confidence is not None:
             self.confidence.observe(prediction.confidence)
             with self._lock:
@@ -114,14 +110,8 @@ class ServiceMetrics:
         for step in prediction.steps:
             self.steps.labels(step.model, step.verdict.value).inc()
 
-    def _decided(self, prediction: Prediction) -> Iterable[str]:
-        """Return the labels of an answer: of whole answers there may be too many to count each."""
-        if prediction.label is None:
-            return ()
-        labels = self._label_set
-        return (
-            labels.decisions(prediction.label) if isinstance(labels, CompositeLabels) else [prediction.label]
-        )
+    def _named(self, answer: str) -> Iterable[str]:
+        return self._labels.decisions(answer) if isinstance(self._labels, CompositeLabels) else (answer,)
 
     def drift(self) -> float:
         """Return how far the latest confidences are from the history, in [0, 1], or NaN."""
