@@ -14,6 +14,7 @@ from calibrant.adapters._parameters import check_thresholds
 from calibrant.adapters._rows import checked_context
 from calibrant.adapters._watch import Watch
 from calibrant.core import (
+    CompositeLabels,
     ConfigurationError,
     DataError,
     LabelDistribution,
@@ -87,6 +88,11 @@ class ConfidenceMetric:
                 f"Expected a scoring strategy with score and describe, got {scoring_strategy!r}."
             )
         self.labels = LabelSet.of(labels)
+        if isinstance(self.labels, CompositeLabels):
+            raise ConfigurationError(
+                "Expected one label in an answer, got labels of which an answer holds several: they are unknown here; "
+                "use calibrant optimize, or ConfidenceAdapter.from_classifier with gepa."
+            )
         self.label_field = label_field
         self.scoring_strategy = scoring_strategy or LinearBlendScoring(high_confidence_threshold)
         self.high_confidence_threshold = high_confidence_threshold

@@ -20,6 +20,7 @@ from calibrant.adapters._types import ConfidenceDataInst, ConfidenceRolloutOutpu
 from calibrant.calibration import LabelPriorCorrection, ThresholdSuggestion
 from calibrant.core import (
     Client,
+    CompositeLabels,
     ConfigurationError,
     Journal,
     LabelSet,
@@ -77,8 +78,9 @@ class ConfidenceAdapter:
         Names replace the default objectives ``accuracy`` and ``probability``; a mapping
         ``name -> f(prediction, true label)`` adds to them. Known: `OBJECTIVES`.
     proposer : callable, optional
-        Becomes ``propose_new_texts``; its method ``prepare``, where it has one, is told labels and
-        field, and its method ``observe`` hears of every evaluation.
+        Becomes ``propose_new_texts``; its method ``prepare``, where it has one, is told labels (the
+        `CompositeLabels` where an answer holds several) and field, and its method ``observe`` hears of
+        every evaluation.
     space : str, optional
         What the log-probabilities are probabilities of, where the model's default is wrong.
     journal : Journal, optional
@@ -230,16 +232,19 @@ class ConfidenceAdapter:
         self.completions = 0
         self.completions_without_logprobs = 0
         self._on_prediction = on_prediction
-        self._prior = open_prior(prior_correction, prior_texts)
+        self._prior = open_prior(prior_correction, prior_texts, labels=classifier.labels)
         self._scoring_is_given = scoring_strategy is not None
         self._thresholds = open_thresholds(
-            thresholds, [checked_row(row, classifier.labels) for row in threshold_rows]
+            thresholds,
+            [checked_row(row, classifier.labels) for row in threshold_rows],
+            labels=classifier.labels,
         )
         self._failures = FailureMonitor()
         self._observe = getattr(proposer, "observe", None)
         prepare = getattr(proposer, "prepare", None)
         if prepare is not None:
-            prepare(labels=classifier.labels.labels, field=classifier.field)
+            several = isinstance(classifier.labels, CompositeLabels)
+            prepare(labels=classifier.labels if several else classifier.labels.labels, field=classifier.field)
         self._asked: set[Query] = set()
 
     @property

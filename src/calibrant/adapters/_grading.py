@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import fsum
 
-from calibrant.core import LabelSet, Outcome, Prediction
-from calibrant.feedback import build_feedback
+from calibrant.core import CompositeLabels, LabelSet, Outcome, Prediction
+from calibrant.feedback import build_composite_feedback, build_feedback
 from calibrant.scoring import ScoringStrategy
 
 __all__ = ["feedback_on", "score_of"]
@@ -54,7 +54,11 @@ def feedback_on(
     high: float,
     low: float,
 ) -> str:
-    """Return what a reflecting model reads about `prediction`; see `build_feedback`."""
+    """Return what a reflecting model reads about `prediction`; see `build_feedback` and `build_composite_feedback`."""
+    if isinstance(labels, CompositeLabels):
+        return build_composite_feedback(
+            prediction, answer, labels=labels, additional_context=context, high=high, low=low
+        )
     return build_feedback(
         is_correct=prediction.label == answer,
         expected=answer,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from calibrant.core import ConfigurationError, LabelSet, Prediction
+from calibrant.core import CompositeLabels, ConfigurationError, LabelSet, Prediction
 from calibrant.scoring import BrierScoring
 
 __all__ = ["OBJECTIVES", "Objective", "resolve_objectives"]
@@ -75,6 +75,9 @@ OBJECTIVES: dict[str, Objective] = {
 }
 """Objectives known by name."""
 
+OF_ONE_LABEL = frozenset({"answer_probability", "brier", "label_mass"})
+"""Those that need a distribution over whole answers."""
+
 DEFAULT_OBJECTIVES = ("accuracy", "probability")
 
 
@@ -94,7 +97,7 @@ def resolve_objectives(
     Raises
     ------
     ConfigurationError
-        A name is unknown.
+        A name is unknown, or does not apply where an answer holds several labels.
     """
     if isinstance(objectives, str):
         objectives = (objectives,)
@@ -112,6 +115,13 @@ def resolve_objectives(
         raise ConfigurationError(
             f"Expected objectives among {known}, got {', '.join(map(repr, unknown))}: "
             "pass a mapping of names to functions for your own."
+        )
+    unfit = sorted(OF_ONE_LABEL.intersection(names)) if isinstance(labels, CompositeLabels) else []
+    if unfit:
+        fit = ", ".join(name for name in OBJECTIVES if name not in OF_ONE_LABEL)
+        raise ConfigurationError(
+            f"Expected objectives among {fit} where an answer holds several labels, got {unfit[0]!r}, which needs a "
+            "distribution over whole answers: leave it out."
         )
     return _bound({name: OBJECTIVES[name] for name in names}, labels)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from calibrant.core import ConfigurationError, LabelSet, LogprobSpace
+from calibrant.core import CompositeLabels, ConfigurationError, LabelSet, LogprobSpace
 from calibrant.logprobs import labels_from_schema
 
 __all__ = ["Schema", "check_calls", "check_thresholds", "find_labels", "structure_of"]
@@ -72,6 +72,11 @@ def structure_of(labels: LabelSet | None, found: tuple[str, ...]) -> LabelSet:
     if not isinstance(labels, LabelSet):
         raise ConfigurationError(
             f"Expected labels as a LabelSet, such as OrdinalLabels([...]), got {labels!r:.80}."
+        )
+    if isinstance(labels, CompositeLabels):
+        raise ConfigurationError(
+            "Expected labels of one answer, got labels of which an answer holds several: use "
+            "ConfidenceAdapter.from_classifier(Classifier(model=..., labels=...))."
         )
     differ = sorted({*labels.labels} ^ {*found})
     if differ:

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, cast
 from calibrant.adapters._rows import checked_row
 from calibrant.adapters._types import ConfidenceDataInst
 from calibrant.adapters._watch import Watch
-from calibrant.core import ConfigurationError, DataError, Example, Outcome, Prediction
+from calibrant.core import CompositeLabels, ConfigurationError, DataError, Example, Outcome, Prediction
 from calibrant.inference import Classifier
 
 try:
@@ -80,7 +80,7 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
     Raises
     ------
     ConfigurationError
-        No classifier, or field names that are no identifiers, equal, or taken.
+        No classifier, one whose answers hold several labels, or field names that are no identifiers, equal, or taken.
 
     Examples
     --------
@@ -101,6 +101,11 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
         if not isinstance(classifier, Classifier):
             raise ConfigurationError(
                 f"Expected a calibrant Classifier, got {classifier!r:.80}: Classifier.from_task(task) makes one."
+            )
+        if isinstance(classifier.labels, CompositeLabels):
+            raise ConfigurationError(
+                "Expected one label in an answer, got labels of which an answer holds several: they are unknown here; "
+                "use calibrant optimize, or ConfidenceAdapter.from_classifier with gepa."
             )
         _check_fields(text_field, label_field)
         self.text_field = text_field

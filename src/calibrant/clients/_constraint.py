@@ -209,13 +209,25 @@ def _walk(node: Mapping[str, Any], root: Mapping[str, Any], path: tuple[str, ...
     return Choices(choices=tuple(found), behind=text + "}")
 
 
+# What stands under these keys are values, which may look like schemas, or schemas by name.
+_NOT_SCHEMAS = frozenset({"enum", "const", "default", "examples"})
+_BY_NAME = frozenset({"properties", "$defs", "definitions"})
+
+
 def _bounded(node: Any) -> Any:  # noqa: ANN401 (any part of a schema)
     """Return the schema with a limit for every array of enums that has none: the values of its largest enum."""
     if isinstance(node, list):
         return [_bounded(part) for part in node]
     if not isinstance(node, Mapping):
         return node
-    found = {name: part if name in _NOT_SCHEMAS else _bounded(part) for name, part in node.items()}
+    found = {
+        name: part
+        if name in _NOT_SCHEMAS
+        else {key: _bounded(child) for key, child in part.items()}
+        if name in _BY_NAME and isinstance(part, Mapping)
+        else _bounded(part)
+        for name, part in node.items()
+    }
     if node.get("type") == "array" and "maxItems" not in node:
         most = _largest_enum(node.get("items"))
         if most:
@@ -223,17 +235,13 @@ def _bounded(node: Any) -> Any:  # noqa: ANN401 (any part of a schema)
     return found
 
 
-_NOT_SCHEMAS = frozenset({"enum", "const", "default", "examples"})
-
-
 def _largest_enum(node: Any) -> int:  # noqa: ANN401 (any part of a schema)
     """Return how many values the largest enum has; 0 where there is none."""
-    if isinstance(node, list):
-        return max(map(_largest_enum, node), default=0)
     if not isinstance(node, Mapping):
         return 0
     own = len(node["enum"]) if isinstance(node.get("enum"), list) else 0
-    return max([own, *(_largest_enum(part) for name, part in node.items() if name not in _NOT_SCHEMAS)])
+    below = [node.get("items"), *(node.get("properties") or {}).values()]
+    return max(own, *map(_largest_enum, below))
 
 
 def _quoted(values: object) -> tuple[str, ...] | None:

@@ -12,8 +12,10 @@ k the answer's tokens tell
 The decision is read where the tokens make it, which may be inside a token: of all tokens reported from the one that
 holds the byte before it (a closing quote or bracket, the opening bracket) up to the one that decides, those that
 spell what the answer spells so far and then go on count for going on, those that then end the array for the end.
-``",``, ``"]}`` and `` ]`` are read alike. A side that no reported token takes holds at most the least reported
-probability and at most what was not reported; that bound stands for it, and is marked as no measurement.
+``",``, ``"]}`` and `` ]`` are read alike. White space that might have been written instead counts as JSON on many
+lines is laid out: behind the opening bracket for an element, behind an element for the end. A side that no reported
+token takes holds at most the least reported probability and at most what was not reported; that bound stands for it,
+and is marked as no measurement.
 
 From steps to labels
 --------------------
@@ -104,7 +106,14 @@ class SetEvidence:
             One of `labels`.
         values : (str, str)
             What not to belong and to belong is called.
+
+        Raises
+        ------
+        KeyError
+            `label` is not one of `labels`.
         """
+        if label not in self.labels:
+            raise KeyError(label)
         place = self.labels.index(label)
         inside = float(self.probabilities[place])
         known = bool(self.measured[place])
@@ -167,7 +176,7 @@ def extract_set(
         raise LogprobsUnavailableError(f"Expected labels in the field {field_path!r}, got {wrong!r:.100}.")
     decisions = _decisions(aligned, inside)
     steps = _Steps(legal.labels, places, found, decisions)
-    return steps.evidence(LogprobSpace(space))
+    return steps.evidence(LogprobSpace(space), label_mass=_least_mass(aligned, inside, found, decisions))
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,26 +191,33 @@ class _Decision:
         Whether one of them is a bound, as no reported token takes that side.
     mass : float
         What was reported on both together, in [0, 1].
+    token : int
+        The token that decides.
     """
 
     goes_on: float
     ends: float
     assumed: bool
     mass: float
+    token: int
 
 
 def _decisions(aligned: AlignedField, inside: FieldPath) -> list[_Decision]:
     """Return the decision before each element, and the last one."""
     element = b'"' if not inside else b"[" if isinstance(inside[0], int) else b"{"
-    found = [_decision(aligned, aligned.begin + 1, element)]
+    found = [_decision(aligned, aligned.begin + 1, element, space=element)]
     for index in range(len(aligned.value) if isinstance(aligned.value, list) else 0):
         _, end = value_span(aligned.stream, aligned.begin, (index,))
-        found.append(_decision(aligned, end, b","))
+        found.append(_decision(aligned, end, b",", space=_ENDS))
     return found
 
 
-def _decision(aligned: AlignedField, at: int, more: bytes) -> _Decision:
-    """Return what the tokens say at the byte `at`, where `more` begins another element and a bracket ends the array."""
+def _decision(aligned: AlignedField, at: int, more: bytes, *, space: bytes) -> _Decision:
+    """Return what the tokens say at the byte `at`.
+
+    There `more` begins another element, a bracket ends the array, and white space that was not written would have
+    led to `space`.
+    """
     path = 0.0
     masses = {more: 0.0, _ENDS: 0.0}
     first = aligned.holder(at - 1)
@@ -210,15 +226,17 @@ def _decision(aligned: AlignedField, at: int, more: bytes) -> _Decision:
         listed = listed_at(token)
         for data, logprob in listed.items():
             side = _side(data, before)
+            if side == b" " and data != token.data:
+                side = space
             if side in masses:
                 masses[side] += math.exp(path + logprob)
-        if _side(token.data, before):
-            return _decided(masses[more], masses[_ENDS], path + least_bound(token, listed))
+        if _side(token.data, before).strip():
+            return _decided(masses[more], masses[_ENDS], path + least_bound(token, listed), token=index)
         path += listed[token.data]
     raise LogprobsUnavailableError("The answer's tokens end inside its array.")
 
 
-def _decided(goes_on: float, ends: float, bound: float) -> _Decision:
+def _decided(goes_on: float, ends: float, bound: float, *, token: int) -> _Decision:
     """Return the decision from what was reported; a side that was not holds `bound`, a logarithm, at most."""
     mass, assumed = goes_on + ends, False
     if not (goes_on and ends) and math.exp(bound) > 0.0:
@@ -226,14 +244,35 @@ def _decided(goes_on: float, ends: float, bound: float) -> _Decision:
         goes_on, ends = goes_on or math.exp(bound), ends or math.exp(bound)
     whole = goes_on + ends
     if whole <= _FLOOR:  # nothing that was reported is possible
-        return _Decision(0.5, 0.5, assumed=True, mass=0.0)
-    return _Decision(goes_on / whole, ends / whole, assumed=assumed, mass=min(1.0, mass))
+        return _Decision(0.5, 0.5, assumed=True, mass=0.0, token=token)
+    return _Decision(goes_on / whole, ends / whole, assumed=assumed, mass=min(1.0, mass), token=token)
 
 
 def _side(data: bytes, before: bytes) -> bytes:
-    """Return the byte that decides in a token which must spell `before` first; empty where it does not decide."""
-    data = data.lstrip(SPACES)
-    return data[len(before) :].lstrip(SPACES)[:1] if data.startswith(before) else b""
+    """Return the byte that decides in a token which must spell `before` first.
+
+    Empty where it does not decide, or spells something else; a blank where only white space follows.
+    """
+    if before:
+        data = data.lstrip(SPACES)
+    rest = data[len(before) :] if data.startswith(before) else b""
+    return rest.lstrip(SPACES)[:1] or (b" " if rest else b"")
+
+
+def _least_mass(
+    aligned: AlignedField,
+    inside: FieldPath,
+    found: list[LabelDistribution],
+    decisions: list[_Decision],
+) -> float:
+    """Return the least probability reported, at any step, on labels and the end together."""
+    masses = [decision.mass for decision in decisions]
+    for index, one in enumerate(found):
+        begin, _ = value_span(aligned.stream, aligned.begin, (index, *inside))
+        # In the token that decides, labels have only what does not end the array.
+        together = aligned.holder(begin + 1) == decisions[index].token
+        masses.append(one.label_mass + (decisions[index].ends if together else 0.0))
+    return min(1.0, *masses)
 
 
 class _Steps:
@@ -260,9 +299,8 @@ class _Steps:
         absent = ~self._held
         if absent.any():
             self._moves[-1, absent] = decisions[-1].goes_on / np.count_nonzero(absent)
-        self._mass = min([decision.mass for decision in decisions] + [one.label_mass for one in found])
 
-    def evidence(self, space: LogprobSpace) -> SetEvidence:
+    def evidence(self, space: LogprobSpace, *, label_mass: float) -> SetEvidence:
         probabilities = 1.0 - np.prod(1.0 - self._moves, axis=0)
         unresolved = probabilities - (1.0 - np.prod(1.0 - np.where(self._read, self._moves, 0.0), axis=0))
         measured = unresolved <= 0.5 * probabilities
@@ -278,7 +316,7 @@ class _Steps:
             probabilities=np.clip(probabilities, 0.0, 1.0),
             measured=measured,
             unresolved=np.clip(unresolved, 0.0, 1.0),
-            label_mass=self._mass,
+            label_mass=label_mass,
             confidence=self._whole(),
             space=space,
         )

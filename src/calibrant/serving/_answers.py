@@ -64,7 +64,7 @@ class Refusal(BaseModel):
 
 def answer_record(prediction: Prediction, decision: Decision) -> dict[str, Any]:
     """Return an answer's JSON object."""
-    record = {
+    record: dict[str, Any] = {
         "label": prediction.label,
         "probabilities": _probabilities(prediction.distribution),
         "confidence": prediction.confidence,
