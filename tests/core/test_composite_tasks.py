@@ -199,16 +199,10 @@ def test_a_field_may_be_ordinal_or_hierarchical(tmp_path: Path) -> None:
             id="unknown-key-of-a-field",
         ),
         pytest.param(
-            FIELDS + '[model]\nscoring = "exact"\n',
-            "task.toml:14: expected scoring 'decode' where an answer holds several labels, got 'exact': there are "
-            "too many answers to ask about each; leave it out.",
-            id="exact",
-        ),
-        pytest.param(
-            MULTI + '[model]\nscoring = "sampled"\nsamples = 5\n',
-            "task.toml:6: expected scoring 'decode' where an answer holds several labels, got 'sampled': agreement "
-            "of whole answers says nothing of their parts; leave it out.",
-            id="sampled",
+            MULTI + '[model]\nscoring = "exact"\n',
+            "task.toml:6: expected no scoring 'exact' beside multi_label: how long an answer is is up to the "
+            "model, so that sets cannot be asked about one by one; leave it out.",
+            id="exact-sets",
         ),
         pytest.param(
             MULTI + "[model]\nlabel_codes = 2\n",
@@ -218,8 +212,8 @@ def test_a_field_may_be_ordinal_or_hierarchical(tmp_path: Path) -> None:
         ),
         pytest.param(
             MULTI + '[[cascade.models]]\nname = "a"\n[[cascade.models]]\nname = "b"\ntolerance = 0.1\n',
-            "task.toml:9: expected no tolerance where an answer holds several labels: it belongs to exact scores; "
-            "leave it out.",
+            "task.toml:9: expected no tolerance 0.1 beside multi_label: how long an answer is is up to the "
+            "model, so that sets cannot be asked about one by one; leave it out.",
             id="tolerance-in-a-cascade",
         ),
         pytest.param(

@@ -170,13 +170,13 @@ def _twice(fields: Sequence[FieldSection]) -> Iterator[Problem]:
 
 def _unfit(settings: AnswerSettings) -> Iterator[Problem]:
     """Yield settings that hold for answers of one label alone."""
-    yield from _unfit_model(settings.model, ("model",))
+    yield from _unfit_model(settings.model, ("model",), multi_label=settings.multi_label)
     for place, models in (
         (("cascade", "models"), () if settings.cascade is None else settings.cascade.models),
         (("routing", "providers"), () if settings.routing is None else settings.routing.providers),
     ):
         for number, model in enumerate(models):
-            yield from _unfit_model(model, (*place, number))
+            yield from _unfit_model(model, (*place, number), multi_label=settings.multi_label)
     if settings.calibration.prior_correction is not None:
         problem = (
             "expected no prior_correction where an answer holds several labels: it needs one distribution"
@@ -184,30 +184,15 @@ def _unfit(settings: AnswerSettings) -> Iterator[Problem]:
         yield ("calibration", "prior_correction"), f"{problem} over one label set; leave it out."
 
 
-def _unfit_model(model: object, place: tuple[str | int, ...]) -> Iterator[Problem]:
-    several = "where an answer holds several labels"
-    scoring = getattr(model, "scoring", None)
-    if scoring not in {None, "decode"}:
-        yield (
-            (*place, "scoring"),
-            f"expected scoring 'decode' {several}, got {scoring!r}: {_why(scoring)}; leave it out.",
-        )
-    elif getattr(model, "tolerance", None) is not None:
-        yield (
-            (*place, "tolerance"),
-            f"expected no tolerance {several}: it belongs to exact scores; leave it out.",
-        )
+def _unfit_model(model: object, place: tuple[str | int, ...], *, multi_label: bool) -> Iterator[Problem]:
+    for key in ("scoring", "tolerance") if multi_label else ():
+        given = getattr(model, key, None)
+        if given == "exact" if key == "scoring" else given is not None:
+            problem = f"expected no {key} {given!r} beside multi_label: how long an answer is is up to the model"
+            yield (*place, key), f"{problem}, so that sets cannot be asked about one by one; leave it out."
     if getattr(model, "label_codes", False):
-        yield (
-            (*place, "label_codes"),
-            f"expected no label_codes {several}: codes stand for the labels of one set; leave it out.",
-        )
-
-
-def _why(scoring: object) -> str:
-    if scoring == "exact":
-        return "there are too many answers to ask about each"
-    return "agreement of whole answers says nothing of their parts"
+        problem = "expected no label_codes where an answer holds several labels: codes stand for the labels of one set"
+        yield (*place, "label_codes"), f"{problem}; leave it out."
 
 
 def labels_of(settings: AnswerSettings) -> LabelSet:
