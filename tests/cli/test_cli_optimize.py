@@ -132,13 +132,16 @@ CAT = b'{"input": "meow", "answer": "cat"}\n'
 BAD_INPUT: dict[str, tuple[dict[str, Any], str]] = {
     "unknown key": (
         {"toml": HEAD + 'promt = "q"\n' + DATA},
-        "task.toml:4: unknown key 'promt': expected one of name, labels, prompt, field, ",
+        "task.toml:4: unknown key 'promt': expected one of name, labels, structure, ",
     ),
     "unknown key in a section": (
         {"toml": HEAD + DATA + 'tset = "x"\n'},
         "task.toml:8: unknown key 'data.tset': expected one of file, train, validation, test, ",
     ),
-    "missing key": ({"toml": 'name = "n"\nprompt = "p"\n'}, "task.toml:1: missing key 'labels': add it."),
+    "missing key": (
+        {"toml": 'name = "n"\nprompt = "p"\n'},
+        "task.toml:1: missing key 'labels': add it, or [",
+    ),
     "broken TOML": ({"toml": HEAD + "field = \n" + DATA}, "task.toml:4: not valid TOML: "),
     "label missing from the enum": (
         {"toml": HEAD.replace('"dog"', '"cow"') + DATA},

@@ -11,7 +11,10 @@ import pytest
 
 from calibrant.clients._constraint import (
     MAX_ENUM_BYTES,
+    Choice,
+    Choices,
     Constraint,
+    choices_for,
     constraint_for,
     json_grammar,
     looks_like_json,
@@ -161,3 +164,83 @@ def test_other_schemas_are_written_on_one_line() -> None:
 def test_json_and_its_beginnings_are_told_from_prose(text: Any, partial: Any, expected: Any) -> None:
     """A grammar that was ignored shows in the text."""
     assert looks_like_json(text, partial=partial) is expected
+
+
+def test_several_enums_are_choices_with_the_json_between_them() -> None:
+    """Everything but the labels is fixed; no single choice is left."""
+    inner = {"type": "object", "properties": {"b": {"enum": ["x", 'y"']}, "c": {"const": "z"}}}
+    schema = as_format({"type": "object", "properties": {"a": {"enum": ["1", "2"]}, "in": inner}})
+    found = choices_for(schema)
+    assert found == Choices(
+        choices=(
+            Choice(path=("a",), before='{"a": "', values=("1", "2")),
+            Choice(path=("in", "b"), before='", "in": {"b": "', values=("x", 'y\\"')),
+            Choice(path=("in", "c"), before='", "c": "', values=("z",)),
+        ),
+        behind='"}}',
+    )
+    text = ""
+    for choice, value in zip(found.choices, ("2", 'y"', "z"), strict=True):
+        text = choice.take(text, value)
+    assert json.loads(text + found.behind) == {"a": "2", "in": {"b": 'y"', "c": "z"}}
+    assert constraint_for(schema) is None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"type": "string"}, {"type": "array", "items": {"enum": ["a"]}}, {"enum": [1]}, {"enum": []}, True],
+)
+def test_a_schema_that_leaves_more_open_has_no_choices(other: Any) -> None:
+    """One property that is no enum of texts is enough."""
+    schema = {"type": "object", "properties": {"a": {"enum": ["1", "2"]}, "b": other}}
+    assert choices_for(as_format(schema)) is None
+
+
+def test_a_schema_of_several_fields_that_holds_itself_has_no_choices() -> None:
+    """It would never end."""
+    node = {"type": "object", "properties": {"a": {"$ref": "#"}, "b": {"$ref": "#"}}}
+    assert choices_for(as_format(node)) is None
+
+
+def test_every_enum_of_several_has_a_limit() -> None:
+    """The engine ignores a grammar it cannot hold."""
+    large = ["x" * 1000 + str(n) for n in range(MAX_ENUM_BYTES // 1000 + 1)]
+    schema = {"type": "object", "properties": {"a": {"enum": ["1"]}, "b": {"enum": large}}}
+    with pytest.raises(ConfigurationError, match="classify in two steps"):
+        choices_for(as_format(schema))
+
+
+def grammar_schema(schema: Any) -> Any:
+    """Return the JSON schema inside a grammar."""
+    grammar = json_grammar(as_format(schema))
+    assert grammar is not None
+    return json.loads(grammar.partition("%json ")[2])
+
+
+def test_an_array_of_labels_ends_when_every_label_may_have_been_given() -> None:
+    """A weak model repeats itself for ever otherwise; limits of one's own stay, and so do other arrays."""
+    labels = {"type": "string", "enum": ["a", "b", "c"]}
+    topics = {"type": "array", "items": labels}
+    rows = {"type": "array", "items": {"type": "object", "properties": {"x": labels, "y": {"enum": ["a"]}}}}
+    schema = {
+        "type": "object",
+        "properties": {
+            "topics": topics,
+            "rows": rows,
+            "own": {**topics, "maxItems": 7},
+            "free": {"type": "array", "items": {"type": "string"}},
+            "enum": topics,
+            "value": {"enum": [{"type": "array", "items": labels}]},
+        },
+    }
+    found = grammar_schema(schema)["properties"]
+    assert {name: node.get("maxItems") for name, node in found.items()} == {
+        "topics": 3,
+        "rows": 3,
+        "own": 7,
+        "free": None,
+        "enum": 3,
+        "value": None,
+    }
+    assert found["value"] == {"enum": [{"type": "array", "items": labels}]}
+    assert "maxItems" not in topics

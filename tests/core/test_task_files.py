@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from calibrant.core import ConfigurationError, DataError, Example, Task
+from calibrant.core import (
+    ConfigurationError,
+    DataError,
+    Example,
+    HierarchicalLabels,
+    LabelSet,
+    OrdinalLabels,
+    Task,
+)
 from calibrant.scoring import (
     BrierScoring,
     LinearBlendScoring,
@@ -39,6 +47,25 @@ def error_of(path: Path) -> str:
 
 
 # --- what is read -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lines", "labels"),
+    [
+        ("", LabelSet(["cat", "dog>puppy"])),
+        ('structure = "flat"\n', LabelSet(["cat", "dog>puppy"])),
+        ('structure = "ordinal"\n', OrdinalLabels(["cat", "dog>puppy"])),
+        (
+            'structure = "hierarchical"\nseparator = ">"\n',
+            HierarchicalLabels(["cat", "dog>puppy"], ">"),
+        ),
+    ],
+)
+def test_labels_have_the_structure_the_file_names(tmp_path: Path, lines: str, labels: LabelSet) -> None:
+    """Plain ones unless it names one."""
+    path = tmp_path / "task.toml"
+    path.write_text(f'name = "n"\nlabels = ["cat", "dog>puppy"]\nprompt = "p"\n{lines}')
+    assert Task.from_file(path).labels == labels
 
 
 def test_a_task_file_says_everything_about_a_task(write_task: WriteTask) -> None:
@@ -158,7 +185,10 @@ def test_the_example_task_is_valid() -> None:
 # --- bad task files -----------------------------------------------------------------------------
 
 HEAD = 'name = "n"\nlabels = ["cat", "dog"]\nprompt = "p"\n'
-ROOT_KEYS = "name, labels, prompt, field, user_template, data, model, scoring, calibration, cascade, routing"
+ROOT_KEYS = (
+    "name, labels, structure, separator, multi_label, fields, prompt, field, user_template, data, model, scoring, "
+    "calibration, cascade, routing"
+)
 
 
 @pytest.mark.parametrize(
@@ -177,13 +207,13 @@ ROOT_KEYS = "name, labels, prompt, field, user_template, data, model, scoring, c
         pytest.param(
             HEAD + '[model]\nname = "x"\n[data]\ntrain = "t.jsonl"\ntest_file = "x"\n',
             "task.toml:8: unknown key 'data.test_file': expected one of file, train, validation, test, "
-            "input_column, answer_column, split_column.",
+            "input_column, answer_column, split_column, answer_separator.",
             id="unknown-key-in-section",
         ),
         pytest.param(
             HEAD + 'data = { train = "t.jsonl", tset = "x" }\n',
             "task.toml:4: unknown key 'data.tset': expected one of file, train, validation, test, "
-            "input_column, answer_column, split_column.",
+            "input_column, answer_column, split_column, answer_separator.",
             id="unknown-key-in-inline-table",
         ),
         pytest.param(
@@ -292,6 +322,33 @@ ROOT_KEYS = "name, labels, prompt, field, user_template, data, model, scoring, c
             'name = "n"\nlabels = ["cat", 5]\nprompt = "p"\n',
             "task.toml:2: Expected every label to be text, got 5 (int): quote it.",
             id="label-as-number",
+        ),
+        pytest.param(
+            HEAD + 'structure = "tree"\n',
+            "task.toml:4: structure: Input should be 'flat', 'ordinal' or 'hierarchical', got 'tree'.",
+            id="unknown-structure",
+        ),
+        pytest.param(
+            HEAD + 'structure = "ordinal"\nseparator = "/"\n',
+            "task.toml:5: Expected a separator only for hierarchical labels, got '/' for ordinal ones: leave it out.",
+            id="separator-without-a-tree",
+        ),
+        pytest.param(
+            HEAD + 'structure = "hierarchical"\n',
+            "task.toml:2: Expected hierarchical labels to hold the separator '/', got none that does, such as 'cat': "
+            "name another separator, or leave the structure out.",
+            id="tree-without-a-separator",
+        ),
+        pytest.param(
+            HEAD + 'structure = "hierarchical"\nseparator = ""\n',
+            "task.toml:5: Expected a separator of at least one character, got '': name what stands between levels.",
+            id="empty-separator",
+        ),
+        pytest.param(
+            'structure = "hierarchical"\nname = "n"\nprompt = "p"\nlabels = ["a/b", "a//c"]\n',
+            "task.toml:4: Expected every level of a label to hold text, got 'a//c': remove the separator '/' that has "
+            "nothing beside it, or name the level.",
+            id="empty-level",
         ),
     ],
 )

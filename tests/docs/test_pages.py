@@ -31,7 +31,8 @@ MODEL_IS_MISSING = not local_models()[0].installed
 
 def asks_a_model(block: Block) -> bool:
     """Whether running the block needs the embedded model."""
-    return block.executed and ("local/" in block.code or "examples/transactions" in block.code)
+    asking = ("local/", "examples/transactions", "examples/ratings")
+    return block.executed and any(text in block.code for text in asking)
 
 
 def executed_pages() -> list[object]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pydantic
 import pytest
 
-from calibrant.core import ConfigurationError, LabelSet
+from calibrant.core import ConfigurationError, Field, FieldLabels, LabelSet, MultiLabels
 from calibrant.logprobs import as_response_format, enum_schema, labels_from_schema
 
 
@@ -212,3 +212,81 @@ def test_the_schema_of_one_field_is_the_smallest_there_is() -> None:
     }
     with pytest.raises(ConfigurationError):
         enum_schema(["A"], "c")
+
+
+def fields(*paths: str) -> FieldLabels:
+    """Return fields named a, b, ... at these paths; the labels of field a are A1 and A2."""
+    named = zip("abc", paths, strict=False)
+    return FieldLabels(
+        [Field(name=name, labels=[f"{name.upper()}1", f"{name.upper()}2"], path=path) for name, path in named]
+    )
+
+
+def schema_of(labels: LabelSet, path: str = "label") -> Any:
+    """Return the JSON schema itself."""
+    return enum_schema(labels, path)["json_schema"]["schema"]
+
+
+def shape(node: Any) -> Any:
+    """Return a schema as the object it describes: enums as lists, arrays with one element."""
+    if node["type"] == "object":
+        assert node["additionalProperties"] is False
+        assert node["required"] == list(node["properties"])
+        return {name: shape(child) for name, child in node["properties"].items()}
+    if node["type"] == "array":
+        assert set(node) == {"type", "items"}
+        return ("array", shape(node["items"]))
+    return node["enum"]
+
+
+@pytest.mark.parametrize(
+    ("paths", "wanted"),
+    [
+        (("a", "b"), {"a": ["A1", "A2"], "b": ["B1", "B2"]}),
+        (("x.a", "y", "x.b"), {"x": {"a": ["A1", "A2"], "b": ["C1", "C2"]}, "y": ["B1", "B2"]}),
+        (
+            ("r[].a", "r[].b"),
+            {"r": ("array", {"a": ["A1", "A2"], "b": ["B1", "B2"]})},
+        ),
+        (("[].a", "[].b"), ("array", {"a": ["A1", "A2"], "b": ["B1", "B2"]})),
+    ],
+)
+def test_fields_share_the_objects_their_paths_share(paths: tuple[str, ...], wanted: Any) -> None:
+    """One object, every field required, in the order of the fields as far as it goes."""
+    labels = fields(*paths)
+    assert shape(schema_of(labels)) == wanted
+    for one in labels.fields:
+        assert labels_from_schema(enum_schema(labels, "label"), str(one.path)) == one.labels.labels
+
+
+@pytest.mark.parametrize(
+    "paths", [("a", "a.b"), ("a.b", "a"), ("a[]", "a.b"), ("x[].a", "x.b"), ("a[0]", "a[1]"), ("x.a", "x")]
+)
+def test_fields_whose_paths_contradict_each_other_are_refused(paths: tuple[str, ...]) -> None:
+    """What is a label cannot be an object; the message names a path."""
+    with pytest.raises(ConfigurationError, match=f"{paths[1]!r}".replace("[", r"\[").replace("]", r"\]")):
+        enum_schema(fields(*paths), "label")
+
+
+@pytest.mark.parametrize(
+    ("path", "wanted"),
+    [
+        ("topics", {"topics": ("array", ["A", "B"])}),
+        ("topics[]", {"topics": ("array", ["A", "B"])}),
+        ("x.topics", {"x": {"topics": ("array", ["A", "B"])}}),
+        ("results[].topic", {"results": ("array", {"topic": ["A", "B"]})}),
+        ("a[].b[].c", {"a": ("array", {"b": ("array", {"c": ["A", "B"]})})}),
+        ("[]", ("array", ["A", "B"])),
+    ],
+)
+def test_any_number_of_labels_is_an_array_of_enums(path: str, wanted: Any) -> None:
+    """Neither unique items nor a number of them: strict modes differ in what they take."""
+    assert shape(schema_of(MultiLabels(["A", "B"]), path)) == wanted
+
+
+def test_a_wrong_path_of_composite_labels_is_refused() -> None:
+    """As for one label."""
+    with pytest.raises(ConfigurationError, match="field path"):
+        enum_schema(MultiLabels(["A", "B"]), "a..b")
+    with pytest.raises(ConfigurationError, match="field path"):
+        enum_schema(fields("a", "b."), "label")

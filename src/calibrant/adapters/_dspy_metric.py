@@ -14,6 +14,7 @@ from calibrant.adapters._parameters import check_thresholds
 from calibrant.adapters._rows import checked_context
 from calibrant.adapters._watch import Watch
 from calibrant.core import (
+    CompositeLabels,
     ConfigurationError,
     DataError,
     LabelDistribution,
@@ -48,7 +49,8 @@ class ConfidenceMetric:
     Parameters
     ----------
     labels : sequence of str or LabelSet
-        The closed set of labels; compared without regard to case and surrounding space.
+        The closed set of labels; compared without regard to case and surrounding space. `OrdinalLabels` and
+        `HierarchicalLabels` earn an answer that is nearly right a part of the score.
     label_field : str, default "label"
         Name of the label in examples and predictions. ``additional_context`` of an example, a mapping or
         text, is shown in the feedback of wrong answers.
@@ -86,12 +88,17 @@ class ConfidenceMetric:
                 f"Expected a scoring strategy with score and describe, got {scoring_strategy!r}."
             )
         self.labels = LabelSet.of(labels)
+        if isinstance(self.labels, CompositeLabels):
+            raise ConfigurationError(
+                "Expected one label in an answer, got labels of which an answer holds several: they are unknown here; "
+                "use calibrant optimize, or ConfidenceAdapter.from_classifier with gepa."
+            )
         self.label_field = label_field
         self.scoring_strategy = scoring_strategy or LinearBlendScoring(high_confidence_threshold)
         self.high_confidence_threshold = high_confidence_threshold
         self.low_confidence_threshold = low_confidence_threshold
         self.failure_score = failure_score
-        self.objectives = resolve_objectives(objectives)
+        self.objectives = resolve_objectives(objectives, labels=self.labels)
         self.watch = Watch()
         self._warned = False
 

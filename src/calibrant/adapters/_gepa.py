@@ -12,7 +12,14 @@ from gepa.core.adapter import EvaluationBatch, ProposalFn
 from calibrant.adapters._failures import FailureMonitor
 from calibrant.adapters._grading import feedback_on, score_of
 from calibrant.adapters._objectives import Objective, resolve_objectives
-from calibrant.adapters._parameters import Schema, check_calls, check_thresholds, find_labels
+from calibrant.adapters._parameters import (
+    Schema,
+    check_calls,
+    check_thresholds,
+    find_labels,
+    refuse_several,
+    structure_of,
+)
 from calibrant.adapters._prior import PriorCorrection, open_prior
 from calibrant.adapters._rows import Candidate, checked_row, output_of, query_of, record_of
 from calibrant.adapters._thresholds import Thresholds, open_thresholds
@@ -20,6 +27,7 @@ from calibrant.adapters._types import ConfidenceDataInst, ConfidenceRolloutOutpu
 from calibrant.calibration import LabelPriorCorrection, ThresholdSuggestion
 from calibrant.core import (
     Client,
+    CompositeLabels,
     ConfigurationError,
     Journal,
     LabelSet,
@@ -77,8 +85,9 @@ class ConfidenceAdapter:
         Names replace the default objectives ``accuracy`` and ``probability``; a mapping
         ``name -> f(prediction, true label)`` adds to them. Known: `OBJECTIVES`.
     proposer : callable, optional
-        Becomes ``propose_new_texts``; its method ``prepare``, where it has one, is told labels and
-        field, and its method ``observe`` hears of every evaluation.
+        Becomes ``propose_new_texts``; its method ``prepare``, where it has one, is told labels (the
+        `CompositeLabels` where an answer holds several) and field, and its method ``observe`` hears of
+        every evaluation.
     space : str, optional
         What the log-probabilities are probabilities of, where the model's default is wrong.
     journal : Journal, optional
@@ -100,6 +109,9 @@ class ConfidenceAdapter:
         on 80 of `threshold_rows` under the first prompt evaluated; the calls count as metric calls.
     threshold_rows : iterable of ConfidenceDataInst
         Labelled rows for it, such as the training rows.
+    labels : LabelSet, optional
+        The labels of the schema, with their structure: `OrdinalLabels` (in their order from low to high) and
+        `HierarchicalLabels` earn an answer that is nearly right a part of the score, and feedback says how near.
 
     Attributes
     ----------
@@ -111,8 +123,8 @@ class ConfidenceAdapter:
     Raises
     ------
     ConfigurationError
-        A model name without `response_format`, no enum at `field_path`, or a threshold out
-        of range.
+        A model name without `response_format`, no enum at `field_path`, `labels` that are not those of the
+        schema, or a threshold out of range.
     """
 
     propose_new_texts: ProposalFn | None = None
@@ -144,13 +156,15 @@ class ConfidenceAdapter:
         prior_texts: Iterable[str] = (),
         thresholds: Thresholds | None = None,
         threshold_rows: Iterable[ConfidenceDataInst] = (),
+        labels: LabelSet | None = None,
     ) -> None:
         self.model = model
         self.response_schema = response_schema
         check_calls(top_logprobs, max_litellm_workers, space)
+        refuse_several(labels)
         classifier = Classifier(
             model=model,
-            labels=find_labels(model, field_path, response_format, response_schema),
+            labels=structure_of(labels, find_labels(model, field_path, response_format, response_schema)),
             field=field_path,
             response_format=None if response_format is None else as_response_format(response_format),
             answer_field=answer_field,
@@ -221,21 +235,24 @@ class ConfidenceAdapter:
         self.high_confidence_threshold = high_confidence_threshold
         self.low_confidence_threshold = low_confidence_threshold
         self.failure_score = failure_score
-        self.objectives = resolve_objectives(objectives)
+        self.objectives = resolve_objectives(objectives, labels=classifier.labels)
         self.propose_new_texts = proposer
         self.completions = 0
         self.completions_without_logprobs = 0
         self._on_prediction = on_prediction
-        self._prior = open_prior(prior_correction, prior_texts)
+        self._prior = open_prior(prior_correction, prior_texts, labels=classifier.labels)
         self._scoring_is_given = scoring_strategy is not None
         self._thresholds = open_thresholds(
-            thresholds, [checked_row(row, classifier.labels) for row in threshold_rows]
+            thresholds,
+            [checked_row(row, classifier.labels) for row in threshold_rows],
+            labels=classifier.labels,
         )
         self._failures = FailureMonitor()
         self._observe = getattr(proposer, "observe", None)
         prepare = getattr(proposer, "prepare", None)
         if prepare is not None:
-            prepare(labels=classifier.labels.labels, field=classifier.field)
+            several = isinstance(classifier.labels, CompositeLabels)
+            prepare(labels=classifier.labels if several else classifier.labels.labels, field=classifier.field)
         self._asked: set[Query] = set()
 
     @property

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import fsum
 
-from calibrant.core import LabelSet, Outcome, Prediction
-from calibrant.feedback import build_feedback
+from calibrant.core import CompositeLabels, LabelSet, Outcome, Prediction
+from calibrant.feedback import build_composite_feedback, build_feedback
 from calibrant.scoring import ScoringStrategy
 
 __all__ = ["feedback_on", "score_of"]
@@ -15,7 +15,7 @@ __all__ = ["feedback_on", "score_of"]
 def score_of(
     prediction: Prediction, answer: str, *, labels: LabelSet, strategy: ScoringStrategy, failure_score: float
 ) -> float:
-    """Return the mean score of the aspects of `prediction`, in [0, 1]; `failure_score` where there is no legal label.
+    """Return the mean score of the aspects of `prediction` by their weight; `failure_score` without a legal label.
 
     Parameters
     ----------
@@ -34,26 +34,31 @@ def score_of(
         return failure_score
     aspects = labels.aspects(prediction, answer)
     return fsum(
-        strategy.score(
+        aspect.weight
+        * strategy.score(
             aspect.is_correct,
             aspect.log_confidence,
             distribution=aspect.distribution,
             answer=aspect.expected,
         )
         for aspect in aspects
-    ) / len(aspects)
+    ) / fsum(aspect.weight for aspect in aspects)
 
 
 def feedback_on(
     prediction: Prediction,
     answer: str,
     *,
-    labels: LabelSet,  # noqa: ARG001
+    labels: LabelSet,
     context: Mapping[str, object] | str | None,
     high: float,
     low: float,
 ) -> str:
-    """Return what a reflecting model reads about `prediction`; see `build_feedback`."""
+    """Return what a reflecting model reads about `prediction`; see `build_feedback` and `build_composite_feedback`."""
+    if isinstance(labels, CompositeLabels):
+        return build_composite_feedback(
+            prediction, answer, labels=labels, additional_context=context, high=high, low=low
+        )
     return build_feedback(
         is_correct=prediction.label == answer,
         expected=answer,
@@ -61,6 +66,7 @@ def feedback_on(
         confidence=prediction.confidence,
         distribution=prediction.distribution,
         outcome=prediction.outcome,
+        labels=labels,
         reason=prediction.reason,
         additional_context=context,
         high=high,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TypeAlias
 
-from calibrant.core import ConfigurationError, Prediction
+from calibrant.core import CompositeLabels, ConfigurationError, LabelSet, Prediction
 from calibrant.scoring import BrierScoring
 
 __all__ = ["OBJECTIVES", "Objective", "resolve_objectives"]
@@ -46,19 +47,43 @@ def label_mass(prediction: Prediction, answer: str) -> float:  # noqa: ARG001
     return 0.0 if prediction.distribution is None else prediction.distribution.label_mass
 
 
+@dataclass(frozen=True)
+class Credit:
+    """Mean correctness over the aspects of an answer: the part of it that is right, whatever its confidence.
+
+    Parameters
+    ----------
+    labels : LabelSet, optional
+        Says which aspects an answer has. By default the labels of whoever is handed the objective; alone it is 1.0
+        for the right label, else 0.0.
+    """
+
+    labels: LabelSet | None = None
+
+    def __call__(self, prediction: Prediction, answer: str) -> float:
+        """Return the credit in [0, 1]; 0.0 where there is no legal label."""
+        return accuracy(prediction, answer) if self.labels is None else self.labels.credit(prediction, answer)
+
+
 OBJECTIVES: dict[str, Objective] = {
     "accuracy": accuracy,
     "probability": probability,
     "answer_probability": answer_probability,
     "brier": brier,
+    "credit": Credit(),
     "label_mass": label_mass,
 }
 """Objectives known by name."""
 
+OF_ONE_LABEL = frozenset({"answer_probability", "brier", "label_mass"})
+"""Those that need a distribution over whole answers."""
+
 DEFAULT_OBJECTIVES = ("accuracy", "probability")
 
 
-def resolve_objectives(objectives: Iterable[str] | Mapping[str, Objective] | None) -> dict[str, Objective]:
+def resolve_objectives(
+    objectives: Iterable[str] | Mapping[str, Objective] | None, *, labels: LabelSet
+) -> dict[str, Objective]:
     """Return the objectives by name.
 
     Parameters
@@ -66,11 +91,13 @@ def resolve_objectives(objectives: Iterable[str] | Mapping[str, Objective] | Non
     objectives : iterable of str, mapping of str to callable, or None
         Names replace the defaults ``accuracy`` and ``probability``; a mapping adds to or
         overrides them; None keeps them.
+    labels : LabelSet
+        What answers are graded by where an objective does not say so itself.
 
     Raises
     ------
     ConfigurationError
-        A name is unknown.
+        A name is unknown, or does not apply where an answer holds several labels.
     """
     if isinstance(objectives, str):
         objectives = (objectives,)
@@ -80,7 +107,7 @@ def resolve_objectives(objectives: Iterable[str] | Mapping[str, Objective] | Non
             raise ConfigurationError(
                 f"Expected functions (prediction, true label) -> number, got others for {', '.join(wrong)}."
             )
-        return {**{name: OBJECTIVES[name] for name in DEFAULT_OBJECTIVES}, **objectives}
+        return _bound({**{name: OBJECTIVES[name] for name in DEFAULT_OBJECTIVES}, **objectives}, labels)
     names = tuple(DEFAULT_OBJECTIVES if objectives is None else objectives)
     unknown = [name for name in names if name not in OBJECTIVES]
     if unknown:
@@ -89,4 +116,17 @@ def resolve_objectives(objectives: Iterable[str] | Mapping[str, Objective] | Non
             f"Expected objectives among {known}, got {', '.join(map(repr, unknown))}: "
             "pass a mapping of names to functions for your own."
         )
-    return {name: OBJECTIVES[name] for name in names}
+    unfit = sorted(OF_ONE_LABEL.intersection(names)) if isinstance(labels, CompositeLabels) else []
+    if unfit:
+        fit = ", ".join(name for name in OBJECTIVES if name not in OF_ONE_LABEL)
+        raise ConfigurationError(
+            f"Expected objectives among {fit} where an answer holds several labels, got {unfit[0]!r}, which needs a "
+            "distribution over whole answers: leave it out."
+        )
+    return _bound({name: OBJECTIVES[name] for name in names}, labels)
+
+
+def _bound(objectives: Mapping[str, Objective], labels: LabelSet) -> dict[str, Objective]:
+    return {
+        name: Credit(labels) if objective == Credit() else objective for name, objective in objectives.items()
+    }

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from calibrant.core import ConfigurationError, LogprobSpace
+from calibrant.core import CompositeLabels, ConfigurationError, LabelSet, LogprobSpace
 from calibrant.logprobs import labels_from_schema
 
-__all__ = ["Schema", "check_calls", "check_thresholds", "find_labels"]
+__all__ = ["Schema", "check_calls", "check_thresholds", "find_labels", "refuse_several", "structure_of"]
 
 Schema: TypeAlias = Mapping[str, Any] | type
 """A JSON schema, an OpenAI-style ``response_format``, or a Pydantic model."""
@@ -63,3 +63,29 @@ def find_labels(
         if len(schemas) == 1:
             raise
         return labels_from_schema(schemas[1], field_path)
+
+
+def refuse_several(labels: LabelSet | None) -> None:
+    """Refuse labels of which an answer holds several: a schema and a path say too little about them."""
+    if isinstance(labels, CompositeLabels):
+        raise ConfigurationError(
+            "Expected labels of one answer, got labels of which an answer holds several: use "
+            "ConfidenceAdapter.from_classifier(Classifier(model=..., labels=...))."
+        )
+
+
+def structure_of(labels: LabelSet | None, found: tuple[str, ...]) -> LabelSet:
+    """Return the labels of the schema in the structure that was handed in, if any; its order is theirs."""
+    if labels is None:
+        return LabelSet(found)
+    if not isinstance(labels, LabelSet):
+        raise ConfigurationError(
+            f"Expected labels as a LabelSet, such as OrdinalLabels([...]), got {labels!r:.80}."
+        )
+    differ = sorted({*labels.labels} ^ {*found})
+    if differ:
+        raise ConfigurationError(
+            f"Expected labels to be those of the schema, got sets that differ in {differ[0]!r:.80}: make them equal, "
+            "or leave labels out."
+        )
+    return labels

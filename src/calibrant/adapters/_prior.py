@@ -8,7 +8,7 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 
 from calibrant.calibration import LabelPriorCorrection, correct_prediction
-from calibrant.core import ConfigurationError, Prediction
+from calibrant.core import CompositeLabels, ConfigurationError, LabelSet, Prediction
 from calibrant.inference import Query
 
 __all__ = ["PRIOR_ROWS", "PriorCorrection", "PriorCorrector", "open_prior"]
@@ -81,16 +81,23 @@ class PriorCorrector:
         return prediction if correction is None else correct_prediction(prediction, correction)
 
 
-def open_prior(method: PriorCorrection | None, texts: Iterable[str]) -> PriorCorrector | None:
+def open_prior(
+    method: PriorCorrection | None, texts: Iterable[str], *, labels: LabelSet
+) -> PriorCorrector | None:
     """Return what corrects predictions, or None where nothing shall.
 
     Raises
     ------
     ConfigurationError
-        The method is unknown, or there are no texts for it.
+        The method is unknown, there are no texts for it, or answers hold several labels.
     """
     if method is None:
         return None
+    if isinstance(labels, CompositeLabels):
+        raise ConfigurationError(
+            "Expected no prior_correction where an answer holds several labels: it needs one distribution over one "
+            "label set; leave it out."
+        )
     if method != "batch":
         raise ConfigurationError(
             f"Expected prior_correction 'batch' or None, got {method!r}: for 'contextual' fit a LabelPriorCorrection "

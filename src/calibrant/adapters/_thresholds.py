@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
 
 from calibrant.adapters._types import ConfidenceDataInst
 from calibrant.calibration import ThresholdSuggestion, suggest_thresholds
-from calibrant.core import ConfigurationError, Prediction
+from calibrant.core import CompositeLabels, ConfigurationError, LabelSet, Prediction
 from calibrant.inference import Query
 
 __all__ = ["THRESHOLD_ROWS", "ThresholdFinder", "Thresholds", "open_thresholds"]
@@ -31,6 +31,9 @@ class ThresholdFinder:
     ----------
     rows : iterable of ConfidenceDataInst
         Labelled rows, answers spelled as in the label set; `THRESHOLD_ROWS` of them are used.
+    labels : LabelSet
+        Where answers hold several labels, thresholds are about the confidence in each part, as scores and feedback
+        are.
     seed : int, default 0
         Seed of the sample.
 
@@ -40,7 +43,8 @@ class ThresholdFinder:
         There are no rows.
     """
 
-    def __init__(self, rows: Iterable[ConfidenceDataInst], *, seed: int = 0) -> None:
+    def __init__(self, rows: Iterable[ConfidenceDataInst], *, labels: LabelSet, seed: int = 0) -> None:
+        self._labels = labels
         found = list(rows)
         if not found:
             raise ConfigurationError(
@@ -68,9 +72,10 @@ class ThresholdFinder:
         """Return thresholds from the answers to `queries`; None where they do not suffice."""
         self._done = True
         known = [
-            (prediction.confidence, prediction.label == row["answer"])
+            pair
             for row, prediction in zip(self.rows, predictions, strict=True)
-            if prediction.label is not None and prediction.confidence is not None
+            if prediction.label is not None
+            for pair in self._pairs(prediction, row["answer"])
         ]
         try:
             self.suggestion = suggest_thresholds([c for c, _ in known], [right for _, right in known])
@@ -84,8 +89,18 @@ class ThresholdFinder:
             _LOG.warning("thresholds='auto': %s", warning)
         return self.suggestion
 
+    def _pairs(self, prediction: Prediction, answer: str) -> Iterator[tuple[float, bool]]:
+        """Yield confidence and correctness of the answer, or of each part that is graded."""
+        if isinstance(self._labels, CompositeLabels):
+            aspects = self._labels.aspects(prediction, answer)
+            yield from ((one.confidence, one.is_correct) for one in aspects if one.confidence is not None)
+        elif prediction.confidence is not None:
+            yield prediction.confidence, prediction.label == answer
 
-def open_thresholds(wished: Thresholds | None, rows: Iterable[ConfidenceDataInst]) -> ThresholdFinder | None:
+
+def open_thresholds(
+    wished: Thresholds | None, rows: Iterable[ConfidenceDataInst], *, labels: LabelSet
+) -> ThresholdFinder | None:
     """Return what finds thresholds, or None where those given shall hold.
 
     Raises
@@ -100,4 +115,4 @@ def open_thresholds(wished: Thresholds | None, rows: Iterable[ConfidenceDataInst
             f"Expected thresholds 'auto' or None, got {wished!r}: for numbers of your own pass "
             "high_confidence_threshold and low_confidence_threshold."
         )
-    return ThresholdFinder(rows)
+    return ThresholdFinder(rows, labels=labels)

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, NoReturn, cast
 from calibrant.adapters._rows import checked_row
 from calibrant.adapters._types import ConfidenceDataInst
 from calibrant.adapters._watch import Watch
-from calibrant.core import ConfigurationError, DataError, Example, Outcome, Prediction
+from calibrant.core import CompositeLabels, ConfigurationError, DataError, Example, Outcome, Prediction
 from calibrant.inference import Classifier
 
 try:
@@ -89,7 +89,8 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
     Raises
     ------
     ConfigurationError
-        No classifier, one without a prompt, or field names that are no identifiers, equal, or taken.
+        No classifier, one without a prompt, one whose answers hold several labels, or field names that are no
+        identifiers, equal, or taken.
 
     Examples
     --------
@@ -115,6 +116,11 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
             raise ConfigurationError(
                 "Expected a classifier with a prompt, for the instructions to begin with, got none (or a cascade "
                 "whose models have prompts of their own): give it one, with_prompt makes a copy."
+            )
+        if isinstance(classifier.labels, CompositeLabels):
+            raise ConfigurationError(
+                "Expected one label in an answer, got labels of which an answer holds several: they are unknown here; "
+                "use calibrant optimize, or ConfidenceAdapter.from_classifier with gepa."
             )
         _check_fields(text_field, label_field)
         self.text_field = text_field

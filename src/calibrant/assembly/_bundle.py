@@ -57,7 +57,7 @@ class BundleHistory:
     rows : int
         How many there were.
     labels : mapping of str to int
-        Rows by predicted label.
+        Rows by predicted label; where an answer holds several, by each of them.
     confidence : tuple of float
         Confidences in [0, 1], ascending: those of all rows, or of a thousand at even distances.
     """
@@ -303,8 +303,8 @@ class _Reader:
             {**record, "labels": labels, **(own if number == 0 else {})}
             for number, record in enumerate(settings["tasks"])
         ]
-        if not isinstance(labels, list) or not records:
-            raise self._wrong("settings.json", "expected at least one task, and labels.json to be a list")
+        if not records:
+            raise self._wrong("settings.json", "expected at least one task")
         tasks = tuple(task_from_record(record, place=place) for record in records)
         learned = [task.task.cascade.learned_file for task in tasks if task.task.cascade is not None]
         named = {file for file in learned if file is not None}

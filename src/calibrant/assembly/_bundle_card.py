@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from calibrant.assembly._bundle import Figure
 from calibrant.assembly._task_record import RunSettings
+from calibrant.core import FieldLabels, LabelSet, MultiLabels
 
 __all__ = ["card", "figure_text"]
 
@@ -38,7 +39,7 @@ def card(  # noqa: PLR0913  (keyword-only options)
     settings: RunSettings,
     *,
     name: str,
-    labels: Sequence[str],
+    labels: LabelSet,
     prompt: str,
     proposer: str | None,
     figures: Sequence[Figure],
@@ -57,7 +58,7 @@ def card(  # noqa: PLR0913  (keyword-only options)
         Who was asked.
     name : str
         The task's name.
-    labels : sequence of str
+    labels : LabelSet
         The labels.
     prompt : str
         The prompt.
@@ -76,14 +77,12 @@ def card(  # noqa: PLR0913  (keyword-only options)
     corrected, calibrator : bool
         Whether a label prior is divided out, and whether there is a calibrator.
     """
-    more = len(labels) - _LABELS
-    named = ", ".join(map(_code, labels[:_LABELS])) + (f" and {more:,} more" if more > 0 else "")
     treatment = _treatment(
         prompt, str(fingerprint["space"]), answered_by, corrected=corrected, calibrator=calibrator
     )
     parts = [
         f"# {_MARKUP.sub(_ESCAPED, ' '.join(name.split()))}",
-        f"A text classifier that answers with one of {len(labels)} labels: {named}.",
+        _answers(labels),
         "\n".join([f"- Asked: {_asked(settings)}", *treatment]),
         "## Figures",
         *_figures(figures, measured_on),
@@ -103,6 +102,22 @@ def _code(text: str) -> str:
     shown = " ".join(text.split())
     fence = "`" * (1 + max(map(len, re.findall("`+", shown)), default=0))
     return f"{fence} {shown} {fence}" if "`" in shown else f"`{shown}`"
+
+
+def _answers(labels: LabelSet) -> str:
+    """Return what the classifier answers with."""
+    if isinstance(labels, FieldLabels):
+        fields = [f"- {_code(field.name)}: one of {_named(field.labels)}" for field in labels.fields]
+        return "\n".join(["A text classifier that answers with one label for each field:", "", *fields])
+    if isinstance(labels, MultiLabels):
+        return f"A text classifier that answers with any number, none included, of {_named(labels)}."
+    return f"A text classifier that answers with one of {_named(labels)}."
+
+
+def _named(labels: LabelSet) -> str:
+    more = len(labels) - _LABELS
+    named = ", ".join(map(_code, labels.labels[:_LABELS]))
+    return f"{len(labels)} labels: {named}" + (f" and {more:,} more" if more > 0 else "")
 
 
 def _fingerprint(record: Mapping[str, Any]) -> str:

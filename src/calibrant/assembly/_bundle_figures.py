@@ -21,6 +21,19 @@ _NUMBERS: Final = (
     ("ece", "calibration error (ECE)", "rows_with_confidence"),
     ("brier", "Brier score", "rows_with_confidence"),
 )
+_STRUCTURED: Final = (
+    ("credit", "credit", "rows"),
+    ("within_one", "within one step", "rows"),
+    ("mean_absolute_error", "mean absolute error, in steps", "labelled"),
+    ("quadratic_kappa", "quadratic weighted kappa", "labelled"),
+    ("f1", "hierarchical F1", "rows"),
+)
+_PARTS: Final = (
+    ("jaccard", "Jaccard index, mean of rows"),
+    ("samples_f1", "F1, mean of rows"),
+    ("hamming_loss", "Hamming loss (0 is best)"),
+    ("micro_f1", "micro F1"),
+)
 _HELD_OUT: Final = (
     ("ece_before", "ECE, as given, held out"),
     ("ece_after", "ECE, calibrated, held out"),
@@ -96,9 +109,34 @@ def _evaluated(metrics: _Record) -> Iterator[Figure]:
     for key, name in _SHARES:
         if metrics[key] is not None:
             yield _with_interval(name, metrics[key], int(metrics[key]["rows"]))
+    if metrics.get("composite") is not None:
+        yield from _of_parts(metrics["composite"], int(metrics["answered"]))
     for key, name, rows in _NUMBERS:
         if metrics[key] is not None:
             yield Figure(name=name, estimate=float(metrics[key]), rows=int(metrics[rows]))
+    yield from _structured(metrics.get("structure") or {})
+
+
+def _structured(found: _Record) -> Iterator[Figure]:
+    """Yield how near answers came, where the labels have a structure."""
+    for key, name, rows in _STRUCTURED:
+        value = found.get(key)
+        if isinstance(value, Mapping):
+            yield _with_interval(name, value, int(found[rows]))
+        elif value is not None:
+            yield Figure(name=name, estimate=float(value), rows=int(found[rows]))
+    for number, level in enumerate(found.get("levels", ()), 1):
+        yield _with_interval(f"right down to level {number}", level, int(found["rows"]))
+
+
+def _of_parts(composite: _Record, rows: int) -> Iterator[Figure]:
+    """Yield the figures of answers that hold several labels; the accuracies above are of whole answers."""
+    if composite["kind"] == "fields":
+        for name, part in composite["parts"].items():
+            yield _with_interval(f"accuracy of the field {name}", part["accuracy"], rows)
+    for key, name in _PARTS:
+        if composite[key] is not None:
+            yield Figure(name=name, estimate=float(composite[key]), rows=rows)
 
 
 def _counted(predictions: SavedPredictions) -> Iterator[Figure]:
@@ -118,11 +156,17 @@ def _searched(search: _Record) -> Iterator[Figure]:
         if score["accuracy"] is not None:
             answered = int(score["rows"]) - int(score["outcomes"].get("error", 0))
             yield _with_interval(name, score["accuracy"], answered)
+            if score.get("credit") is not None:
+                yield _with_interval(name.replace("accuracy", "credit"), score["credit"], answered)
     comparison = search["comparison"]
     if search["improved"] and comparison is not None:
         yield _with_interval(
             "test accuracy, this minus first prompt", comparison["interval"], int(comparison["n"])
         )
+        if search.get("credit_difference") is not None:
+            yield _with_interval(
+                "test credit, this minus first prompt", search["credit_difference"], int(comparison["n"])
+            )
 
 
 def _calibrated(calibration: _Record) -> Iterator[Figure]:

@@ -21,6 +21,8 @@ from calibrant.core import (
     StateError,
     Task,
     describe_problem,
+    labels_from_record,
+    labels_to_record,
     read_record,
     write_record,
 )
@@ -176,7 +178,7 @@ def task_to_record(task: Task) -> dict[str, Any]:
     alone = cascade is None and routing is None
     return {
         "name": task.name,
-        "labels": list(task.labels.labels),
+        "labels": labels_to_record(task.labels),
         "field": task.field,
         "prompt": task.prompt,
         "user_template": task.user_template,
@@ -239,7 +241,7 @@ def task_from_record(record: Mapping[str, Any], *, place: Path) -> RecordedTask:
     try:
         task = Task(
             name=_text(record, "name", place),
-            labels=record["labels"],
+            labels=labels_from_record(record["labels"]),
             prompt=_text(record, "prompt", place),
             field=_text(record, "field", place),
             user_template=None if record["user_template"] is None else _text(record, "user_template", place),

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.calibration._fingerprint import Fingerprint
-from calibrant.core import DataError, LogprobSpace, Outcome, Row, StateError, read_rows
+from calibrant.core import DataError, LogprobSpace, Outcome, Row, StateError, labels_from_record, read_rows
 
 __all__ = ["UNKNOWN", "SavedPredictions", "load_predictions", "read_predictions", "unfinished"]
 
@@ -201,6 +201,8 @@ class _Rows:
         found = values.get("labels") or values.get("probabilities")
         if isinstance(found, list | dict) and isinstance(values.get("space"), str):
             self.label_set, self.space = tuple(found), values["space"]
+        if self.space is None and values.get("parts"):  # whose label set the directory knows
+            self.space = _space_of(values)
 
     def saved(self, name: str, directory: Path | None) -> SavedPredictions:
         """Return what was read."""
@@ -220,7 +222,7 @@ class _Rows:
         )
 
     def _fingerprint(self, directory: Path) -> Fingerprint | None:
-        if self.label_set is None or self.space is None:
+        if self.space is None:
             return None
         # A search leaves both files, and its result holds the prompt that was chosen.
         for file, read in (("result.json", _searched), ("run.json", _evaluated), ("batch.json", _submitted)):
@@ -228,15 +230,19 @@ class _Rows:
             if not source.exists():
                 continue
             try:
-                found = read(json.loads(source.read_text(encoding="utf-8")))
+                record = json.loads(source.read_text(encoding="utf-8"))
+                found = read(record)
                 if found is None:
                     return None
                 prompt, template, model = found
+                labels = self._labels(record)
+                if labels is None:
+                    return None
                 return Fingerprint(
                     prompt=prompt if template is None else f"{prompt}\n\n{template}",
                     model=model,
                     space=LogprobSpace(self.space),
-                    labels=self.label_set,
+                    labels=labels,
                 )
             except (OSError, KeyError, TypeError, ValueError) as error:
                 raise StateError(
@@ -244,6 +250,19 @@ class _Rows:
                     "the file, or give the predictions file alone, in a directory without it."
                 ) from error
         return None
+
+    def _labels(self, record: Mapping[str, Any]) -> tuple[str, ...] | None:
+        """Return the labels, which a run of answers with a structure writes down itself."""
+        found = (record.get("described") or record).get("label_set")
+        return self.label_set if found is None else labels_from_record(found).labels
+
+
+def _space_of(values: Mapping[str, Any]) -> str | None:
+    """Return the space of a row's parts, which `evaluate` and `optimize` write in different places."""
+    if isinstance(values.get("space"), str):
+        return str(values["space"])
+    found = (part.get("distribution") for part in values["parts"] if isinstance(part, Mapping))
+    return next((str(one["space"]) for one in found if one), None)
 
 
 def _evaluated(record: Mapping[str, Any]) -> tuple[str, str | None, str]:

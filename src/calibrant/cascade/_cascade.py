@@ -19,7 +19,15 @@ from calibrant.cascade._order import EscalationOrder, escalated
 from calibrant.cascade._protocol import ConfidenceMethod
 from calibrant.cascade._purse import Purse
 from calibrant.cascade._walk import CascadeRunner, Member, OnError, Walk
-from calibrant.core import Client, Completion, CompletionRequest, ConfigurationError, Journal, LogprobSpace
+from calibrant.core import (
+    Client,
+    Completion,
+    CompletionRequest,
+    CompositeLabels,
+    ConfigurationError,
+    Journal,
+    LogprobSpace,
+)
 from calibrant.inference import Classifier, Decoding, Gate, Limits
 
 __all__ = ["Cascade"]
@@ -362,31 +370,47 @@ def _check(models: Sequence[CascadeModel], method: ConfidenceMethod) -> None:
     if isinstance(method, type) or not isinstance(method, ConfidenceMethod):
         hint = f": call it, as in {method.__name__}()" if isinstance(method, type) else ""
         raise ConfigurationError(f"Expected a ConfidenceMethod or the name of one, got {method!r}{hint}.")
-    labels = models[0].classifier.labels.labels
+    labels = models[0].classifier.labels
     for model in models:
         classifier = model.classifier
         if isinstance(classifier, Cascade):
             raise ConfigurationError(
                 f"Expected models in a cascade, got another cascade, {model.label!r}: name its models instead."
             )
-        if classifier.labels.labels != labels:
+        if classifier.labels != labels:
             raise ConfigurationError(
                 f"Expected all models of a cascade to have the labels of {models[0].label!r}, in their order, got "
                 f"{list(classifier.labels.labels)} for {model.label!r}."
             )
-        if not method.needs_tokens:
-            continue
-        if not isinstance(classifier.runner.method, Decoding):
-            raise ConfigurationError(
-                f"Expected models whose answers come with token log-probabilities, which {method.name} reads, but "
-                f"{model.label!r} scores its labels without writing one: give it scoring='decode' (without label "
-                "codes), or take the method label_probability."
-            )
-        if classifier.prior_correction is not None:
-            raise ConfigurationError(
-                f"Expected no prior_correction of {model.label!r} with {method.name}, which reads the tokens of the "
-                "uncorrected answer: leave it out, or take the method label_probability."
-            )
+        if method.needs_tokens:
+            _check_tokens(model, method)
+
+
+def _check_tokens(model: CascadeModel, method: ConfidenceMethod) -> None:
+    """Refuse a model whose answers have no tokens that a method could read.
+
+    Raises
+    ------
+    ConfigurationError
+        As said.
+    """
+    classifier = model.classifier
+    if not isinstance(classifier.runner.method, Decoding):
+        raise ConfigurationError(
+            f"Expected models whose answers come with token log-probabilities, which {method.name} reads, but "
+            f"{model.label!r} scores its labels without writing one: give it scoring='decode' (without label "
+            "codes), or take the method label_probability."
+        )
+    if isinstance(classifier.labels, CompositeLabels) and getattr(method, "token_filter", "") == "label":
+        raise ConfigurationError(
+            f"Expected {method.name} with token_filter='all' where answers hold several labels, got 'label', which "
+            "reads the tokens of one: set it, or take the method label_probability."
+        )
+    if classifier.prior_correction is not None:
+        raise ConfigurationError(
+            f"Expected no prior_correction of {model.label!r} with {method.name}, which reads the tokens of the "
+            "uncorrected answer: leave it out, or take the method label_probability."
+        )
 
 
 def _member(model: CascadeModel, method: ConfidenceMethod, limits: Limits | None) -> Member:

@@ -187,6 +187,8 @@ def _unsure(prediction: Prediction) -> str:
 def _record(text: str, prediction: Prediction) -> dict[str, Any]:
     """Return the line of an evaluation, without what an unlabelled text cannot have."""
     record = row_record(0, Example(input=text, answer=""), prediction)
+    for part in record.get("parts", ()):
+        del part["correct"]
     return {name: value for name, value in record.items() if name not in {"index", "answer", "correct"}}
 
 

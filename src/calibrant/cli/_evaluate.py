@@ -46,6 +46,7 @@ from calibrant.inference import Limits
 if TYPE_CHECKING:
     from calibrant.evaluation import EvaluationMetrics, EvaluationResult, HistoryEntry
     from calibrant.inference import Classifier, Stop
+    from calibrant.metrics import StructureFigure
     from calibrant.store import PredictionCache
 
     _Record = Callable[[EvaluationResult], tuple[HistoryEntry | None, StateError | None]]
@@ -395,7 +396,9 @@ def _table(metrics: EvaluationMetrics) -> list[tuple[str, str, str]]:
             with_interval(metrics.accuracy_answered),
             f"{correct:,} of {answered:,} rows whose outcome is not error",
         ),
+        *_composite_lines(metrics),
         ("macro F1", number(metrics.macro_f1), f"{answered:,} answered rows"),
+        *(() if metrics.structure is None else map(_figure, metrics.structure.figures())),
         ("calibration error (ECE)", number(metrics.ece), with_confidence),
         ("Brier score", number(metrics.brier), with_confidence),
         ("outcomes", _counts(metrics.outcomes), ""),
@@ -403,6 +406,36 @@ def _table(metrics: EvaluationMetrics) -> list[tuple[str, str, str]]:
     ]
     table += [("failed", f"{count:,}", kind) for kind, count in metrics.errors.items()]
     return table
+
+
+def _composite_lines(metrics: EvaluationMetrics) -> list[tuple[str, str, str]]:
+    """Return what is said of the parts of answers that hold several labels; both accuracies are of whole answers."""
+    found = metrics.composite
+    if found is None:
+        return []
+    about = f"{found.rows:,} answered rows"
+    lines = [("micro F1", number(found.micro_f1), about)]
+    if found.kind == "multi_label":
+        return [
+            ("Jaccard index", number(found.jaccard), f"mean of {about}"),
+            ("F1 of rows", number(found.samples_f1), f"mean of {about}"),
+            (
+                "Hamming loss",
+                number(found.hamming_loss),
+                f"{len(found.parts):,} labels of {about}; 0 is best",
+            ),
+            *lines,
+        ]
+    fields = [
+        (f"field {name}", with_interval(part.accuracy), f"{part.correct:,} of {about}")
+        for name, part in found.parts.items()
+    ]
+    return fields + lines
+
+
+def _figure(found: StructureFigure) -> tuple[str, str, str]:
+    shown = number(found.value) if found.interval is None else with_interval(found.interval)
+    return found.name, shown, found.about
 
 
 def _counts(found: Mapping[str, int]) -> str:

@@ -16,7 +16,7 @@ from rich.text import Text
 from calibrant.assembly import open_classifier, record_run
 from calibrant.cli._progress import ProgressDisplay
 from calibrant.cli._providers import routing_stats
-from calibrant.cli._tables import dollars
+from calibrant.cli._tables import dollars, with_interval
 from calibrant.core import ConfigurationError, Task
 from calibrant.optimization import optimize
 from calibrant.reports import write_report
@@ -101,8 +101,12 @@ def _table(result: OptimizationResult) -> Table:
     table.add_column("95 % interval", justify="right")
     table.add_column("mean probability", justify="right")
     table.add_column("validation score", justify="right")
-    for name, score in (("seed", result.seed_prompt), ("best", result.best_prompt)):
-        table.add_row(name, *_cells(score))
+    scores = {"seed": result.seed_prompt, "best": result.best_prompt}
+    partial = any(score.credit is not None for score in scores.values())
+    if partial:
+        table.add_column("credit", justify="right")
+    for name, score in scores.items():
+        table.add_row(name, *_cells(score), *([with_interval(score.credit)] if partial else []))
     return table
 
 
@@ -130,6 +134,12 @@ def _remarks(result: OptimizationResult, out: Path | None) -> list[str]:
             f"Best minus seed: {comparison.difference:+.3f} accuracy, 95 % interval {interval.lower:+.3f} to "
             f"{interval.upper:+.3f}, exact McNemar p = {comparison.p_value:.3g}, {comparison.n} paired rows."
         )
+        credit = result.credit_difference
+        if credit is not None:
+            lines.append(
+                f"Credit, best minus seed: {credit.estimate:+.3f}, 95 % interval {credit.lower:+.3f} to "
+                f"{credit.upper:+.3f}."
+            )
     scores = [result.seed_prompt, *([result.best_prompt] if result.improved else [])]
     errors = sum(score.outcomes.get("error", 0) for score in scores)
     if errors:

@@ -2,7 +2,7 @@
 
 from calibrant.clients._batch_api import BatchApi, RemoteBatch
 from calibrant.clients._callable import CallableClient
-from calibrant.clients._constraint import Constraint, constraint_for
+from calibrant.clients._constraint import Choice, Choices, Constraint, choices_for, constraint_for
 from calibrant.clients._litellm import LiteLLMClient
 from calibrant.clients._litellm_embedder import LiteLLMEmbedder, embedding_matrix
 from calibrant.clients._llamacpp import LlamaCppClient
@@ -18,6 +18,8 @@ from calibrant.clients._weights import LocalModel, local_models
 __all__ = [
     "BatchApi",
     "CallableClient",
+    "Choice",
+    "Choices",
     "Constraint",
     "JsonService",
     "LiteLLMClient",
@@ -29,6 +31,7 @@ __all__ = [
     "RateState",
     "RemoteBatch",
     "RetryPolicy",
+    "choices_for",
     "constraint_for",
     "embedding_matrix",
     "local_models",

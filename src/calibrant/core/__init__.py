@@ -1,5 +1,6 @@
 """Data and Protocols shared by every other package; imports none of them."""
 
+from calibrant.core.answers import unknown_answer
 from calibrant.core.aspects import Aspect
 from calibrant.core.cascade_settings import LOOPER_KEYS, CascadeModelSettings, CascadeSettings, HybridWeights
 from calibrant.core.completion import (
@@ -12,7 +13,7 @@ from calibrant.core.completion import (
     NextTokens,
     Token,
 )
-from calibrant.core.composite import CompositeLabels, Field, FieldLabels, MultiLabels
+from calibrant.core.composite import CompositeLabels, Field, FieldLabels, MultiLabels, part_of
 from calibrant.core.distribution import LabelDistribution, LogprobSpace
 from calibrant.core.errors import (
     CalibrantError,
@@ -35,6 +36,7 @@ from calibrant.core.files import (
     write_record,
 )
 from calibrant.core.interval import Interval
+from calibrant.core.label_records import described_labels, labels_from_record, labels_to_record
 from calibrant.core.labels import LabelSet, normalise_label
 from calibrant.core.prediction import Outcome, Part, Prediction, Step, Usage, Verdict
 from calibrant.core.records import Journal, prediction_from_record, prediction_to_record, step_to_record
@@ -61,6 +63,11 @@ from calibrant.core.rows import (
 )
 from calibrant.core.sections import describe_problem
 from calibrant.core.settings import CalibrationSettings, ModelSettings, ScoringSettings
+from calibrant.core.structures import (
+    HierarchicalLabels,
+    OrdinalLabels,
+    structured_labels,
+)
 from calibrant.core.task import ROUTED, Split, Task, check_answer
 
 __all__ = [
@@ -88,6 +95,7 @@ __all__ = [
     "Example",
     "Field",
     "FieldLabels",
+    "HierarchicalLabels",
     "HybridWeights",
     "Interval",
     "Journal",
@@ -101,6 +109,7 @@ __all__ = [
     "MultiLabels",
     "NextTokens",
     "NotFittedError",
+    "OrdinalLabels",
     "Outcome",
     "Part",
     "Prediction",
@@ -125,8 +134,12 @@ __all__ = [
     "check_answer",
     "damaged_record",
     "describe_problem",
+    "described_labels",
     "iter_examples",
+    "labels_from_record",
+    "labels_to_record",
     "normalise_label",
+    "part_of",
     "prediction_from_record",
     "prediction_to_record",
     "read_examples",
@@ -135,6 +148,8 @@ __all__ = [
     "read_texts",
     "remove_leftovers",
     "step_to_record",
+    "structured_labels",
+    "unknown_answer",
     "write_atomically",
     "write_record",
 ]

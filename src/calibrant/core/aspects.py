@@ -26,6 +26,8 @@ class Aspect:
         Confidence in `predicted`, in [0, 1]; None where it is unknown.
     distribution : LabelDistribution or None
         Over the values of this question; None where it is unknown.
+    weight : float
+        What it counts for in a mean over the aspects of an answer, above 0.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Aspect:
     expected: str
     confidence: float | None = None
     distribution: LabelDistribution | None = None
+    weight: float = 1.0
 
     @property
     def is_correct(self) -> bool:

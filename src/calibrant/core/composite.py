@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from calibrant.core.errors import ConfigurationError
 from calibrant.core.labels import LabelSet
 from calibrant.core.prediction import Part, Prediction
 
-__all__ = ["CompositeLabels", "Field", "FieldLabels", "MultiLabels"]
+__all__ = ["CompositeLabels", "Field", "FieldLabels", "MultiLabels", "part_of"]
 
 YES: Final = "yes"
 NO: Final = "no"
@@ -26,6 +26,11 @@ class CompositeLabels(LabelSet, ABC):
     A whole answer is spelled as one JSON text, which `canonical` brings into its only form, so that it compares,
     is stored and is counted like a label. As a sequence it holds one name for every decision that an answer can make.
     """
+
+    @property
+    @abstractmethod
+    def parts(self) -> tuple[str, ...]:
+        """The names of all parts, in order."""
 
     @abstractmethod
     def values(self, answer: str) -> dict[str, str]:
@@ -53,7 +58,12 @@ class CompositeLabels(LabelSet, ABC):
             alone = Prediction(label=part.label, confidence=part.confidence, distribution=part.distribution)
             own = self.labels_of(name).aspects(alone, expected[name])
             found += [
-                replace(aspect, name=name if len(own) == 1 else f"{name}: {aspect.name}") for aspect in own
+                replace(
+                    aspect,
+                    name=name if len(own) == 1 else f"{name}: {aspect.name}",
+                    weight=aspect.weight / len(own),  # a long scale must not drown the other fields
+                )
+                for aspect in own
             ]
         return tuple(found)
 
@@ -102,6 +112,7 @@ class FieldLabels(CompositeLabels):
         At least two, with distinct names and paths.
     """
 
+    structure = "fields"
     fields: tuple[Field, ...]
 
     def __init__(self, fields: Sequence[Field]) -> None:
@@ -114,6 +125,11 @@ class FieldLabels(CompositeLabels):
             )
         super().__init__([f"{field.name}={label}" for field in fields for label in field.labels])
         object.__setattr__(self, "fields", tuple(fields))
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The names of the fields."""
+        return tuple(field.name for field in self.fields)
 
     def canonical(self, text: str) -> str | None:
         """Return the answer that holds these labels, in its only form; None where it lacks one or they are illegal."""
@@ -153,15 +169,28 @@ class MultiLabels(CompositeLabels):
     value is ``yes`` or ``no``.
     """
 
+    structure = "multi_label"
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The labels."""
+        return self.labels
+
     def canonical(self, text: str) -> str | None:
         """Return the set of labels in its only form; None where one is illegal."""
         found = _json(text)
         if not isinstance(found, list) or not all(isinstance(label, str) for label in found):
             return None
-        labels = [super(MultiLabels, self).canonical(label) for label in found]
-        if None in labels:
-            return None
-        return self.answer_of(dict.fromkeys(filter(None, labels), YES))
+        labels = [self.label_of(label) for label in found]
+        return self.answer_with([label for label in labels if label]) if all(labels) else None
+
+    def label_of(self, text: str) -> str | None:
+        """Return the label that equals `text` up to case and surrounding space, or None."""
+        return super().canonical(text)
+
+    def answer_with(self, labels: Iterable[str]) -> str:
+        """Return the whole answer that holds these labels, in whatever order, and no other."""
+        return self.answer_of(dict.fromkeys(labels, YES))
 
     def values(self, answer: str) -> dict[str, str]:
         """Return ``yes`` or ``no`` for every label."""
@@ -184,6 +213,23 @@ class MultiLabels(CompositeLabels):
         # As in the Jaccard index: that hundreds of labels are rightly left out would drown everything else.
         named = tuple(label for label in self if YES in (predicted[label], expected[label]))
         return named or tuple(self)
+
+
+def part_of(answer: str, name: str) -> str | None:
+    """Return the value of a part of a canonical answer; None where a field has no such name.
+
+    Parameters
+    ----------
+    answer : str
+        A whole answer.
+    name : str
+        The field, or the label of a set, whose value is ``yes`` or ``no``.
+    """
+    found = _json(answer)
+    if isinstance(found, dict):
+        value = found.get(name)
+        return value if isinstance(value, str) else None
+    return YES if isinstance(found, list) and name in found else NO
 
 
 def _json(text: str) -> Any:  # noqa: ANN401

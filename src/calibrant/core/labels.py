@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import overload
+from math import fsum
+from typing import ClassVar, overload
 
 from calibrant.core.aspects import Aspect
 from calibrant.core.errors import ConfigurationError
-from calibrant.core.prediction import Prediction
+from calibrant.core.prediction import Outcome, Prediction
 
 __all__ = ["LabelSet", "normalise_label"]
 
@@ -36,6 +37,7 @@ class LabelSet(Sequence[str]):
         Fewer than two labels, an empty one, duplicates, or two equal after case folding.
     """
 
+    structure: ClassVar[str] = "flat"
     labels: tuple[str, ...]
     _canonical: dict[str, str] = field(init=False, repr=False, compare=False)
 
@@ -74,6 +76,22 @@ class LabelSet(Sequence[str]):
                 distribution=prediction.distribution,
             ),
         )
+
+    def credit(self, prediction: Prediction, answer: str) -> float:
+        """Return which part of an answer is right, in [0, 1]: its aspects by their weight, whatever the confidence.
+
+        Parameters
+        ----------
+        prediction : Prediction
+            An answer; without a legal label its credit is 0.
+        answer : str
+            The true label, spelled as in the label set.
+        """
+        if prediction.outcome is not Outcome.OK:
+            return 0.0
+        aspects = self.aspects(prediction, answer)
+        right = fsum(aspect.weight for aspect in aspects if aspect.is_correct)
+        return right / fsum(aspect.weight for aspect in aspects)
 
     def __len__(self) -> int:
         return len(self.labels)

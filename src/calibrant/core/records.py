@@ -10,7 +10,7 @@ import numpy as np
 from calibrant.core.completion import Token
 from calibrant.core.distribution import LabelDistribution, LogprobSpace
 from calibrant.core.errors import StateError
-from calibrant.core.prediction import Outcome, Prediction, Step, Usage, Verdict
+from calibrant.core.prediction import Outcome, Part, Prediction, Step, Usage, Verdict
 
 __all__ = ["Journal", "prediction_from_record", "prediction_to_record", "step_to_record"]
 
@@ -47,6 +47,8 @@ def prediction_to_record(prediction: Prediction) -> dict[str, Any]:
     if prediction.steps:
         record["steps"] = [step_to_record(step) for step in prediction.steps]
         record["accepted"] = prediction.accepted
+    if prediction.parts:
+        record["parts"] = [_part_to_record(part) for part in prediction.parts]
     return record
 
 
@@ -74,6 +76,7 @@ def prediction_from_record(record: Mapping[str, Any]) -> Prediction:
             tokens=None if tokens is None else tuple(map(_token_from_record, tokens)),
             steps=tuple(map(_step_from_record, record.get("steps", ()))),
             accepted=record.get("accepted"),
+            parts=tuple(map(_part_from_record, record.get("parts", ()))),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise StateError(f"Expected a prediction record, got one that does not fit ({error!r}).") from error
@@ -101,6 +104,26 @@ def _step_from_record(record: Mapping[str, Any]) -> Step:
         "usage": Usage(**record["usage"]),
     }
     return Step(**{**record, **read})
+
+
+def _part_to_record(part: Part) -> dict[str, Any]:
+    distribution = part.distribution
+    return {
+        "name": part.name,
+        "label": part.label,
+        "confidence": part.confidence,
+        "distribution": None if distribution is None else _distribution_to_record(distribution),
+    }
+
+
+def _part_from_record(record: Mapping[str, Any]) -> Part:
+    distribution = record["distribution"]
+    return Part(
+        name=record["name"],
+        label=record["label"],
+        confidence=record["confidence"],
+        distribution=None if distribution is None else _distribution_from_record(distribution),
+    )
 
 
 def _usage_to_record(usage: Usage) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
+from calibrant.core.answers import spelled_answer
 from calibrant.core.errors import ConfigurationError, DataError
 
 __all__ = [
@@ -59,12 +60,27 @@ class Example:
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Names of the columns (CSV, Parquet) or keys (JSON Lines) that hold an example."""
+    """Names of the columns (CSV, Parquet) or keys (JSON Lines) that hold an example.
+
+    Attributes
+    ----------
+    input, answer, additional_context, split : str
+        The text, its true answer, what else is known of it, and the split it belongs to.
+    fields : tuple of (str, str)
+        Name and column of every field of an answer that has several; read where a row has no column `answer`.
+    multi_label : bool
+        Whether an answer holds any number of labels.
+    separator : str
+        What stands between such labels where they are not given as a JSON array.
+    """
 
     input: str = "input"
     answer: str = "answer"
     additional_context: str = "additional_context"
     split: str = "split"
+    fields: tuple[tuple[str, str], ...] = ()
+    multi_label: bool = False
+    separator: str = ";"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,7 +264,7 @@ def iter_examples(
             continue
         example = Example(
             input=_text(row, columns.input),
-            answer=_text(row, columns.answer),
+            answer=_answer(row, columns),
             additional_context=_context(row, columns.additional_context),
         )
         yield example, row.line
@@ -308,9 +324,37 @@ def _text(row: Row, column: str) -> str:
     if isinstance(value, str) and value.strip():
         _check_characters(value, row)
         return value
-    got = "nothing" if value is None else "an empty text" if value == "" else f"{value!r:.60}"
     known = ", ".join(map(str, row.values)) or "none"
-    msg = f"expected text in {column!r}, got {got} (columns here: {known:.200})."
+    msg = f"expected text in {column!r}, got {_shown(value)} (columns here: {known:.200})."
+    raise DataError(msg, path=row.path, line=row.line)
+
+
+def _shown(value: object) -> str:
+    return "nothing" if value is None else "an empty text" if value == "" else f"{value!r:.60}"
+
+
+def _answer(row: Row, columns: Columns) -> str:
+    """Return the true answer: a label, or the JSON text of an answer that holds several."""
+    if not columns.fields and not columns.multi_label:
+        return _text(row, columns.answer)
+    own = dict(columns.fields)
+    if own and (columns.answer not in row.values or columns.answer in own.values()):
+        return json.dumps({name: _text(row, column) for name, column in own.items()}, ensure_ascii=False)
+    value = row.values.get(columns.answer)
+    try:
+        found = spelled_answer(value, separator=columns.separator if columns.multi_label else None)
+    except DataError as error:
+        raise DataError(f"{columns.answer!r}: {error}", path=row.path, line=row.line) from error
+    if found is None:
+        return _missing(row, columns, value)
+    _check_characters(found, row)
+    return found
+
+
+def _missing(row: Row, columns: Columns, value: object) -> NoReturn:
+    wanted = "labels, or [] where there are none," if columns.multi_label else "an object of labels"
+    known = ", ".join(map(str, row.values)) or "none"
+    msg = f"expected {wanted} in {columns.answer!r}, got {_shown(value)} (columns here: {known:.200})."
     raise DataError(msg, path=row.path, line=row.line)
 
 

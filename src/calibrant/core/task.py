@@ -7,13 +7,14 @@ import logging
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import pydantic
 
+from calibrant.core.answers import unknown_answer
 from calibrant.core.cascade_settings import LOOPER_KEYS, CascadeSettings
 from calibrant.core.errors import ConfigurationError, DataError
 from calibrant.core.labels import LabelSet, normalise_label
@@ -21,6 +22,15 @@ from calibrant.core.routing_settings import RoutingSettings
 from calibrant.core.rows import Columns, DataSource, Example
 from calibrant.core.sections import Section, describe_problem, line_of, wrong
 from calibrant.core.settings import SCORING_PARAMETERS, CalibrationSettings, ModelSettings, ScoringSettings
+from calibrant.core.structures import Structure
+from calibrant.core.task_answers import (
+    FIELD_REMEDY,
+    FieldSection,
+    Problem,
+    answer_problems,
+    is_path,
+    labels_of,
+)
 
 __all__ = ["Split", "Task", "check_answer"]
 
@@ -31,10 +41,6 @@ _SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 INPUT_SLOT = "{input}"
 ROUTED = "routed"  # the model of a cascade that stands for [routing]
 _OF_ONE_MODEL = frozenset({"api_base", "space", "options"})
-_FIELD = re.compile(r"(?:\[\d*\]|[^.\[\]]+)(?:\[\d*\])*(?:\.[^.\[\]]+(?:\[\d*\])*)*")
-_FIELD_REMEDY = (
-    "name the keys, separated by dots, as in 'category', 'result.category' or 'results[].category'"
-)
 
 
 class _DataSection(Section):
@@ -45,27 +51,28 @@ class _DataSection(Section):
     input_column: str = "input"
     answer_column: str = "answer"
     split_column: str = "split"
+    answer_separator: str = pydantic.Field(default=";", min_length=1)
 
-    @property
-    def columns(self) -> Columns:
-        return Columns(input=self.input_column, answer=self.answer_column, split=self.split_column)
-
-    def sources(self, directory: Path) -> dict[Split, DataSource]:
+    def sources(self, directory: Path, columns: Columns) -> dict[Split, DataSource]:
         found = {}
         for split in _SPLITS:
             name: str | None = getattr(self, split)
             if name is not None:
-                found[split] = DataSource(path=directory / name, columns=self.columns)
+                found[split] = DataSource(path=directory / name, columns=columns)
             elif self.file is not None:
-                found[split] = DataSource(path=directory / self.file, columns=self.columns, split=split)
+                found[split] = DataSource(path=directory / self.file, columns=columns, split=split)
         return found
 
 
 class _TaskFile(Section):
     name: str
-    labels: list[Any]
+    labels: list[Any] | None = None
+    structure: Structure = "flat"
+    separator: str | None = None
+    multi_label: bool = pydantic.Field(default=False, strict=True)
+    fields: tuple[FieldSection, ...] | None = None
     prompt: str
-    field: str = "label"
+    field: str | None = None
     user_template: str | None = None
     data: _DataSection = _DataSection()
     model: ModelSettings = ModelSettings()
@@ -76,9 +83,9 @@ class _TaskFile(Section):
 
     @pydantic.field_validator("field")
     @classmethod
-    def _check_field(cls, field: str) -> str:
-        if not _FIELD.fullmatch(field):
-            raise wrong("Input should be a JSON path", _FIELD_REMEDY)
+    def _check_field(cls, field: str | None) -> str | None:
+        if field is not None and not is_path(field):
+            raise wrong("Input should be a JSON path", FIELD_REMEDY)
         return field
 
     @pydantic.field_validator("user_template")
@@ -87,6 +94,18 @@ class _TaskFile(Section):
         if template is not None and INPUT_SLOT not in template:
             raise wrong(f"Input should hold {INPUT_SLOT}", "say where the text goes")
         return template
+
+    @property
+    def columns(self) -> Columns:
+        data = self.data
+        return Columns(
+            input=data.input_column,
+            answer=data.answer_column,
+            split=data.split_column,
+            fields=tuple((field.name, field.column or field.name) for field in self.fields or ()),
+            multi_label=self.multi_label,
+            separator=data.answer_separator,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,11 +117,14 @@ class Task:
     name : str
         Short name, used in reports.
     labels : LabelSet
-        The closed set of labels; a plain sequence is converted.
+        The closed set of labels; a plain sequence is converted. `OrdinalLabels` and `HierarchicalLabels` earn an
+        answer that is nearly right a part of the score; `MultiLabels` and `FieldLabels` say that an answer holds
+        several labels.
     prompt : str
         The system prompt the search starts from.
     field : str
-        JSON path of the label in the answer (``category``, ``classification.name``).
+        JSON path of the label in the answer (``category``, ``classification.name``), or of the array of labels; the
+        fields of `FieldLabels` have paths of their own.
     user_template : str or None
         Shapes the user message; holds ``{input}``. None sends the text alone.
     train, validation, test : tuple of Example
@@ -146,12 +168,12 @@ class Task:
             for number, example in enumerate(getattr(self, split), 1):
                 answer = self.labels.canonical(example.answer)
                 if answer is None:
-                    msg = f"task {self.name!r}, {split} row {number}: {_unknown_answer(example.answer, self.labels)}"
+                    msg = f"task {self.name!r}, {split} row {number}: {unknown_answer(example.answer, self.labels)}"
                     raise DataError(msg)
                 rows.append(replace(example, answer=answer))
             object.__setattr__(self, split, tuple(rows))
-        if not _FIELD.fullmatch(self.field):
-            msg = f"Expected field to be a JSON path, got {self.field!r:.80}: {_FIELD_REMEDY}."
+        if not is_path(self.field):
+            msg = f"Expected field to be a JSON path, got {self.field!r:.80}: {FIELD_REMEDY}."
             raise ConfigurationError(msg)
         if self.user_template is not None and INPUT_SLOT not in self.user_template:
             msg = f"Expected user_template to hold {{input}}, got {self.user_template!r:.200}: say where the text goes."
@@ -195,12 +217,9 @@ class Task:
         _check_parameters(settings.scoring, text, path)
         cascade = _check_cascade(settings, text, path)
         routing = _check_routing(settings, text, path)
-        try:
-            labels = LabelSet(settings.labels)
-        except ConfigurationError as error:
-            msg = f"{path}:{line_of(text, ('labels',))}: {error}"
-            raise ConfigurationError(msg) from error
-        sources = settings.data.sources(path.parent)
+        _refuse([*answer_problems(settings), *_separator_problems(settings)], text, path)
+        labels = labels_of(settings)
+        sources = settings.data.sources(path.parent, settings.columns)
         rows = {
             split: _load(sources[split], labels) for split in _SPLITS if split in splits and split in sources
         }
@@ -209,7 +228,7 @@ class Task:
             name=settings.name,
             labels=labels,
             prompt=settings.prompt,
-            field=settings.field,
+            field=settings.field or ("labels" if settings.multi_label else "label"),
             user_template=settings.user_template,
             train=rows.get("train", ()),
             validation=rows.get("validation", ()),
@@ -219,7 +238,7 @@ class Task:
             calibration=settings.calibration,
             cascade=cascade,
             routing=routing,
-            columns=settings.data.columns,
+            columns=settings.columns,
             sources=sources,
         )
 
@@ -304,14 +323,26 @@ def _check_cascade(settings: _TaskFile, text: str, path: Path) -> CascadeSetting
 
 def _check_routing(settings: _TaskFile, text: str, path: Path) -> RoutingSettings | None:
     """Refuse what does not fit the rest of the file; returns the section with its files relative to the task's."""
-    found = [*_member_problems(settings), *_routing_problems(settings)]
-    if found:
-        lines = [f"{path}:{line_of(text, location)}: {problem}" for location, problem in found]
-        raise ConfigurationError("\n".join(lines))
+    _refuse([*_member_problems(settings), *_routing_problems(settings)], text, path)
     return settings.routing and settings.routing.beside(path.parent)
 
 
-def _member_problems(settings: _TaskFile) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def _refuse(found: Iterable[Problem], text: str, path: Path) -> None:
+    lines = [f"{path}:{line_of(text, location)}: {problem}" for location, problem in found]
+    if lines:
+        raise ConfigurationError("\n".join(lines))
+
+
+def _separator_problems(settings: _TaskFile) -> Iterator[Problem]:
+    """Yield a separator that nobody would use."""
+    if "answer_separator" in settings.data.model_fields_set and not settings.multi_label:
+        problem = (
+            "expected no 'answer_separator' without multi_label = true: an answer is not split; leave it out."
+        )
+        yield ("data", "answer_separator"), problem
+
+
+def _member_problems(settings: _TaskFile) -> Iterator[Problem]:
     """Yield what is wrong with the models of a cascade that stand for [routing]."""
     for number, member in enumerate(() if settings.cascade is None else settings.cascade.models):
         if member.name != ROUTED:
@@ -325,7 +356,7 @@ def _member_problems(settings: _TaskFile) -> Iterator[tuple[tuple[str | int, ...
             yield (*place, key), problem
 
 
-def _routing_problems(settings: _TaskFile) -> Iterator[tuple[tuple[str, ...], str]]:
+def _routing_problems(settings: _TaskFile) -> Iterator[Problem]:
     """Yield what is said twice, or for nothing; what is wrong beside a cascade, too, is told by then."""
     routing, cascade = settings.routing, settings.cascade
     if routing is None:
@@ -369,13 +400,8 @@ def check_answer(
     """
     answer = labels.canonical(example.answer)
     if answer is None:
-        raise DataError(_unknown_answer(example.answer, labels), path=path, line=line)
+        raise DataError(unknown_answer(example.answer, labels), path=path, line=line)
     return answer
-
-
-def _unknown_answer(answer: str, labels: LabelSet) -> str:
-    known = ", ".join(labels.labels[:8]) + (", ..." if len(labels) > 8 else "")
-    return f"answer {answer!r:.80} is not one of the {len(labels)} labels ({known}): correct the row or add the label."
 
 
 def _warn_about_leaks(splits: Mapping[Split, tuple[Example, ...]], path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Final, Protocol
 
-from calibrant.core import CalibrantError, Example, StateError
+from calibrant.core import CalibrantError, Example, StateError, described_labels
 from calibrant.distributed._ray import (
     RemoteLedger,
     answered_blocks,
@@ -132,6 +132,7 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
         "engine": {"name": "ray", "block_rows": cluster.block_rows},
         **about,
         **described,
+        **described_labels(labels),
         "data": inspection.to_record(),
     }
     with RunDirectory.opened(Path(out), fingerprint) as directory:

@@ -8,7 +8,14 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from calibrant.core import ConfigurationError, DataError, DataSource, Example, LabelSet, check_answer
+from calibrant.core import (
+    ConfigurationError,
+    DataError,
+    DataSource,
+    Example,
+    LabelSet,
+    check_answer,
+)
 
 __all__ = ["Dataset", "Inspection", "checked", "inspect"]
 

@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-from calibrant.core import ConfigurationError, Example, Journal, Prediction
+from calibrant.core import ConfigurationError, Example, Journal, Prediction, described_labels
 from calibrant.evaluation._cache import open_cache
 from calibrant.evaluation._data import Inspection, checked, inspect
 from calibrant.evaluation._directory import RunDirectory
@@ -191,6 +191,7 @@ class BatchEvaluator:
             "calibrant": metadata.version("calibrant"),
             **about,
             **self._classifier.describe(),
+            **described_labels(self._classifier.labels),
             "data": None if inspection is None else inspection.to_record(),
         }
 

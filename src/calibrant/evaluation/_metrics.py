@@ -8,7 +8,14 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from calibrant.core import Interval
-from calibrant.metrics import CascadeMetrics, LabelMetrics
+from calibrant.metrics import (
+    CascadeMetrics,
+    CompositeMetrics,
+    HierarchicalMetrics,
+    LabelMetrics,
+    OrdinalMetrics,
+    StructureMetrics,
+)
 
 __all__ = ["GATES", "SCHEMA_VERSION", "EvaluationMetrics"]
 
@@ -71,6 +78,12 @@ class EvaluationMetrics:
         Rows this session added; an earlier one may have left some.
     cascade : CascadeMetrics or None
         What the models of a cascade contributed; None for a single model.
+    composite : CompositeMetrics or None
+        How the parts of answers fared that hold several labels; None where an answer is one label. `correct`,
+        `accuracy`, `ece` and `brier` are about whole answers then, `per_label` and `macro_f1` about every label that
+        an answer can hold.
+    structure : OrdinalMetrics, HierarchicalMetrics or None
+        How near answers came, where the labels have a structure; None elsewhere.
     """
 
     rows: int
@@ -98,6 +111,8 @@ class EvaluationMetrics:
     seconds: float
     session_rows: int
     cascade: CascadeMetrics | None = None
+    composite: CompositeMetrics | None = None
+    structure: StructureMetrics | None = None
 
     @property
     def rows_per_second(self) -> float:
@@ -107,8 +122,11 @@ class EvaluationMetrics:
     def to_record(self) -> dict[str, Any]:
         """Return the metrics as JSON values, as ``metrics.json`` holds them."""
         numbers = asdict(self)
-        if self.cascade is None:
-            del numbers["cascade"]
+        for name in ("cascade", "composite", "structure"):
+            if numbers[name] is None:
+                del numbers[name]
+        for name in ("rows", "per_label", "macro_f1") if self.composite is not None else ():  # said already
+            del numbers["composite"][name]
         return {
             "schema_version": SCHEMA_VERSION,
             "kind": "evaluation",
@@ -139,6 +157,27 @@ def _estimate(found: Interval | None) -> float | None:
     return None if found is None else found.estimate
 
 
+def _composite(found: EvaluationMetrics, name: str) -> float | None:
+    return None if found.composite is None else getattr(found.composite, name)
+
+
+def _credit(found: EvaluationMetrics) -> float | None:
+    """Return the mean credit: of plain labels the accuracy."""
+    return _estimate(found.accuracy_answered if found.structure is None else found.structure.credit)
+
+
+def _within_one(found: EvaluationMetrics) -> float | None:
+    return found.structure.within_one.estimate if isinstance(found.structure, OrdinalMetrics) else None
+
+
+def _kappa(found: EvaluationMetrics) -> float | None:
+    return found.structure.quadratic_kappa if isinstance(found.structure, OrdinalMetrics) else None
+
+
+def _hierarchical_f1(found: EvaluationMetrics) -> float | None:
+    return found.structure.f1 if isinstance(found.structure, HierarchicalMetrics) else None
+
+
 def _share(part: int, whole: int) -> float | None:
     return part / whole if whole else None
 
@@ -148,8 +187,17 @@ GATES: Final[Mapping[str, Callable[[EvaluationMetrics], float | None]]] = Mappin
         "accuracy": lambda found: _estimate(found.accuracy),
         "accuracy_answered": lambda found: _estimate(found.accuracy_answered),
         "answered": lambda found: _share(found.answered, found.rows),
+        "credit": _credit,
+        "hierarchical_f1": _hierarchical_f1,
         "macro_f1": lambda found: found.macro_f1,
+        "micro_f1": lambda found: _composite(found, "micro_f1"),
+        "jaccard": lambda found: _composite(found, "jaccard"),
         "ok": lambda found: _share(found.outcomes.get("ok", 0), found.rows),
+        "quadratic_kappa": _kappa,
+        "within_one_step": _within_one,
     }
 )
-"""Metrics in [0, 1] of which more is better, by name: what a run can be held to. Values are None without rows."""
+"""Metrics of which more is better and 1 is best, by name: what a run can be held to.
+
+Values are None without rows, or where a metric does not exist for a task's labels.
+"""

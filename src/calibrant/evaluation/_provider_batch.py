@@ -260,7 +260,6 @@ def _lines(classifier: Classifier, api: BatchApi, rows: Sequence[Example]) -> It
 def _new_state(
     classifier: Classifier, method: Decoding, api: BatchApi, rows: Sequence[Example]
 ) -> BatchState:
-    reader = method.reader
     return BatchState(
         run=uuid.uuid4().hex,
         created=time.time(),
@@ -271,12 +270,7 @@ def _new_state(
             "api_base": api.address,
             "timeout": classifier.runner.options.get("timeout", 60.0),
         },
-        reading={
-            "labels": list(reader.labels.labels),
-            "field": reader.field,
-            "answer_field": reader.answer_field,
-            "space": reader.space.value,
-        },
+        reading=dict(method.reader.describe()),
         # The label prior is not applied to what is collected.
         described=json.loads(json.dumps({**classifier.describe(), "label_prior": None}, default=repr)),
     )

@@ -13,8 +13,11 @@ import numpy as np
 
 from calibrant.core import (
     ContextLengthError,
+    Field,
+    FieldLabels,
     LabelSet,
     LogprobSpace,
+    MultiLabels,
     Outcome,
     Prediction,
     StateError,
@@ -181,7 +184,7 @@ def _reader(state: BatchState) -> AnswerReader:
     reading = state.reading
     try:
         return AnswerReader(
-            labels=LabelSet.of(reading["labels"]),
+            labels=_labels(reading),
             field=reading["field"],
             answer_field=reading["answer_field"],
             space=LogprobSpace(reading["space"]),
@@ -190,6 +193,15 @@ def _reader(state: BatchState) -> AnswerReader:
         raise StateError(
             f"batch.json: does not say how to read answers ({error!r:.200}): restore it."
         ) from error
+
+
+def _labels(reading: Mapping[str, Any]) -> LabelSet:
+    """Return the label set of a reader's description."""
+    if "fields" in reading:
+        return FieldLabels(
+            [Field(name=name, path=path, labels=labels) for name, path, labels in reading["fields"]]
+        )
+    return (MultiLabels if reading.get("several") else LabelSet)(reading["labels"])
 
 
 def _error(reason: str) -> Prediction:

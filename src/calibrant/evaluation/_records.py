@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
-from calibrant.core import Example, Outcome, Prediction, step_to_record
+from calibrant.core import Example, LabelDistribution, Outcome, Part, Prediction, part_of, step_to_record
 
 __all__ = ["row_line", "row_record"]
 
@@ -15,7 +16,7 @@ def row_record(index: int, example: Example, prediction: Prediction) -> dict[str
 
     ``correct`` is None where the row failed for the server's reasons, or its true label is not known.
     ``attempts`` is 0 where the model's answer was known already, so that nothing was paid; tokens and
-    cost are those of the answer.
+    cost are those of the answer. Answers that hold several labels have ``parts``.
 
     Parameters
     ----------
@@ -38,11 +39,9 @@ def row_record(index: int, example: Example, prediction: Prediction) -> dict[str
         "correct": None if unknown else prediction.label == example.answer,
         "outcome": prediction.outcome.value,
         "reason": prediction.reason,
-        "probabilities": None
-        if distribution is None
-        else dict(zip(distribution.labels, distribution.probabilities.tolist(), strict=True)),
+        "probabilities": _probabilities(distribution),
         "label_mass": None if distribution is None else distribution.label_mass,
-        "space": None if distribution is None else distribution.space.value,
+        "space": next((found.space.value for found in _distributions(prediction)), None),
         "model": prediction.model,
         "attempts": prediction.attempts,
         "latency_seconds": prediction.latency_seconds,
@@ -53,7 +52,34 @@ def row_record(index: int, example: Example, prediction: Prediction) -> dict[str
     if prediction.steps:
         record["steps"] = [step_to_record(step) for step in prediction.steps]
         record["accepted"] = prediction.accepted
+    if prediction.parts:
+        record["parts"] = [
+            _part(part, None if unknown else part_of(example.answer, part.name)) for part in prediction.parts
+        ]
     return record
+
+
+def _part(part: Part, truth: str | None) -> dict[str, Any]:
+    return {
+        "name": part.name,
+        "label": part.label,
+        "confidence": part.confidence,
+        "probabilities": _probabilities(part.distribution),
+        "correct": None if truth is None else part.label == truth,
+    }
+
+
+def _distributions(prediction: Prediction) -> Iterator[LabelDistribution]:
+    """Yield all that a prediction has, of the answer or of its parts; they share their space."""
+    if prediction.distribution is not None:
+        yield prediction.distribution
+    yield from (part.distribution for part in prediction.parts if part.distribution is not None)
+
+
+def _probabilities(distribution: LabelDistribution | None) -> dict[str, float] | None:
+    if distribution is None:
+        return None
+    return dict(zip(distribution.labels, distribution.probabilities.tolist(), strict=True))
 
 
 def row_line(index: int, example: Example, prediction: Prediction) -> bytes:

@@ -10,13 +10,25 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from calibrant.core import Example, LabelSet, Outcome, Prediction, normalise_label, step_to_record
+from calibrant.core import (
+    CompositeLabels,
+    Example,
+    LabelSet,
+    Outcome,
+    Prediction,
+    normalise_label,
+    step_to_record,
+)
 from calibrant.evaluation._metrics import EvaluationMetrics
 from calibrant.metrics import (
     CascadeTally,
     ClassificationSummary,
+    CompositeTally,
+    GivenPart,
+    StructureMetrics,
     brier_score,
     expected_calibration_error,
+    structure_metrics,
     wilson_interval,
 )
 
@@ -44,6 +56,7 @@ class _Seen(NamedTuple):
     cost: float | None
     steps: Sequence[Mapping[str, Any]] = ()
     accepted: bool | None = None
+    parts: Sequence[GivenPart] = ()
 
 
 class Tally:
@@ -56,11 +69,8 @@ class Tally:
     """
 
     def __init__(self, labels: LabelSet) -> None:
-        self._labels = labels.labels
-        self._place = {normalise_label(label): place for place, label in enumerate(self._labels)}
-        size = len(self._labels)
-        # By true label; the last column counts answers that are no label.
-        self._table = np.zeros((size, size + 1), dtype=np.int64)
+        self._table = None if isinstance(labels, CompositeLabels) else _Table(labels)
+        self._composite = CompositeTally(labels) if isinstance(labels, CompositeLabels) else None
         self._confidence = array("d")
         self._right = array("b")
         self._cascade = CascadeTally()
@@ -94,6 +104,7 @@ class Tally:
                 cost=usage.cost,
                 steps=[step_to_record(step) for step in prediction.steps],
                 accepted=prediction.accepted,
+                parts=[GivenPart(part.name, part.label, part.confidence) for part in prediction.parts],
             )
         )
 
@@ -105,8 +116,12 @@ class Tally:
         KeyError, TypeError, ValueError
             It is not such a line.
         """
-        optional = _Seen._field_defaults.keys() - record.keys()  # of a single model
-        self._add(_Seen(**{name: record[name] for name in _Seen._fields if name not in optional}))
+        optional = _Seen._field_defaults.keys() - record.keys()  # of a single model, of one label
+        parts = [
+            GivenPart(part["name"], part["label"], part["confidence"]) for part in record.get("parts", ())
+        ]
+        found = {name: record[name] for name in _Seen._fields if name not in optional}
+        self._add(_Seen(**{**found, "parts": parts}))
 
     @property
     def answered(self) -> int:
@@ -114,7 +129,6 @@ class Tally:
         return self.rows - self.outcomes[Outcome.ERROR.value]
 
     def _add(self, row: _Seen) -> None:
-        truth = self._place[normalise_label(row.answer)]
         outcome = Outcome(row.outcome)
         self.rows += 1
         self.outcomes[row.outcome] += 1
@@ -128,8 +142,10 @@ class Tally:
             self._count_error(row.reason)
             return
         self.correct += right
-        place = -1 if row.label is None else self._place.get(normalise_label(row.label), -1)
-        self._table[truth, place] += 1
+        if self._table is not None:
+            self._table.add(row.answer, row.label)
+        if self._composite is not None:
+            self._composite.add(row.answer, row.label, row.parts)
         self.models[row.model or "unknown"] += 1
         if outcome is Outcome.OK and row.confidence is not None:
             self._confidence.append(row.confidence)
@@ -156,11 +172,8 @@ class Tally:
     ) -> EvaluationMetrics:
         """Return the numbers of the rows so far; see `EvaluationMetrics` for the parameters."""
         answered = self.answered
-        summary = (
-            ClassificationSummary.from_counts(self._labels, self._table[:, :-1], self._table[:, -1])
-            if answered
-            else None
-        )
+        composite = None if self._composite is None else self._composite.metrics()
+        summary = composite if self._table is None else self._table.metrics()
         # Copies: an array that lends its memory cannot grow.
         confidence, right = np.array(self._confidence), np.array(self._right)
         return EvaluationMetrics(
@@ -189,7 +202,33 @@ class Tally:
             seconds=seconds,
             session_rows=session_rows,
             cascade=self._cascade.metrics(),
+            composite=composite,
+            structure=None if self._table is None else self._table.structure(),
         )
+
+
+class _Table:
+    """Counts who is taken for whom, where an answer is one label."""
+
+    def __init__(self, labels: LabelSet) -> None:
+        self._label_set = labels
+        self._labels = labels.labels
+        self._place = {normalise_label(label): place for place, label in enumerate(self._labels)}
+        size = len(self._labels)
+        # By true label; the last column counts answers that are no label.
+        self._table = np.zeros((size, size + 1), dtype=np.int64)
+
+    def add(self, answer: str, label: str | None) -> None:
+        place = -1 if label is None else self._place.get(normalise_label(label), -1)
+        self._table[self._place[normalise_label(answer)], place] += 1
+
+    def metrics(self) -> ClassificationSummary | None:
+        if not self._table.any():
+            return None
+        return ClassificationSummary.from_counts(self._labels, self._table[:, :-1], self._table[:, -1])
+
+    def structure(self) -> StructureMetrics | None:
+        return structure_metrics(self._label_set, self._table[:, :-1], self._table[:, -1])
 
 
 def error_kind(reason: str) -> str:

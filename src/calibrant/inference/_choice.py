@@ -6,9 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from calibrant.clients import OpenAICompatibleClient, constraint_for
-from calibrant.core import Client, ConfigurationError, ContinuingClient, LabelSet
+from calibrant.clients import OpenAICompatibleClient, choices_for, constraint_for
+from calibrant.core import (
+    Client,
+    CompositeLabels,
+    ConfigurationError,
+    ContinuingClient,
+    FieldLabels,
+    LabelSet,
+)
 from calibrant.inference._calls import Calls
+from calibrant.inference._chain import FieldChain, choices_by_field
 from calibrant.inference._codes import CodedMethod, LabelCodes, resolve_codes
 from calibrant.inference._exact import DEFAULT_TOLERANCE, ExactScoring, Tolerance, check_tolerance
 from calibrant.inference._methods import Decoding, Method
@@ -59,6 +67,11 @@ def choose_method(
     if label_codes is None:
         return _choose(client, reader, response_format, wanted)
     labels = reader.labels
+    if isinstance(labels, CompositeLabels):
+        raise ConfigurationError(
+            "Expected no label_codes with answers that hold several labels: codes stand for the labels of one field. "
+            "Leave label_codes out."
+        )
     _check_schema(reader, response_format)
     coded = LabelSet(label_codes.for_labels(labels))
     inner = _choose(client, replace(reader, labels=coded), enum_schema(coded, reader.field), wanted)
@@ -102,7 +115,7 @@ def _choose(
     if wanted.scoring == "decode":
         return decoding
     exact = _exact(client, reader, response_format, tolerance=limit, calls=wanted.calls)
-    if isinstance(exact, ExactScoring):
+    if not isinstance(exact, str):
         return exact
     if wanted.scoring == "exact":
         raise ConfigurationError(f"scoring='exact' is not possible: {exact}. Use scoring='decode'.")
@@ -127,7 +140,7 @@ def _exact(
     *,
     tolerance: Tolerance,
     calls: Calls,
-) -> ExactScoring | str:
+) -> ExactScoring | FieldChain | str:
     """Return the method, or why there is none."""
     if not isinstance(client, ContinuingClient):
         served = ", ".join(f"{prefix}NAME" for prefix in OpenAICompatibleClient.PREFIXES)
@@ -137,6 +150,8 @@ def _exact(
         )
     if reader.answer_field != reader.field:
         return f"the label is read from {reader.answer_field!r}, not from {reader.field!r}, which is scored"
+    if isinstance(reader.labels, CompositeLabels):
+        return _chain(client, reader.labels, response_format, tolerance=tolerance, calls=calls)
     constraint = constraint_for(response_format)
     if constraint is None:
         return "the schema leaves more than the label open, so the text before it is not known"
@@ -144,4 +159,28 @@ def _exact(
         return "the schema's enum lacks some of the labels"
     return ExactScoring(
         client=client, labels=reader.labels, constraint=constraint, tolerance=tolerance, calls=calls
+    )
+
+
+def _chain(
+    client: ContinuingClient,
+    labels: CompositeLabels,
+    response_format: Mapping[str, Any],
+    *,
+    tolerance: Tolerance,
+    calls: Calls,
+) -> FieldChain | str:
+    """Return the method, or why there is none."""
+    if not isinstance(labels, FieldLabels):
+        return "how many labels an answer holds is left to the model, so the text before them is not known"
+    choices = choices_for(response_format)
+    if choices is None:
+        return (
+            "the schema leaves more than the labels of the fields open, so the text before them is not known"
+        )
+    steps = choices_by_field(labels, choices)
+    if isinstance(steps, str):
+        return steps
+    return FieldChain(
+        client=client, labels=labels, steps=steps, behind=choices.behind, tolerance=tolerance, calls=calls
     )

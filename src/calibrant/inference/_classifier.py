@@ -13,6 +13,7 @@ from calibrant.core import (
     Client,
     Completion,
     CompletionRequest,
+    CompositeLabels,
     ConfigurationError,
     Journal,
     LabelSet,
@@ -46,9 +47,11 @@ class Classifier:
     model : str, Client or callable
         See `calibrant.inference.open_client`.
     labels : sequence of str or LabelSet
-        The closed set of labels.
+        The closed set of labels. With `FieldLabels` an answer holds one for each of several fields, with
+        `MultiLabels` any number of them; predictions then have `parts`, and their label is the whole answer.
     field : str, default "label"
-        JSON path of the label in the answer.
+        JSON path of the label in the answer; of the array, or the label in its elements, of `MultiLabels`. Not
+        used with `FieldLabels`, whose fields have paths of their own.
     prompt : str, default ""
         The system prompt.
     user_template : str, optional
@@ -90,7 +93,8 @@ class Classifier:
         Shows the labels as codes, in several orders, and averages: see `LabelCodes`. Every text is
         asked about that often; predictions hold the labels, as ever.
     prior_correction : LabelPriorCorrection, optional
-        Fitted under this prompt; its label prior is divided out of every prediction.
+        Fitted under this prompt; its label prior is divided out of every prediction. Not for answers that hold
+        several labels.
     keep_tokens : bool, default False
         Whether decoded predictions hold their tokens (`Prediction.tokens`), as some confidences of a
         cascade need; they take room in a journal.
@@ -252,6 +256,20 @@ class Classifier:
         )
         found._owns_client = found._owns_client or found.client is client
         return found
+
+    @property
+    def prior_correction(self) -> LabelPriorCorrection | None:
+        """The correction of every prediction; None where there is none."""
+        return self._prior_correction
+
+    @prior_correction.setter
+    def prior_correction(self, correction: LabelPriorCorrection | None) -> None:
+        if correction is not None and isinstance(self.labels, CompositeLabels):
+            raise ConfigurationError(
+                "Expected no label-prior correction of answers that hold several labels: it corrects one distribution "
+                "over all labels. Leave prior_correction out."
+            )
+        self._prior_correction = correction
 
     @property
     def client(self) -> Client:

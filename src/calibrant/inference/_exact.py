@@ -27,7 +27,15 @@ from calibrant.inference._calls import Calls
 from calibrant.inference._several import total_usage
 from calibrant.logprobs import LabelTrie, LabelWalk
 
-__all__ = ["DEFAULT_TOLERANCE", "ExactScoring", "Tolerance", "check_tolerance"]
+__all__ = [
+    "DEFAULT_TOLERANCE",
+    "ExactScoring",
+    "LabelScorer",
+    "RowCalls",
+    "Tolerance",
+    "check_tolerance",
+    "settings_of",
+]
 
 Tolerance = float | Literal["exact"]
 
@@ -48,6 +56,133 @@ def check_tolerance(tolerance: Tolerance) -> None:
         return
     if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0.0 <= tolerance <= 1.0:
         raise ConfigurationError(f'Expected a tolerance in [0, 1] or "exact", got {tolerance!r}.')
+
+
+@dataclass(kw_only=True)
+class RowCalls:
+    """What one row took."""
+
+    made: int = 0
+    model: str | None = None
+    usage: Usage = Usage()
+
+    def add(self, answer: NextTokens, attempts: int) -> None:
+        """Count a call that was answered."""
+        self.usage = total_usage((self.usage, answer.usage))
+        self.made += attempts
+        self.model = answer.model or self.model
+
+    def unlikely(self, where: str = "") -> Prediction:
+        """Return the prediction of a row in which no label came up."""
+        return Prediction(
+            label=None,
+            outcome=Outcome.UNPARSED,
+            reason=(
+                f"{where}no label is among what the model would write next, as far as its tokens are listed: name "
+                "the labels in the prompt, or use scoring='decode'"
+            ),
+            usage=self.usage,
+            model=self.model,
+            attempts=self.made,
+        )
+
+
+@dataclass(kw_only=True)
+class LabelScorer:
+    """Scores every label that may stand at one place of an answer.
+
+    Attributes
+    ----------
+    client : ContinuingClient
+        Where the calls go.
+    labels : LabelSet
+        The legal labels.
+    tolerance : float or "exact"
+        See `LabelWalk`; ``"exact"`` is 0.01.
+    calls : Calls
+        How single calls are made.
+    """
+
+    client: ContinuingClient
+    labels: LabelSet
+    tolerance: Tolerance
+    calls: Calls
+    _trie: LabelTrie = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_tolerance(self.tolerance)
+        self._trie = LabelTrie(self.labels.labels)
+
+    async def score(self, row: Continuation, prefix: str, calls: RowCalls) -> LabelDistribution:
+        """Return the distribution over what a row's answer holds behind `prefix`, which ends with a quote.
+
+        Raises
+        ------
+        ProviderError
+            A call failed; ``attempts`` counts the row's calls.
+        """
+        walk = LabelWalk(
+            self.labels, tolerance=_EXACT if self.tolerance == "exact" else self.tolerance, trie=self._trie
+        )
+        try:
+            last = ""
+            while texts := walk.pending(after=last):
+                texts = texts[:1] if row.serial else texts
+                last = texts[0]
+                found = await self._ask(row, prefix, walk, texts, calls)
+                for text, answer in zip(texts, found, strict=True):
+                    walk.visit(text, answer.top)
+        except LogprobsUnavailableError as error:
+            failure = ProviderError(f"unusable log-probabilities: {error}", provider=self.client.name)
+            failure.attempts = calls.made
+            raise failure from error
+        return walk.distribution()
+
+    def _few(self, text: str) -> bool:
+        """Return whether a short listing will probably do; of many labels, one will not begin with it."""
+        return self.tolerance != "exact" and (bool(text) or len(self.labels) <= _FEW_LABELS)
+
+    async def _ask(
+        self, row: Continuation, prefix: str, walk: LabelWalk, texts: list[str], calls: RowCalls
+    ) -> list[NextTokens]:
+        """Ask about several nodes at once: they share the row's prompt, which the engine has cached.
+
+        A few alternatives will mostly do, and every further one costs time. Where they do not, the
+        whole list is asked for.
+        """
+
+        async def once(text: str, *, few: bool) -> NextTokens:
+            try:
+                found, attempts = await self.calls.make(
+                    lambda: row.next_tokens(prefix + text, few=few), provider=self.client.name
+                )
+            except ProviderError as error:
+                calls.made += error.attempts
+                raise
+            calls.add(found, attempts)
+            return found
+
+        async def ask(text: str) -> NextTokens:
+            found = await once(text, few=self._few(text))
+            if found.short and not walk.is_enough(text, found.top):
+                return await once(text, few=False)
+            return found
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(ask(text)) for text in texts]
+        except BaseExceptionGroup as errors:
+            first = errors.exceptions[0]
+            if isinstance(first, ProviderError):
+                first.attempts = calls.made
+            raise first from None
+        return [task.result() for task in tasks]
+
+
+def settings_of(client: ContinuingClient) -> Mapping[str, Any]:
+    """Return what is set for a client itself, for cache keys."""
+    settings = getattr(client, "settings", None)
+    return {"settings": dict(settings)} if settings and isinstance(settings, Mapping) else {}
 
 
 @dataclass(kw_only=True)
@@ -73,12 +208,13 @@ class ExactScoring:
     constraint: Constraint
     tolerance: Tolerance = DEFAULT_TOLERANCE
     calls: Calls = field(default_factory=Calls)
-    _trie: LabelTrie = field(init=False, repr=False)
+    _scorer: LabelScorer = field(init=False, repr=False)
     _checked: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_tolerance(self.tolerance)
-        self._trie = LabelTrie(self.labels.labels)
+        self._scorer = LabelScorer(
+            client=self.client, labels=self.labels, tolerance=self.tolerance, calls=self.calls
+        )
 
     @property
     def space(self) -> LogprobSpace:
@@ -92,80 +228,12 @@ class ExactScoring:
                 lambda: self.client.check_labels(self.constraint.values), provider=self.client.name
             )
             self._checked = True
-        walk = self._walk()
-        calls = _Calls()
-        try:
-            async with self.client.continuing(replace(request, top_logprobs=0)) as row:
-                last = ""
-                while texts := walk.pending(after=last):
-                    texts = texts[:1] if row.serial else texts
-                    last = texts[0]
-                    for text, found in zip(texts, await self._ask(row, walk, texts, calls), strict=True):
-                        walk.visit(text, found.top)
-        except LogprobsUnavailableError as error:
-            failure = ProviderError(f"unusable log-probabilities: {error}", provider=self.client.name)
-            failure.attempts = calls.made
-            raise failure from error
-        return self._prediction(walk.distribution(), calls)
-
-    def _walk(self) -> LabelWalk:
-        tolerance = _EXACT if self.tolerance == "exact" else self.tolerance
-        return LabelWalk(self.labels, tolerance=tolerance, trie=self._trie)
-
-    def _few(self, text: str) -> bool:
-        """Return whether a short listing will probably do; of many labels, one will not begin with it."""
-        return self.tolerance != "exact" and (bool(text) or len(self.labels) <= _FEW_LABELS)
-
-    async def _ask(
-        self, row: Continuation, walk: LabelWalk, texts: list[str], calls: _Calls
-    ) -> list[NextTokens]:
-        """Ask about several nodes at once: they share the row's prompt, which the engine has cached.
-
-        A few alternatives will mostly do, and every further one costs time. Where they do not, the
-        whole list is asked for.
-        """
-
-        async def once(text: str, *, few: bool) -> NextTokens:
-            try:
-                found, attempts = await self.calls.make(
-                    lambda: row.next_tokens(self.constraint.prefix + text, few=few), provider=self.client.name
-                )
-            except ProviderError as error:
-                calls.made += error.attempts
-                raise
-            calls.add(found, attempts)
-            return found
-
-        async def ask(text: str) -> NextTokens:
-            found = await once(text, few=self._few(text))
-            if found.short and not walk.is_enough(text, found.top):
-                return await once(text, few=False)
-            return found
-
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(ask(text)) for text in texts]
-        except BaseExceptionGroup as errors:
-            first = errors.exceptions[0]
-            if isinstance(first, ProviderError):
-                first.attempts = calls.made
-            raise first from None
-        return [task.result() for task in tasks]
-
-    def _prediction(self, distribution: LabelDistribution, calls: _Calls) -> Prediction:
+        calls = RowCalls()
+        async with self.client.continuing(replace(request, top_logprobs=0)) as row:
+            distribution = await self._scorer.score(row, self.constraint.prefix, calls)
         label = distribution.emitted
         if not label:
-            return Prediction(
-                label=None,
-                outcome=Outcome.UNPARSED,
-                reason=(
-                    "no label is among what the model would write next, as far as its tokens are listed: name the "
-                    "labels in the prompt, or use scoring='decode'"
-                ),
-                usage=calls.usage,
-                model=calls.model,
-                attempts=calls.made,
-            )
+            return calls.unlikely()
         return Prediction(
             label=label,
             confidence=distribution.confidence(label),
@@ -178,26 +246,10 @@ class ExactScoring:
 
     def describe(self) -> Mapping[str, Any]:
         """Return what is scored, how far, and what is set for the client itself."""
-        settings = getattr(self.client, "settings", None)
         return {
             "scoring": "exact",
             "labels": self.labels.labels,
             "prefix": self.constraint.prefix,
             "tolerance": self.tolerance,
-            **({"settings": dict(settings)} if settings and isinstance(settings, Mapping) else {}),
+            **settings_of(self.client),
         }
-
-
-@dataclass
-class _Calls:
-    """What one row took."""
-
-    made: int = 0
-    model: str | None = None
-    usage: Usage = Usage()
-
-    def add(self, answer: NextTokens, attempts: int) -> None:
-        """Count a call that was answered."""
-        self.usage = total_usage((self.usage, answer.usage))
-        self.made += attempts
-        self.model = answer.model or self.model

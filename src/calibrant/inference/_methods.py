@@ -122,11 +122,4 @@ class Decoding:
     def describe(self) -> Mapping[str, Any]:
         """Return how answers are read."""
         kept = {"tokens": True} if self.reader.keep_tokens else {}
-        return {
-            **kept,
-            "scoring": "decode",
-            "space": self.reader.space.value,
-            "labels": self.reader.labels.labels,
-            "field": self.reader.field,
-            "answer_field": self.reader.answer_field,
-        }
+        return {**kept, "scoring": "decode", **self.reader.describe()}

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from calibrant.core import (
-    CalibrantError,
-    Completion,
-    LabelDistribution,
-    LabelSet,
-    LogprobSpace,
-    LogprobsUnavailableError,
-    Outcome,
-    Prediction,
-)
-from calibrant.logprobs import UnparsedError, extract_distribution, field_value, read_completion
+from calibrant.core import CalibrantError, Completion, LabelSet, LogprobSpace, Outcome, Prediction
+from calibrant.inference._forms import Form, Reading, form_of
+from calibrant.logprobs import UnparsedError, read_completion
 
 __all__ = ["AnswerReader"]
 
@@ -29,15 +24,21 @@ class AnswerReader:
     Attributes
     ----------
     labels : LabelSet
-        The legal labels.
+        The legal labels; with `FieldLabels` or `MultiLabels` predictions have parts.
     field : str
-        JSON path of the label whose token log-probabilities are read.
+        JSON path of the label whose token log-probabilities are read; of the array of `MultiLabels`, or of the
+        label in its elements. Not used with `FieldLabels`, whose fields have paths of their own.
     answer_field : str
         JSON path the label itself is read from; usually the same.
     space : LogprobSpace
         What the log-probabilities are probabilities of; ``mixed`` leaves it to each answer.
     keep_tokens : bool
         Whether predictions hold the tokens they were read from.
+
+    Raises
+    ------
+    ConfigurationError
+        `answer_field` is another field than `field`, and answers hold several labels.
     """
 
     labels: LabelSet
@@ -45,6 +46,11 @@ class AnswerReader:
     answer_field: str
     space: LogprobSpace
     keep_tokens: bool = False
+    _form: Form = dataclasses.field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        form = form_of(self.labels, field=self.field, answer_field=self.answer_field)
+        object.__setattr__(self, "_form", form)
 
     def read(self, response: object) -> Prediction:
         """Return the prediction in `response`; whatever is wrong with it becomes its outcome."""
@@ -57,16 +63,23 @@ class AnswerReader:
             outcome, reason = problem
             return self._prediction(completion, outcome=outcome, reason=reason)
         try:
-            value = field_value(completion.text, self.answer_field)
+            found = self._form.read(completion, self.space_of(completion))
         except UnparsedError as error:
             cut = "cut off by the length limit: " if completion.finish_reason in _CUT_OFF else ""
             return self._prediction(completion, outcome=Outcome.UNPARSED, reason=f"{cut}{error}")
-        label = self.labels.canonical(value) if isinstance(value, str) else None
-        if label is None:
-            reason = f"answered {value!r:.80}, which is not one of the labels"
-            return self._prediction(completion, outcome=Outcome.UNPARSED, reason=reason)
-        distribution = self._distribution(completion)
-        return self._prediction(completion, label=label, distribution=distribution)
+        if isinstance(found, str):
+            return self._prediction(completion, outcome=Outcome.UNPARSED, reason=found)
+        return self._prediction(completion, found)
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return what an answer may be and where it is read, as JSON values."""
+        return {
+            "space": self.space.value,
+            "labels": self.labels.labels,
+            "field": self.field,
+            "answer_field": self.answer_field,
+            **self._form.describe(),
+        }
 
     def space_of(self, response: object) -> LogprobSpace:
         """Return what an answer's log-probabilities are probabilities of; ``none`` where it does not say."""
@@ -84,28 +97,19 @@ class AnswerReader:
             return Outcome.UNPARSED, "cut off by the length limit before the answer began"
         return Outcome.ERROR, "the response holds no text and no refusal"
 
-    def _distribution(self, completion: Completion) -> LabelDistribution | None:
-        space = self.space_of(completion)
-        if space is LogprobSpace.NONE:
-            return None
-        try:
-            return extract_distribution(completion, self.labels, self.field, space)
-        except LogprobsUnavailableError:
-            return None
-
     def _prediction(
         self,
         completion: Completion,
+        found: Reading | None = None,
         *,
-        label: str | None = None,
-        distribution: LabelDistribution | None = None,
         outcome: Outcome = Outcome.OK,
         reason: str = "",
     ) -> Prediction:
         return Prediction(
-            label=label,
-            confidence=None if distribution is None or label is None else distribution.confidence(label),
-            distribution=distribution,
+            label=None if found is None else found.label,
+            confidence=None if found is None else found.confidence,
+            distribution=None if found is None else found.distribution,
+            parts=() if found is None else found.parts,
             outcome=outcome,
             reason=reason,
             text=completion.text,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -13,10 +13,12 @@ import numpy as np
 from calibrant.core import (
     Client,
     CompletionRequest,
+    CompositeLabels,
     ConfigurationError,
     LabelDistribution,
+    LabelSet,
     LogprobSpace,
-    Outcome,
+    Part,
     Prediction,
 )
 from calibrant.inference._calls import Calls
@@ -78,6 +80,10 @@ class Sampling:
     Samples that are refusals, or that cannot be read as a label, count only in the label mass, which
     is the share of the answers that were legal labels. Samples whose calls failed count nowhere, as
     long as at least half of the samples were answered.
+
+    Of answers that hold several labels the most frequent whole one is taken, the first given of equally
+    frequent ones; its confidence is ``(n + 1) / (k + 2)``, the same rule for the question whether the answer is this
+    one. Every part has the smoothed frequencies of its own values among all legal answers.
 
     A function as the model is handed the messages alone: it has to sample by itself.
 
@@ -146,18 +152,18 @@ class Sampling:
         )
         if 2 * len(answers.given) < self.samples:
             raise answers.failure()
-        found = Counter(answer.label for answer in answers.given if answer.outcome is Outcome.OK)
+        found = Counter(answer.label for answer in answers.given if answer.label is not None)
         if not found:
             return answers.without_label()
-        labels = self.reader.labels.labels
-        counts = [found[label] for label in labels]
-        label = labels[counts.index(max(counts))]
-        distribution = _smoothed(labels, counts, label=label, n_answers=len(answers.given))
-        first = next(answer for answer in answers.given if answer.label == label)
+        labels = self.reader.labels
+        if isinstance(labels, CompositeLabels):
+            agreed = _composite_agreement(labels, found, n_answers=len(answers.given))
+        else:
+            agreed = _agreement(labels, found, n_answers=len(answers.given))
+        first = next(answer for answer in answers.given if answer.label == agreed["label"])
         return replace(
             first,
-            confidence=distribution.confidence(label),
-            distribution=distribution,
+            **agreed,
             usage=answers.usage,
             model=answers.model,
             attempts=answers.attempts,
@@ -171,13 +177,40 @@ class Sampling:
 
     def describe(self) -> Mapping[str, Any]:
         """Return how often and how the model is asked."""
+        read = self.reader.describe()
         return {
             "scoring": "sampled",
             "samples": self.samples,
             "temperature": self.temperature,
-            "labels": self.reader.labels.labels,
-            "answer_field": self.reader.answer_field,
+            **{name: value for name, value in read.items() if name not in {"space", "field"}},
         }
+
+
+def _agreement(labels: LabelSet, found: Mapping[str, int], *, n_answers: int) -> dict[str, Any]:
+    """Return the most frequent label, its confidence and the distribution."""
+    counts = [found.get(label, 0) for label in labels]
+    label = labels[counts.index(max(counts))]
+    distribution = _smoothed(labels.labels, counts, label=label, n_answers=n_answers)
+    return {"label": label, "confidence": distribution.confidence(label), "distribution": distribution}
+
+
+def _composite_agreement(
+    labels: CompositeLabels, found: Mapping[str, int], *, n_answers: int
+) -> dict[str, Any]:
+    """Return the most frequent whole answer, its confidence and its parts."""
+    label = max(found, key=lambda answer: found[answer])
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for answer, times in found.items():
+        for name, value in labels.values(answer).items():
+            counts[name][value] += times
+    parts = []
+    for name, value in labels.values(label).items():
+        own = labels.labels_of(name).labels
+        distribution = _smoothed(own, [counts[name][one] for one in own], label=value, n_answers=n_answers)
+        confidence = distribution.confidence(value)
+        parts.append(Part(name=name, label=value, confidence=confidence, distribution=distribution))
+    confidence = (found[label] + 1) / (sum(found.values()) + 2)
+    return {"label": label, "confidence": confidence, "parts": tuple(parts)}
 
 
 def _smoothed(

@@ -19,7 +19,7 @@ from calibrant.logprobs._fields import (
     value_span,
 )
 
-__all__ = ["AlignedField", "align", "checked", "joint_logprob"]
+__all__ = ["AlignedField", "align", "align_at", "checked", "joint_logprob"]
 
 _MAX_ATTEMPTS = 64
 # Longer answers are not remembered.
@@ -133,7 +133,11 @@ def align(completion: Completion, field_path: str) -> AlignedField:
     ConfigurationError
         `field_path` is malformed.
     """
-    path = parse_path(field_path)
+    return align_at(completion, parse_path(field_path), field_path)
+
+
+def align_at(completion: Completion, path: FieldPath, name: str) -> AlignedField:
+    """Find the tokens that spell the value at `path`, called `name` in messages; errors as `align`."""
     if not completion.tokens:
         msg = (
             "Expected token log-probabilities, got none that can be used (missing, null, NaN or positive): "
@@ -142,9 +146,9 @@ def align(completion: Completion, field_path: str) -> AlignedField:
         raise LogprobsUnavailableError(msg)
     body = json_body(completion.text)
     try:
-        value = answer_value(body, path, field_path)
+        value = answer_value(body, path, name)
     except UnparsedError as error:
-        msg = f"The tokens of {field_path!r} cannot be found: {error}"
+        msg = f"The tokens of {name!r} cannot be found: {error}"
         raise LogprobsUnavailableError(msg) from error
     stream = b"".join([token.data for token in completion.tokens])
     quote = isinstance(value, str)
@@ -152,7 +156,7 @@ def align(completion: Completion, field_path: str) -> AlignedField:
     span = locate(stream, body, path, value)
     if span is None:
         msg = (
-            f"The tokens do not spell the answer, so {field_path!r} cannot be aligned: "
+            f"The tokens do not spell the answer, so {name!r} cannot be aligned: "
             f"tokens {stream[:80]!r}, answer {body[:80]!r}."
         )
         raise LogprobsUnavailableError(msg)

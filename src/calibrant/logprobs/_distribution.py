@@ -56,7 +56,15 @@ from calibrant.logprobs._align import AlignedField, align, checked
 from calibrant.logprobs._completion import IMPOSSIBLE, read_completion
 from calibrant.logprobs._trie import SPACES, START, Branch, LabelTrie, State, trie_for
 
-__all__ = ["FLOOR", "OpeningMasses", "extract_distribution", "log_normalise", "opening_masses"]
+__all__ = [
+    "FLOOR",
+    "OpeningMasses",
+    "extract_distribution",
+    "least_bound",
+    "listed_at",
+    "log_normalise",
+    "opening_masses",
+]
 
 FLOOR: Final = 1e-12
 """No label's probability is reported below this, so that logarithms stay finite."""
@@ -178,7 +186,7 @@ def opening_masses(response: object, labels: Sequence[str] | LabelSet, field_pat
         before = aligned.stream[aligned.start(index) : aligned.begin - 1]
         follow = partial(trie.enter, before.rstrip(SPACES))
     legal = illegal = 0.0
-    listed = _listed(aligned.tokens[index])
+    listed = listed_at(aligned.tokens[index])
     for data, logprob in listed.items():
         state, fit = follow(data) if data else (None, ())
         if fit:
@@ -300,7 +308,7 @@ def _walk(aligned: AlignedField, trie: LabelTrie) -> _Masses:
 
 def _read_opening(token: Token, follow: _Follow, masses: _Masses) -> float:
     """Read the token that ends with the opening quote; return the path's logarithm behind it."""
-    listed = _listed(token)
+    listed = listed_at(token)
     own = listed.pop(token.data)
     branches = [(follow(data), logprob) for data, logprob in listed.items()]
     reaching = [(fit, logprob) for (state, fit), logprob in branches if state not in (None, START)]
@@ -318,7 +326,7 @@ def _read_node(
     token: Token, follow: _Follow, fit: Sequence[int], path: float, masses: _Masses
 ) -> tuple[State | None, Sequence[int], float]:
     """Collect a node's alternatives; return the emitted branch: its state, labels, log-probability."""
-    listed = _listed(token)
+    listed = listed_at(token)
     state, left = follow(token.data)
     seen = set(left)
     for data, logprob in listed.items():
@@ -330,11 +338,11 @@ def _read_node(
                 masses.add(found, path + logprob)
     if len(seen) < len(fit):
         unseen = [label for label in fit if label not in seen]
-        masses.bounds.append((unseen, path + _bound(token, listed, len(unseen))))
+        masses.bounds.append((unseen, path + least_bound(token, listed, len(unseen))))
     return state, left, listed[token.data]
 
 
-def _listed(token: Token) -> dict[bytes, float]:
+def listed_at(token: Token) -> dict[bytes, float]:
     """Return the reported tokens, the emitted one among them, each spelling once with its maximum."""
     listed = {token.data: checked(token.logprob)}
     for data, logprob in token.top:
@@ -345,8 +353,8 @@ def _listed(token: Token) -> dict[bytes, float]:
     return listed
 
 
-def _bound(token: Token, listed: dict[bytes, float], n_unseen: int) -> float:
-    """Return the logarithm of the most that each of `n_unseen` labels can hold at this node."""
+def least_bound(token: Token, listed: dict[bytes, float], n_unseen: int = 1) -> float:
+    """Return the logarithm of the most that each of `n_unseen` things no reported token leads to can hold there."""
     others = [logprob for data, logprob in listed.items() if data != token.data]
     least = min(others) if others else listed[token.data] if token.top else 0.0
     rest = 1.0 - math.fsum(math.exp(logprob) for logprob in listed.values())

@@ -13,7 +13,10 @@ __all__ = [
     "FieldPath",
     "UnparsedError",
     "answer_value",
+    "array_path",
+    "element_path",
     "field_value",
+    "field_values",
     "json_body",
     "parse_path",
     "value_span",
@@ -76,6 +79,29 @@ def parse_path(field_path: str) -> FieldPath:
     return tuple(parts)
 
 
+def array_path(field_path: str) -> tuple[FieldPath, FieldPath]:
+    """Return where an array of labels is, and where the label is in each of its elements.
+
+    The last ``[]`` stands for all elements; without one the path is that of the array, whose elements are labels.
+
+    Raises
+    ------
+    ConfigurationError
+        The path is malformed.
+    """
+    whole = parse_path(field_path)
+    array, mark, inside = field_path.rpartition("[]")
+    if not mark:
+        return whole, ()
+    return (parse_path(array) if array else ()), (parse_path(inside.removeprefix(".")) if inside else ())
+
+
+def element_path(field_path: str, index: int) -> str:
+    """Return the path of the label in one element of an array of labels."""
+    array, mark, inside = field_path.rpartition("[]")
+    return f"{array}[{index}]{inside}" if mark else f"{field_path}[{index}]"
+
+
 def json_body(text: str) -> str:
     """Return `text` without surrounding space and without a Markdown code fence."""
     body = text.strip().removeprefix("\ufeff")
@@ -116,6 +142,33 @@ def field_value(answer: Completion | str, field_path: str) -> Any:  # noqa: ANN4
     return answer_value(json_body(answer.text), path, field_path, cut_off=cut_off)
 
 
+def field_values(answer: str, field_path: str) -> list[Any]:
+    """Return the values in all elements of an array of a JSON answer.
+
+    Parameters
+    ----------
+    answer : str
+        The answer's text. Surrounding space and a Markdown code fence are tolerated.
+    field_path : str
+        The array, whose elements are the values (``topics``), or the field in its elements
+        (``results[].topic``, where the last ``[]`` stands for all elements).
+
+    Raises
+    ------
+    UnparsedError
+        The text is not JSON (``kind="not_json"``), or lacks the array, or an element of it the field
+        (``kind="missing"``).
+    ConfigurationError
+        `field_path` is malformed.
+    """
+    array, inside = array_path(field_path)
+    found = answer_value(json_body(answer), array, field_path)
+    if not isinstance(found, list):
+        msg = f"Expected an array in the field {field_path!r}, got {_describe(found)}."
+        raise UnparsedError(msg, kind="missing")
+    return [_descend(element, inside, element_path(field_path, index)) for index, element in enumerate(found)]
+
+
 def answer_value(body: str, path: FieldPath, name: str, *, cut_off: bool = False) -> Any:  # noqa: ANN401
     """Parse `body` and return the value at `path`; errors as `field_value`."""
     # A label set has few answers: the same text comes again and again.
@@ -141,6 +194,10 @@ def _parsed(body: str, path: FieldPath, name: str, *, cut_off: bool = False) -> 
         why = " It was cut off by the token limit: raise max_tokens." if cut_off else ""
         msg = f"Expected a JSON document with the field {name!r}, got {shown!r} ({error}).{why}"
         raise UnparsedError(msg, kind="not_json") from error
+    return _descend(node, path, name)
+
+
+def _descend(node: Any, path: FieldPath, name: str) -> Any:  # noqa: ANN401
     for part in path:
         try:
             node = _child(node, part)

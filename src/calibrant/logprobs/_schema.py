@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Final
 
-from calibrant.core import ConfigurationError, LabelSet
-from calibrant.logprobs._fields import parse_path
+from calibrant.core import ConfigurationError, FieldLabels, LabelSet, MultiLabels
+from calibrant.logprobs._fields import FieldPath, array_path, parse_path
 
 __all__ = ["as_response_format", "enum_schema", "labels_from_schema"]
 
@@ -83,17 +83,35 @@ def enum_schema(labels: Sequence[str] | LabelSet, field_path: str) -> dict[str, 
     Parameters
     ----------
     labels : sequence of str or LabelSet
-        The label set.
+        The label set. `FieldLabels` become one object with an enum at the path of every field, in the order of
+        the fields as far as their paths allow; `MultiLabels` an array of enums, which may repeat a label, as
+        strict modes know no ``uniqueItems`` (and not all of them a number of elements).
     field_path : str
-        The field; objects and arrays are nested as it says.
+        The field; objects and arrays are nested as it says. For `MultiLabels` that of the array (``topics``), or of
+        the label in its elements (``results[].topic``, where the last ``[]`` stands for all of them). Without
+        meaning for `FieldLabels`, whose fields have paths of their own.
 
     Raises
     ------
     ConfigurationError
-        `labels` or `field_path` is wrong.
+        `labels` or `field_path` is wrong, or the paths of two fields contradict each other.
     """
-    node: _Node = {"type": "string", "enum": list(LabelSet.of(labels))}
-    for part in reversed(parse_path(field_path)):
+    if isinstance(labels, FieldLabels):
+        nodes = [_nested(field.labels, parse_path(field.path or field.name)) for field in labels.fields]
+        root = nodes[0]
+        for node, field in zip(nodes[1:], labels.fields[1:], strict=True):
+            root = _joined(root, node, field.path or field.name)
+        return as_response_format(root)
+    if isinstance(labels, MultiLabels):
+        array, inside = array_path(field_path)
+        return as_response_format(_nested(labels, (*array, 0, *inside)))
+    return as_response_format(_nested(LabelSet.of(labels), parse_path(field_path)))
+
+
+def _nested(labels: LabelSet, path: FieldPath) -> _Node:
+    """Return the schema of an answer that holds one of `labels` at `path`, and nothing else."""
+    node: _Node = {"type": "string", "enum": list(labels)}
+    for part in reversed(path):
         if isinstance(part, int):
             node = {"type": "array", "items": node}
         else:
@@ -103,7 +121,24 @@ def enum_schema(labels: Sequence[str] | LabelSet, field_path: str) -> dict[str, 
                 "required": [part],
                 "additionalProperties": False,
             }
-    return as_response_format(node)
+    return node
+
+
+def _joined(one: _Node, other: _Node, path: str) -> _Node:
+    """Return the schema of an answer that holds both; `path` is that of the second, for messages."""
+    kind = one["type"]
+    if kind == "string" or kind != other["type"]:
+        msg = (
+            f"Expected fields whose paths fit into one answer, got {path!r}, where another field's path says "
+            f"otherwise what is there ({kind} and {other['type']}): give one of them another path."
+        )
+        raise ConfigurationError(msg)
+    if kind == "array":
+        return {**one, "items": _joined(one["items"], other["items"], path)}
+    properties = dict(one["properties"])
+    for name, node in other["properties"].items():
+        properties[name] = _joined(properties[name], node, path) if name in properties else node
+    return {**one, "properties": properties, "required": list(properties)}
 
 
 def _plain(schema: object) -> _Node:

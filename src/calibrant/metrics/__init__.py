@@ -4,10 +4,24 @@ from calibrant.metrics._bootstrap import bootstrap_interval
 from calibrant.metrics._calibration_error import brier_score, expected_calibration_error, log_loss
 from calibrant.metrics._cascade import CascadeMetrics, CascadeModelMetrics, CascadeTally
 from calibrant.metrics._classification import ClassificationSummary, LabelMetrics, classification_summary
+from calibrant.metrics._composite import (
+    CompositeMetrics,
+    CompositeTally,
+    DecisionMetrics,
+    GivenPart,
+    PartMetrics,
+)
 from calibrant.metrics._distributions import multiclass_brier_score, multiclass_log_loss
-from calibrant.metrics._intervals import paired_mean_interval, wilson_interval
+from calibrant.metrics._intervals import mean_interval, paired_mean_interval, wilson_interval
 from calibrant.metrics._paired import PairedComparison, holm, paired_comparison
 from calibrant.metrics._selective import aurc, auroc, excess_aurc, selective_accuracy
+from calibrant.metrics._structure import (
+    HierarchicalMetrics,
+    OrdinalMetrics,
+    StructureFigure,
+    StructureMetrics,
+    structure_metrics,
+)
 from calibrant.metrics._validation import check_confidence, check_confidence_correct, check_values
 
 __all__ = [
@@ -15,8 +29,17 @@ __all__ = [
     "CascadeModelMetrics",
     "CascadeTally",
     "ClassificationSummary",
+    "CompositeMetrics",
+    "CompositeTally",
+    "DecisionMetrics",
+    "GivenPart",
+    "HierarchicalMetrics",
     "LabelMetrics",
+    "OrdinalMetrics",
     "PairedComparison",
+    "PartMetrics",
+    "StructureFigure",
+    "StructureMetrics",
     "aurc",
     "auroc",
     "bootstrap_interval",
@@ -29,10 +52,12 @@ __all__ = [
     "expected_calibration_error",
     "holm",
     "log_loss",
+    "mean_interval",
     "multiclass_brier_score",
     "multiclass_log_loss",
     "paired_comparison",
     "paired_mean_interval",
     "selective_accuracy",
+    "structure_metrics",
     "wilson_interval",
 ]

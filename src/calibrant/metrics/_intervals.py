@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from calibrant.core import ConfigurationError, Interval
 from calibrant.metrics._validation import check_count, check_level, check_values, normal_quantile
 
-__all__ = ["paired_mean_interval", "wilson_interval", "wilson_limits"]
+__all__ = ["mean_interval", "paired_mean_interval", "wilson_interval", "wilson_limits"]
 
 
 def wilson_interval(successes: int, n: int, level: float = 0.95) -> Interval:
@@ -55,7 +55,7 @@ def wilson_interval(successes: int, n: int, level: float = 0.95) -> Interval:
     return Interval(lower=lower, upper=upper, level=level, estimate=hits / rows)
 
 
-def wilson_limits(successes: int, n: int, *, z: float) -> tuple[float, float]:
+def wilson_limits(successes: float, n: float, *, z: float) -> tuple[float, float]:
     """Return Wilson's lower and upper limit for a standard normal quantile z."""
     p = successes / n
     scale = 1.0 + z * z / n
@@ -65,6 +65,42 @@ def wilson_limits(successes: int, n: int, *, z: float) -> tuple[float, float]:
     lower = 0.0 if successes == 0 else max(0.0, centre - half)
     upper = 1.0 if successes == n else min(1.0, centre + half)
     return lower, upper
+
+
+def mean_interval(values: NDArray[np.float64], counts: NDArray[np.int64], level: float = 0.95) -> Interval:
+    """Return the score interval of the mean of numbers in [0, 1], such as partial credit.
+
+    Wilson's interval at the effective sample size ``n m (1 - m) / v`` (Kish 1965), m the mean and v the variance of
+    the n values (divisor n): numbers between 0 and 1 vary less than 0 and 1 themselves, so that each says more. For
+    values of 0 and 1 it is Wilson's own interval. Values that do not vary count as n rows.
+
+    Parameters
+    ----------
+    values : ndarray of float, shape (k,)
+        Distinct or repeated values in [0, 1].
+    counts : ndarray of int, shape (k,)
+        Rows that have each; at least one row in all.
+    level : float in (0, 1), default 0.95
+        Confidence level.
+
+    Returns
+    -------
+    Interval
+        Ends in [0, 1].
+
+    Raises
+    ------
+    ConfigurationError
+        No rows, or the level is not in (0, 1).
+    """
+    n = int(counts.sum())
+    if n == 0:
+        raise ConfigurationError("Expected at least one row, got none: no data says nothing about a mean.")
+    mean = min(max(float(counts @ values) / n, 0.0), 1.0)
+    variance = float(counts @ (values - mean) ** 2) / n
+    size = n * max(1.0, mean * (1.0 - mean) / variance) if variance > 1e-12 else float(n)
+    lower, upper = wilson_limits(mean * size, size, z=normal_quantile(level))
+    return Interval(lower=lower, upper=upper, level=level, estimate=mean)
 
 
 def paired_mean_interval(

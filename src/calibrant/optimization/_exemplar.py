@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from calibrant.core import ConfigurationError, Example, Prediction, normalise_label
+from calibrant.core import CompositeLabels, ConfigurationError, Example, Prediction, normalise_label
 from calibrant.optimization._confusions import ConfusionLog, PromptRecord
 from calibrant.optimization._prompt_parts import (
     Demonstration,
@@ -81,10 +81,12 @@ class ExemplarProposer:
         Parameters
         ----------
         labels : sequence of str
-            The labels as the schema spells them; others keep the spelling of their first training row.
+            The labels as the schema spells them; others keep the spelling of their first training row. With
+            `CompositeLabels`, whole answers stand in the place of labels, and notes are about the labels in them.
         field : str
             JSON path of the label.
         """
+        self._composite = labels if isinstance(labels, CompositeLabels) else None
         self._spelling = {normalise_label(label): label for label in labels}
         rows = dict.fromkeys((text, self._spell(label)) for text, label in self._train)
         self._labels = tuple(sorted({label for _, label in rows}))
@@ -93,9 +95,17 @@ class ExemplarProposer:
                 f"Expected training rows of at least two labels to take demonstrations from, got {len(self._labels)}."
             )
         self._known = frozenset(self._labels)
-        self._format = PromptFormat(self._labels, field=field)
+        self._format = PromptFormat(self._labels, field=field, composite=self._composite)
         self._pool = _pool(rows, limit=max(20, int(self.token_budget * MAX_DEMONSTRATION_SHARE)))
-        self._words = {label: _word_counts(t for t, own in rows if own == label) for label in self._labels}
+        self._words = {
+            name: _word_counts(text for text, own in rows if name in self._decisions(own))
+            for name in (self._labels if self._composite is None else self._composite)
+        }
+        self._all_words = _word_counts(text for text, _ in rows)
+
+    def _decisions(self, label: str) -> frozenset[str]:
+        """Return what a label or whole answer says of a text."""
+        return frozenset([label]) if self._composite is None else self._composite.decisions(label)
 
     def observe(
         self,
@@ -217,17 +227,28 @@ class ExemplarProposer:
     def _note(self, parts: PromptParts, record: PromptRecord) -> PromptParts:
         """Say which words of the training rows speak for a label and against the one given."""
         truth, given = self._confusion(record)
-        words = _telling_words(self._words[truth], self._words.get(given, Counter()))
+        if self._composite is None:
+            head = f'"{truth}", not "{given}"'
+            words = _telling_words(self._words[truth], self._words.get(given, Counter()))
+        else:
+            # A label that was missed, or else one that was added: what speaks for it, against all other texts.
+            missed, added = (
+                self._decisions(a) - self._decisions(b) for a, b in ((truth, given), (given, truth))
+            )
+            name = self._rng.choice(sorted(missed or added))
+            head = f'"{name}"'
+            words = _telling_words(self._words[name], self._all_words - self._words[name])
         if not words:
             return self._add(parts, record)
-        note = f'"{truth}", not "{given}": {", ".join(words)}'
-        head = note.split(":", 1)[0]
-        others = tuple(other for other in parts.notes if not other.startswith(head))
+        note = f"{head}: {', '.join(words)}"
+        others = tuple(other for other in parts.notes if not other.startswith(f"{head}:"))
         return replace(parts, notes=(*others, note))
 
     def _confusion(self, record: PromptRecord) -> tuple[str, str]:
         """Draw a (true label, given label) pair, in proportion to what it has cost."""
-        pairs = sorted(pair for pair in record.cost if self._known.issuperset(pair))
+        # A whole answer that no training row has can be given all the same.
+        shown = slice(None) if self._composite is None else slice(1)
+        pairs = sorted(pair for pair in record.cost if self._known.issuperset(pair[shown]))
         if pairs:
             return self._rng.choices(pairs, [record.cost[pair] for pair in pairs])[0]
         truth, given = self._rng.sample(self._labels, 2)
@@ -243,6 +264,8 @@ class ExemplarProposer:
         return Demonstration(self._rng.choice(missed if missed and self._rng.random() < 0.7 else free), truth)
 
     def _spell(self, label: str) -> str:
+        if self._composite is not None:
+            return self._composite.canonical(label) or label
         return self._spelling.setdefault(normalise_label(label), label.strip())
 
     def _shuffled(self, items: Sequence[Any]) -> list[Any]:

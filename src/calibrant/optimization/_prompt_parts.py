@@ -6,7 +6,10 @@ import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
+
+from calibrant.core import CompositeLabels, FieldLabels
 
 __all__ = ["Demonstration", "PromptFormat", "PromptParts", "estimate_tokens", "one_line"]
 
@@ -63,13 +66,19 @@ class PromptFormat:
     Parameters
     ----------
     labels : iterable of str
-        The labels a demonstration may have.
+        The labels a demonstration may have; whole answers where `composite` is given.
     field : str
         JSON path of the label in the answer.
+    composite : CompositeLabels, optional
+        What answers hold, where they hold several labels.
     """
 
-    def __init__(self, labels: Iterable[str], *, field: str) -> None:
-        self._answers = {label: json.dumps(_nest(field, label), ensure_ascii=False) for label in labels}
+    def __init__(
+        self, labels: Iterable[str], *, field: str, composite: CompositeLabels | None = None
+    ) -> None:
+        self._answers = {
+            label: json.dumps(_document(field, label, composite), ensure_ascii=False) for label in labels
+        }
         self._labels = {answer: label for label, answer in self._answers.items()}
 
     def render(self, parts: PromptParts) -> str:
@@ -108,7 +117,32 @@ class PromptFormat:
         return Demonstration(text.removeprefix(_TEXT), self._labels[answer])
 
 
-def _nest(field: str, label: str) -> Any:  # noqa: ANN401  (JSON)
+def _document(field: str, label: str, composite: CompositeLabels | None) -> Any:  # noqa: ANN401  (JSON)
+    """Return the smallest JSON value that is a label's, or a whole answer's, in the form the model must write."""
+    if isinstance(composite, FieldLabels):
+        values = composite.values(label)
+        return reduce(_joined, (_nest(one.path or one.name, values[one.name]) for one in composite.fields))
+    if composite is None:
+        return _nest(field, label)
+    array, several, inside = field.rpartition("[]")
+    held: list[Any] = [name for name in composite if name in composite.decisions(label)]
+    if inside:
+        held = [_nest(inside.removeprefix("."), name) for name in held] if several else held
+    place = array if several else field
+    return _nest(place, held) if place else held
+
+
+def _joined(one: Any, other: Any) -> Any:  # noqa: ANN401  (JSON)
+    """Return one JSON value that holds what both hold, as objects with keys of their own."""
+    if isinstance(one, list) and isinstance(other, list):
+        return [_joined(one[0], other[0])]
+    if isinstance(one, dict) and isinstance(other, dict):
+        shared = {name: _joined(one[name], other[name]) for name in one.keys() & other.keys()}
+        return {**one, **other, **shared}
+    return other
+
+
+def _nest(field: str, label: Any) -> Any:  # noqa: ANN401  (JSON)
     """Return the smallest JSON value that holds `label` at the path `field`."""
     value: Any = label
     for part in reversed(field.split(".")):

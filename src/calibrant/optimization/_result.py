@@ -9,11 +9,36 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from calibrant.calibration import ThresholdSuggestion
-from calibrant.core import Example, Interval, Outcome, Prediction, prediction_to_record, write_atomically
-from calibrant.metrics import PairedComparison, paired_comparison, wilson_interval
+import numpy as np
 
-__all__ = ["SCHEMA_VERSION", "OptimizationResult", "PromptScore", "compare", "score_prompt", "write_run"]
+from calibrant.calibration import ThresholdSuggestion
+from calibrant.core import (
+    Example,
+    Interval,
+    LabelSet,
+    Outcome,
+    Prediction,
+    described_labels,
+    prediction_to_record,
+    write_atomically,
+)
+from calibrant.metrics import (
+    PairedComparison,
+    mean_interval,
+    paired_comparison,
+    paired_mean_interval,
+    wilson_interval,
+)
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "OptimizationResult",
+    "PromptScore",
+    "compare",
+    "compare_credit",
+    "score_prompt",
+    "write_run",
+]
 
 SCHEMA_VERSION = 1
 
@@ -37,6 +62,9 @@ class PromptScore:
         ``error``), with its Wilson interval; None when there is none.
     mean_probability : float or None
         Mean confidence in the predicted label, where known.
+    credit : Interval or None
+        Mean part of the answers that is right, on the rows of `accuracy`, where an answer can be nearly right: its
+        labels have a structure, or it holds several. None elsewhere.
     """
 
     prompt: str
@@ -45,6 +73,7 @@ class PromptScore:
     outcomes: Mapping[str, int]
     accuracy: Interval | None
     mean_probability: float | None
+    credit: Interval | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +97,8 @@ class OptimizationResult:
         Whether anything better than the seed was found on validation.
     comparison : PairedComparison or None
         Best minus seed on the test rows both were scored on.
+    credit_difference : Interval or None
+        Mean difference of their credit on the same rows, with its paired t interval; None where `credit` is.
     metric_calls : int
         Rows classified by the search; a row asked for again under the same prompt counts once.
     proposals, accepted : int
@@ -99,16 +130,31 @@ class OptimizationResult:
     cost: float | None
     seconds: float
     thresholds: ThresholdSuggestion | None = None
+    credit_difference: Interval | None = None
 
     def to_record(self) -> dict[str, Any]:
         """Return the result as JSON values, as ``result.json`` holds them."""
-        return {"schema_version": SCHEMA_VERSION, "kind": "optimization", **asdict(self)}
+        record = asdict(self)
+        for part, name in (
+            (record, "credit_difference"),
+            (record["seed_prompt"], "credit"),
+            (record["best_prompt"], "credit"),
+        ):
+            if part[name] is None:  # of plain labels
+                del part[name]
+        return {"schema_version": SCHEMA_VERSION, "kind": "optimization", **record}
 
 
 def score_prompt(
-    prompt: str, validation_score: float, examples: Sequence[Example], predictions: Sequence[Prediction]
+    prompt: str,
+    validation_score: float,
+    examples: Sequence[Example],
+    predictions: Sequence[Prediction],
+    *,
+    labels: LabelSet,
 ) -> PromptScore:
     """Summarise predictions on the test rows."""
+    credit = np.array([found for found in _credit(examples, predictions, labels) if found is not None])
     correct = _correct(examples, predictions)
     answered = [is_correct for is_correct in correct if is_correct is not None]
     confidences = [p.confidence for p in predictions if p.confidence is not None]
@@ -119,6 +165,7 @@ def score_prompt(
         outcomes=dict(Counter(prediction.outcome.value for prediction in predictions)),
         accuracy=wilson_interval(sum(answered), len(answered)) if answered else None,
         mean_probability=sum(confidences) / len(confidences) if confidences else None,
+        credit=mean_interval(credit, np.ones(len(credit), dtype=np.int64)) if len(credit) else None,
     )
 
 
@@ -137,6 +184,26 @@ def compare(
     return paired_comparison(first, second)
 
 
+def compare_credit(
+    examples: Sequence[Example], seed: Sequence[Prediction], best: Sequence[Prediction], *, labels: LabelSet
+) -> Interval | None:
+    """Return how much more credit the best prompt earns on the rows of `compare`; None where answers earn none."""
+    pairs = zip(_credit(examples, seed, labels), _credit(examples, best, labels), strict=True)
+    gains = [b - a for a, b in pairs if a is not None and b is not None]
+    return paired_mean_interval(gains) if len(gains) > 1 else None
+
+
+def _credit(
+    examples: Sequence[Example], predictions: Sequence[Prediction], labels: LabelSet
+) -> list[float | None]:
+    """Return the credit of every row; None where it failed, or an answer is one plain label."""
+    plain = type(labels) is LabelSet
+    return [
+        None if plain or prediction.outcome is Outcome.ERROR else labels.credit(prediction, example.answer)
+        for example, prediction in zip(examples, predictions, strict=True)
+    ]
+
+
 def _correct(examples: Sequence[Example], predictions: Sequence[Prediction]) -> list[bool | None]:
     return [
         None if prediction.outcome is Outcome.ERROR else prediction.label == example.answer
@@ -149,6 +216,8 @@ def write_run(
     result: OptimizationResult,
     examples: Sequence[Example],
     predictions: Mapping[str, Sequence[Prediction]],
+    *,
+    labels: LabelSet,
 ) -> None:
     """Write ``result.json``, ``best_prompt.txt`` and ``predictions.jsonl``, each whole or not at all.
 
@@ -162,6 +231,8 @@ def write_run(
         The test rows.
     predictions : mapping of str to sequence of Prediction
         Predictions on the test rows by prompt name (``seed``, ``best``).
+    labels : LabelSet
+        The task's; ``result.json`` says what they are where they are not plain.
     """
     lines = [
         json.dumps(
@@ -180,4 +251,5 @@ def write_run(
     ]
     write_atomically(directory / "predictions.jsonl", "\n".join(lines) + "\n")
     write_atomically(directory / "best_prompt.txt", result.best_prompt.prompt)
-    write_atomically(directory / "result.json", json.dumps(result.to_record(), indent=2, ensure_ascii=False))
+    record = {**result.to_record(), **described_labels(labels)}
+    write_atomically(directory / "result.json", json.dumps(record, indent=2, ensure_ascii=False))

@@ -22,6 +22,7 @@ from calibrant.core import (
     ProviderError,
     ScoringSettings,
     Task,
+    labels_to_record,
     normalise_label,
 )
 from calibrant.inference import Classifier, Query
@@ -34,6 +35,7 @@ from calibrant.optimization._reflection import Reflection, name_of, open_reflect
 from calibrant.optimization._result import (
     OptimizationResult,
     compare,
+    compare_credit,
     score_prompt,
     write_run,
 )
@@ -151,7 +153,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         result = run.result(found, predictions, seconds=time.perf_counter() - started)
         prior = run.label_prior(found)
     if directory is not None:
-        write_run(directory, result, task.test, predictions)
+        write_run(directory, result, task.test, predictions, labels=task.labels)
         if prior is not None:
             prior[0].save(directory / LABEL_PRIOR, fingerprint=prior[1])
     return result
@@ -286,7 +288,7 @@ def _check_budget(task: Task, plan: _Plan, max_metric_calls: int) -> None:
 
 def _fingerprint(task: Task, model: ModelLike | Classifier | None, plan: _Plan) -> dict[str, Any]:
     content = {
-        "labels": task.labels.labels,
+        "labels": labels_to_record(task.labels),
         "prompt": task.prompt,
         "user_template": task.user_template,
         "field": task.field,
@@ -461,6 +463,7 @@ class _Run:
                 found.val_aggregate_scores[index],
                 self.task.test,
                 predictions[name],
+                labels=self.task.labels,
             )
             for name, index in (("seed", 0), ("best", found.best_idx))
         )
@@ -484,4 +487,7 @@ class _Run:
             cost=sum(known) if known else None,
             seconds=seconds,
             thresholds=self.adapter.suggested_thresholds,
+            credit_difference=compare_credit(
+                self.task.test, predictions["seed"], predictions["best"], labels=self.task.labels
+            ),
         )

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from calibrant.core import Interval
 from calibrant.metrics import (
     ClassificationSummary,
+    CompositeMetrics,
     PairedComparison,
     aurc,
     auroc,
@@ -18,6 +19,7 @@ from calibrant.metrics import (
     expected_calibration_error,
     paired_comparison,
     paired_mean_interval,
+    structure_metrics,
     wilson_interval,
 )
 from calibrant.reports._rows import UNKNOWN, Rows
@@ -168,10 +170,12 @@ def headline(rows: Rows, table: ClassificationSummary | None) -> list[Figure]:
         int(rows.judged.sum()),
         int((rows.answer != UNKNOWN).sum()),
     )
-    figures = [_share("accuracy", right, judged, "answered rows")]
+    about = "answered rows" if rows.composite is None else "answered rows; all parts right"
+    figures = [_share("accuracy", right, judged, about)]
     if labelled != judged:
         figures.append(_share("accuracy, failed rows counted as wrong", right, labelled, "labelled rows"))
-    figures.append(_macro_f1(table))
+    figures += [_macro_f1(table)] if rows.composite is None else _of_parts(rows.composite)
+    figures += _structured(rows, table)
     confidence, correct = rows.confidence[rows.scored], rows.correct[rows.scored].astype(np.float64)
     about = f"{len(correct):,} rows with a confidence"
     squares = (confidence - correct) ** 2
@@ -195,6 +199,24 @@ def headline(rows: Rows, table: ClassificationSummary | None) -> list[Figure]:
         Figure(name="AURC", about=f"{about}; 0 is best", value=aurc(confidence, correct) if some else None),
     ]
     return figures
+
+
+def _of_parts(found: CompositeMetrics) -> list[Figure]:
+    """Return what is said of the parts of answers, all of them together; the table has each."""
+    about = f"{found.rows:,} answered rows"
+    size = f"{len(found.per_label):,} labels, {about}"
+    figures = [
+        Figure(name="micro F1", about=size, value=found.micro_f1),
+        Figure(name="macro F1", about=size, value=found.macro_f1),
+    ]
+    if found.kind == "fields":
+        return figures
+    return [
+        Figure(name="Jaccard index", about=f"mean of {about}", value=found.jaccard),
+        Figure(name="F1 of rows", about=f"mean of {about}", value=found.samples_f1),
+        Figure(name="Hamming loss", about=f"{size}; 0 is best", value=found.hamming_loss),
+        *figures,
+    ]
 
 
 def _share(name: str, right: int, n: int, of: str) -> Figure:
@@ -232,11 +254,22 @@ def _macro_f1(table: ClassificationSummary | None) -> Figure:
     )
 
 
+def _structured(rows: Rows, table: ClassificationSummary | None) -> list[Figure]:
+    """Return how near answers came, where the labels have a structure."""
+    if rows.structure is None or table is None:
+        return []
+    found = structure_metrics(rows.structure, table.confusion, table.other)
+    return [
+        Figure(name=figure.name, about=figure.about, value=figure.value, interval=figure.interval)
+        for figure in (() if found is None else found.figures())
+    ]
+
+
 def confusion(rows: Rows) -> ClassificationSummary | None:
     """Return who is taken for whom among the rows that are right or wrong; None without such rows."""
     judged, size = rows.judged, len(rows.labels)
-    if not judged.any():
-        return None
+    if rows.composite is not None or not judged.any():
+        return None  # whole answers are taken for far too many others
     given = np.where(rows.label[judged] == UNKNOWN, size, rows.label[judged])
     cells = np.bincount(rows.answer[judged] * (size + 1) + given, minlength=size * (size + 1))
     table = cells.reshape(size, size + 1)
@@ -317,7 +350,8 @@ def mistakes(rows: Rows, limit: int) -> Mistakes:
     """Return wrong rows, surest first: the `limit` surest, and as many of those that may be mislabelled.
 
     Confident learning's rule of thumb (Northcutt, Jiang and Chuang 2021): the given label's probability
-    reaches what rows of that label have on average. Rows without a confidence come last.
+    reaches what rows of that label have on average. Answers that hold several labels are never held to be mislabelled.
+    Rows without a confidence come last.
     """
     wrong = rows.correct == 0
     size = len(rows.labels)
@@ -325,6 +359,8 @@ def mistakes(rows: Rows, limit: int) -> Mistakes:
     count = np.bincount(rows.answer[known], minlength=size)
     total = np.bincount(rows.answer[known], weights=rows.own[known], minlength=size)
     mean = np.append(np.where(count > 0, total / np.maximum(count, 1), np.inf), np.inf)
+    if rows.composite is not None:  # of a wrong answer nothing says how probable the true one is
+        mean[:] = np.inf
     suspect = wrong & (rows.label != UNKNOWN) & (np.nan_to_num(rows.confidence, nan=-1.0) >= mean[rows.label])
     sureness = np.where(np.isnan(rows.confidence), -1.0, rows.confidence)
     places = np.flatnonzero(wrong)

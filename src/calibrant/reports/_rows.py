@@ -15,13 +15,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core import DataError, Outcome, StateError
-from calibrant.metrics import CascadeMetrics, CascadeTally
+from calibrant.core import CompositeLabels, DataError, LabelSet, Outcome, StateError, part_of
+from calibrant.metrics import CascadeMetrics, CascadeTally, CompositeMetrics, CompositeTally, GivenPart
 
-__all__ = ["RowTexts", "Rows", "read_rows", "read_texts"]
+__all__ = ["PartText", "RowTexts", "Rows", "read_rows", "read_texts"]
 
 UNKNOWN: Final = -1
 _ROUNDING: Final = 1e-6
+_OF_SET: Final = {("yes", "yes"): "right", ("no", "yes"): "missed", ("yes", "no"): "added", ("no", "no"): ""}
 _TEXT: Final = 600  # characters of an input or a reason that are shown
 
 
@@ -34,7 +35,7 @@ class Rows:
     path : Path
         The file.
     labels : tuple of str
-        Labels that occur, or are known to the run, sorted.
+        Labels that occur, or are known to the run: sorted, or in the order of `structure`.
     answer, label : ndarray of int, shape (n,)
         Places in `labels` of the true and the given label; -1 where there is none.
     correct : ndarray of int, shape (n,)
@@ -55,6 +56,11 @@ class Rows:
         Whether the last line was cut off, and left out.
     cascade : CascadeMetrics or None
         What the models of a cascade contributed; None for a single model.
+    composite : CompositeMetrics or None
+        How the parts of answers that hold several labels fared; None where an answer is one label. `labels` are then
+        whole answers.
+    structure : LabelSet or None
+        The labels, where they stand on a scale or in a tree.
     """
 
     path: Path
@@ -71,6 +77,8 @@ class Rows:
     outcomes: Mapping[str, int]
     torn: bool
     cascade: CascadeMetrics | None = None
+    composite: CompositeMetrics | None = None
+    structure: LabelSet | None = None
 
     def __len__(self) -> int:
         return len(self.answer)
@@ -89,6 +97,25 @@ class Rows:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PartText:
+    """What a person reads of one part of an answer.
+
+    Attributes
+    ----------
+    text : str
+        What is right or wrong with it.
+    is_right : bool
+        Whether it is right.
+    confidence : float
+        In the given value, in [0, 1]; NaN where it is unknown.
+    """
+
+    text: str
+    is_right: bool
+    confidence: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class RowTexts:
     """What a person reads of one row; long texts are cut.
 
@@ -98,6 +125,8 @@ class RowTexts:
         Place of the row among those of its prompt, from 1.
     input, answer, given, reason : str
         The text, the true label, the given label (or the outcome, where there is none), what went wrong.
+    parts : tuple of PartText
+        The parts of an answer that holds several labels, as far as they matter.
     """
 
     line: int
@@ -105,18 +134,21 @@ class RowTexts:
     answer: str
     given: str
     reason: str
+    parts: tuple[PartText, ...] = ()
 
 
 class _Columns:
     """Grows by a row at a time."""
 
-    def __init__(self, labels: Iterable[str]) -> None:
+    def __init__(self, labels: Iterable[str], structure: LabelSet | None) -> None:
+        self.composite = CompositeTally(structure) if isinstance(structure, CompositeLabels) else None
         self.answer, self.label, self.correct = array("i"), array("i"), array("b")
         self.confidence, self.own, self.latency, self.cost = (array("d") for _ in range(4))
         self.key, self.offset = array("Q"), array("q")
         self.outcomes: Counter[str] = Counter()
         self.cascade = CascadeTally()
-        self.places = {label: place for place, label in enumerate(labels)}
+        known = labels if self.composite is None else ()
+        self.places = {label: place for place, label in enumerate(known)}
 
     def add(self, record: Mapping[str, Any], offset: int) -> None:
         """Take a row over; raises KeyError, TypeError or ValueError where it is none."""
@@ -137,6 +169,8 @@ class _Columns:
         if steps := record.get("steps"):
             correct = answer == label if known else None
             self.cascade.add(steps, accepted=record.get("accepted"), correct=correct)
+        if self.composite is not None and known and answer is not None:
+            self.composite.add(answer, label, [_given(part) for part in record.get("parts", ())])
         # Nothing is taken over before all of the row is known to fit.
         self.answer.append(places[0])
         self.label.append(places[1])
@@ -152,9 +186,11 @@ class _Columns:
     def _place(self, label: object) -> int:
         return UNKNOWN if label is None else self.places.setdefault(_text(label), len(self.places))
 
-    def rows(self, path: Path, *, torn: bool) -> Rows:
-        """Return what was taken over."""
-        labels = tuple(sorted(self.places))
+    def rows(self, path: Path, *, torn: bool, structure: LabelSet | None) -> Rows:
+        """Return what was taken over; labels on a scale or in a tree keep their order."""
+        if self.composite is not None or (structure is not None and self.places.keys() > set(structure)):
+            structure = None
+        labels = tuple(sorted(self.places)) if structure is None else structure.labels
         # One place more: the last, which -1 reads, is "none".
         order = np.full(len(labels) + 1, UNKNOWN, dtype=np.int64)
         for new, label in enumerate(labels):
@@ -174,10 +210,14 @@ class _Columns:
             outcomes=dict(self.outcomes),
             torn=torn,
             cascade=self.cascade.metrics(),
+            composite=None if self.composite is None else self.composite.metrics(),
+            structure=structure,
         )
 
 
-def read_rows(path: Path, *, finished: bool, labels: Iterable[str] = ()) -> dict[str, Rows]:
+def read_rows(
+    path: Path, *, finished: bool, labels: Iterable[str] = (), structure: LabelSet | None = None
+) -> dict[str, Rows]:
     """Return the rows of the file by prompt: ``seed`` and ``best`` of a search, one nameless of an evaluation.
 
     Parameters
@@ -188,6 +228,8 @@ def read_rows(path: Path, *, finished: bool, labels: Iterable[str] = ()) -> dict
         Whether the run ended; the last line of one that did not may be cut off, and is then left out.
     labels : iterable of str, optional
         Labels that count even where no row has them.
+    structure : LabelSet, optional
+        The labels where they have a structure, or an answer holds several; instead of `labels`.
 
     Raises
     ------
@@ -196,8 +238,8 @@ def read_rows(path: Path, *, finished: bool, labels: Iterable[str] = ()) -> dict
     DataError
         A line is broken; names file and line.
     """
-    known = dict.fromkeys(labels)
-    columns: defaultdict[str, _Columns] = defaultdict(lambda: _Columns(known))
+    known = dict.fromkeys(labels if structure is None else structure)
+    columns: defaultdict[str, _Columns] = defaultdict(lambda: _Columns(known, structure))
     offset, torn = 0, False
     for number, line in enumerate(_lines(path), start=1):
         try:
@@ -214,12 +256,13 @@ def read_rows(path: Path, *, finished: bool, labels: Iterable[str] = ()) -> dict
                 line=number,
             ) from error
         offset += len(line)
-    return {name: found.rows(path, torn=torn) for name, found in columns.items()}
+    return {name: found.rows(path, torn=torn, structure=structure) for name, found in columns.items()}
 
 
 def read_texts(rows: Rows, chosen: Sequence[int]) -> list[RowTexts]:
     """Return the texts of some rows, by their places, in that order."""
     found = []
+    several = rows.composite is not None
     with rows.path.open("rb") as file:
         for place in chosen:
             file.seek(int(rows.offset[place]))
@@ -228,12 +271,47 @@ def read_texts(rows: Rows, chosen: Sequence[int]) -> list[RowTexts]:
                 RowTexts(
                     line=int(place) + 1,
                     input=_shown(record["input"]),
-                    answer=_shown(record["answer"]),
-                    given=_shown(record["label"] or record["outcome"]),
+                    answer=_shown(_spoken(record["answer"]) if several else record["answer"]),
+                    given=_shown(_given_text(record, several=several)),
                     reason=_shown(record.get("reason") or ""),
+                    parts=tuple(_part_texts(record)) if several else (),
                 )
             )
     return found
+
+
+def _given_text(record: Mapping[str, Any], *, several: bool) -> str:
+    label: str | None = record["label"]
+    if label is None:
+        return str(record["outcome"])
+    return _spoken(label) if several else label
+
+
+def _spoken(answer: str) -> str:
+    """Return a whole answer as a person would say it."""
+    found = json.loads(answer)
+    if isinstance(found, dict):
+        return "; ".join(f"{name}: {label}" for name, label in found.items())
+    return ", ".join(found) or "no label"
+
+
+def _part_texts(record: Mapping[str, Any]) -> Iterator[PartText]:
+    """Yield what is wrong with each part, and which are right; labels that are rightly left out say nothing."""
+    for part in record.get("parts", ()):
+        name, label, truth = part["name"], part["label"], part_of(record["answer"], part["name"])
+        verdict = _OF_SET.get((label, str(truth))) if record["answer"].startswith("[") else None
+        if verdict == "":
+            continue
+        if verdict is not None:
+            text = f"{verdict} {name}"
+        else:
+            text = f"{name}: {label}" if label == truth else f"{name}: {label}, not {truth}"
+        confidence = math.nan if part["confidence"] is None else float(part["confidence"])
+        yield PartText(text=text, is_right=label == truth, confidence=confidence)
+
+
+def _given(part: Mapping[str, Any]) -> GivenPart:
+    return GivenPart(_text(part["name"]), _text(part["label"]), part["confidence"])
 
 
 def _lines(path: Path) -> Iterator[bytes]:

@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from calibrant.core import StateError
+from calibrant.core import (
+    CompositeLabels,
+    ConfigurationError,
+    HierarchicalLabels,
+    LabelSet,
+    OrdinalLabels,
+    StateError,
+    labels_from_record,
+)
 from calibrant.reports._charts import CertifiedPoint
 from calibrant.reports._rows import Rows, read_rows
 
@@ -87,7 +95,12 @@ def read_run(directory: Path) -> Run:
     finished = bool(search or metrics)
     per_label = metrics.get("per_label")
     labels = list(per_label) if isinstance(per_label, dict) else []
-    prompts = read_rows(directory / "predictions.jsonl", finished=finished, labels=labels)
+    prompts = read_rows(
+        directory / "predictions.jsonl",
+        finished=finished,
+        labels=labels,
+        structure=_structure(directory, search),
+    )
     rows = prompts.get("best") or prompts.get("") or next(iter(prompts.values()), None)
     if rows is None:
         raise StateError(
@@ -131,6 +144,22 @@ def _json(path: Path) -> dict[str, Any]:
             f"{path}: expected a JSON object, got {found!r:.40}: restore the file or run it again."
         )
     return found
+
+
+def _structure(directory: Path, search: Mapping[str, Any]) -> LabelSet | None:
+    """Return the labels of a run where they have a structure or an answer holds several; None elsewhere."""
+    path = directory / ("result.json" if search else "run.json")
+    try:
+        record = (search or _about(path)).get("label_set")
+        if record is None:
+            path = directory / "task.json"
+            record = _json(path)["tasks"][0]["labels"] if path.exists() else None
+        labels = None if record is None else labels_from_record(record)
+    except (ConfigurationError, KeyError, IndexError, TypeError) as error:
+        raise StateError(
+            f"{path}: expected the settings of a run ({error!r:.200}): restore the file or run it again."
+        ) from error
+    return labels if isinstance(labels, OrdinalLabels | HierarchicalLabels | CompositeLabels) else None
 
 
 def _about(path: Path) -> dict[str, Any]:

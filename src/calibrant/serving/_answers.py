@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from pydantic_core import from_json
 
 from calibrant.assembly import Decision
-from calibrant.core import Prediction
+from calibrant.core import LabelDistribution, Prediction
 from calibrant.serving._metrics import decision_name
 
 __all__ = ["Answers", "Refusal", "answer_record", "asked_schema", "parse_asked"]
@@ -17,10 +17,21 @@ __all__ = ["Answers", "Refusal", "answer_record", "asked_schema", "parse_asked"]
 _SHAPE = 'Expected {"text": "..."} or {"texts": ["...", ...]}'
 
 
+class AnswerPart(BaseModel):
+    """One label of an answer that holds several."""
+
+    name: str = Field(description="The field; or, where any number of labels may be answered, one of them.")
+    label: str = Field(description="The field's label; yes or no in the other case.")
+    probabilities: dict[str, float] | None = Field(description="By label; null where the model tells none.")
+    confidence: float | None = Field(description="In this label, in [0, 1].", ge=0, le=1)
+
+
 class Answer(BaseModel):
     """What is known about one text."""
 
-    label: str | None = Field(description="The predicted label; null where there is none.")
+    label: str | None = Field(
+        description="The predicted label, or the JSON text of an answer that holds several; null where there is none."
+    )
     probabilities: dict[str, float] | None = Field(description="By label; null where the model tells none.")
     confidence: float | None = Field(
         description="In the label, in [0, 1]; what the threshold is about.", ge=0, le=1
@@ -33,6 +44,10 @@ class Answer(BaseModel):
     )
     outcome: Literal["ok", "error", "refusal", "unparsed"]
     reason: str = Field(description="Why there is no label; empty where there is one.")
+    parts: list[AnswerPart] | None = Field(
+        default=None,
+        description="The labels of an answer that holds several; left out where it is one label.",
+    )
 
 
 class Answers(BaseModel):
@@ -49,12 +64,9 @@ class Refusal(BaseModel):
 
 def answer_record(prediction: Prediction, decision: Decision) -> dict[str, Any]:
     """Return an answer's JSON object."""
-    found = prediction.distribution
-    return {
+    record: dict[str, Any] = {
         "label": prediction.label,
-        "probabilities": None
-        if found is None
-        else dict(zip(found.labels, found.probabilities.tolist(), strict=True)),
+        "probabilities": _probabilities(prediction.distribution),
         "confidence": prediction.confidence,
         "calibrated": decision.calibrated,
         "decision": decision_name(decision),
@@ -62,6 +74,22 @@ def answer_record(prediction: Prediction, decision: Decision) -> dict[str, Any]:
         # It may quote what the model wrote, which need not be whole characters.
         "reason": prediction.reason.encode("utf-8", "replace").decode(),
     }
+    if prediction.parts:
+        record["parts"] = [
+            {
+                "name": part.name,
+                "label": part.label,
+                "probabilities": _probabilities(part.distribution),
+                "confidence": part.confidence,
+            }
+            for part in prediction.parts
+        ]
+    return record
+
+
+def _probabilities(found: LabelDistribution | None) -> dict[str, float] | None:
+    """Return what a distribution says by label."""
+    return None if found is None else dict(zip(found.labels, found.probabilities.tolist(), strict=True))
 
 
 def asked_schema(most_texts: int) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from calibrant.core import DataError, LabelSet
 from calibrant.testing._faults import Fault
 from calibrant.testing._response import fake_response
 from calibrant.testing._rule import Rule, distribution_of
+from calibrant.testing._written import some_answer
 
 __all__ = ["AnswerBook", "ChatRequest", "error_body", "read_request"]
 
@@ -89,11 +90,13 @@ class AnswerBook:
     """
 
     def __init__(self, labels: Sequence[str], rule: Rule, style: Mapping[str, Any]) -> None:
-        self._labels = LabelSet.of(labels).labels
+        self._labels = LabelSet.of(labels)
         self._rule = rule
         self._style = dict(style)
         self._cache: dict[object, tuple[bytes, int]] = {}
-        self.broken(Fault("truncated"), _PROBE, self._labels[0])  # a wrong style fails here, not in a request
+        self.broken(
+            Fault("truncated"), _PROBE, some_answer(self._labels)
+        )  # a wrong style fails here, not in a request
 
     def outcome(self, asked: ChatRequest) -> object:
         """Return what the rule says to a request; raise what it raises."""

@@ -22,8 +22,8 @@ class FakeClient:
 
     Parameters
     ----------
-    labels : sequence of str
-        The label set.
+    labels : sequence of str or LabelSet
+        The label set; with `FieldLabels` or `MultiLabels` answers are whole ones.
     answers : mapping or callable
         The rule. A mapping goes from texts to answers: the user message itself, or else the first
         key it contains. A callable takes the user message, and the system prompt if it has a second
@@ -75,7 +75,7 @@ class FakeClient:
     ) -> None:
         self.name = name
         self.space = LogprobSpace(space)
-        self.labels = LabelSet.of(labels).labels
+        self.labels = LabelSet.of(labels)
         self.requests: list[CompletionRequest] = []
         self.max_in_flight = 0
         self.closed = False

@@ -12,7 +12,8 @@ from typing import Any
 from calibrant.core import CompletionRequest, ConfigurationError, Continuation, NextTokens, Usage
 from calibrant.testing._client import FakeClient
 from calibrant.testing._rule import Answer, distribution_of
-from calibrant.testing._tokens import frame_of, pieces_of, ranked, shares_at, weights_of, with_illegal
+from calibrant.testing._tokens import ranked, shares_at, weights_of, with_illegal
+from calibrant.testing._written import written
 
 __all__ = ["FakeContinuingClient"]
 
@@ -149,14 +150,20 @@ class FakeContinuingClient(FakeClient):
             msg = "Expected probabilities of labels, got a ready response: it cannot be continued."
             raise ConfigurationError(msg)
         label, probabilities = distribution_of(answer, self.labels)
-        prefix, suffix = frame_of(self._style["field"])
-        rivals = [
-            ((prefix.encode(), *pieces_of(name, self._style["tokens"]), suffix[1:].encode(), b""), weight)
+        style = {name: self._style[name] for name in ("field", "tokens")}
+        answers = {
+            name: written(name, self.labels, **style)
             for name, weight in weights_of(label, None, probabilities).items()
             if weight > 0
-        ]
+        }
+        rivals = [((*answer.pieces, b""), probabilities[name]) for name, answer in answers.items()]
         shares = shares_at(text.encode(), rivals)
-        return with_illegal(shares, self._style["illegal_mass"]) if text == prefix else shares
+        begun = any(
+            text.encode() == b"".join(answer.pieces[:start])
+            for answer in answers.values()
+            for start in answer.starts
+        )
+        return with_illegal(shares, self._style["illegal_mass"]) if begun else shares
 
 
 @dataclass

@@ -17,6 +17,7 @@ from calibrant.testing._limits import RateLimit
 from calibrant.testing._records import RecordedRequest, Records
 from calibrant.testing._rule import Answer, Rule
 from calibrant.testing._tokens import Split
+from calibrant.testing._written import some_answer
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -269,12 +270,9 @@ class FaultServer:
 
 
 def _said_or_drawn(labels: Sequence[str]) -> Callable[[str], Answer]:
-    longest_first = sorted(labels, key=len, reverse=True)
-
     def rule(text: str) -> Answer:
         draw = zlib.crc32(text.encode())
-        label = next((label for label in longest_first if label in text), None)
-        return (label or labels[draw % len(labels)]), 0.6 + 0.05 * (draw // 65536 % 8)
+        return some_answer(labels, text, draw), 0.6 + 0.05 * (draw // 65536 % 8)
 
     return rule
 

@@ -6,16 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from calibrant.testing._tokens import (
-    Split,
-    frame_of,
-    pieces_of,
-    ranked,
-    shares_along,
-    spelled,
-    weights_of,
-    with_illegal,
-)
+from calibrant.testing._tokens import Split, ranked, shares_along, weights_of, with_illegal
+from calibrant.testing._written import written
 
 __all__ = ["fake_response"]
 
@@ -40,13 +32,16 @@ def fake_response(  # noqa: PLR0913 (independent, all with defaults)
     Parameters
     ----------
     label : str
-        The emitted label; it need not be in `labels`.
+        The emitted label; it need not be in `labels`. Of `FieldLabels` and `MultiLabels` it is the JSON text of a
+        whole answer, ``{"category": "Bills", "urgency": "low"}`` by the fields' names, ``["Bills", "Food"]`` in the
+        order the model writes them.
     labels : sequence of str, optional
         The label set; by default the keys of `probabilities`, or `label` alone.
     probabilities : mapping or sequence, optional
-        Probability of each label, in [0, 1]; scaled to sum to 1. By default `label` is certain.
+        Probability of each label, or of whole answers, in [0, 1]; scaled to sum to 1. By default `label` is certain.
     field : str, default "category"
-        JSON path of the label: ``category``, ``classification.name``, ``results[].category``.
+        JSON path of the label: ``category``, ``classification.name``, ``results[].category``; the array, or the
+        label in its elements, of `MultiLabels`; not used with `FieldLabels`.
     tokens : {"label", "characters", "bytes"} or callable, default "label"
         How a label and its closing quote become tokens: one, one per character or per byte; a
         callable returns the pieces of the text it is given (``Food"``).
@@ -61,20 +56,23 @@ def fake_response(  # noqa: PLR0913 (independent, all with defaults)
         Probabilities are negative, all zero, or do not match `labels`.
     """
     weights = weights_of(label, labels, probabilities)
-    prefix, suffix = frame_of(field)
-    text = prefix + spelled(label) + suffix
+    emitted = written(label, labels, field=field, tokens=tokens)
+    text = b"".join(emitted.pieces).decode("utf-8", "surrogatepass")
     if top_logprobs <= 0:
         return _completion(text, None)
-    emitted = pieces_of(label, tokens)
-    rivals = [(pieces_of(name, tokens), weight) for name, weight in weights.items() if weight > 0]
-    content = [_token(prefix.encode(), {prefix.encode(): 1.0}, top_logprobs)]
-    for position, piece in enumerate(emitted):
-        shares = shares_along(emitted[:position], rivals)
-        if position == 0:
+    rivals = [
+        (written(name, labels, field=field, tokens=tokens).pieces, weight)
+        for name, weight in weights.items()
+        if weight > 0
+    ]
+    content = []
+    for position, piece in enumerate(emitted.pieces):
+        shares = shares_along(emitted.pieces[:position], rivals)
+        if position in emitted.structure:
+            shares = shares or {piece: 1.0}
+        if position in emitted.starts:
             shares = with_illegal(shares, illegal_mass)
         content.append(_token(piece, shares, top_logprobs))
-    if len(suffix) > 1:
-        content.append(_token(suffix[1:].encode(), {suffix[1:].encode(): 1.0}, top_logprobs))
     return _completion(text, content)
 
 

@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from calibrant.core import ConfigurationError
+from calibrant.core import CompositeLabels, ConfigurationError
+from calibrant.testing._written import neighbours
 
 __all__ = ["Answer", "Rule", "distribution_of"]
 
@@ -17,6 +18,8 @@ Answer = str | tuple[str, float] | Mapping[str, Any] | Exception | Sequence[Any]
 ``"Food"`` (certain), ``("Food", 0.8)`` (the rest spread evenly), ``{"Food": 0.8, "Rent": 0.2}``
 (a distribution, the most probable label is emitted), an exception (raised), a dict with
 ``choices`` (returned as it is), or a list of these for successive calls; the last one stays.
+Where answers hold several labels, whole answers, as JSON texts, stand in the place of labels
+(see `fake_response`); the rest of a probability goes to those that differ in one part.
 """
 
 
@@ -77,6 +80,9 @@ def distribution_of(answer: object, labels: Sequence[str]) -> tuple[str, Mapping
         return answer, {answer: 1.0}
     if isinstance(answer, tuple):
         label, probability = answer
+        if isinstance(labels, CompositeLabels):
+            others = tuple(neighbours(label, labels))
+            return label, {label: probability, **dict.fromkeys(others, (1.0 - probability) / len(others))}
         rest = (1.0 - probability) / max(1, len(labels) - (label in labels))
         return label, dict.fromkeys(labels, rest) | {label: probability}
     if isinstance(answer, Mapping) and answer:

@@ -1,0 +1,188 @@
+"""What a reflecting model reads about an answer that holds several labels.
+
+The first line is about all of it, and a line follows for every part that is wrong or unsure; the others are summed up
+in one. Labels that are missing from a set, or too many in it, are named with the probability that they belong to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from calibrant.core import CompositeLabels, MultiLabels, Outcome, Part, Prediction
+from calibrant.feedback._label import build_feedback
+from calibrant.feedback._words import (
+    MAX_ALTERNATIVES,
+    SLACK,
+    check,
+    context_lines,
+    failed_call,
+    no_label,
+    percent,
+    quoted,
+    small_percent,
+)
+
+__all__ = ["build_composite_feedback"]
+
+
+def build_composite_feedback(
+    prediction: Prediction,
+    answer: str,
+    *,
+    labels: CompositeLabels,
+    additional_context: Mapping[str, object] | str | None = None,
+    high: float = 0.99,
+    low: float = 0.90,
+) -> str:
+    """Return the feedback on an answer that holds several labels.
+
+    Parameters
+    ----------
+    prediction : Prediction
+        The answer, with its parts.
+    answer : str
+        The true answer, as `labels` spells it.
+    labels : CompositeLabels
+        The legal answers.
+    additional_context, high, low
+        As in `build_feedback`; the thresholds are about the confidence in each part.
+
+    Returns
+    -------
+    str
+        A line about the whole answer, one for every part that is wrong or unsure, one for the others, and the
+        additional context. Right and sure in every part is ``Correct.``
+
+    Raises
+    ------
+    ConfigurationError
+        A confidence is not in [0, 1], or not 0 <= low <= high <= 1.
+    """
+    for part in prediction.parts:
+        check(confidence=part.confidence, low=low, high=high)
+    if prediction.outcome is Outcome.ERROR:
+        return failed_call(prediction.reason)
+    context = context_lines(additional_context)
+    is_set = isinstance(labels, MultiLabels)
+    if prediction.outcome is not Outcome.OK or prediction.label is None:
+        wanted = "a list of labels, which may be empty," if is_set else "one label for every field, each"
+        did = no_label(
+            expected=answer,
+            got=prediction.text,
+            outcome=prediction.outcome,
+            reason=prediction.reason,
+            wanted=wanted,
+        )
+        return did + context
+    truth = labels.values(answer)
+    known = {part.name: part for part in prediction.parts}
+    given = [known.get(n) or Part(name=n, label=v) for n, v in labels.values(prediction.label).items()]
+    lines, rest = (_set_lines if is_set else _field_lines)(given, truth, labels, (low, high))
+    is_right = prediction.label == answer
+    if is_right and not lines:
+        return "Correct."
+    head = _set_head(prediction, answer, labels) if is_set else _field_head(given, truth, prediction)
+    return "\n".join([head, *lines, *rest]) + ("" if is_right else context)
+
+
+def _field_head(given: Sequence[Part], truth: Mapping[str, str], prediction: Prediction) -> str:
+    right = sum(part.label == truth[part.name] for part in given)
+    how_sure = "" if prediction.confidence is None else f" ({percent(prediction.confidence)} probability)"
+    if right == len(given):
+        return f"Correct but uncertain{how_sure}."
+    return f"Wrong: {right} of {len(given)} fields right{how_sure}."
+
+
+def _field_lines(
+    given: Sequence[Part], truth: Mapping[str, str], labels: CompositeLabels, limits: tuple[float, float]
+) -> tuple[list[str], list[str]]:
+    """Return a line for each field that is wrong or unsure, and one for the others."""
+    low, high = limits
+    lines, right = [], []
+    for part in given:
+        is_right = part.label == truth[part.name]
+        if is_right and (part.confidence is None or part.confidence >= low - SLACK):
+            right.append(part.name)
+            continue
+        text = build_feedback(
+            is_correct=is_right,
+            expected=truth[part.name],
+            got=part.label,
+            confidence=part.confidence,
+            distribution=part.distribution,
+            outcome=Outcome.OK,
+            labels=labels.labels_of(part.name),
+            high=high,
+            low=low,
+        )
+        lines.append(f"{part.name}: {text}")
+    return lines, [f"Right: {', '.join(right)}."] if right else []
+
+
+def _set_head(prediction: Prediction, answer: str, labels: CompositeLabels) -> str:
+    how_sure = (
+        "unknown confidence"
+        if prediction.confidence is None
+        else f"{percent(prediction.confidence)} probability"
+    )
+    if prediction.label == answer:
+        return f"Correct but uncertain ({how_sure})."
+    expected, got = (_named(labels, text) for text in (answer, prediction.label or ""))
+    return f"Wrong set of labels ({how_sure}). Expected {expected}, got {got}."
+
+
+def _named(labels: CompositeLabels, answer: str) -> str:
+    held = labels.decisions(answer)
+    return ", ".join(quoted(label) for label in labels if label in held) or "no label"
+
+
+def _set_lines(
+    given: Sequence[Part], truth: Mapping[str, str], labels: CompositeLabels, limits: tuple[float, float]
+) -> tuple[list[str], list[str]]:
+    """Return a line for each label that is missed, added or unsure, and one for the others."""
+    low, high = limits
+    no, _ = labels.labels_of("")
+    lines: dict[str, list[str]] = {"missed": [], "added": [], "unsure": [], "nearly": []}
+    held: list[str] = []
+    absent = 0
+    for part in sorted(given, key=lambda part: -_inclusion(part, no)):
+        inside, is_right = part.label != no, part.label == truth[part.name]
+        unsure = part.confidence is not None and part.confidence < low - SLACK
+        if not is_right:
+            sure = part.confidence is not None and part.confidence >= high - SLACK
+            lines["added" if inside else "missed"].append(_mistake(part, no, sure=sure))
+        elif unsure and inside:
+            lines["unsure"].append(f"{_with_inclusion(part, no)} is right but uncertain.")
+        elif unsure and len(lines["nearly"]) < MAX_ALTERNATIVES:
+            lines["nearly"].append(f"{_with_inclusion(part, no)} was rightly left out, but nearly added.")
+        elif inside:
+            held.append(part.name)
+        else:
+            absent += 1
+    rest = [", ".join(map(quoted, held))] if held else []
+    rest += [f"{absent} {'label' if absent == 1 else 'labels'} left out"] if absent else []
+    return [line for kind in lines.values() for line in kind], [f"Right: {'; '.join(rest)}."] if rest else []
+
+
+def _mistake(part: Part, no: str, *, sure: bool) -> str:
+    """Return the line of a label that is wrongly in the set, or out of it."""
+    verb, rule = ("Missed", "applies") if part.label == no else ("Added", "does not apply")
+    if not sure:
+        return f"{verb} {_with_inclusion(part, no)}: the prompt should say more clearly when it {rule}."
+    return (
+        f"{verb.upper()} {_with_inclusion(part, no)}, and the model is sure of it: the prompt misleads the model here; "
+        f"give it an explicit rule on when {quoted(part.name)} {rule}."
+    )
+
+
+def _inclusion(part: Part, no: str) -> float:
+    """Return the probability that the label belongs to the set; 0 where it is unknown."""
+    if part.confidence is None:
+        return 0.0
+    return 1.0 - part.confidence if part.label == no else part.confidence
+
+
+def _with_inclusion(part: Part, no: str) -> str:
+    if part.confidence is None:
+        return quoted(part.name)
+    return f"{quoted(part.name)} ({small_percent(_inclusion(part, no))} probability)"

@@ -1,0 +1,252 @@
+"""What a reflecting model reads about one row, graded by how bad the row is.
+
+A confident right answer needs one word; a confident wrong one needs a rule. What the row costs is
+said by how the text begins and by how much it holds:
+
+===========================  ===============================================================
+row                          text
+===========================  ===============================================================
+correct, sure or unknown     ``Correct.``
+correct, in between          ``Correct (95% probability).`` and close alternatives
+correct, unsure              ``Correct but uncertain (73% probability).``, alternatives, what it means
+wrong, unsure or unknown     ``Wrong (60% probability).``, expected, got, that guidance could fix it
+wrong, in between            ``Wrong (95% probability).``, expected, got, alternatives
+wrong, sure                  ``WRONG``, how sure, expected, got, the true label's probability, the
+                             demand for a rule
+refusal, unparsed            what the model did, expected, that one label must be answered
+error                        that the row says nothing about the prompt
+===========================  ===============================================================
+
+Where the labels have a structure, a sentence follows that says how near the answer came: how many steps on
+a scale, or which levels of a path are right. It is left out where one word is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from calibrant.core import (
+    HierarchicalLabels,
+    LabelDistribution,
+    LabelSet,
+    OrdinalLabels,
+    Outcome,
+    Prediction,
+    normalise_label,
+)
+from calibrant.feedback._words import (
+    MAX_ALTERNATIVES,
+    SLACK,
+    check,
+    context_lines,
+    failed_call,
+    no_label,
+    percent,
+    quoted,
+    small_percent,
+)
+
+__all__ = ["build_feedback"]
+
+# An alternative below one percent is noise to whoever rewrites a prompt.
+_MIN_ALTERNATIVE = 0.01
+
+
+def build_feedback(  # noqa: PLR0913 - one row has this many facets; all are keyword-only
+    *,
+    is_correct: bool,
+    expected: str,
+    got: str | None,
+    confidence: float | None,
+    distribution: LabelDistribution | None,
+    outcome: Outcome,
+    labels: LabelSet | None = None,
+    reason: str = "",
+    additional_context: Mapping[str, object] | str | None = None,
+    high: float = 0.99,
+    low: float = 0.90,
+) -> str:
+    """Return the feedback on one row.
+
+    Parameters
+    ----------
+    is_correct : bool
+        Whether the predicted label is the true one.
+    expected : str
+        The true label.
+    got : str or None
+        The predicted label; with outcome ``refusal`` or ``unparsed`` what the model wrote, if
+        anything.
+    confidence : float or None
+        Confidence in the predicted label, in [0, 1]; None where it is unknown.
+    distribution : LabelDistribution or None
+        Source of the alternatives (measured ones of at least 1%, at most three) and of the true
+        label's probability.
+    outcome : Outcome
+        How the row ended. ``error`` is never presented as a wrong answer.
+    labels : LabelSet, optional
+        `OrdinalLabels` and `HierarchicalLabels` add how near the answer came; `expected` and `got` are
+        then spelled as in them.
+    reason : str, default ""
+        Why the row did not end well.
+    additional_context : mapping, str or None, default None
+        What the data file adds to the row; appended, as ``key: value`` lines, unless the answer
+        is right or the call failed.
+    high : float in (0, 1], default 0.99
+        At or above it the model is sure.
+    low : float in [0, 1], default 0.90
+        Below it the model is unsure.
+
+    Returns
+    -------
+    str
+        One paragraph, and the additional context below it.
+
+    Raises
+    ------
+    ConfigurationError
+        The confidence is not in [0, 1], or not 0 <= low <= high <= 1.
+    """
+    check(confidence=confidence, low=low, high=high)
+    if outcome is Outcome.ERROR:
+        return failed_call(reason)
+    context = context_lines(additional_context)
+    if outcome is not Outcome.OK or got is None:
+        return no_label(expected=expected, got=got, outcome=outcome, reason=reason) + context
+    sure = confidence is not None and confidence >= high - SLACK
+    unsure = confidence is None or confidence < low - SLACK
+    shown = None if confidence is None else percent(confidence, limits=(low, high))
+    if is_correct and (sure or shown is None):
+        return "Correct."
+    near = _near(labels, Prediction(label=got, confidence=confidence, distribution=distribution), expected)
+    if is_correct and shown is not None:
+        return _correct(got, shown, distribution, unsure=unsure) + near
+    if sure and shown is not None:
+        return _wrong_and_sure(expected, got, shown, distribution) + near + context
+    return _wrong(expected, got, shown, distribution, unsure=unsure) + near + context
+
+
+def _correct(got: str, shown: str, distribution: LabelDistribution | None, *, unsure: bool) -> str:
+    rivals = _alternatives(distribution, got)
+    if not unsure:
+        text = f"Correct ({shown} probability)."
+        return f"{text} Close alternatives: {rivals}." if rivals else text
+    text = f"Correct but uncertain ({shown} probability)."
+    if not rivals:
+        return f"{text} The prompt does not separate {quoted(got)} from the other labels."
+    return f"{text} Also considered: {rivals}. The prompt does not separate {quoted(got)} from these labels."
+
+
+def _wrong(
+    expected: str,
+    got: str,
+    shown: str | None,
+    distribution: LabelDistribution | None,
+    *,
+    unsure: bool,
+) -> str:
+    how_sure = "unknown confidence" if shown is None else f"{shown} probability"
+    text = f"Wrong ({how_sure}). Expected {quoted(expected)}, got {quoted(got)}."
+    if unsure:
+        return f"{text} Clearer guidance in the prompt on when {quoted(expected)} applies could fix it."
+    rivals = _alternatives(distribution, got)
+    return f"{text} Alternatives to {quoted(got)}: {rivals}." if rivals else text
+
+
+def _wrong_and_sure(expected: str, got: str, shown: str, distribution: LabelDistribution | None) -> str:
+    return (
+        f"WRONG with {shown} certainty. Expected {quoted(expected)}, got {quoted(got)}."
+        f"{_true_probability(expected, distribution)} The prompt misleads the model here: give it an "
+        f"explicit rule that separates {quoted(expected)} from {quoted(got)}."
+    )
+
+
+def _near(labels: LabelSet | None, prediction: Prediction, expected: str) -> str:
+    """Return how near an answer came, beginning with a space; nothing where the labels have no structure."""
+    if isinstance(labels, OrdinalLabels):
+        return _steps(labels, prediction, expected)
+    if isinstance(labels, HierarchicalLabels):
+        return _levels(labels, prediction, expected)
+    return ""
+
+
+def _steps(labels: OrdinalLabels, prediction: Prediction, expected: str) -> str:
+    """Say how far the answer is from the true label, and how much of the probability lies on that side of it."""
+    got = prediction.label or ""
+    rank, steps = labels.rank(expected), labels.rank(got) - labels.rank(expected)
+    parts = []
+    if steps:
+        unit = "step" if abs(steps) == 1 else "steps"
+        direction = "high" if steps > 0 else "low"
+        parts.append(
+            f"On the scale from {quoted(labels[0])} to {quoted(labels[-1])} the answer is {abs(steps)} {unit} too "
+            f"{direction}, of {len(labels) - 1} possible."
+        )
+    if prediction.distribution is not None:
+        shares = prediction.distribution.probabilities
+        sides = ((float(shares[:rank].sum()), "below"), (float(shares[rank + 1 :].sum()), "above"))
+        shown = [f"{percent(mass)} {side}" for mass, side in sides if mass >= _MIN_ALTERNATIVE]
+        if shown:
+            parts.append(f"The probability adds up to {' and '.join(shown)} {quoted(expected)}.")
+    return "".join(f" {part}" for part in parts)
+
+
+def _levels(labels: HierarchicalLabels, prediction: Prediction, expected: str) -> str:
+    """Say which levels of the answer are right, and at the first that is not, what it should be."""
+    got = prediction.label or ""
+    answered, true = labels.path(got), labels.path(expected)
+    aspects = labels.aspects(prediction, expected)
+    right = [aspect for aspect in aspects if aspect.is_correct]
+    if len(right) == len(aspects):
+        # The last is the answer itself, whose probability the text has.
+        begun = [
+            f"{percent(aspect.confidence)} for {quoted(aspect.predicted)}"
+            for aspect in aspects[: len(answered) - 1]
+            if aspect.confidence is not None
+        ]
+        return f" By level: {', '.join(begun)}." if begun else ""
+    if not right:
+        first = aspects[0]
+        return (
+            f" By level: the answer is wrong from the first level on, which should be {quoted(true[0])} and is "
+            f"{_with_probability(first.predicted, first.confidence)}."
+        )
+    shared = right[-1]
+    begun_well = f" By level: {_with_probability(shared.predicted, shared.confidence)} is right"
+    level = len(right)
+    if len(answered) == level:
+        return f"{begun_well}, but the answer stops there; {quoted(true[level])} belongs below it."
+    if len(true) == level:
+        return f"{begun_well} and is the whole label; {quoted(answered[level])} does not belong below it."
+    return f"{begun_well}; below it, expected {quoted(true[level])}, got {quoted(answered[level])}."
+
+
+def _with_probability(text: str, probability: float | None) -> str:
+    return quoted(text) if probability is None else f"{quoted(text)} ({percent(probability)})"
+
+
+def _true_probability(expected: str, distribution: LabelDistribution | None) -> str:
+    label = _canonical(distribution, expected)
+    if distribution is None or label is None:
+        return ""
+    shown = small_percent(distribution.probability(label))
+    if distribution.measured[distribution.labels.index(label)]:
+        return f" The true label's own probability is {shown}."
+    return (
+        f" The true label was not among the reported alternatives; an estimate of its probability is {shown}."
+    )
+
+
+def _alternatives(distribution: LabelDistribution | None, got: str) -> str:
+    """Return ``'B' (24%), 'C' (2%)``, or nothing where no rival was measured."""
+    if distribution is None:
+        return ""
+    found = distribution.alternatives(exclude=_canonical(distribution, got), limit=MAX_ALTERNATIVES)
+    return ", ".join(f"{quoted(label)} ({percent(p)})" for label, p in found if p >= _MIN_ALTERNATIVE)
+
+
+def _canonical(distribution: LabelDistribution | None, text: str) -> str | None:
+    if distribution is None:
+        return None
+    wanted = normalise_label(text)
+    return next((label for label in distribution.labels if normalise_label(label) == wanted), None)

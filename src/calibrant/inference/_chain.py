@@ -1,0 +1,131 @@
+"""Exact scoring of several fields: one after the other, each behind the labels chosen before it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from calibrant.clients import Choice, Choices
+from calibrant.core import (
+    CompletionRequest,
+    ContinuingClient,
+    Field,
+    FieldLabels,
+    LogprobSpace,
+    Part,
+    Prediction,
+)
+from calibrant.inference._calls import Calls
+from calibrant.inference._exact import (
+    DEFAULT_TOLERANCE,
+    LabelScorer,
+    RowCalls,
+    Tolerance,
+    settings_of,
+)
+from calibrant.inference._forms import joint_confidence
+
+__all__ = ["FieldChain", "choices_by_field"]
+
+
+def choices_by_field(labels: FieldLabels, choices: Choices) -> tuple[tuple[Field, Choice], ...] | str:
+    """Return the field that each choice of a schema is about, in the order they are written, or why that is unclear."""
+    by_path = {tuple((one.path or one.name).split(".")): one for one in labels.fields}
+    found = [(by_path.get(choice.path), choice) for choice in choices.choices]
+    pairs = tuple((one, choice) for one, choice in found if one is not None)
+    if len(pairs) != len(found) or len(pairs) != len(labels.fields):
+        return "the schema's choices are not the fields"
+    for one, choice in pairs:
+        if not {choice.take("", label) for label in one.labels.labels} <= {
+            choice.before + value for value in choice.values
+        }:
+            return f"the schema's enum lacks some of the labels of the field {one.name!r}"
+    return pairs
+
+
+@dataclass(kw_only=True)
+class FieldChain:
+    """Scores the labels of one field after the other by next-token probabilities.
+
+    The first field of the answer is scored as `ExactScoring` does; the answer is continued with its most probable
+    label, behind which the next field is scored. So every distribution but the first is conditional on the labels
+    chosen before it, and the product of the confidences is the probability of the whole answer. It need not be the
+    most probable whole answer, as no beginning but the best is looked into.
+
+    Attributes
+    ----------
+    client : ContinuingClient
+        Where the calls go.
+    labels : FieldLabels
+        The fields and their labels.
+    steps : tuple of (Field, Choice)
+        The fields in the order in which the answer holds them, each with the JSON before it.
+    behind : str
+        JSON from the last label's closing quote on.
+    tolerance : float or "exact"
+        See `LabelWalk`; ``"exact"`` is 0.01.
+    calls : Calls
+        How single calls are made.
+    """
+
+    client: ContinuingClient
+    labels: FieldLabels
+    steps: Sequence[tuple[Field, Choice]]
+    behind: str
+    tolerance: Tolerance = DEFAULT_TOLERANCE
+    calls: Calls = field(default_factory=Calls)
+    _scorers: tuple[LabelScorer, ...] = field(init=False, repr=False)
+    _checked: bool = field(default=False, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._scorers = tuple(
+            LabelScorer(client=self.client, labels=one.labels, tolerance=self.tolerance, calls=self.calls)
+            for one, _ in self.steps
+        )
+
+    @property
+    def space(self) -> LogprobSpace:
+        """Always ``exact``."""
+        return LogprobSpace.EXACT
+
+    async def predict(self, request: CompletionRequest) -> Prediction:
+        """Return the most probable label of every field, given those before it."""
+        if not self._checked:
+            values = tuple(dict.fromkeys(value for _, choice in self.steps for value in choice.values))
+            await self.calls.make(lambda: self.client.check_labels(values), provider=self.client.name)
+            self._checked = True
+        calls = RowCalls()
+        parts: dict[str, Part] = {}
+        text = ""
+        async with self.client.continuing(replace(request, top_logprobs=0)) as row:
+            for (one, choice), scorer in zip(self.steps, self._scorers, strict=True):
+                distribution = await scorer.score(row, text + choice.before, calls)
+                label = distribution.emitted
+                if not label:
+                    return calls.unlikely(f"field {one.name!r}: ")
+                confidence = distribution.confidence(label)
+                parts[one.name] = Part(
+                    name=one.name, label=label, confidence=confidence, distribution=distribution
+                )
+                text = choice.take(text, label)
+        ordered = tuple(parts[one.name] for one in self.labels.fields)
+        return Prediction(
+            label=self.labels.answer_of({part.name: part.label for part in ordered}),
+            confidence=joint_confidence(ordered),
+            text=text + self.behind,
+            usage=calls.usage,
+            model=calls.model,
+            attempts=calls.made,
+            parts=ordered,
+        )
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return what is scored, in which order, how far, and what is set for the client itself."""
+        return {
+            "scoring": "exact",
+            "fields": [[one.name, choice.before, list(one.labels.labels)] for one, choice in self.steps],
+            "order": [one.name for one in self.labels.fields],
+            "tolerance": self.tolerance,
+            **settings_of(self.client),
+        }

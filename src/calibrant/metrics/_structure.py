@@ -1,0 +1,217 @@
+"""How answers fared whose labels stand on a scale or in a tree, from the counts of who is taken for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.core import HierarchicalLabels, Interval, LabelSet, OrdinalLabels
+from calibrant.metrics._intervals import mean_interval, wilson_interval
+
+__all__ = [
+    "HierarchicalMetrics",
+    "OrdinalMetrics",
+    "StructureFigure",
+    "StructureMetrics",
+    "structure_metrics",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StructureFigure:
+    """One of the numbers, for a table.
+
+    Attributes
+    ----------
+    name, about : str
+        What it is, and of which rows.
+    value : float or None
+        None where it is not defined.
+    interval : Interval or None
+        Its 95 % interval, where one is computed.
+    rows : int
+        Rows it is about.
+    """
+
+    name: str
+    about: str
+    value: float | None
+    interval: Interval | None = None
+    rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrdinalMetrics:
+    """How far answers are from the true place on a scale of L labels, on answered rows.
+
+    Attributes
+    ----------
+    kind : str
+        ``ordinal``.
+    rows, labelled : int
+        Answered rows, and those among them whose answer is a label: `mean_absolute_error` and `quadratic_kappa` are
+        about the latter, as no other answer has a place on the scale.
+    credit : Interval
+        Mean of ``1 - steps / (L - 1)``, in [0, 1]; 0 for an answer that is no label.
+    within_one : Interval
+        Share of answers at most one step off, with Wilson's 95 % interval.
+    mean_absolute_error : Interval or None
+        Mean number of steps between the answer and the true label, 0 is best; None without a label.
+    quadratic_kappa : float or None
+        Cohen's kappa with quadratic weights (Cohen 1968, Psychological Bulletin 70:213-220), at most 1: 0 is as good
+        as chance. None where chance alone would agree, as with a single label.
+    """
+
+    kind: Literal["ordinal"] = "ordinal"
+    rows: int
+    labelled: int
+    credit: Interval
+    within_one: Interval
+    mean_absolute_error: Interval | None
+    quadratic_kappa: float | None
+
+    def figures(self) -> Iterator[StructureFigure]:
+        """Yield the numbers in the order of a table."""
+        answered, labelled = f"{self.rows:,} answered rows", f"{self.labelled:,} rows with a label"
+        error = self.mean_absolute_error
+        yield _of("credit", self.credit, f"{answered}; 1 - steps / possible steps", self.rows)
+        yield _of("within one step", self.within_one, answered, self.rows)
+        yield StructureFigure(
+            name="mean absolute error",
+            about=f"{labelled}, in steps; 0 is best",
+            value=None if error is None else error.estimate,
+            interval=error,
+            rows=self.labelled,
+        )
+        yield StructureFigure(
+            name="quadratic weighted kappa", about=labelled, value=self.quadratic_kappa, rows=self.labelled
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class HierarchicalMetrics:
+    """How far down the tree answers are right, on answered rows.
+
+    Attributes
+    ----------
+    kind : str
+        ``hierarchical``.
+    rows : int
+        Answered rows; an answer that is no label is wrong at every level.
+    credit : Interval
+        Mean share of levels that are right, in [0, 1]; see `calibrant.core.HierarchicalLabels`.
+    levels : tuple of Interval
+        Share of answers that are right down to each level, from the first to the deepest, with Wilson's 95 %
+        interval. The last is the accuracy.
+    precision, recall, f1 : float
+        Hierarchical precision, recall and F1 in [0, 1], micro-averaged: every label counts together with the labels
+        above it, the root left out (Kiritchenko, Matwin and Famili 2005). 0 where nothing was given.
+    """
+
+    kind: Literal["hierarchical"] = "hierarchical"
+    rows: int
+    credit: Interval
+    levels: tuple[Interval, ...]
+    precision: float
+    recall: float
+    f1: float
+
+    def figures(self) -> Iterator[StructureFigure]:
+        """Yield the numbers in the order of a table."""
+        answered = f"{self.rows:,} answered rows"
+        yield _of("credit", self.credit, f"{answered}; share of levels", self.rows)
+        for number, level in enumerate(self.levels, 1):
+            yield _of(f"right down to level {number}", level, answered, self.rows)
+        about = f"{answered}; precision {self.precision:.3f}, recall {self.recall:.3f}"
+        yield StructureFigure(name="hierarchical F1", about=about, value=self.f1, rows=self.rows)
+
+
+StructureMetrics = OrdinalMetrics | HierarchicalMetrics
+
+
+def structure_metrics(
+    labels: LabelSet, confusion: NDArray[np.int64], other: NDArray[np.int64]
+) -> StructureMetrics | None:
+    """Return the metrics that the structure of the labels allows; None without structure or rows.
+
+    Parameters
+    ----------
+    labels : LabelSet of length L
+        The labels.
+    confusion : ndarray of int, shape (L, L)
+        Answered rows by true label (rows) and predicted one (columns).
+    other : ndarray of int, shape (L,)
+        By true label: answered rows whose answer is no label.
+    """
+    if int(confusion.sum() + other.sum()) == 0:
+        return None
+    if isinstance(labels, OrdinalLabels):
+        return _ordinal(confusion, other)
+    if isinstance(labels, HierarchicalLabels):
+        return _hierarchical(labels, confusion, other)
+    return None
+
+
+def _ordinal(confusion: NDArray[np.int64], other: NDArray[np.int64]) -> OrdinalMetrics:
+    size, labelled = len(other), int(confusion.sum())
+    rows, places = labelled + int(other.sum()), np.arange(size)
+    distance = np.abs(places[:, None] - places)
+    steps = np.bincount(distance.ravel(), weights=confusion.ravel(), minlength=size).astype(np.int64)
+    share = places / (size - 1)
+    error = mean_interval(share, steps) if labelled else None
+    return OrdinalMetrics(
+        rows=rows,
+        labelled=labelled,
+        credit=mean_interval(np.append(1.0 - share, 0.0), np.append(steps, other.sum())),
+        within_one=wilson_interval(int(steps[:2].sum()), rows),
+        mean_absolute_error=None if error is None else _scaled(error, size - 1),
+        quadratic_kappa=_kappa(confusion, distance) if labelled else None,
+    )
+
+
+def _kappa(confusion: NDArray[np.int64], distance: NDArray[np.int64]) -> float | None:
+    squares = distance.astype(np.float64) ** 2
+    chance = np.outer(confusion.sum(axis=1), confusion.sum(axis=0)) / confusion.sum()
+    by_chance = float((squares * chance).sum())
+    return None if by_chance == 0.0 else 1.0 - float((squares * confusion).sum()) / by_chance
+
+
+def _hierarchical(
+    labels: HierarchicalLabels, confusion: NDArray[np.int64], other: NDArray[np.int64]
+) -> HierarchicalMetrics:
+    truth, given = np.nonzero(confusion)
+    counts = confusion[truth, given]
+    rows = int(counts.sum() + other.sum())
+    same = np.array([own[truth] == own[given] for own in map(labels.groups, range(1, labels.depth + 1))])
+    lengths = np.array([len(labels.path(label)) for label in labels])
+    # Of different labels only levels that both have are the same; the right label is right as a whole.
+    shared = np.where(truth == given, lengths[truth], same.sum(axis=0))
+    both = float(counts @ shared)
+    meant = float(counts @ lengths[truth] + other @ lengths)
+    precision, recall = both / max(float(counts @ lengths[given]), 1.0), both / meant
+    credit = np.append(same.mean(axis=0), 0.0)
+    return HierarchicalMetrics(
+        rows=rows,
+        credit=mean_interval(credit, np.append(counts, other.sum())),
+        levels=tuple(wilson_interval(int(counts @ level), rows) for level in same),
+        precision=precision,
+        recall=recall,
+        f1=2 * precision * recall / (precision + recall) if both else 0.0,
+    )
+
+
+def _of(name: str, found: Interval, about: str, rows: int) -> StructureFigure:
+    return StructureFigure(name=name, about=about, value=found.estimate, interval=found, rows=rows)
+
+
+def _scaled(found: Interval, factor: int) -> Interval:
+    return Interval(
+        lower=found.lower * factor,
+        upper=found.upper * factor,
+        level=found.level,
+        estimate=found.estimate * factor,
+    )

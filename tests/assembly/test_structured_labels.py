@@ -1,0 +1,168 @@
+"""The structure of labels on its way: task file, run, report, bundle, and what differs between two."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import calibrant
+from calibrant.assembly import diff_bundles, export, read_bundle
+from calibrant.assembly._task_record import task_from_record, task_to_record
+from calibrant.cli import app
+from calibrant.core import HierarchicalLabels, LabelSet, OrdinalLabels, StateError, Task
+from calibrant.reports import write_report
+from calibrant.testing import FaultServer
+
+WriteTask = Callable[..., Path]
+Make = Callable[..., Path]
+
+TASK = """\
+name = "bills"
+labels = ["Bills/Gas", "Bills/Power", "Food"]
+field = "category"
+prompt = "Classify."
+{structure}
+[data]
+test = "test.jsonl"
+[model]
+name = "openai/one"
+api_base = "{base}"
+"""
+# The server answers with the label that the text holds.
+ROWS = [
+    *({"input": f"{n} Bills/Gas", "answer": "Bills/Gas"} for n in range(6)),
+    *({"input": f"{n} Bills/Gas too", "answer": "Bills/Power"} for n in range(3)),
+    *({"input": f"{n} Food", "answer": "Bills/Gas"} for n in range(1)),
+]
+TREE = 'structure = "hierarchical"'
+SCALE = 'structure = "ordinal"'
+
+
+def run(*arguments: object, code: int = 0) -> Result:
+    """Run the command line in this process."""
+    result = CliRunner().invoke(app, list(map(str, arguments)))
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.fixture
+def make(write_task: WriteTask, tmp_path: Path) -> Iterator[Make]:
+    """Return a function that evaluates the task under a name, and returns the run's directory."""
+    with FaultServer(["Bills/Gas", "Bills/Power", "Food"]) as server:
+
+        def make_it(name: str, structure: str = "", *options: str, code: int = 0) -> Path:
+            toml = TASK.format(structure=structure, base=server.api_base)
+            task = write_task(toml=toml, test=ROWS, directory=tmp_path / name)
+            run("evaluate", task, "--out", tmp_path / name / "run", "--no-cache", *options, code=code)
+            return tmp_path / name / "run"
+
+        yield make_it
+
+
+def test_the_table_metrics_and_gates_of_a_tree(make: Make) -> None:
+    """Six of ten right, nine on the first level; what is counted is in metrics.json."""
+    path = make("tree", TREE, "--fail-under", "credit=0.75", "--fail-under", "hierarchical_f1=0.75")
+    found = json.loads((path / "metrics.json").read_text())["structure"]
+    assert found["kind"] == "hierarchical"
+    assert found["credit"]["estimate"] == pytest.approx(0.75)
+    assert [level["estimate"] for level in found["levels"]] == pytest.approx([0.9, 0.6])
+    # Of 20 true levels and 19 given ones, 15 are the same.
+    assert found["f1"] == pytest.approx(2 * 15 / 39)
+    make("tree", TREE, "--fail-under", "credit=0.76", code=3)
+    make("tree", TREE, "--fail-under", "quadratic_kappa=0.1", code=3)
+
+
+def test_plain_labels_have_no_such_numbers_and_credit_is_their_accuracy(make: Make) -> None:
+    """The file stays as it was."""
+    path = make("plain", "", "--fail-under", "credit=0.6")
+    assert "structure" not in json.loads((path / "metrics.json").read_text())
+    make("plain", "", "--fail-under", "credit=0.61", code=3)
+
+
+def test_the_command_prints_what_the_report_shows(make: Make, tmp_path: Path) -> None:
+    """Of finished runs; their labels keep the order of the scale."""
+    path = make("scale", SCALE)
+    printed = run("evaluate", tmp_path / "scale" / "task.toml", "--out", path, "--no-cache").stdout
+    page = write_report(path).read_text()
+    for name in ("credit", "within one step", "mean absolute error", "quadratic weighted kappa"):
+        assert f"\n{name} " in printed
+        assert f'<th scope="row">{name}</th>' in page
+    assert "hierarchical F1" not in page
+    tree = write_report(make("tree", TREE)).read_text()
+    assert '<th scope="row">right down to level 2</th>' in tree
+    assert '<th scope="row">hierarchical F1</th>' in tree
+
+
+def test_a_damaged_structure_is_named_by_the_report(make: Make) -> None:
+    """Rather than numbers about something else."""
+    path = make("tree", TREE)
+    about = json.loads((path / "run.json").read_text())
+    about["label_set"]["structure"] = "tree"
+    (path / "run.json").write_text(json.dumps(about))
+    with pytest.raises(StateError, match=r"run\.json"):
+        write_report(path)
+
+
+@pytest.mark.parametrize(
+    ("structure", "labels"),
+    [
+        (TREE, HierarchicalLabels(["Bills/Gas", "Bills/Power", "Food"])),
+        (SCALE, OrdinalLabels(["Bills/Gas", "Bills/Power", "Food"])),
+        ("", LabelSet(["Bills/Gas", "Bills/Power", "Food"])),
+    ],
+)
+def test_bundles_hold_the_structure(make: Make, tmp_path: Path, structure: str, labels: LabelSet) -> None:
+    """So does the classifier that is loaded; the figures stand in the card."""
+    path = make("run", structure)
+    export(path, tmp_path / "bundle")
+    bundle = read_bundle(tmp_path / "bundle")
+    assert bundle.labels == labels
+    names = [figure.name for figure in bundle.figures]
+    assert ("credit" in names) is (structure != "")
+    assert ("hierarchical F1" in names) is (structure == TREE)
+    assert ("mean absolute error, in steps" in names) is (structure == SCALE)
+    classifier = calibrant.load(tmp_path / "bundle")
+    try:
+        assert classifier.labels == labels
+        assert classifier.classify("some Food").label == "Food"
+    finally:
+        classifier.close()
+
+
+def test_diff_says_that_the_structure_changed(make: Make) -> None:
+    """And nothing of labels that were added or removed."""
+    found = diff_bundles(make("a", TREE), make("b", SCALE))
+    changed = {change.name: (change.before, change.after) for change in found.settings}
+    assert changed == {"structure": ("hierarchical", "ordinal"), "separator": ("/", None)}
+    assert (found.labels_added, found.labels_removed, found.labels_reordered) == ((), (), False)
+    assert not diff_bundles(make("c"), make("a", TREE)).same
+
+
+def test_the_structure_does_not_change_what_is_asked(make: Make) -> None:
+    """Predictions, and what calibrators belong to, stay the same."""
+    plain, tree = make("a"), make("b", TREE)
+    lasting = ("label", "confidence", "probabilities")
+    rows = [
+        [
+            {name: row[name] for name in lasting}
+            for row in map(json.loads, (path / "predictions.jsonl").read_text().splitlines())
+        ]
+        for path in (plain, tree)
+    ]
+    assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize("structure", ["", TREE, f'{TREE}\nseparator = "s/"', SCALE])
+def test_settings_of_a_run_hold_the_structure(write_task: WriteTask, structure: str) -> None:
+    """As JSON, and back."""
+    task = Task.from_file(write_task(toml=TASK.format(structure=structure, base="http://h/v1")), splits=())
+    record = json.loads(json.dumps(task_to_record(task)))
+    found = task_from_record(record, place=Path("task.json"))
+    assert found.task.labels == task.labels
+    record["labels"] = {"structure": "tree", "labels": ["a", "b"]}
+    with pytest.raises(StateError, match="damaged"):
+        task_from_record(record, place=Path("task.json"))

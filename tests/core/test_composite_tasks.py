@@ -1,0 +1,409 @@
+"""Tasks whose answers hold several labels: what their files and rows may say."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from calibrant.core import (
+    ConfigurationError,
+    DataError,
+    Example,
+    Field,
+    FieldLabels,
+    HierarchicalLabels,
+    LabelSet,
+    MultiLabels,
+    OrdinalLabels,
+    Prediction,
+    Task,
+    labels_from_record,
+    labels_to_record,
+)
+
+MULTI = 'name = "n"\nlabels = ["Bills", "Food", "Travel"]\nmulti_label = true\nprompt = "p"\n'
+FIELDS = """name = "n"
+prompt = "p"
+
+[[fields]]
+name = "category"
+labels = ["Bills", "Food"]
+
+[[fields]]
+name = "urgency"
+labels = ["low", "high"]
+path = "result.urgency"
+column = "how urgent"
+"""
+WANTED = '{"category": "Bills", "urgency": "high"}'
+
+
+def task_with(folder: Path, text: str, name: str, content: str | bytes) -> Path:
+    """Write a task whose test rows are in the file `name`."""
+    data = content if isinstance(content, bytes) else content.encode()
+    (folder / name).write_bytes(data)
+    path = folder / "task.toml"
+    path.write_text(f'{text}\n[data]\ntest = "{name}"\n')
+    return path
+
+
+def answers(path: Path) -> list[str]:
+    """Return the true answers of a task's test rows."""
+    return [example.answer for example in Task.from_file(path).test]
+
+
+def problems(folder: Path, text: str) -> list[str]:
+    """Return what is wrong with a task file."""
+    path = folder / "task.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigurationError) as caught:
+        Task.from_file(path)
+    return [line.removeprefix(f"{folder}/") for line in str(caught.value).split("\n")]
+
+
+def test_a_file_may_ask_for_any_number_of_labels(tmp_path: Path) -> None:
+    """The path of the array is "labels" unless the file says otherwise."""
+    (tmp_path / "task.toml").write_text(MULTI)
+    task = Task.from_file(tmp_path / "task.toml")
+    assert type(task.labels) is MultiLabels
+    assert task.labels.labels == ("Bills", "Food", "Travel")
+    assert task.field == "labels"
+    (tmp_path / "task.toml").write_text('field = "results[].topics"\n' + MULTI)
+    assert Task.from_file(tmp_path / "task.toml").field == "results[].topics"
+
+
+def test_a_file_may_ask_for_several_fields(tmp_path: Path) -> None:
+    """Each has labels of its own; the path is the name unless the file says otherwise."""
+    (tmp_path / "task.toml").write_text(FIELDS)
+    labels = Task.from_file(tmp_path / "task.toml").labels
+    assert isinstance(labels, FieldLabels)
+    assert [(field.name, field.path, field.labels.labels) for field in labels.fields] == [
+        ("category", "category", ("Bills", "Food")),
+        ("urgency", "result.urgency", ("low", "high")),
+    ]
+
+
+def test_a_field_may_be_ordinal_or_hierarchical(tmp_path: Path) -> None:
+    """Each field has a structure of its own, and counts once however long its scale is."""
+    text = FIELDS.replace('["low", "high"]', '["low", "middle", "high"]\nstructure = "ordinal"')
+    text = text.replace(
+        '["Bills", "Food"]', '["Bills:Gas", "Food"]\nstructure = "hierarchical"\nseparator = ":"'
+    )
+    (tmp_path / "task.toml").write_text(text)
+    labels = Task.from_file(tmp_path / "task.toml").labels
+    assert isinstance(labels, FieldLabels)
+    assert [type(field.labels) for field in labels.fields] == [HierarchicalLabels, OrdinalLabels]
+    answer = labels.answer_of({"category": "Food", "urgency": "low"})
+    aspects = labels.aspects(
+        Prediction(label=answer), labels.answer_of({"category": "Food", "urgency": "high"})
+    )
+    assert [(aspect.name, aspect.weight) for aspect in aspects if aspect.name.startswith("urgency: ")] == [
+        ("urgency: above low", 0.5),
+        ("urgency: above middle", 0.5),
+    ]
+    assert sum(aspect.weight for aspect in aspects) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param(
+            'name = "n"\nprompt = "p"\n',
+            "task.toml:1: missing key 'labels': add it, or [[fields]] where an answer holds several labels.",
+            id="neither",
+        ),
+        pytest.param(
+            'labels = ["a", "b"]\n' + FIELDS,
+            "task.toml:1: expected no 'labels' beside [[fields]], as every field has labels of its own: remove one "
+            "of them.",
+            id="both",
+        ),
+        pytest.param(
+            'field = "a"\n' + FIELDS,
+            "task.toml:1: expected no 'field' beside [[fields]], as every field has a path of its own: remove one "
+            "of them.",
+            id="field-and-fields",
+        ),
+        pytest.param(
+            "multi_label = true\n" + FIELDS,
+            "task.toml:1: expected no 'multi_label' beside [[fields]], as an answer holds either one label for each "
+            "field, or any number of labels: remove one of them.",
+            id="multi-label-and-fields",
+        ),
+        pytest.param(
+            FIELDS.partition('\n[[fields]]\nname = "urgency')[0],
+            "task.toml:4: expected at least two [[fields]], got 1: for a single label set labels and field at the "
+            "top instead.",
+            id="one-field",
+        ),
+        pytest.param(
+            FIELDS.replace('name = "urgency"', 'name = "category"'),
+            "task.toml:9: expected names that differ, got 'category' for the fields 'category' and 'category': "
+            "change one.",
+            id="same-name",
+        ),
+        pytest.param(
+            FIELDS.replace("result.urgency", "category"),
+            "task.toml:11: expected paths that differ, got 'category' for the fields 'category' and 'urgency': "
+            "change one.",
+            id="same-path",
+        ),
+        pytest.param(
+            FIELDS.replace("how urgent", "category"),
+            "task.toml:12: expected columns that differ, got 'category' for the fields 'category' and 'urgency': "
+            "change one.",
+            id="same-column",
+        ),
+        pytest.param(
+            FIELDS.replace("result.urgency", "category.urgency"),
+            "task.toml:11: expected paths beside each other, got 'category.urgency' inside 'category': change one.",
+            id="path-inside-another",
+        ),
+        pytest.param(
+            'structure = "ordinal"\n' + FIELDS,
+            "task.toml:1: expected no 'structure' beside [[fields]], as every field has a structure of its own: remove "
+            "one of them.",
+            id="structure-and-fields",
+        ),
+        pytest.param(
+            'structure = "ordinal"\n' + MULTI,
+            "task.toml:1: expected no structure beside multi_label: a label is in the set or not; leave it out.",
+            id="structure-of-a-set",
+        ),
+        pytest.param(
+            FIELDS.replace('path = "result.urgency"', 'separator = ":"'),
+            "task.toml:11: Expected a separator only for hierarchical labels, got ':' for flat ones: leave it out.",
+            id="separator-of-a-flat-field",
+        ),
+        pytest.param(
+            FIELDS.replace("result.urgency", "a..b"),
+            "task.toml:11: fields.path: Input should be a JSON path, got 'a..b': name the keys, separated by dots, "
+            "as in 'category', 'result.category' or 'results[].category'.",
+            id="no-path",
+        ),
+        pytest.param(
+            FIELDS.replace('["low", "high"]', '["low", "Low"]'),
+            "task.toml:10: Expected distinct labels, got 'Low' and 'low', equal up to case and spaces: keep one of "
+            "them.",
+            id="labels-of-a-field",
+        ),
+        pytest.param(
+            FIELDS.replace("column =", "colum ="),
+            "task.toml:12: unknown key 'fields.colum': expected one of name, labels, structure, separator, path, "
+            "column.",
+            id="unknown-key-of-a-field",
+        ),
+        pytest.param(
+            MULTI + '[model]\nscoring = "exact"\n',
+            "task.toml:6: expected no scoring 'exact' beside multi_label: how long an answer is is up to the "
+            "model, so that sets cannot be asked about one by one; leave it out.",
+            id="exact-sets",
+        ),
+        pytest.param(
+            MULTI + "[model]\nlabel_codes = 2\n",
+            "task.toml:6: expected no label_codes where an answer holds several labels: codes stand for the labels "
+            "of one set; leave it out.",
+            id="codes",
+        ),
+        pytest.param(
+            MULTI + '[[cascade.models]]\nname = "a"\n[[cascade.models]]\nname = "b"\ntolerance = 0.1\n',
+            "task.toml:9: expected no tolerance 0.1 beside multi_label: how long an answer is is up to the "
+            "model, so that sets cannot be asked about one by one; leave it out.",
+            id="tolerance-in-a-cascade",
+        ),
+        pytest.param(
+            MULTI + '[calibration]\nprior_correction = "batch"\n',
+            "task.toml:6: expected no prior_correction where an answer holds several labels: it needs one "
+            "distribution over one label set; leave it out.",
+            id="prior",
+        ),
+        pytest.param(
+            FIELDS + '[data]\nanswer_separator = "|"\n',
+            "task.toml:14: expected no 'answer_separator' without multi_label = true: an answer is not split; leave "
+            "it out.",
+            id="separator",
+        ),
+    ],
+)
+def test_what_does_not_fit_names_file_line_and_remedy(tmp_path: Path, text: str, message: str) -> None:
+    """Nothing is taken for something else in silence."""
+    assert message in problems(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("cell", "wanted"),
+    [
+        ('["food", " Bills "]', '["Bills", "Food"]'),
+        ("Food; bills", '["Bills", "Food"]'),
+        ("Food", '["Food"]'),
+        ("[]", "[]"),
+        ('["Food", "Food"]', '["Food"]'),
+    ],
+)
+def test_a_cell_may_hold_several_labels(tmp_path: Path, cell: str, wanted: str) -> None:
+    """As JSON text, or with a separator between them; their order and spelling do not matter."""
+    with (tmp_path / "rows.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["input", "answer"], ["text", cell]])
+    content = (tmp_path / "rows.csv").read_bytes()
+    assert answers(task_with(tmp_path, MULTI, "rows.csv", content)) == [wanted]
+
+
+def test_the_separator_is_the_users_choice(tmp_path: Path) -> None:
+    """One that stands in no label."""
+    path = task_with(tmp_path, MULTI, "rows.csv", "input,answer\ntext,Food|Travel\n")
+    path.write_text(path.read_text() + 'answer_separator = "|"\n')
+    assert answers(path) == ['["Food", "Travel"]']
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (
+            '""',
+            "expected labels, or [] where there are none, in 'answer', got an empty text (columns here: input, ",
+        ),
+        (
+            "null",
+            "expected labels, or [] where there are none, in 'answer', got nothing (columns here: input, ",
+        ),
+        (
+            "5",
+            "expected labels, or [] where there are none, in 'answer', got 5 (columns here: input, answer).",
+        ),
+        (
+            '["Food", "Fod"]',
+            "answer '[\"Food\", \"Fod\"]' holds 'Fod', which is not one of the 3 labels (Bills, Food, Travel): correct",
+        ),
+        (
+            '{"Food": true}',
+            'answer \'{"Food": true}\' is no list of labels: write ["Bills", "Food"], and [] where there is none.',
+        ),
+        ('"Food; "', "holds '', which is not one of the 3 labels"),
+        ('"[Food]"', "answer '[Food]' is no list of labels"),
+        ('["Food", 3]', "holds 3, which is not one of the 3 labels"),
+    ],
+)
+def test_a_set_of_labels_that_is_none_names_its_line(tmp_path: Path, value: str, message: str) -> None:
+    """An empty set must be spelled: a cell without anything is a row that nobody has labelled."""
+    rows = f'{{"input": "a", "answer": []}}\n{{"input": "b", "answer": {value}}}\n'
+    with pytest.raises(DataError) as caught:
+        Task.from_file(task_with(tmp_path, MULTI, "rows.jsonl", rows))
+    assert "rows.jsonl:2: " in str(caught.value)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"input": "a", "answer": {"urgency": "HIGH", "category": "bills"}},
+        {"input": "a", "answer": WANTED},
+        {"input": "a", "category": "Bills", "how urgent": "high"},
+    ],
+)
+def test_fields_stand_together_or_in_columns_of_their_own(tmp_path: Path, row: dict[str, object]) -> None:
+    """The column of whole answers comes first, where a row has it."""
+    assert answers(task_with(tmp_path, FIELDS, "rows.jsonl", json.dumps(row) + "\n")) == [WANTED]
+
+
+def test_a_field_may_be_called_answer(tmp_path: Path) -> None:
+    """Its column is then the field's, not that of whole answers."""
+    text = FIELDS.replace('name = "category"', 'name = "answer"')
+    path = task_with(tmp_path, text, "rows.csv", "input,answer,how urgent\na,Bills,high\n")
+    assert answers(path) == ['{"answer": "Bills", "urgency": "high"}']
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (
+            '{"input": "a", "category": "Bills"}',
+            "expected text in 'how urgent', got nothing (columns here: input, ",
+        ),
+        ('{"input": "a", "answer": {"category": "Bills"}}', "lacks the field 'urgency': add it."),
+        (
+            '{"input": "a", "answer": {"category": "Bills", "urgency": "hgh"}}',
+            "has 'hgh' in 'urgency', which is not one of the 2 labels (low, high): correct the row or add the label.",
+        ),
+        (
+            '{"input": "a", "answer": {"category": "Bills", "urgency": "low", "x": "y"}}',
+            "has the field 'x', expected category, urgency: correct its name or leave it out.",
+        ),
+        (
+            '{"input": "a", "answer": "Bills"}',
+            'is no object of fields: write {"category": "Bills", "urgency": "low"}, or give every field a column.',
+        ),
+        ('{"input": "a", "answer": null}', "expected an object of labels in 'answer', got nothing"),
+        ('{"input": "a", "answer": {"category": "Bills", "urgency": 1}}', "has 1 in 'urgency'"),
+    ],
+)
+def test_fields_that_do_not_fit_name_their_line(tmp_path: Path, row: str, message: str) -> None:
+    """What was expected of which field, and what is there."""
+    with pytest.raises(DataError) as caught:
+        Task.from_file(task_with(tmp_path, FIELDS, "rows.jsonl", f"{row}\n"))
+    assert "rows.jsonl:1: " in str(caught.value)
+    assert message in str(caught.value)
+
+
+def test_parquet_holds_arrays_and_objects_of_its_own(tmp_path: Path) -> None:
+    """Lists and structs need not be written as JSON."""
+    rows = pa.table({"input": ["a", "b"], "answer": [["Food", "Bills"], []]})
+    parquet.write_table(rows, tmp_path / "rows.parquet")
+    content = (tmp_path / "rows.parquet").read_bytes()
+    assert answers(task_with(tmp_path, MULTI, "rows.parquet", content)) == ['["Bills", "Food"]', "[]"]
+    rows = pa.table({"input": ["a"], "answer": [{"category": "Bills", "urgency": "high"}]})
+    parquet.write_table(rows, tmp_path / "rows.parquet")
+    content = (tmp_path / "rows.parquet").read_bytes()
+    assert answers(task_with(tmp_path, FIELDS, "rows.parquet", content)) == [WANTED]
+
+
+def test_a_task_made_in_python_checks_its_rows_too() -> None:
+    """Answers are JSON text there."""
+    labels = MultiLabels(["Bills", "Food"])
+    task = Task(name="n", labels=labels, prompt="p", test=[Example(input="a", answer='["food"]')])  # type: ignore[arg-type]
+    assert task.test[0].answer == '["Food"]'
+    with pytest.raises(DataError, match="test row 1: answer 'Food' is no list of labels"):
+        Task(name="n", labels=labels, prompt="p", test=[Example(input="a", answer="Food")])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        LabelSet(["a", "b"]),
+        MultiLabels(["a", "b", "c"]),
+        FieldLabels(
+            [
+                Field(name="x", labels=LabelSet(["a", "b"])),
+                Field(name="y", labels=LabelSet(["c", "d"]), path="r.y"),
+            ]
+        ),
+    ],
+)
+def test_a_label_set_survives_being_written_down(labels: LabelSet) -> None:
+    """Kind, order, names and paths."""
+    record = json.loads(json.dumps(labels_to_record(labels)))
+    again = labels_from_record(record)
+    assert type(again) is type(labels)
+    assert again == labels
+    assert labels_to_record(again) == record
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        None,
+        "a",
+        {"labels": ["a", "b"]},
+        {"multi_label": False, "labels": ["a", "b"]},
+        {"fields": [{"name": "x"}]},
+        {"fields": 1},
+    ],
+)
+def test_what_is_no_label_set_is_refused(record: object) -> None:
+    """A record that was altered by hand."""
+    with pytest.raises(ConfigurationError):
+        labels_from_record(record)

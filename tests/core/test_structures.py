@@ -1,0 +1,361 @@
+"""Labels on a scale and in a tree: the questions an answer settles, and what is neither."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from calibrant.core import (
+    Aspect,
+    ConfigurationError,
+    Field,
+    FieldLabels,
+    HierarchicalLabels,
+    LabelDistribution,
+    LabelSet,
+    LogprobSpace,
+    OrdinalLabels,
+    Part,
+    Prediction,
+    labels_from_record,
+    labels_to_record,
+    structured_labels,
+)
+
+STARS = OrdinalLabels(["1 star", "2 stars", "3 stars", "4 stars", "5 stars"])
+MONEY = HierarchicalLabels(
+    ["Bills", "Bills/Gas", "Food/Out/Bar", "Food/Out/Café", "Food/In", "bills / Water"],
+)
+
+names = st.lists(
+    st.text("abcdef", min_size=1, max_size=3).filter(str.strip), min_size=2, max_size=7, unique=True
+)
+# Paths of one to four levels; the last character keeps one of at least two levels in every list.
+paths = st.lists(
+    st.lists(st.sampled_from("xyz"), min_size=1, max_size=4).map("/".join),
+    min_size=1,
+    max_size=8,
+    unique=True,
+).map(lambda found: [*found, "w/v"])
+
+
+def over(labels: LabelSet, probabilities: Any, *, measured: Any = None, **changes: Any) -> LabelDistribution:
+    """Return a distribution over `labels`."""
+    settings: dict[str, Any] = {
+        "labels": labels.labels,
+        "logprobs": np.log(np.maximum(np.asarray(probabilities, dtype=float), 1e-320)),
+        "measured": np.ones(len(labels), dtype=bool) if measured is None else np.asarray(measured),
+        "joint_logprob": None,
+        "label_mass": 0.9,
+        "unresolved_mass": 0.05,
+        "space": LogprobSpace.EXACT,
+        "error_bound": 0.03,
+    }
+    return LabelDistribution(**(settings | changes))
+
+
+def answered(labels: LabelSet, label: str, probabilities: Any, **changes: Any) -> Prediction:
+    """Return a prediction with a distribution; its confidence is its own probability unless given."""
+    own = float(np.asarray(probabilities)[labels.index(label)])
+    return Prediction(
+        label=label, distribution=over(labels, probabilities), **({"confidence": own} | changes)
+    )
+
+
+def credit(aspects: tuple[Aspect, ...]) -> float:
+    """Return the share of questions that are answered rightly."""
+    return sum(aspect.is_correct for aspect in aspects) / len(aspects)
+
+
+def weights(size: int) -> st.SearchStrategy[NDArray[np.float64]]:
+    """Return distributions over so many labels."""
+    return st.lists(st.floats(0.001, 1.0), min_size=size, max_size=size).map(
+        lambda found: np.array(found) / sum(found)
+    )
+
+
+# --- scales -------------------------------------------------------------------------------------
+
+
+@given(names, st.data())
+def test_the_credit_on_a_scale_falls_with_the_distance(labels: list[str], data: st.DataObject) -> None:
+    """1 - |i - j| / (L - 1): 1 for the label itself, 0 from end to end, the same both ways."""
+    scale = OrdinalLabels(labels)
+    i, j = (data.draw(st.integers(0, len(labels) - 1)) for _ in range(2))
+    found = scale.aspects(Prediction(label=labels[i]), labels[j])
+    assert len(found) == len({aspect.name for aspect in found}) == len(labels) - 1
+    assert credit(found) == pytest.approx(1 - abs(i - j) / (len(labels) - 1))
+    assert scale.rank(labels[i]) == i
+
+
+def test_the_questions_on_a_scale_have_the_mass_of_the_labels_on_either_side() -> None:
+    """Worked out by hand for five labels."""
+    prediction = answered(STARS, "3 stars", [0.1, 0.2, 0.3, 0.25, 0.15])
+    found = STARS.aspects(prediction, "5 stars")
+    assert [aspect.name for aspect in found] == [
+        "above 1 star",
+        "above 2 stars",
+        "above 3 stars",
+        "above 4 stars",
+    ]
+    assert [aspect.predicted for aspect in found] == ["yes", "yes", "no", "no"]
+    assert [aspect.expected for aspect in found] == ["yes"] * 4
+    assert [aspect.confidence for aspect in found] == pytest.approx([0.9, 0.7, 0.6, 0.85])
+    for aspect, yes in zip(found, [0.9, 0.7, 0.4, 0.15], strict=True):
+        assert aspect.distribution is not None
+        assert aspect.distribution.labels == ("no", "yes")
+        assert aspect.distribution.probabilities.tolist() == pytest.approx([1 - yes, yes])
+
+
+@given(st.integers(2, 6).flatmap(weights), st.data())
+def test_whoever_is_sure_of_a_label_is_as_sure_of_its_sides(
+    shares: NDArray[np.float64], data: st.DataObject
+) -> None:
+    """Confidence in a side is the mass on it, but never below the prediction's own."""
+    scale = OrdinalLabels([f"label {i}" for i in range(len(shares))])
+    place = data.draw(st.integers(0, len(shares) - 1))
+    own = data.draw(st.floats(0.0, 1.0))
+    prediction = answered(scale, scale[place], shares, confidence=own)
+    for rank, aspect in enumerate(scale.aspects(prediction, scale[0])):
+        side = shares[rank + 1 :] if place > rank else shares[: rank + 1]
+        assert aspect.confidence == pytest.approx(max(own, side.sum()))
+        assert aspect.confidence is not None
+        assert own <= aspect.confidence <= 1.0
+
+
+def test_what_underflows_keeps_a_finite_logarithm() -> None:
+    """A share far out is added up from its own end, not taken from one."""
+    found = STARS.aspects(answered(STARS, "1 star", [1.0, 1e-300, 0.0, 0.0, 1e-200]), "1 star")
+    for aspect in found:
+        assert aspect.distribution is not None
+        assert np.isfinite(aspect.distribution.logprobs).all()
+        assert aspect.distribution.probability("yes") == pytest.approx(1e-200)
+
+
+# --- trees --------------------------------------------------------------------------------------
+
+
+def test_the_questions_of_a_tree_are_the_beginnings_of_the_path() -> None:
+    """A label that ends early stands for itself below; case and space of levels do not count."""
+    prediction = answered(MONEY, "Food/Out/Bar", [0.1, 0.2, 0.3, 0.25, 0.1, 0.05])
+    found = MONEY.aspects(prediction, "bills / Water")
+    assert [aspect.name for aspect in found] == ["level 1", "level 2", "level 3"]
+    assert [aspect.predicted for aspect in found] == ["Food", "Food/Out", "Food/Out/Bar"]
+    assert [aspect.expected for aspect in found] == ["Bills", "bills / Water", "bills / Water"]
+    assert [aspect.confidence for aspect in found] == pytest.approx([0.65, 0.55, 0.3])
+    first, second, last = (aspect.distribution for aspect in found)
+    assert first is not None
+    assert second is not None
+    assert first.labels == ("Bills", "Food")
+    assert first.probabilities.tolist() == pytest.approx([0.35, 0.65])
+    assert second.labels == ("Bills", "Bills/Gas", "Food/Out", "Food/In", "bills / Water")
+    assert last is prediction.distribution
+
+
+@given(paths, st.data())
+def test_credit_in_a_tree_is_full_only_for_the_right_label(labels: list[str], data: st.DataObject) -> None:
+    """Otherwise it is the levels both share, of those of the deepest label; never above hP and hR."""
+    tree = HierarchicalLabels(labels)
+    answer, label = (data.draw(st.sampled_from(labels)) for _ in range(2))
+    found = credit(tree.aspects(Prediction(label=label), answer))
+    ours, true = label.split("/"), answer.split("/")
+    common = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(ours, true, strict=False))))
+    deepest = max(len(path.split("/")) for path in labels)
+    if label == answer:
+        assert found == 1.0
+    else:
+        assert found == pytest.approx(common / deepest)
+        assert found <= min(common / len(ours), common / len(true)) + 1e-12  # Kiritchenko et al., one row
+        assert found < 1.0
+    if len(ours) == len(true) == deepest:
+        assert found == pytest.approx(common / len(ours))
+
+
+@given(paths, st.data())
+def test_the_mass_of_a_beginning_is_that_of_all_labels_that_begin_so(
+    labels: list[str], data: st.DataObject
+) -> None:
+    """Confidence never falls from a level to the one above, and the last is the prediction's own."""
+    tree = HierarchicalLabels(labels)
+    shares = data.draw(weights(len(labels)))
+    label = data.draw(st.sampled_from(labels))
+    prediction = answered(tree, label, shares)
+    found = tree.aspects(prediction, labels[0])
+    assert len(found) == tree.depth
+    for number, aspect in enumerate(found, 1):
+        begun = "/".join(label.split("/")[:number])
+        mass = sum(
+            share
+            for share, other in zip(shares, labels, strict=True)
+            if "/".join(other.split("/")[:number]) == begun
+        )
+        assert aspect.predicted == begun == tree.beginning(label, number)
+        assert aspect.confidence == pytest.approx(mass)
+        assert aspect.distribution is not None
+        assert aspect.distribution.probability(begun) == pytest.approx(mass)
+        assert aspect.distribution.probabilities.sum() == pytest.approx(1.0)
+    sure = [aspect.confidence or 0.0 for aspect in found]
+    assert all(outer >= inner - 1e-12 for outer, inner in itertools.pairwise(sure))
+    assert sure[-1] == prediction.confidence
+
+
+@pytest.mark.parametrize(
+    ("labels", "separator", "message"),
+    [
+        pytest.param(["a", "b"], "/", "hold the separator '/', got none that does, such as 'a'", id="flat"),
+        pytest.param(["a/b", "c"], ">", "hold the separator '>', got none", id="another-separator"),
+        pytest.param(["a/b", "c/"], "/", "level of a label to hold text, got 'c/'", id="ends-empty"),
+        pytest.param(["/a", "c/d"], "/", "level of a label to hold text, got '/a'", id="begins-empty"),
+        pytest.param(["a//b", "c/d"], "/", "level of a label to hold text, got 'a//b'", id="empty-between"),
+        pytest.param(["a/ /b", "c/d"], "/", "level of a label to hold text, got 'a/ /b'", id="blank-between"),
+        pytest.param(["a/b", "A / B"], "/", "distinct paths, got 'A / B' and 'a/b', equal level", id="same"),
+        pytest.param(["a/b", "c"], "", "separator of at least one character, got ''", id="no-separator"),
+        pytest.param(["a/b"], "/", "at least two labels", id="one-label"),
+    ],
+)
+def test_what_is_no_tree_is_refused_by_name(labels: list[str], separator: str, message: str) -> None:
+    """The message holds the label and the remedy."""
+    with pytest.raises(ConfigurationError, match=message):
+        HierarchicalLabels(labels, separator)
+
+
+# --- both ---------------------------------------------------------------------------------------
+
+STRUCTURED = [
+    pytest.param(STARS, "4 stars", "2 stars", id="ordinal"),
+    pytest.param(MONEY, "Food/Out/Bar", "Food/In", id="hierarchical"),
+]
+
+
+@pytest.mark.parametrize(("labels", "label", "answer"), STRUCTURED)
+def test_without_a_distribution_the_own_confidence_is_a_lower_bound(
+    labels: LabelSet, label: str, answer: str
+) -> None:
+    """What follows from the label is at least as sure; without any confidence nothing is known of it."""
+    for own in (0.6, None):
+        for aspect in labels.aspects(Prediction(label=label, confidence=own), answer):
+            assert aspect.confidence == own
+            assert aspect.distribution is None
+
+
+@pytest.mark.parametrize(("labels", "label", "answer"), STRUCTURED)
+def test_sums_of_probabilities_keep_what_is_known_of_the_whole(
+    labels: LabelSet, label: str, answer: str
+) -> None:
+    """Masses, space and the bound of the error, which sums only lower; but not one label's joint probability."""
+    shares = np.full(len(labels), 1 / len(labels))
+    measured = np.arange(len(labels)) == 0
+    whole = over(labels, shares, measured=measured, joint_logprob=-0.5, emitted=label)
+    found = labels.aspects(Prediction(label=label, confidence=0.9, distribution=whole), answer)
+    for aspect in found:
+        part = aspect.distribution
+        assert part is not None
+        if part is whole:
+            continue
+        assert (part.label_mass, part.unresolved_mass, part.error_bound) == (0.9, 0.05, 0.03)
+        assert (part.space, part.joint_logprob, part.emitted) == (LogprobSpace.EXACT, None, None)
+        # The first label alone was measured, which is below every threshold and in the first group.
+        assert part.measured.tolist() == [True] + [False] * (len(part.labels) - 1)
+
+
+@pytest.mark.parametrize(("labels", "label", "answer"), STRUCTURED)
+def test_a_confidence_above_the_mass_is_kept(labels: LabelSet, label: str, answer: str) -> None:
+    """In masked space the emitted label's confidence is not its share of the distribution."""
+    shares = np.full(len(labels), 1 / len(labels))
+    prediction = answered(labels, label, shares, confidence=0.97)
+    found = labels.aspects(prediction, answer)
+    assert [aspect.confidence for aspect in found] == [0.97] * len(found)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (STARS, LabelSet(STARS.labels)),
+        (STARS, OrdinalLabels(STARS.labels[::-1])),
+        (MONEY, LabelSet(MONEY.labels)),
+        (MONEY, OrdinalLabels(MONEY.labels)),
+        (HierarchicalLabels(["a/b", "c>d"]), HierarchicalLabels(["a/b", "c>d"], ">")),
+    ],
+)
+def test_the_structure_is_part_of_what_labels_are(one: LabelSet, other: LabelSet) -> None:
+    """Equal labels in another structure are other labels; equal ones survive copies and keys."""
+    assert one != other
+    assert other != one
+    copied = pickle.loads(pickle.dumps(one))  # noqa: S301 (our own bytes)
+    assert copied == one
+    assert hash(copied) == hash(one)
+    assert LabelSet.of(one) is one
+
+
+@pytest.mark.parametrize(
+    "labels", [STARS, MONEY, HierarchicalLabels(["a>b", "c"], ">"), LabelSet(["a", "b"])]
+)
+def test_labels_survive_json(labels: LabelSet) -> None:
+    """With their structure; plain ones are a list."""
+    record = json.loads(json.dumps(labels_to_record(labels)))
+    assert labels_from_record(record) == labels
+    assert isinstance(record, list) is (labels.structure == "flat")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        None,
+        "ab",
+        {"labels": ["a", "b"]},
+        {"structure": "flat", "labels": ["a", "b"]},
+        {"structure": ["ordinal"], "labels": ["a", "b"]},
+        {"structure": "ordinal", "labels": "ab"},
+        {"structure": "ordinal", "labels": ["a", "b"], "separator": "/"},
+        {"structure": "hierarchical", "labels": ["a/b", "b"]},
+        {"structure": "hierarchical", "labels": ["a/b", "b"], "separator": "/", "more": 1},
+    ],
+)
+def test_other_json_is_no_label_set(record: object) -> None:
+    """Whoever edits a file by hand hears of it."""
+    with pytest.raises(ConfigurationError, match="Expected"):
+        labels_from_record(record)
+
+
+def test_settings_name_the_structure() -> None:
+    """By name, with the separator where there is one."""
+    assert structured_labels(["a", "b"]) == LabelSet(["a", "b"])
+    assert structured_labels(["a", "b"], structure="ordinal") == OrdinalLabels(["a", "b"])
+    assert structured_labels(["a/b", "b"], structure="hierarchical") == HierarchicalLabels(["a/b", "b"])
+    found = structured_labels(["a>b", "b"], structure="hierarchical", separator=">")
+    assert found == HierarchicalLabels(["a>b", "b"], ">")
+    for structure in ("flat", "ordinal"):
+        with pytest.raises(
+            ConfigurationError, match=f"only for hierarchical labels, got '/' for {structure}"
+        ):
+            structured_labels(["a", "b"], structure=structure, separator="/")
+    with pytest.raises(ConfigurationError, match="Expected structure 'flat'"):
+        structured_labels(["a", "b"], structure="tree")
+
+
+def test_a_field_of_a_whole_answer_keeps_its_structure() -> None:
+    """Each field's aspects are those of its own labels, with their confidence."""
+    fields = FieldLabels([Field(name="stars", labels=STARS), Field(name="kind", labels=LabelSet(["a", "b"]))])
+    shares = [0.1, 0.2, 0.3, 0.25, 0.15]
+    part = Part(name="stars", label="3 stars", confidence=0.3, distribution=over(STARS, shares))
+    whole = fields.answer_of({"stars": "3 stars", "kind": "a"})
+    truth = fields.answer_of({"stars": "5 stars", "kind": "a"})
+    found = fields.aspects(Prediction(label=whole, parts=(part,)), truth)
+    assert [aspect.name for aspect in found] == [
+        "stars: above 1 star",
+        "stars: above 2 stars",
+        "stars: above 3 stars",
+        "stars: above 4 stars",
+        "kind",
+    ]
+    assert found[0].confidence == pytest.approx(0.9)
+    assert math.isclose(credit(found), 3 / 5)

@@ -1,0 +1,134 @@
+"""Evaluations of answers that hold several labels: rows, numbers, and runs that go on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calibrant import Classifier, Example
+from calibrant.core import Field, FieldLabels, LabelSet, MultiLabels, labels_from_record
+from calibrant.evaluation import BatchEvaluator, calibrate_predictions, compare_predictions, load_predictions
+from calibrant.testing import FakeClient
+
+TOPICS = MultiLabels(["Bills", "Food", "Travel"])
+FIELDS = FieldLabels(
+    [
+        Field(name="category", labels=LabelSet(["Bills", "Food"])),
+        Field(name="urgency", labels=LabelSet(["low", "high"])),
+    ]
+)
+HIGH = '{"category": "Bills", "urgency": "high"}'
+LOW = '{"category": "Bills", "urgency": "low"}'
+
+
+def topics(text: str) -> Any:
+    """Know one text well, another badly, and babble about a third."""
+    if "babble" in text:
+        return '["Horse"]'
+    return ('["Bills", "Food"]', 0.9) if "both" in text else ('["Travel"]', 0.6)
+
+
+def classifier(labels: MultiLabels | FieldLabels, answers: Any) -> Classifier:
+    """Return a classifier over a fake."""
+    return Classifier(model=FakeClient(labels, answers, field="labels"), labels=labels, field="labels")
+
+
+def graded(confidence: float) -> Any:
+    """Return what answers alike, with one of two confidences."""
+    return lambda text: (HIGH, 0.5 + confidence / 2 if len(text) % 2 else confidence)
+
+
+def rows(*answers: str) -> list[Example]:
+    """Return rows the fake about topics gives ["Bills", "Food"]."""
+    return [Example(input=f"both {number}", answer=answer) for number, answer in enumerate(answers)]
+
+
+def lines(directory: Path) -> list[dict[str, Any]]:
+    """Return the rows of ``predictions.jsonl``."""
+    return [json.loads(line) for line in (directory / "predictions.jsonl").read_text().splitlines()]
+
+
+def test_rows_say_what_became_of_every_part(tmp_path: Path) -> None:
+    """Name, value, confidence, probabilities, and whether it is right."""
+    BatchEvaluator(classifier(TOPICS, topics)).evaluate(
+        rows('["Food", "bills"]', '["Food", "Travel"]'), out=tmp_path / "run"
+    )
+    first, second = lines(tmp_path / "run")
+    assert (first["label"], first["answer"], first["correct"]) == (
+        '["Bills", "Food"]',
+        '["Bills", "Food"]',
+        True,
+    )
+    assert first["space"] == "masked"
+    assert [(part["name"], part["label"], part["correct"]) for part in second["parts"]] == [
+        ("Bills", "yes", False),
+        ("Food", "yes", True),
+        ("Travel", "no", False),
+    ]
+    for part in second["parts"]:
+        assert part["probabilities"][part["label"]] == pytest.approx(part["confidence"])
+        assert sum(part["probabilities"].values()) == pytest.approx(1.0)
+
+
+def test_numbers_are_about_whole_answers_and_about_parts(tmp_path: Path) -> None:
+    """Both stand in the metrics; a label set that is more than a list stands in run.json."""
+    answers = [*['["Bills", "Food"]'] * 3, '["Food"]']
+    examples = [*rows(*answers), Example(input="babble", answer="[]")]
+    found = BatchEvaluator(classifier(TOPICS, topics)).evaluate(examples, out=tmp_path / "run").metrics
+    assert (found.correct, found.answered) == (3, 5)
+    assert found.composite is not None
+    assert found.composite.kind == "multi_label"
+    assert found.composite.jaccard == pytest.approx((3 + 0.5 + 0) / 5)
+    assert found.composite.parts["Bills"].correct == 3
+    assert found.macro_f1 == found.composite.macro_f1
+    assert found.per_label["Bills"].support == 3
+    record = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert record["composite"]["parts"]["Food"]["accuracy"]["estimate"] == pytest.approx(0.8)
+    assert record["per_label"]["Bills"]["added"] == 1
+    assert "per_label" not in record["composite"]
+    about = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert labels_from_record(about["label_set"]) == TOPICS
+
+
+def test_the_run_file_of_plain_labels_is_what_it_was(tmp_path: Path) -> None:
+    """Runs that were begun earlier go on."""
+    plain = Classifier(model=FakeClient(["a", "b"], lambda _: "a"), labels=["a", "b"], field="category")
+    BatchEvaluator(plain).evaluate([Example(input="x", answer="a")], out=tmp_path)
+    assert "label_set" not in json.loads((tmp_path / "run.json").read_text())
+    assert "composite" not in json.loads((tmp_path / "metrics.json").read_text())
+    assert "parts" not in lines(tmp_path)[0]
+
+
+@pytest.mark.parametrize("kept", [0, 1, 3])
+def test_a_run_that_goes_on_counts_like_one_that_never_stopped(tmp_path: Path, kept: int) -> None:
+    """What is read back from the file adds the same as what was just answered."""
+    asked = classifier(FIELDS, lambda text: (HIGH if "1" in text else LOW, 0.8))
+    examples = rows(HIGH, HIGH, LOW, LOW)
+    whole = BatchEvaluator(asked).evaluate(examples, out=tmp_path / "whole").metrics
+    begun = tmp_path / "begun"
+    BatchEvaluator(asked).evaluate(examples, out=begun)
+    file = begun / "predictions.jsonl"
+    file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:kept]))
+    again = BatchEvaluator(asked).evaluate(examples, out=begun).metrics
+    assert again.composite == whole.composite
+    assert again.composite is not None
+    assert again.composite.parts["urgency"].rows_with_confidence == 4
+    assert again.per_label == whole.per_label
+
+
+def test_saved_rows_of_several_labels_are_compared_and_calibrated(tmp_path: Path) -> None:
+    """Both take the confidence of the whole answer, and whether all of it is right."""
+    asked = {
+        name: classifier(FIELDS, graded(confidence)) for name, confidence in (("one", 0.7), ("other", 0.9))
+    }
+    for name, own in asked.items():
+        answers = [HIGH if number % 4 else LOW for number in range(60)]
+        BatchEvaluator(own).evaluate(rows(*answers), out=tmp_path / name)
+    saved = load_predictions(tmp_path / "one")
+    assert saved.fingerprint is not None
+    assert saved.fingerprint.to_record() == asked["one"].fingerprint().to_record()
+    assert compare_predictions([saved, load_predictions(tmp_path / "other")]).runs[0].rows == 60
+    assert calibrate_predictions(saved).held_out.rows > 0

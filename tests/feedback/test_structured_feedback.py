@@ -1,0 +1,176 @@
+"""What a reflecting model reads where an answer can be nearly right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrant.core import (
+    HierarchicalLabels,
+    LabelDistribution,
+    LabelSet,
+    LogprobSpace,
+    OrdinalLabels,
+    Outcome,
+)
+from calibrant.feedback import build_feedback
+
+STARS = OrdinalLabels(["1 star", "2 stars", "3 stars", "4 stars", "5 stars"])
+MONEY = HierarchicalLabels(["Bills", "Bills/Gas", "Bills/Power", "Food/Out/Bar", "Food/In"])
+
+
+def feedback(
+    labels: LabelSet, got: str | None, expected: str, shares: Sequence[float] | None, **changes: Any
+) -> str:
+    """Return the feedback on a row; its confidence is its probability."""
+    distribution = None
+    if shares is not None:
+        distribution = LabelDistribution(
+            labels=labels.labels,
+            logprobs=np.log(shares),
+            measured=np.ones(len(labels), dtype=bool),
+            joint_logprob=None,
+            label_mass=1.0,
+            unresolved_mass=0.0,
+            space=LogprobSpace.EXACT,
+        )
+    arguments: dict[str, Any] = {
+        "is_correct": got == expected,
+        "expected": expected,
+        "got": got,
+        "confidence": None if shares is None or got is None else shares[labels.index(got)],
+        "distribution": distribution,
+        "outcome": Outcome.OK,
+        "labels": labels,
+    }
+    return build_feedback(**(arguments | changes))
+
+
+def added(labels: LabelSet, got: str, expected: str, shares: Sequence[float] | None, **changes: Any) -> str:
+    """Return what the structure adds to the text of plain labels, which stays as it is."""
+    plain = feedback(LabelSet(labels), got, expected, shares, **changes)
+    text = feedback(labels, got, expected, shares, **changes)
+    assert text.startswith(plain)
+    return text.removeprefix(plain)
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "shares", "says"),
+    [
+        (
+            "5 stars",
+            "3 stars",
+            [0.1, 0.09, 0.09, 0.1, 0.62],
+            (
+                " On the scale from '1 star' to '5 stars' the answer is 2 steps too high, of 4 possible. The "
+                "probability adds up to 19% below and 72% above '3 stars'."
+            ),
+        ),
+        (
+            "2 stars",
+            "3 stars",
+            [0.001, 0.995, 0.002, 0.001, 0.001],
+            (
+                " On the scale from '1 star' to '5 stars' the answer is 1 step too low, of 4 possible. The probability "
+                "adds up to 99.6% below '3 stars'."
+            ),
+        ),
+        (
+            "5 stars",
+            "1 star",
+            [0.02, 0.02, 0.02, 0.02, 0.92],
+            (
+                " On the scale from '1 star' to '5 stars' the answer is 4 steps too high, of 4 possible. The "
+                "probability adds up to 98% above '1 star'."
+            ),
+        ),
+        (
+            "4 stars",
+            "4 stars",
+            [0.02, 0.03, 0.05, 0.7, 0.2],
+            " The probability adds up to 10% below and 20% above '4 stars'.",
+        ),
+        (
+            "2 stars",
+            "4 stars",
+            None,
+            " On the scale from '1 star' to '5 stars' the answer is 2 steps too low, of 4 possible.",
+        ),
+    ],
+)
+def test_on_a_scale_it_says_how_far_and_where_the_probability_lies(
+    got: str, expected: str, shares: Sequence[float] | None, says: str
+) -> None:
+    """Sides below one percent are left out, like other alternatives."""
+    assert added(STARS, got, expected, shares) == says
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "shares", "says"),
+    [
+        (
+            "Bills/Gas",
+            "Bills/Power",
+            [0.05, 0.6, 0.2, 0.1, 0.05],
+            " By level: 'Bills' (85%) is right; below it, expected 'Power', got 'Gas'.",
+        ),
+        (
+            "Food/Out/Bar",
+            "Bills/Power",
+            [0.0005, 0.0005, 0.001, 0.997, 0.001],
+            " By level: the answer is wrong from the first level on, which should be 'Bills' and is 'Food' (99.8%).",
+        ),
+        (
+            "Bills",
+            "Bills/Power",
+            [0.6, 0.2, 0.1, 0.05, 0.05],
+            " By level: 'Bills' (90%) is right, but the answer stops there; 'Power' belongs below it.",
+        ),
+        (
+            "Bills/Power",
+            "Bills",
+            None,
+            " By level: 'Bills' is right and is the whole label; 'Power' does not belong below it.",
+        ),
+        (
+            "Food/Out/Bar",
+            "Food/Out/Bar",
+            [0.05, 0.05, 0.05, 0.7, 0.15],
+            " By level: 85% for 'Food', 70% for 'Food/Out'.",
+        ),
+        ("Bills", "Bills", [0.6, 0.1, 0.1, 0.1, 0.1], ""),
+    ],
+)
+def test_in_a_tree_it_says_which_levels_are_right(
+    got: str, expected: str, shares: Sequence[float] | None, says: str
+) -> None:
+    """And what belongs at the first that is not."""
+    assert added(MONEY, got, expected, shares) == says
+
+
+@pytest.mark.parametrize(("labels", "label"), [(STARS, "3 stars"), (MONEY, "Bills/Gas")])
+def test_a_sure_right_answer_is_still_one_word(labels: LabelSet, label: str) -> None:
+    """Nothing is to be learnt from it; nor from one whose confidence is unknown."""
+    shares = np.full(len(labels), 0.001)
+    shares[labels.index(label)] = 0.996
+    assert feedback(labels, label, label, shares.tolist()) == "Correct."
+    assert feedback(labels, label, label, None) == "Correct."
+
+
+@pytest.mark.parametrize("labels", [STARS, MONEY])
+@pytest.mark.parametrize("outcome", [Outcome.ERROR, Outcome.REFUSAL, Outcome.UNPARSED])
+def test_without_a_label_there_is_no_distance(labels: LabelSet, outcome: Outcome) -> None:
+    """What the model wrote has no place among the labels."""
+    for got in (None, "moo"):
+        changes: dict[str, Any] = {"outcome": outcome, "confidence": None}
+        text = feedback(labels, got, labels[0], None, **changes)
+        assert text == feedback(LabelSet(labels), got, labels[0], None, **changes)
+
+
+def test_additional_context_stays_last() -> None:
+    """Below the sentence about levels."""
+    text = feedback(MONEY, "Bills/Gas", "Food/In", None, additional_context={"note": "x"})
+    assert text.endswith("and is 'Bills'.\nnote: x")

@@ -1,0 +1,364 @@
+"""Sets of labels: what the tokens of an array say, against models whose every answer is known."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from calibrant.core import Completion, ConfigurationError, LogprobSpace, LogprobsUnavailableError, Token
+from calibrant.logprobs import extract_set
+
+LABELS = ("Bills", "Gas", "Food")
+Given = tuple[str, ...]
+Model = Callable[[Given], dict[str, float]]
+END = ""
+
+
+def any_model(seed: int) -> Model:
+    """Return a model that, after any labels, gives one of the others or ends, all at random."""
+
+    def model(before: Given) -> dict[str, float]:
+        rng = random.Random(f"{seed}/{before}")
+        weights = {label: rng.random() + 0.02 for label in (*LABELS, END) if label not in before}
+        total = sum(weights.values())
+        return {label: weight / total for label, weight in weights.items()}
+
+    return model
+
+
+def answers(model: Model, before: Given = (), weight: float = 1.0) -> Iterator[tuple[Given, float]]:
+    """Yield every answer of a model with its probability."""
+    for label, probability in model(before).items():
+        if label == END:
+            yield before, weight * probability
+        else:
+            yield from answers(model, (*before, label), weight * probability)
+
+
+def one_by_one(labels: Given) -> list[str]:
+    """Brackets, quotes, commas and labels are tokens of their own."""
+    inner = [token for n, label in enumerate(labels) for token in ([", "] * (n > 0) + ['"', label, '"'])]
+    return ['{"topics": ', "[", *inner, "]", "}"]
+
+
+def joined(labels: Given) -> list[str]:
+    """Quotes, commas and brackets stand in one token."""
+    if not labels:
+        return ['{"topics":', " []", "}"]
+    inner = [token for n, label in enumerate(labels) for token in ([label] if n == 0 else ['","', label])]
+    return ['{"topics":', ' ["', *inner, '"]', "}"]
+
+
+def with_labels(labels: Given) -> list[str]:
+    """A token reaches from one label's end into the next."""
+    if not labels:
+        return ['{"topics": []}']
+    return [
+        f'{{"topics": ["{labels[0]}',
+        *(f'", "{label}' for label in labels[1:]),
+        '"]}',
+    ]
+
+
+def characters(labels: Given) -> list[str]:
+    """One token for every character."""
+    return list(json.dumps({"topics": list(labels)}))
+
+
+def spread(labels: Given) -> list[str]:
+    """An answer on many lines, as some models write JSON."""
+    inner = [
+        token for n, label in enumerate(labels) for token in ([","] * (n > 0) + ["\n ", '"' + label, '"'])
+    ]
+    return ['{\n"topics": ', "[", *inner, "\n" if labels else "", "]\n}"]
+
+
+def objects(labels: Given) -> list[str]:
+    """Every label stands in an object of its own."""
+    inner = [
+        token
+        for n, label in enumerate(labels)
+        for token in ([", "] * (n > 0) + ['{"topic":', ' "', label, '"', "}"])
+    ]
+    return ['{"results": ', "[", *inner, "]}"]
+
+
+def closed_objects(labels: Given) -> list[str]:
+    """Quote, brace and what follows are one token."""
+    if not labels:
+        return ['{"results": []}']
+    inner = [
+        token for n, label in enumerate(labels) for token in ([label] if n == 0 else ['"},{"topic":"', label])
+    ]
+    return ['{"results": [{"topic":"', *inner, '"}]}']
+
+
+ARRAYS = [one_by_one, joined, with_labels, characters, spread]
+OBJECTS = [objects, closed_objects]
+STYLES = [(style, "topics") for style in ARRAYS] + [(style, "results[].topic") for style in OBJECTS]
+
+
+def written(model: Model, labels: Given, style: Any, *, top: int | None = None) -> Completion:
+    """Return what the model's answer looks like, with all alternatives or the most probable ones."""
+    rivals = [([piece for piece in style(other) if piece], p) for other, p in answers(model)]
+    tokens: list[Token] = []
+    own = [piece for piece in style(labels) if piece]
+    for depth, piece in enumerate(own):
+        shares: dict[str, float] = {}
+        for other, weight in rivals:
+            if other[:depth] == own[:depth] and len(other) > depth:
+                shares[other[depth]] = shares.get(other[depth], 0.0) + weight
+        total = math.fsum(shares.values())
+        ranked = sorted(shares.items(), key=lambda item: -item[1])[:top]
+        tokens.append(
+            Token(
+                piece.encode(),
+                min(0.0, math.log(shares[piece] / total)),
+                tuple((text.encode(), min(0.0, math.log(share / total))) for text, share in ranked),
+            )
+        )
+    return Completion(text="".join(own), tokens=tuple(tokens))
+
+
+def expected(model: Model, labels: Given) -> dict[str, float]:
+    """Return the probability of each label by its definition, from the model itself."""
+    steps = [model(labels[:k]) for k in range(len(labels) + 1)]
+    outside = [label for label in LABELS if label not in labels]
+    found = {}
+    for place, label in enumerate(labels):
+        step = steps[place]
+        found[label] = step[label] / (step[label] + step[END] + sum(step[other] for other in outside))
+    for label in outside:
+        never = 1.0
+        for step in steps[:-1]:
+            never *= 1.0 - step[label]
+        found[label] = 1.0 - never * (1.0 - (1.0 - steps[-1][END]) / len(outside))
+    return found
+
+
+ORDERS = [order for n in range(len(LABELS) + 1) for order in itertools.permutations(LABELS, n)]
+
+
+@pytest.mark.parametrize(("style", "field"), STYLES)
+@settings(max_examples=25)
+@given(seed=st.integers(0, 10_000), labels=st.sampled_from(ORDERS))
+def test_every_spelling_gives_the_probabilities_of_the_model(
+    style: Any, field: str, seed: int, labels: Given
+) -> None:
+    """However tokens cut the array, labels have the probability that the definition gives them."""
+    model = any_model(seed)
+    found = extract_set(written(model, labels, style), LABELS, field)
+    wanted = expected(model, labels)
+    assert dict(zip(LABELS, found.probabilities.tolist(), strict=True)) == pytest.approx(wanted, abs=1e-9)
+    assert found.held.tolist() == [label in labels for label in LABELS]
+    assert found.label_mass == pytest.approx(1.0)
+
+
+@settings(max_examples=25)
+@given(
+    seed=st.integers(0, 10_000),
+    labels=st.sets(st.sampled_from(LABELS)),
+    how=st.sampled_from(STYLES),
+)
+def test_the_confidence_of_the_orders_of_a_set_is_its_probability_on_average(
+    seed: int, labels: set[str], how: Any
+) -> None:
+    """Weighted by how a model that stays inside the set would write it, the mean is exact, by enumeration."""
+    style, field = how
+    model = any_model(seed)
+    true = sum(p for answer, p in answers(model) if set(answer) == labels)
+    mean = 0.0
+    for order in itertools.permutations(sorted(labels)):
+        drawn = 1.0
+        for k, label in enumerate(order):
+            step = model(order[:k])
+            drawn *= step[label] / sum(step[other] for other in labels if other not in order[:k])
+        mean += drawn * extract_set(written(model, order, style), LABELS, field).confidence
+    assert mean == pytest.approx(true, rel=1e-6)
+
+
+def in_order(inside: dict[str, float]) -> Model:
+    """Return a model that takes each label independently, in the order of the labels."""
+
+    def model(before: Given) -> dict[str, float]:
+        start = 0 if not before else LABELS.index(before[-1]) + 1
+        left, found = 1.0, {}
+        for label in LABELS[start:]:
+            found[label] = left * inside[label]
+            left *= 1.0 - inside[label]
+        return {**found, END: left}
+
+    return model
+
+
+@pytest.mark.parametrize("style", ARRAYS)
+@settings(max_examples=25)
+@given(
+    shares=st.tuples(*[st.floats(0.02, 0.98)] * 3),
+    labels=st.sampled_from([(), ("Bills",), ("Gas",), ("Food",)]),
+)
+def test_where_one_order_is_possible_the_confidence_is_the_probability_of_the_set(
+    style: Any, shares: tuple[float, float, float], labels: Given
+) -> None:
+    """Sets of at most one label have one order: what is estimated is exact."""
+    model = in_order(dict(zip(LABELS, shares, strict=True)))
+    true = dict(answers(model))[labels]
+    found = extract_set(written(model, labels, style), LABELS, "topics")
+    assert found.confidence == pytest.approx(true, rel=1e-6)
+
+
+def test_labels_that_may_come_in_any_order_are_sure_at_once() -> None:
+    """Which of two certain labels comes first says nothing about either."""
+
+    def model(before: Given) -> dict[str, float]:
+        left = [label for label in ("Bills", "Food") if label not in before]
+        return dict.fromkeys(left, 1.0 / len(left)) if left else {END: 1.0}
+
+    found = extract_set(written(model, ("Food", "Bills"), joined), LABELS, "topics")
+    assert found.probabilities.tolist() == pytest.approx([1.0, 0.0, 1.0], abs=1e-9)
+    assert found.confidence == pytest.approx(1.0)
+
+
+def spelled(*tokens: tuple[str, float, dict[str, float]]) -> Completion:
+    """Return an answer from (token, probability, alternatives) triples."""
+    made = tuple(
+        Token(text.encode(), math.log(p), tuple((other.encode(), math.log(q)) for other, q in top.items()))
+        for text, p, top in tokens
+    )
+    return Completion(text="".join(text for text, _, _ in tokens), tokens=made)
+
+
+def test_an_end_that_is_not_listed_holds_at_most_the_least_listed_probability() -> None:
+    """What lies beyond the listing is taken against the label, as far as it can reach, and is no measurement."""
+    answer = spelled(
+        ('{"topics": [', 1.0, {'{"topics": [': 1.0}),
+        ('"', 0.7, {'"': 0.7, ' "': 0.2}),
+        ("Food", 1.0, {"Food": 1.0}),
+        ('"', 1.0, {'"': 1.0}),
+        ("]", 0.8, {"]": 0.8, ",": 0.2}),
+        ("}", 1.0, {"}": 1.0}),
+    )
+    found = extract_set(answer, ("Bills", "Food"), "topics")
+    # "[]" may hold 0.1, which was not reported, beside 0.9 for the two quotes.
+    assert found.probabilities[1] == pytest.approx(0.9)
+    assert found.unresolved[1] == pytest.approx(0.1)
+    assert found.label_mass == pytest.approx(0.9)
+    assert found.confidence == pytest.approx(0.9 * 0.8)
+
+
+def test_what_goes_on_behind_the_last_label_is_shared_among_the_others_and_no_measurement() -> None:
+    """Which label would have come was never read."""
+    answer = spelled(
+        ('{"topics": [', 1.0, {}),
+        ("]", 0.6, {"]": 0.6, '"': 0.4}),
+        ("}", 1.0, {}),
+    )
+    found = extract_set(answer, ("Bills", "Food", "Rent", "Taxi"), "topics")
+    assert found.probabilities.tolist() == pytest.approx([0.1] * 4)
+    assert not found.measured.any()
+    assert found.unresolved.tolist() == pytest.approx([0.1] * 4)
+    assert found.confidence == pytest.approx(0.6)
+
+
+def test_a_label_that_is_given_again_counts_once() -> None:
+    """It leaves the answer what it is; the others had their turn there as well."""
+    step = {"Food": 0.5, "Bills": 0.5}
+    answer = spelled(
+        ('{"topics": ["', 1.0, {}),
+        ("Food", 0.5, step),
+        ('", "', 0.9, {'", "': 0.9, '"]': 0.1}),
+        ("Food", 0.5, step),
+        ('"]', 1.0, {}),
+        ("}", 1.0, {}),
+    )
+    found = extract_set(answer, ("Bills", "Food"), "topics")
+    assert found.held.tolist() == [False, True]
+    assert found.probabilities.tolist() == pytest.approx([1.0 - 0.5 * 0.55, 0.5])
+    assert found.confidence == pytest.approx(0.5 * 0.45)
+
+
+def test_labels_are_found_in_any_case_and_among_other_keys() -> None:
+    """As everywhere, case does not matter; a schema of one's own may hold more than labels."""
+    tokens = ['{"note": "[1, 2]", "results": [{"why": "a, b]", "topic": "', "food", '", "n": [1]}', "]}"]
+    answer = spelled(*[(text, 1.0, {text: 1.0}) for text in tokens])
+    found = extract_set(answer, ("Bills", "Food"), "results[].topic")
+    assert found.held.tolist() == [False, True]
+    assert found.confidence == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ('["Food"]', "[]"),
+        ('[{"topic": "Food"}]', "[].topic"),
+        ('{"a": {"b": ["Food"]}}', "a.b[]"),
+        ('{"a": [{"b": ["Food"]}]}', "a[].b[]"),
+        ('{"a": [["Food"]]}', "a[][0]"),
+        ('{"a": [{"b": {"c": "Food"}}]}', "a[].b.c"),
+    ],
+)
+def test_the_last_brackets_of_a_path_stand_for_all_elements(text: str, field: str) -> None:
+    """The array may be the root, deep inside, or hold objects or arrays."""
+    answer = Completion(text=text, tokens=tuple(Token(c.encode(), 0.0, ((c.encode(), 0.0),)) for c in text))
+    found = extract_set(answer, ("Bills", "Food"), field)
+    assert found.held.tolist() == [False, True]
+    assert found.probabilities.tolist() == pytest.approx([0.0, 1.0], abs=1e-9)
+
+
+def test_the_distribution_of_a_label_is_over_no_and_yes() -> None:
+    """It says how sure it is that the label belongs to the answer."""
+    model = any_model(3)
+    found = extract_set(written(model, ("Food",), joined), LABELS, "topics", LogprobSpace.RAW)
+    one = found.distribution("Food", ("no", "yes"))
+    assert (one.labels, one.emitted, one.space) == (("no", "yes"), "yes", LogprobSpace.RAW)
+    assert one.probability("yes") == pytest.approx(found.probabilities[2])
+    assert found.distribution("Bills", ("no", "yes")).emitted == "no"
+    with pytest.raises(KeyError, match="Rent"):
+        found.distribution("Rent", ("no", "yes"))
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "message"),
+    [
+        ('{"topics": "Food"}', "topics", "Expected an array in the field 'topics'"),
+        ('{"topics": ["Rent"]}', "topics", "got 'Rent'"),
+        ('{"topics": [1]}', "topics", "Expected text"),
+        ('{"other": []}', "topics", "has no 'topics'"),
+        ('{"topics": ["Food"', "topics", "cannot be found"),
+    ],
+)
+def test_what_is_no_array_of_labels_has_no_evidence(text: str, field: str, message: str) -> None:
+    """The reason says what came."""
+    answer = spelled((text, 1.0, {text: 1.0}))
+    with pytest.raises(LogprobsUnavailableError, match=message):
+        extract_set(answer, ("Bills", "Food"), field)
+
+
+def test_no_tokens_and_wrong_paths_are_said() -> None:
+    """Without log-probabilities nothing is read; a wrong path is a mistake in the call."""
+    with pytest.raises(LogprobsUnavailableError, match="logprobs=True"):
+        extract_set('{"topics": []}', LABELS, "topics")
+    with pytest.raises(ConfigurationError, match="field path"):
+        extract_set('{"topics": []}', LABELS, "topics..x")
+
+
+def test_impossible_tokens_leave_it_open_whether_an_array_goes_on() -> None:
+    """A server that calls its own token impossible says nothing."""
+    tokens: Sequence[Token] = (
+        Token(b'{"topics": [', 0.0),
+        Token(b"]", -9999.0, ((b"]", -9999.0), (b'"', -9999.0))),
+        Token(b"}", 0.0),
+    )
+    found = extract_set(Completion(text='{"topics": []}', tokens=tuple(tokens)), ("Bills", "Food"), "topics")
+    assert found.confidence == pytest.approx(0.5)
+    assert np.isfinite(found.probabilities).all()
+    assert not found.measured.any()

@@ -1,0 +1,134 @@
+"""Answers that hold several labels: counts and scores against scikit-learn and plain definitions."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn import metrics as reference
+
+from calibrant.core import Field, FieldLabels, LabelSet, MultiLabels
+from calibrant.metrics import (
+    CompositeMetrics,
+    CompositeTally,
+    GivenPart,
+    brier_score,
+    expected_calibration_error,
+    wilson_interval,
+)
+
+TOPICS = MultiLabels(["a", "b", "c", "d"])
+FIELDS = FieldLabels(
+    [
+        Field(name="kind", labels=LabelSet(["x", "y", "z"])),
+        Field(name="size", labels=LabelSet(["big", "small"])),
+    ]
+)
+
+topic_sets = st.sets(st.sampled_from(TOPICS.labels)).map(TOPICS.answer_with)
+field_answers = st.builds(
+    lambda kind, size: FIELDS.answer_of({"kind": kind, "size": size}),
+    st.sampled_from(["x", "y", "z"]),
+    st.sampled_from(["big", "small"]),
+)
+
+
+def counted(labels: MultiLabels | FieldLabels, rows: list[tuple[str, str | None]]) -> CompositeMetrics:
+    """Return the numbers of rows of (true, given) answers."""
+    tally = CompositeTally(labels)
+    for answer, label in rows:
+        tally.add(answer, label)
+    found = tally.metrics()
+    assert found is not None
+    return found
+
+
+def indicators(labels: MultiLabels | FieldLabels, answers: list[str | None]) -> np.ndarray:
+    """Return one row of zeros and ones for every answer; no answer is all zeros."""
+    held = [frozenset[str]() if answer is None else labels.decisions(answer) for answer in answers]
+    return np.array([[name in one for name in labels] for one in held], dtype=int)
+
+
+def f1(truth: np.ndarray, given: np.ndarray, average: str, absent: float) -> float:
+    """Return scikit-learn's F1, without its warnings."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return float(reference.f1_score(truth, given, average=average, zero_division=absent))
+
+
+@settings(max_examples=40, deadline=None)
+@given(rows=st.lists(st.tuples(topic_sets, topic_sets), min_size=1, max_size=12))
+def test_sets_of_labels_score_as_in_scikit_learn(rows: list[tuple[str, str]]) -> None:
+    """Where true and given set are empty, they are equal: scikit-learn's zero_division of 1, row by row."""
+    found = counted(TOPICS, list(rows))
+    truth, given_ = (indicators(TOPICS, [row[side] for row in rows]) for side in (0, 1))
+    tables = reference.multilabel_confusion_matrix(truth, given_)
+    for place, name in enumerate(TOPICS):
+        own = found.per_label[name]
+        assert (own.added, own.missed) == (tables[place][0, 1], tables[place][1, 0])
+        assert own.support == truth[:, place].sum()
+        assert round(own.recall * own.support) == tables[place][1, 1]
+        assert found.parts[name].correct == (truth[:, place] == given_[:, place]).sum()
+    assert found.micro_f1 == pytest.approx(f1(truth, given_, "micro", 0.0))
+    assert found.macro_f1 == pytest.approx(f1(truth, given_, "macro", 0.0))
+    assert found.samples_f1 == pytest.approx(f1(truth, given_, "samples", 1.0))
+    assert found.hamming_loss == pytest.approx(reference.hamming_loss(truth, given_))
+    jaccard = reference.jaccard_score(truth, given_, average="samples", zero_division=1.0)
+    assert found.jaccard == pytest.approx(jaccard)
+
+
+@settings(max_examples=40, deadline=None)
+@given(rows=st.lists(st.tuples(field_answers, st.none() | field_answers), min_size=1, max_size=12))
+def test_fields_score_as_in_scikit_learn(rows: list[tuple[str, str | None]]) -> None:
+    """Every label of every field counts; a row without a legal answer has none of them."""
+    found = counted(FIELDS, rows)
+    truth, given_ = (indicators(FIELDS, [row[side] for row in rows]) for side in (0, 1))
+    assert found.micro_f1 == pytest.approx(f1(truth, given_, "micro", 0.0))
+    assert found.macro_f1 == pytest.approx(f1(truth, given_, "macro", 0.0))
+    for name in ("kind", "size"):
+        right = sum(
+            label is not None and FIELDS.values(label)[name] == FIELDS.values(answer)[name]
+            for answer, label in rows
+        )
+        assert found.parts[name].accuracy == wilson_interval(right, len(rows))
+    assert (found.hamming_loss, found.jaccard, found.samples_f1) == (None, None, None)
+
+
+def test_a_row_without_a_legal_answer_is_wrong_in_every_part() -> None:
+    """Nothing was answered: even leaving a label out is no merit."""
+    found = counted(TOPICS, [('["a"]', None), ('["a"]', '["horse"]'), ("[]", None)])
+    assert (found.hamming_loss, found.jaccard, found.samples_f1, found.micro_f1) == (1.0, 0.0, 0.0, 0.0)
+    assert {part.correct for part in found.parts.values()} == {0}
+    assert found.per_label["a"].missed == 2
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    sure=st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=30),
+    unknown=st.integers(0, 3),
+)
+def test_the_confidence_of_a_part_is_judged_like_any_other(
+    sure: list[tuple[float, bool]], unknown: int
+) -> None:
+    """Added up row by row, it is what the functions make of all rows together."""
+    tally = CompositeTally(FIELDS)
+    answer = FIELDS.answer_of({"kind": "x", "size": "big"})
+    for confidence, right in [*sure, *[(None, True)] * unknown]:
+        label = FIELDS.answer_of({"kind": "x" if right else "y", "size": "big"})
+        tally.add(answer, label, [GivenPart("kind", "x" if right else "y", confidence)])
+    found = tally.metrics()
+    assert found is not None
+    part = found.parts["kind"]
+    confidences, correct = zip(*sure, strict=True)
+    assert part.rows_with_confidence == len(sure)
+    assert part.ece == pytest.approx(expected_calibration_error(confidences, correct))
+    assert part.brier == pytest.approx(brier_score(confidences, correct))
+    assert found.parts["size"].ece is None
+
+
+def test_there_are_no_numbers_without_rows() -> None:
+    """An evaluation may end before its first answer."""
+    assert CompositeTally(TOPICS).metrics() is None

@@ -1,0 +1,173 @@
+"""Numbers about scales and trees, against scikit-learn and against rows counted one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from sklearn.metrics import cohen_kappa_score
+
+from calibrant.core import ConfigurationError, HierarchicalLabels, LabelSet, OrdinalLabels, Prediction
+from calibrant.metrics import (
+    HierarchicalMetrics,
+    OrdinalMetrics,
+    mean_interval,
+    structure_metrics,
+    wilson_interval,
+)
+
+SCALE = OrdinalLabels(["1", "2", "3", "4", "5"])
+TREE = HierarchicalLabels(["a", "a/b", "a/c/d", "a/c/e", "f/g"])
+
+# (true, given) by place; place 5 is an answer that is no label.
+rows_of_five = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 5)), min_size=1, max_size=40)
+
+
+def counted(rows: list[tuple[int, int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the counts of rows."""
+    table = np.zeros((5, 6), dtype=np.int64)
+    for true, label in rows:
+        table[true, label] += 1
+    return table[:, :-1], table[:, -1]
+
+
+def credit(labels: LabelSet, true: int, label: int) -> float:
+    """Return the share of aspects that are right, as the adapter's objective has it."""
+    if label == len(labels):
+        return 0.0
+    aspects = labels.aspects(Prediction(label=labels[label]), labels[true])
+    return sum(aspect.is_correct for aspect in aspects) / len(aspects)
+
+
+@given(rows_of_five)
+def test_scales_are_counted_as_row_by_row(rows: list[tuple[int, int]]) -> None:
+    """Kappa is scikit-learn's; the rest follows from the steps of each row."""
+    found = structure_metrics(SCALE, *counted(rows))
+    assert isinstance(found, OrdinalMetrics)
+    placed = [(true, label) for true, label in rows if label < 5]
+    assert (found.rows, found.labelled) == (len(rows), len(placed))
+    assert found.credit.estimate == pytest.approx(np.mean([credit(SCALE, *row) for row in rows]))
+    near = sum(abs(true - label) <= 1 for true, label in placed)
+    assert found.within_one == wilson_interval(near, len(rows))
+    if not placed:
+        assert found.mean_absolute_error is None
+        assert found.quadratic_kappa is None
+        return
+    assert found.mean_absolute_error is not None
+    steps = [abs(true - label) for true, label in placed]
+    assert found.mean_absolute_error.estimate == pytest.approx(np.mean(steps))
+    assert found.mean_absolute_error.lower <= np.mean(steps) + 1e-12
+    assert found.mean_absolute_error.upper <= 4.0
+    if len({place for row in placed for place in row}) > 1:
+        truth, given_labels = zip(*placed, strict=True)
+        reference = cohen_kappa_score(truth, given_labels, labels=range(5), weights="quadratic")
+        assert found.quadratic_kappa == pytest.approx(reference)
+    else:
+        assert found.quadratic_kappa is None
+
+
+@given(rows_of_five)
+def test_trees_are_counted_as_row_by_row(rows: list[tuple[int, int]]) -> None:
+    """Hierarchical precision and recall are those of the sets of labels and all that stands above them."""
+    found = structure_metrics(TREE, *counted(rows))
+    assert isinstance(found, HierarchicalMetrics)
+    both = meant = said = 0
+    for true, label in rows:
+        truth, answer = above(TREE[true]), above(TREE[label]) if label < 5 else set()
+        both, meant, said = both + len(truth & answer), meant + len(truth), said + len(answer)
+    precision, recall = both / said if said else 0.0, both / meant
+    assert found.precision == pytest.approx(precision)
+    assert found.recall == pytest.approx(recall)
+    assert found.f1 == pytest.approx(2 * both / (said + meant))
+    assert found.credit.estimate == pytest.approx(np.mean([credit(TREE, *row) for row in rows]))
+    for level in (1, 2, 3):
+        right = sum(
+            label < 5 and begun(TREE[true], level) == begun(TREE[label], level) for true, label in rows
+        )
+        assert found.levels[level - 1] == wilson_interval(right, len(rows))
+    assert found.levels[2].estimate == pytest.approx(np.mean([true == label for true, label in rows]))
+
+
+def above(label: str) -> set[str]:
+    """Return a label and all labels above it."""
+    parts = label.split("/")
+    return {"/".join(parts[: n + 1]) for n in range(len(parts))}
+
+
+def begun(label: str, level: int) -> str:
+    """Return how a label begins."""
+    return "/".join(label.split("/")[:level])
+
+
+def test_plain_labels_and_no_rows_have_no_such_numbers() -> None:
+    """Nothing is said about nothing."""
+    assert structure_metrics(LabelSet(SCALE.labels), *counted([(0, 0)])) is None
+    assert structure_metrics(SCALE, *counted([])) is None
+    assert structure_metrics(TREE, *counted([])) is None
+
+
+def test_numbers_stand_in_a_table_with_their_rows() -> None:
+    """Every number has a name of its own; none is left out."""
+    scale = structure_metrics(SCALE, *counted([(0, 1), (4, 4), (2, 5)]))
+    assert scale is not None
+    assert [(figure.name, figure.rows) for figure in scale.figures()] == [
+        ("credit", 3),
+        ("within one step", 3),
+        ("mean absolute error", 2),
+        ("quadratic weighted kappa", 2),
+    ]
+    tree = structure_metrics(TREE, *counted([(0, 1), (2, 3), (2, 5)]))
+    assert tree is not None
+    assert [figure.name for figure in tree.figures()] == [
+        "credit",
+        "right down to level 1",
+        "right down to level 2",
+        "right down to level 3",
+        "hierarchical F1",
+    ]
+    assert [round(figure.value or 0.0, 3) for figure in tree.figures()] == [0.333, 0.667, 0.333, 0.0, 0.5]
+
+
+@given(st.integers(0, 30), st.integers(0, 30))
+def test_of_rows_right_or_wrong_the_interval_is_wilsons(wrong: int, right: int) -> None:
+    """The effective size is the number of rows there."""
+    if wrong + right == 0:
+        with pytest.raises(ConfigurationError, match="at least one row"):
+            mean_interval(np.array([0.0, 1.0]), np.array([0, 0]))
+        return
+    found = mean_interval(np.array([0.0, 1.0]), np.array([wrong, right]))
+    exact = wilson_interval(right, wrong + right)
+    assert found.estimate == pytest.approx(exact.estimate)
+    assert found.lower == pytest.approx(exact.lower, abs=1e-9)
+    assert found.upper == pytest.approx(exact.upper, abs=1e-9)
+
+
+@given(
+    st.lists(st.integers(0, 20), min_size=5, max_size=5).filter(any),
+)
+def test_the_interval_of_a_mean_holds_it_and_is_no_wider_than_wilsons(counts: list[int]) -> None:
+    """Values between 0 and 1 say more than 0 and 1 of the same mean."""
+    values, weights = np.linspace(0.0, 1.0, 5), np.array(counts)
+    found = mean_interval(values, weights)
+    assert 0.0 <= found.lower <= found.estimate + 1e-12
+    assert found.estimate <= found.upper + 1e-12 <= 1.0 + 2e-12
+    n = int(weights.sum())
+    z2 = 1.959963984540054**2
+    p = found.estimate
+    widest = 2 * 1.959963984540054 / (1 + z2 / n) * np.sqrt(p * (1 - p) / n + z2 / (4 * n * n))
+    assert found.upper - found.lower <= widest + 1e-9
+
+
+def test_the_interval_of_a_mean_keeps_its_promise() -> None:
+    """Over samples of partial credits, near the ends as well; 3 standard errors of 2,000 samples allowed."""
+    rng = np.random.default_rng(0)
+    values = np.linspace(0.0, 1.0, 5)
+    for weights in ([0.05, 0.05, 0.1, 0.3, 0.5], [0.0, 0.0, 0.05, 0.15, 0.8], [0.2, 0.2, 0.2, 0.2, 0.2]):
+        truth = float(np.dot(weights, values))
+        covered = 0
+        for counts in rng.multinomial(60, weights, size=2000):
+            found = mean_interval(values, counts)
+            covered += found.lower <= truth <= found.upper
+        assert covered / 2000 >= 0.95 - 3 * np.sqrt(0.95 * 0.05 / 2000)

@@ -1,0 +1,84 @@
+"""Searches over labels of which one can be nearer to the truth than another."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calibrant.core import Example, LabelSet, OrdinalLabels, ScoringSettings, StateError, Task
+from calibrant.optimization import OptimizationResult, optimize
+from calibrant.testing import FakeClient
+
+SCALE = OrdinalLabels(["low", "medium", "high"])
+BUDGET: dict[str, Any] = {"max_metric_calls": 60, "minibatch_size": 4}
+
+
+def rows(prefix: str, count: int) -> tuple[Example, ...]:
+    """Return rows that are all high."""
+    return tuple(Example(input=f"{prefix} {number}", answer="high") for number in range(count))
+
+
+def task(labels: LabelSet = SCALE) -> Task:
+    """Return a small task."""
+    return Task(
+        name="small",
+        labels=labels,
+        prompt="Rate.",
+        field="category",
+        train=rows("train", 6),
+        validation=rows("validation", 6),
+        test=rows("test", 8),
+        scoring=ScoringSettings(strategy="brier"),
+    )
+
+
+def rule(_: str, prompt: str) -> tuple[str, float]:
+    """Be far off, unless told how to rate: then be one step off."""
+    return ("medium", 0.9) if prompt.startswith("Rate higher") else ("low", 0.9)
+
+
+def higher(*_: Any) -> dict[str, str]:
+    """Propose the better prompt."""
+    return {"system_prompt": "Rate higher."}
+
+
+def search(labels: LabelSet, out: Path | None = None) -> OptimizationResult:
+    """Search with a scripted model and proposer."""
+    return optimize(task(labels), model=FakeClient(SCALE, rule), proposer=higher, out=out, **BUDGET)
+
+
+def test_a_search_climbs_from_far_off_to_one_step_off(tmp_path: Path) -> None:
+    """No answer is right under either prompt: accuracy cannot tell them apart, credit can."""
+    result = search(SCALE, tmp_path)
+    assert result.improved
+    assert result.comparison is not None
+    assert result.comparison.difference == 0.0
+    assert result.seed_prompt.credit is not None
+    assert result.best_prompt.credit is not None
+    assert (result.seed_prompt.credit.estimate, result.best_prompt.credit.estimate) == (0.0, 0.5)
+    assert result.credit_difference is not None
+    assert result.credit_difference.estimate == 0.5
+    record = json.loads((tmp_path / "result.json").read_text())
+    assert record["best_prompt"]["credit"]["estimate"] == 0.5
+    assert record["credit_difference"]["estimate"] == 0.5
+
+
+def test_plain_labels_see_no_difference(tmp_path: Path) -> None:
+    """Their result is what it was: nothing is said of credit."""
+    result = search(LabelSet(SCALE), tmp_path)
+    assert result.best_prompt.credit is None
+    assert result.credit_difference is None
+    record = json.loads((tmp_path / "result.json").read_text())
+    assert "credit_difference" not in record
+    assert "credit" not in record["best_prompt"]
+
+
+def test_another_structure_is_another_run(tmp_path: Path) -> None:
+    """Its scores are others."""
+    search(SCALE, tmp_path)
+    with pytest.raises(StateError, match="differs in task"):
+        search(LabelSet(SCALE), tmp_path)
+    search(SCALE, tmp_path)

@@ -1,0 +1,167 @@
+"""Scores of labels on a scale and in a tree, through the adapter's own grading."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from calibrant.adapters._grading import score_of
+from calibrant.core import (
+    HierarchicalLabels,
+    LabelDistribution,
+    LabelSet,
+    LogprobSpace,
+    OrdinalLabels,
+    Outcome,
+    Prediction,
+)
+from calibrant.scoring import (
+    BrierScoring,
+    LinearBlendScoring,
+    LogScoring,
+    ScoringStrategy,
+    SigmoidScoring,
+    ThresholdScoring,
+)
+
+unhurried = settings(deadline=None)
+
+SCALE = OrdinalLabels(["1", "2", "3", "4", "5"])
+# Unequal depths on purpose: levels that depended on the answer would break the propriety of the scores.
+TREE = HierarchicalLabels(["a", "a/b", "a/c/d", "a/c/e", "f"])
+LABEL_SETS = st.sampled_from([SCALE, TREE])
+STRATEGIES: list[ScoringStrategy] = [
+    LinearBlendScoring(),
+    ThresholdScoring(),
+    SigmoidScoring(),
+    BrierScoring(),
+    LogScoring(),
+]
+
+simplexes = st.lists(st.floats(0.01, 1.0), min_size=5, max_size=5).map(lambda w: np.array(w) / sum(w))
+
+
+def predicted(labels: LabelSet, shares: NDArray[np.float64], label: str | None = None) -> Prediction:
+    """Return a prediction of the most probable label, or of another."""
+    best = labels[int(shares.argmax())] if label is None else label
+    distribution = LabelDistribution(
+        labels=labels.labels,
+        logprobs=np.log(shares),
+        measured=np.ones(len(shares), dtype=bool),
+        joint_logprob=None,
+        label_mass=1.0,
+        unresolved_mass=0.0,
+        space=LogprobSpace.EXACT,
+    )
+    return Prediction(label=best, confidence=float(shares[labels.index(best)]), distribution=distribution)
+
+
+def score(labels: LabelSet, prediction: Prediction, answer: str, strategy: ScoringStrategy) -> float:
+    """Return the score of the adapter."""
+    return score_of(prediction, answer, labels=labels, strategy=strategy, failure_score=0.0)
+
+
+def expected(labels: LabelSet, said: Any, true: Any, strategy: ScoringStrategy) -> float:
+    """Return the mean score of saying one distribution where another is true."""
+    prediction = predicted(labels, said)
+    return sum(
+        float(share) * score(labels, prediction, label, strategy)
+        for share, label in zip(true, labels, strict=True)
+    )
+
+
+@unhurried
+@given(simplexes, st.integers(0, 4))
+def test_brier_on_a_scale_is_the_ranked_probability_score(shares: NDArray[np.float64], true: int) -> None:
+    """1 - RPS / (L - 1), with RPS added up in the way it is defined."""
+    rps = 0.0
+    for k in range(4):
+        below = sum(float(shares[i]) for i in range(k + 1))
+        happened = 1.0 if true <= k else 0.0
+        rps += (below - happened) ** 2
+    found = score(SCALE, predicted(SCALE, shares), SCALE[true], BrierScoring())
+    assert found == pytest.approx(1.0 - rps / 4, abs=1e-12)
+
+
+@unhurried
+@given(simplexes, st.integers(0, 4))
+def test_brier_in_a_tree_is_the_mean_over_levels(shares: NDArray[np.float64], true: int) -> None:
+    """Of 1 - half the squared error of the beginnings, added up by hand."""
+    answer, total = TREE[true], 0.0
+    for level in (1, 2, 3):
+        mass: dict[str, float] = {}
+        for share, label in zip(shares, TREE, strict=True):
+            begun = "/".join(label.split("/")[:level])
+            mass[begun] = mass.get(begun, 0.0) + float(share)
+        hit = "/".join(answer.split("/")[:level])
+        total += 1.0 - 0.5 * sum((p - (begun == hit)) ** 2 for begun, p in mass.items())
+    found = score(TREE, predicted(TREE, shares), answer, BrierScoring())
+    assert found == pytest.approx(total / 3, abs=1e-12)
+
+
+@unhurried
+@given(LABEL_SETS, simplexes, simplexes)
+def test_brier_is_best_for_whoever_says_the_truth(
+    labels: LabelSet, true: NDArray[np.float64], other: NDArray[np.float64]
+) -> None:
+    """Strictly proper: by at least the whole distribution's squared error over the number of questions."""
+    gain = expected(labels, true, true, BrierScoring()) - expected(labels, other, true, BrierScoring())
+    assert gain >= -1e-12
+    if np.abs(true - other).max() > 1e-3:
+        assert gain > 0.0
+
+
+@unhurried
+@given(LABEL_SETS, simplexes, simplexes)
+def test_the_log_score_is_best_for_whoever_says_the_truth(
+    labels: LabelSet, true: NDArray[np.float64], other: NDArray[np.float64]
+) -> None:
+    """Where nothing is cut off: probabilities here are above the smallest that counts."""
+    strategy = LogScoring(1e-4)
+    gain = expected(labels, true, true, strategy) - expected(labels, other, true, strategy)
+    assert gain >= -1e-12
+    if np.abs(true - other).max() > 1e-3:
+        assert gain > 0.0
+
+
+@unhurried
+@given(LABEL_SETS, simplexes, st.integers(0, 4), st.integers(0, 4), st.sampled_from(STRATEGIES))
+def test_every_score_stays_in_the_unit_interval(
+    labels: LabelSet, shares: NDArray[np.float64], label: int, answer: int, strategy: ScoringStrategy
+) -> None:
+    """Whatever is answered, and however sure."""
+    found = score(labels, predicted(labels, shares, labels[label]), labels[answer], strategy)
+    assert 0.0 <= found <= 1.0
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES[:2])
+def test_a_near_miss_earns_more_than_a_far_one(strategy: ScoringStrategy) -> None:
+    """With the same confidence; and less than the right answer."""
+    shares = np.array([0.02, 0.02, 0.02, 0.92, 0.02])
+    prediction = predicted(SCALE, shares)
+    found = [score(SCALE, prediction, answer, strategy) for answer in ("4", "3", "2", "1")]
+    assert found == sorted(found, reverse=True)
+    assert len(set(found)) == 4
+    shares = np.array([0.02, 0.02, 0.92, 0.02, 0.02])
+    prediction = predicted(TREE, shares)
+    found = [score(TREE, prediction, answer, strategy) for answer in ("a/c/d", "a/c/e", "a/b", "f")]
+    assert found == sorted(found, reverse=True)
+    assert len(set(found)) == 4
+    assert score(TREE, prediction, "a", strategy) == found[2]  # stops where the other branches off
+
+
+@pytest.mark.parametrize("labels", [SCALE, TREE])
+def test_no_confidence_scores_by_correctness_alone(labels: LabelSet) -> None:
+    """And rows without a label by the failure score."""
+    last = labels[4]
+    for strategy in (LinearBlendScoring(), BrierScoring()):
+        right = Prediction(label=last)
+        assert score(labels, right, last, strategy) == 1.0
+        assert score(labels, right, labels[0], strategy) == 0.0
+    refused = Prediction(label=None, outcome=Outcome.REFUSAL)
+    assert score_of(refused, last, labels=labels, strategy=BrierScoring(), failure_score=0.25) == 0.25
