@@ -285,6 +285,30 @@ def test_after_an_answer_the_time_for_headers_begins_anew(
         assert rest(line) == b""
 
 
+def test_connections_that_come_at_once_each_take_the_place_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before the event loop has told any that it is closed."""
+    monkeypatch.setattr(PatientProtocol, "most_connections", 3)
+    monkeypatch.setattr(PatientProtocol, "seconds_idle", 0.0)
+
+    class Line(asyncio.Transport):
+        aborted = False
+
+        def abort(self) -> None:
+            self.aborted = True
+
+    async def run() -> None:
+        config = _settings(FastAPI())
+        config.load()
+        state, lines = ServerState(), [Line() for _ in range(10)]
+        for line in lines:
+            PatientProtocol(config, state, {}).connection_made(line)
+        assert [line.aborted for line in lines] == [True] * 7 + [False] * 3
+
+    asyncio.run(run())
+
+
 def test_a_client_that_has_taken_what_was_there_is_waited_for_no_more() -> None:
     """The clock runs while something is left only."""
 
