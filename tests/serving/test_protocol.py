@@ -123,6 +123,7 @@ def test_of_too_many_connections_the_longest_idle_goes(
     serve: Any, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever comes is answered; connections that hold back bodies go, those that are worked for stay."""
+    monkeypatch.setattr(PatientProtocol, "seconds_idle", 0.0)
     monkeypatch.setattr(PatientProtocol, "most_connections", 4)
     held = Held()
     running = serve(app(bundle, held))
@@ -143,21 +144,35 @@ def test_of_too_many_connections_the_longest_idle_goes(
         assert status(working) == 200
 
 
-def test_where_all_are_worked_for_the_last_goes(
-    serve: Any, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("idle", [False, True])
+def test_where_nobody_is_idle_for_long_the_last_is_refused(
+    serve: Any, bundle: Bundle, monkeypatch: pytest.MonkeyPatch, idle: bool
 ) -> None:
-    """The others are answered."""
+    """With 503, and of still more the connection is closed; those that came before are answered."""
     monkeypatch.setattr(PatientProtocol, "most_connections", 2)
-    held = Held()
+    monkeypatch.setattr(PatientProtocol, "seconds_idle", float(SECONDS))
+    held = Held(held=not idle)
     running = serve(app(bundle, held))
     with contextlib.ExitStack() as lines:
-        working = [lines.enter_context(connected(running)) for _ in range(2)]
-        for line in working:
+        first = [lines.enter_context(connected(running)) for _ in range(2)]
+        for line in first:
             line.sendall(body("a"))
             assert held.begun.acquire(timeout=SECONDS)
-        assert rest(lines.enter_context(connected(running))) == b""
+        if idle:
+            assert [status(line) for line in first] == [200, 200]
+        third, fourth = (lines.enter_context(connected(running)) for _ in range(2))
+        assert rest(fourth) == b""
+        third.sendall(body("a"))
+        refused = rest(third)
+        assert refused.startswith(b"HTTP/1.1 503")
+        assert b"connection: close" in refused
+        assert b"retry-after: 1" in refused
+        assert b'{"error":"Expected fewer connections' in refused
         held.let_go()
-        assert [status(line) for line in working] == [200, 200]
+        if idle:
+            for line in first:
+                line.sendall(body("a"))
+        assert [status(line) for line in first] == [200, 200]
 
 
 def test_a_body_in_tiny_chunks_is_refused_early(serve: Any, bundle: Bundle) -> None:
@@ -268,6 +283,30 @@ def test_after_an_answer_the_time_for_headers_begins_anew(
         assert status(line) == 200
         line.sendall(b"GET /he")  # so uvicorn's own clock stands still
         assert rest(line) == b""
+
+
+def test_connections_that_come_at_once_each_take_the_place_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before the event loop has told any that it is closed."""
+    monkeypatch.setattr(PatientProtocol, "most_connections", 3)
+    monkeypatch.setattr(PatientProtocol, "seconds_idle", 0.0)
+
+    class Line(asyncio.Transport):
+        aborted = False
+
+        def abort(self) -> None:
+            self.aborted = True
+
+    async def run() -> None:
+        config = _settings(FastAPI())
+        config.load()
+        state, lines = ServerState(), [Line() for _ in range(10)]
+        for line in lines:
+            PatientProtocol(config, state, {}).connection_made(line)
+        assert [line.aborted for line in lines] == [True] * 7 + [False] * 3
+
+    asyncio.run(run())
 
 
 def test_a_client_that_has_taken_what_was_there_is_waited_for_no_more() -> None:

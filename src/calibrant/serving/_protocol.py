@@ -6,13 +6,21 @@ import asyncio
 from typing import Any, Final
 
 import h11
+from fastapi.responses import JSONResponse
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 __all__ = ["PatientProtocol"]
 
 _SECONDS_FOR_HEADERS: Final = 10.0
 _SECONDS_TO_TAKE: Final = 60.0
+_SECONDS_IDLE: Final = 2.0
 _CONNECTIONS: Final = 512  # each takes a file descriptor, of which a process often has 1,024
+_SPARE: Final = 1.5  # times as many are told that there are too many
+_FULL: Final = JSONResponse(
+    {"error": "Expected fewer connections: the service is full. Close some, and ask again later."},
+    503,
+    {"Retry-After": "1", "Connection": "close"},
+)
 _MOST_UNREAD: Final = 1 << 16
 # Reading a piece of a body takes as long whether it has a byte or a thousand.
 _PIECES: Final = 1_000
@@ -42,11 +50,13 @@ class PatientProtocol(H11Protocol):
 
     That is: whose next request's headers are not whole in time, who do not take what they asked for, and who go on
     sending a body of which nobody wants the rest. The body has a time of its own, see `bounded_body`. Of too many
-    connections, the one goes whose client has been waited for longest.
+    connections, the one goes that has been without a whole request for longest, if for two seconds; else the new one is
+    answered with 503.
     """
 
     seconds_for_headers = _SECONDS_FOR_HEADERS
     seconds_to_take = _SECONDS_TO_TAKE
+    seconds_idle = _SECONDS_IDLE
     most_connections = _CONNECTIONS
     _since = 0.0
     _unread = 0
@@ -62,10 +72,7 @@ class PatientProtocol(H11Protocol):
         super().connection_made(transport)
         self._await_request()
         if len(self.connections) > self.most_connections:
-            own = [other for other in self.connections if isinstance(other, PatientProtocol)]
-            last = min(own, key=PatientProtocol._rank)
-            self.connections.discard(last)  # now, and not when it has been told: others may come in between
-            last.transport.abort()
+            self._make_room()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no longer."""
@@ -112,12 +119,29 @@ class PatientProtocol(H11Protocol):
         self._since, self._unread = self.loop.time(), 0
         self._asked = self.loop.call_later(self.seconds_for_headers, self._give_up)
 
+    def _make_room(self) -> None:
+        """Hang up on whoever has been idle for longest; where nobody has for long, refuse this one."""
+        own = [other for other in self.connections if isinstance(other, PatientProtocol)]
+        last = min(own, key=PatientProtocol.rank)
+        busy, since = last.rank()
+        if not busy and self.loop.time() - since >= self.seconds_idle:
+            last.drop()
+        elif len(own) > _SPARE * self.most_connections:
+            self.drop()
+        else:
+            self.app = _FULL
+
+    def drop(self) -> None:
+        """Hang up at once."""
+        self.connections.discard(self)  # now, and not when it is told so: others may come in between
+        self.transport.abort()
+
     def _give_up(self) -> None:
         idle = self.cycle is None or self.cycle.response_complete
         if idle and not self.flow.write_paused:  # or else `pause_writing` gives it its time
             self.transport.abort()
 
-    def _rank(self) -> tuple[bool, float]:
+    def rank(self) -> tuple[bool, float]:
         """Return whether there is work for its client, and since when a request is waited for."""
         cycle = self.cycle
         return cycle is not None and not (cycle.response_complete or cycle.more_body), self._since

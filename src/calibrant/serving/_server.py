@@ -37,7 +37,7 @@ def serve_app(
 
     A call that an embedded engine is computing ends before its model can be freed. Connections are closed whose
     headers are not whole within 10 seconds, whose client does not take what it asked for within 60, and, of more than
-    512, the one that has been without a whole request for longest.
+    512, the one that has been without a whole request for longest, if for two seconds; else the new one gets a 503.
 
     Parameters
     ----------
