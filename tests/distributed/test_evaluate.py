@@ -29,7 +29,10 @@ else:
     ray = pytest.importorskip("ray", reason="needs the extra ray")
     pytest.importorskip("ray.data", reason="needs the extra ray")
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own, of its own settings
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # Ray's own, of its own settings
+    pytest.mark.timeout(300),  # a busy machine takes half a minute to start a worker
+]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -137,7 +140,7 @@ def test_a_stopped_run_goes_on_where_it_was_within_rate_and_budget(tmp_path: Pat
     assert second.metrics.stopped == f"The budget max_cost of {budget:,} US dollars is used up"
     paid = sum(row["cost"] for row in found) - sum(row["cost"] for row in kept)
     dearest = max(row["cost"] for row in found)
-    assert budget - dearest <= paid <= budget + dearest
+    assert abs(paid - budget) <= dearest + 1e-9
 
 
 def test_more_workers_than_the_cluster_has_room_for_are_refused(tmp_path: Path) -> None:
