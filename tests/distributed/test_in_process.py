@@ -232,21 +232,22 @@ def test_a_cache_that_cannot_be_written_is_told(
 def test_rows_that_cannot_be_written_end_the_run(
     server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was written before stays, and the run goes on from there."""
+    """What was written before stays, and what is on its way is written if it can be; the run goes on from there."""
     rows, out = animals(tmp_path), tmp_path / "out"
-    add, added = Shards.add, []
+    add, tried = Shards.add, []
 
     def full(shards: Shards, number: int, found: bytes) -> None:
-        if len(added) == 2:
+        tried.append(number)
+        if len(tried) == 3:
             raise StateError("cannot be written (No space left on device)")
-        added.append(number)
         add(shards, number, found)
 
     with monkeypatch.context() as patched:
         patched.setattr(Shards, "add", full)
         with pytest.raises(StateError, match="No space left"):
             run(rows, server, out)
-    assert len(written(out)) == 16
+    assert {row["index"] // 8 for row in written(out)} == {*tried} - {tried[2]}
+    assert 4 <= len(tried) < 8
     assert run(rows, server, out).metrics.complete
     assert [row["input"] for row in lines(out)] == [row.input for row in rows]
 
@@ -267,6 +268,25 @@ def test_a_worker_with_settings_that_are_refused_says_so(tmp_path: Path) -> None
 
     with pytest.raises(ConfigurationError, match="no 4"):
         evaluate(animals(tmp_path), opening=opening, out=tmp_path / "out", limits=LIMITS)
+
+
+def test_a_fault_ends_all_workers_and_a_budget_lets_them_use_it_up(
+    server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was lent is begun, where nothing is wrong."""
+    told: list[tuple[str, bool]] = []
+
+    def close(book: in_process.LocalBook, reason: str, *, at_once: bool) -> None:
+        told.append((reason, at_once))
+        book.ledger.close(reason, at_once=at_once)
+
+    monkeypatch.setattr(in_process.LocalBook, "close", close)
+    run(animals(tmp_path), server, tmp_path / "budget", limits=Limits(concurrency=8, max_requests=20))
+    with FaultServer(LABELS, api_key="another") as refusing, pytest.raises(ProviderError):
+        run(animals(tmp_path), refusing, tmp_path / "fault")
+    budget, fault = (found for found in told if found[0] != "over")
+    assert ("max_requests" in budget[0], budget[1]) == (True, False)
+    assert ("401" in fault[0], fault[1]) == (True, True)
 
 
 @pytest.mark.parametrize(
@@ -317,6 +337,21 @@ def test_progress_counts_rows_and_cost(server: FaultServer, tmp_path: Path) -> N
     assert [now.rows for now in seen] == [8, 16, 24, 32, 40, 48, 56, 60]
     assert [now.remaining for now in seen][-2:] == [4, 0]
     assert seen[-1].cost == pytest.approx(sum(row["cost"] for row in lines(tmp_path / "out")))
+
+
+def test_a_stop_that_comes_too_late_leaves_a_finished_run(server: FaultServer, tmp_path: Path) -> None:
+    """Nothing says that it ended early."""
+    stop = Stop()
+    late = {0: "too late"}
+    result = run(
+        animals(tmp_path),
+        server,
+        tmp_path / "out",
+        stop=stop,
+        on_progress=lambda now: stop.request(late.get(now.remaining or 0, "")),
+    )
+    assert stop.reason == "too late"
+    assert (result.metrics.complete, result.metrics.stopped) == (True, "")
 
 
 def test_a_stop_before_anything_is_asked_asks_nothing(server: FaultServer, tmp_path: Path) -> None:

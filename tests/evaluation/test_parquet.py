@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant import Example
+from calibrant import Classifier, Example
 from calibrant.core import (
     ConfigurationError,
     LabelDistribution,
@@ -21,7 +21,15 @@ from calibrant.core import (
     StateError,
     Usage,
 )
-from calibrant.evaluation import _parquet, load_predictions, require_parquet, row_line, write_parquet
+from calibrant.evaluation import (
+    BatchEvaluator,
+    _parquet,
+    load_predictions,
+    require_parquet,
+    row_line,
+    write_parquet,
+)
+from calibrant.testing import FakeClient
 
 parquet = pytest.importorskip("pyarrow.parquet")
 
@@ -112,6 +120,22 @@ def test_nobody_sees_a_file_that_is_half_written(
     assert seen == ["old"]
     assert path.read_text() == "old"
     assert {file.name for file in tmp_path.iterdir()} == {lines.name, path.name}
+    with path.open() as reader:
+        write_parquet(lines, path)
+        assert reader.read() == "old"  # it is another file that has the name now
+
+
+def test_a_run_that_goes_on_leaves_no_file_of_fewer_rows(tmp_path: Path) -> None:
+    """Its rows would not be those of the lines."""
+    fake = FakeClient(["cat", "dog"], {"purrs": "cat"})
+    stale = tmp_path / "out" / "predictions.parquet"
+    for rows in (1, 2):
+        classifier = Classifier(model=fake, labels=["cat", "dog"], field="category")
+        BatchEvaluator(classifier).evaluate(
+            [Example(input="purrs", answer="cat")] * rows, out=tmp_path / "out"
+        )
+        assert not stale.exists()
+        stale.touch()
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

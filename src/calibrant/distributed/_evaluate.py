@@ -259,14 +259,12 @@ class _Run:
     def take(self, blocks: Iterable[Answered], stop: Stop, ledger: RemoteLedger) -> None:
         """Write blocks as they come; once something says stop, those that are begun."""
         fault: CalibrantError | None = None
-        writable = True
         for found in blocks:
             fault = fault or found.raised()
             try:
-                if writable:
-                    self._write(found)
+                self._write(found)
             except StateError as error:
-                fault, writable = error, False
+                fault = fault or error
             reason = str(fault or found.stopped or stop.reason)
             if reason and not self._stopped:
                 self._stopped = reason

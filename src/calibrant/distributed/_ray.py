@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import threading
+import warnings
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -75,7 +76,11 @@ def connected(cluster: Cluster, *, shares_a_file: bool = False) -> Iterator[None
         )
     try:
         _check_machines(ray, cluster, shares_a_file=shares_a_file)
-        yield
+        with (
+            warnings.catch_warnings()
+        ):  # a run of few blocks has no work for all workers, and that is all right
+            warnings.filterwarnings("ignore", "The minimum number of concurrent actors")
+            yield
     finally:
         if own:
             ray.shutdown()
