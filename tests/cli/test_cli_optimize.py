@@ -138,7 +138,10 @@ BAD_INPUT: dict[str, tuple[dict[str, Any], str]] = {
         {"toml": HEAD + DATA + 'tset = "x"\n'},
         "task.toml:8: unknown key 'data.tset': expected one of file, train, validation, test, ",
     ),
-    "missing key": ({"toml": 'name = "n"\nprompt = "p"\n'}, "task.toml:1: missing key 'labels': add it, or ["),
+    "missing key": (
+        {"toml": 'name = "n"\nprompt = "p"\n'},
+        "task.toml:1: missing key 'labels': add it, or [",
+    ),
     "broken TOML": ({"toml": HEAD + "field = \n" + DATA}, "task.toml:4: not valid TOML: "),
     "label missing from the enum": (
         {"toml": HEAD.replace('"dog"', '"cow"') + DATA},
