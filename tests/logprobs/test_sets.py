@@ -369,7 +369,7 @@ def test_labels_are_found_in_any_case_and_among_other_keys() -> None:
         ('["Food"]', "[]"),
         ('[{"topic": "Food"}]', "[].topic"),
         ('{"a": {"b": ["Food"]}}', "a.b[]"),
-        ('{"a": [{"b": ["Food"]}]}', "a[].b[]"),
+        ('{"a": [{"b": ["Food"]}, {"b": ["Bills"]}]}', "a[].b[]"),
         ('{"a": [["Food"]]}', "a[][0]"),
         ('{"a": [{"b": {"c": "Food"}}]}', "a[].b.c"),
     ],
