@@ -31,25 +31,34 @@ TEXTS = ("The striker scored twice.", "Shares fell on Monday.")
 PROMPT = "Which section of a newspaper, and is it good or bad news? Answer with JSON."
 
 
-def test_fields_are_scored_and_decoded_alike() -> None:
-    """Both ways read the same model: distributions of the first field, and of the second behind the same label."""
-    scored = Classifier(model="local/smollm2-135m", labels=BOTH, prompt=PROMPT, tolerance="exact")
-    decoded = Classifier(
-        model="local/smollm2-135m", labels=BOTH, prompt=PROMPT, scoring="decode", top_logprobs=50
+def test_the_first_field_is_scored_as_if_it_were_alone_and_the_next_behind_it() -> None:
+    """A field's distribution is that of a single label; the whole answer's confidence is the product."""
+    scored = Classifier(model="local/smollm2-135m", labels=BOTH, prompt=PROMPT)
+    alone = Classifier(
+        model="local/smollm2-135m", labels=BOTH.fields[0].labels, field="section", prompt=PROMPT
     )
-    for text in TEXTS:
-        exact, read = scored.classify(text), decoded.classify(text)
-        assert exact.outcome is Outcome.OK
-        assert exact.text == read.text
-        assert exact.label == read.label
-        assert exact.confidence == pytest.approx(read.confidence, abs=0.05)
-        for one, other in zip(exact.parts, read.parts, strict=True):
-            assert one.distribution is not None
-            assert other.distribution is not None
-            assert one.distribution.space is LogprobSpace.EXACT
-            assert one.distribution.probabilities == pytest.approx(other.distribution.probabilities, abs=0.05)
-        assert exact.confidence == pytest.approx(math.prod(part.confidence or 0.0 for part in exact.parts))
+    for found, single in zip(scored.classify_many(TEXTS), alone.classify_many(TEXTS), strict=True):
+        assert found.outcome is Outcome.OK
+        first, second = found.parts
+        assert first.distribution is not None
+        assert second.distribution is not None
+        assert single.distribution is not None
+        assert first.distribution.space is LogprobSpace.EXACT
+        assert first.distribution.probabilities == pytest.approx(single.distribution.probabilities, abs=1e-4)
+        assert second.distribution.labels == ("good", "bad")
+        assert found.confidence == pytest.approx((first.confidence or 0.0) * (second.confidence or 0.0))
+        assert json.loads(found.text) == {"section": first.label, "meta": {"tone": second.label}}
     scored.close()
+    alone.close()
+
+
+def test_fields_can_be_decoded_as_well() -> None:
+    """The engine's grammar holds for an object of several enums."""
+    decoded = Classifier(model="local/smollm2-135m", labels=BOTH, prompt=PROMPT, scoring="decode")
+    for found in decoded.classify_many(TEXTS):
+        assert found.outcome is Outcome.OK
+        assert all(part.distribution is not None for part in found.parts)
+        assert found.confidence == pytest.approx(math.prod(part.confidence or 0.0 for part in found.parts))
     decoded.close()
 
 

@@ -26,16 +26,18 @@ from prometheus_client.parser import text_string_to_metric_families
 from calibrant.assembly import Bundle, BundleHistory, open_bundle
 from calibrant.core import (
     ConfigurationError,
+    MultiLabels,
     Outcome,
     Prediction,
     ProviderError,
     Step,
     Verdict,
 )
+from calibrant.inference import Classifier
 from calibrant.serving import ServiceSettings, create_classifier_app, json_logs
 from calibrant.serving._metrics import ServiceMetrics, ks_distance
 from calibrant.serving._protocol import PatientProtocol
-from calibrant.testing import FaultServer
+from calibrant.testing import FakeClient, FaultServer
 
 PATH = "/v1/classify"
 JSON = {"Content-Type": "application/json"}
@@ -127,6 +129,35 @@ def test_answers_are_those_of_the_bundles_classifier(serve: Any, bundle: Bundle)
         assert (answer["outcome"], answer["reason"], answer["calibrated"]) == ("ok", "", None)
     assert {answer["decision"] for answer in found.json["results"]} == {"accepted", "review"}
     assert single.json["results"] == [found.json["results"][1]]
+
+
+def test_answers_of_several_labels_have_parts_and_are_counted_by_what_they_hold(
+    serve: Any, bundle: Bundle
+) -> None:
+    """Every label with its own confidence; answers of one label have no such key."""
+    topics = MultiLabels(["cat", "dog", "bird"])
+    fake = FakeClient(topics, {"both": ('["dog", "cat"]', 0.9), "none": "[]"}, field="animals")
+    classifier = Classifier(model=fake, labels=topics, field="animals")
+    expected = classifier.classify("both")
+    running = serve(app(replace(bundle, labels=topics), classifier))
+    both, none = ask(running, {"texts": ["both", "none"]}).json["results"]
+    assert (both["label"], both["probabilities"]) == ('["cat", "dog"]', None)
+    assert [(part["name"], part["label"]) for part in both["parts"]] == [
+        ("cat", "yes"),
+        ("dog", "yes"),
+        ("bird", "no"),
+    ]
+    for part, known in zip(both["parts"], expected.parts, strict=True):
+        assert part["confidence"] == pytest.approx(known.confidence)
+        assert part["probabilities"][part["label"]] == pytest.approx(known.confidence)
+    assert none["label"] == "[]"
+    seen = counts(running)
+    assert {name for name in seen if name.startswith("calibrant_labels_total")} == {
+        "calibrant_labels_total cat",
+        "calibrant_labels_total dog",
+    }
+    described = running.ask(path="/openapi.json", method="GET").json["components"]["schemas"]
+    assert set(described["AnswerPart"]["properties"]) == {"name", "label", "probabilities", "confidence"}
 
 
 def test_without_a_threshold_nothing_is_decided(serve: Any, bundle: Bundle) -> None:

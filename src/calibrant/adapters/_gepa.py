@@ -12,7 +12,14 @@ from gepa.core.adapter import EvaluationBatch, ProposalFn
 from calibrant.adapters._failures import FailureMonitor
 from calibrant.adapters._grading import feedback_on, score_of
 from calibrant.adapters._objectives import Objective, resolve_objectives
-from calibrant.adapters._parameters import Schema, check_calls, check_thresholds, find_labels, structure_of
+from calibrant.adapters._parameters import (
+    Schema,
+    check_calls,
+    check_thresholds,
+    find_labels,
+    refuse_several,
+    structure_of,
+)
 from calibrant.adapters._prior import PriorCorrection, open_prior
 from calibrant.adapters._rows import Candidate, checked_row, output_of, query_of, record_of
 from calibrant.adapters._thresholds import Thresholds, open_thresholds
@@ -154,6 +161,7 @@ class ConfidenceAdapter:
         self.model = model
         self.response_schema = response_schema
         check_calls(top_logprobs, max_litellm_workers, space)
+        refuse_several(labels)
         classifier = Classifier(
             model=model,
             labels=structure_of(labels, find_labels(model, field_path, response_format, response_schema)),

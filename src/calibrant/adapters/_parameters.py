@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from calibrant.core import CompositeLabels, ConfigurationError, LabelSet, LogprobSpace
 from calibrant.logprobs import labels_from_schema
 
-__all__ = ["Schema", "check_calls", "check_thresholds", "find_labels", "structure_of"]
+__all__ = ["Schema", "check_calls", "check_thresholds", "find_labels", "refuse_several", "structure_of"]
 
 Schema: TypeAlias = Mapping[str, Any] | type
 """A JSON schema, an OpenAI-style ``response_format``, or a Pydantic model."""
@@ -65,6 +65,15 @@ def find_labels(
         return labels_from_schema(schemas[1], field_path)
 
 
+def refuse_several(labels: LabelSet | None) -> None:
+    """Refuse labels of which an answer holds several: a schema and a path say too little about them."""
+    if isinstance(labels, CompositeLabels):
+        raise ConfigurationError(
+            "Expected labels of one answer, got labels of which an answer holds several: use "
+            "ConfidenceAdapter.from_classifier(Classifier(model=..., labels=...))."
+        )
+
+
 def structure_of(labels: LabelSet | None, found: tuple[str, ...]) -> LabelSet:
     """Return the labels of the schema in the structure that was handed in, if any; its order is theirs."""
     if labels is None:
@@ -72,11 +81,6 @@ def structure_of(labels: LabelSet | None, found: tuple[str, ...]) -> LabelSet:
     if not isinstance(labels, LabelSet):
         raise ConfigurationError(
             f"Expected labels as a LabelSet, such as OrdinalLabels([...]), got {labels!r:.80}."
-        )
-    if isinstance(labels, CompositeLabels):
-        raise ConfigurationError(
-            "Expected labels of one answer, got labels of which an answer holds several: use "
-            "ConfidenceAdapter.from_classifier(Classifier(model=..., labels=...))."
         )
     differ = sorted({*labels.labels} ^ {*found})
     if differ:

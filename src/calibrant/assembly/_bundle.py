@@ -57,7 +57,7 @@ class BundleHistory:
     rows : int
         How many there were.
     labels : mapping of str to int
-        Rows by predicted label.
+        Rows by predicted label; where an answer holds several, by each of them.
     confidence : tuple of float
         Confidences in [0, 1], ascending: those of all rows, or of a thousand at even distances.
     """

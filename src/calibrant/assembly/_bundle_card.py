@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from calibrant.assembly._bundle import Figure
 from calibrant.assembly._task_record import RunSettings
+from calibrant.core import FieldLabels, LabelSet, MultiLabels
 
 __all__ = ["card", "figure_text"]
 
@@ -24,7 +25,7 @@ def card(  # noqa: PLR0913  (keyword-only options)
     settings: RunSettings,
     *,
     name: str,
-    labels: Sequence[str],
+    labels: LabelSet,
     prompt: str,
     proposer: str | None,
     figures: Sequence[Figure],
@@ -41,7 +42,7 @@ def card(  # noqa: PLR0913  (keyword-only options)
         Who was asked.
     name : str
         The task's name.
-    labels : sequence of str
+    labels : LabelSet
         The labels.
     prompt : str
         The prompt.
@@ -56,13 +57,9 @@ def card(  # noqa: PLR0913  (keyword-only options)
     corrected, calibrator : bool
         Whether a label prior is divided out, and whether there is a calibrator.
     """
-    more = len(labels) - _LABELS
-    named = ", ".join(f"`{label}`" for label in labels[:_LABELS]) + (
-        f" and {more:,} more" if more > 0 else ""
-    )
     parts = [
         f"# {name}",
-        f"A text classifier that answers with one of {len(labels)} labels: {named}.",
+        _answers(labels),
         "\n".join(
             [f"- Asked: {_asked(settings)}", *_treatment(prompt, corrected=corrected, calibrator=calibrator)]
         ),
@@ -77,6 +74,22 @@ def card(  # noqa: PLR0913  (keyword-only options)
         _fingerprint(fingerprint),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _answers(labels: LabelSet) -> str:
+    """Return what the classifier answers with."""
+    if isinstance(labels, FieldLabels):
+        fields = [f"- `{field.name}`: one of {_named(field.labels)}" for field in labels.fields]
+        return "\n".join(["A text classifier that answers with one label for each field:", "", *fields])
+    if isinstance(labels, MultiLabels):
+        return f"A text classifier that answers with any number, none included, of {_named(labels)}."
+    return f"A text classifier that answers with one of {_named(labels)}."
+
+
+def _named(labels: LabelSet) -> str:
+    more = len(labels) - _LABELS
+    named = ", ".join(f"`{label}`" for label in labels.labels[:_LABELS])
+    return f"{len(labels)} labels: {named}" + (f" and {more:,} more" if more > 0 else "")
 
 
 def _fingerprint(record: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from calibrant.assembly._bundle import Bundle, Figure, read_bundle
 from calibrant.assembly._bundle_export import export
 from calibrant.assembly._bundle_files import MANIFEST
 from calibrant.assembly._task_record import task_to_record
+from calibrant.core import FieldLabels, LabelSet
 
 __all__ = ["BundleDiff", "Change", "diff_bundles"]
 
@@ -145,8 +146,7 @@ def _settings(bundle: Bundle) -> _Leaves:
         record = task_to_record(own.task)
         left_out = {model: list(options) for model, options in own.left_out.items()}
         record |= {"left_out": left_out, "state_left_out": own.state_left_out}
-        labels = own.task.labels
-        record |= {"structure": labels.structure, "separator": getattr(labels, "separator", None)}
+        record |= _structure(own.task.labels)
         gone = {"labels", *(("prompt", "user_template") if number == 0 else ())}
         if own.task.cascade is not None and own.task.cascade.learned_file is not None:
             content = own.task.cascade.learned_file.read_bytes()
@@ -166,6 +166,16 @@ def _settings(bundle: Bundle) -> _Leaves:
             }
         )
     )
+
+
+def _structure(labels: LabelSet) -> dict[str, Any]:
+    """Return what is known of labels beside their names."""
+    own = {"structure": labels.structure, "separator": getattr(labels, "separator", None)}
+    if not isinstance(labels, FieldLabels):
+        return own
+    return own | {
+        "fields": {field.name: {"path": field.path, **_structure(field.labels)} for field in labels.fields}
+    }
 
 
 def _corrections(bundle: Bundle) -> _Leaves:

@@ -23,7 +23,15 @@ from calibrant.assembly._task_record import (
     task_to_record,
 )
 from calibrant.calibration import Fingerprint, SavedPredictions, load_predictions, unfinished
-from calibrant.core import CalibrantError, DataError, StateError, Task, labels_to_record
+from calibrant.core import (
+    CalibrantError,
+    CompositeLabels,
+    DataError,
+    LabelSet,
+    StateError,
+    Task,
+    labels_to_record,
+)
 from calibrant.inference import call_options
 from calibrant.inference.doctor import identity
 from calibrant.logprobs import enum_schema
@@ -280,7 +288,7 @@ def _files(run: _Run, calibration: Path) -> dict[str, str]:
         "schema.json": json_text(enum_schema(first.labels, first.field)),
         "thresholds.json": json_text(thresholds),
         "figures.json": json_text([asdict(figure) for figure in figures]),
-        "history.json": json_text(_history(run.predictions)),
+        "history.json": json_text(_history(run.predictions, first.labels)),
         **_settings_files(run),
         **_calibration_files(run, calibration),
     }
@@ -291,7 +299,7 @@ def _files(run: _Run, calibration: Path) -> dict[str, str]:
     files["card.md"] = card(
         run.settings,
         name=first.name,
-        labels=first.labels.labels,
+        labels=first.labels,
         prompt=run.prompt,
         proposer=None if run.search is None or not run.search["improved"] else str(run.search["proposer"]),
         figures=figures,
@@ -354,9 +362,12 @@ def _check_text(files: Mapping[str, str]) -> None:
         text.encode()
 
 
-def _history(predictions: SavedPredictions) -> dict[str, Any]:
+def _history(predictions: SavedPredictions, labels: LabelSet) -> dict[str, Any]:
     known = np.sort(predictions.confidence[~np.isnan(predictions.confidence)])
     if len(known) > _HISTORY:
         known = known[np.linspace(0, len(known) - 1, _HISTORY).round().astype(np.intp)]
-    labels = Counter(label for label in predictions.labels if label is not None)
-    return {"rows": len(predictions), "labels": dict(sorted(labels.items())), "confidence": known.tolist()}
+    counts: Counter[str] = Counter()
+    for label in predictions.labels:
+        if label is not None:
+            counts.update(labels.decisions(label) if isinstance(labels, CompositeLabels) else [label])
+    return {"rows": len(predictions), "labels": dict(sorted(counts.items())), "confidence": known.tolist()}

@@ -24,6 +24,13 @@ _STRUCTURED: Final = (
     ("quadratic_kappa", "quadratic weighted kappa", "labelled"),
     ("f1", "hierarchical F1", "rows"),
 )
+_PARTS: Final = (
+    ("credit", "credit, mean of rows"),
+    ("jaccard", "Jaccard index, mean of rows"),
+    ("samples_f1", "F1, mean of rows"),
+    ("hamming_loss", "Hamming loss (0 is best)"),
+    ("micro_f1", "micro F1"),
+)
 _HELD_OUT: Final = (
     ("ece_before", "ECE, as given, held out"),
     ("ece_after", "ECE, calibrated, held out"),
@@ -59,6 +66,8 @@ def _evaluated(metrics: _Record) -> Iterator[Figure]:
     for key, name in _SHARES:
         if metrics[key] is not None:
             yield _with_interval(name, metrics[key], int(metrics[key]["rows"]))
+    if metrics.get("composite") is not None:
+        yield from _of_parts(metrics["composite"], int(metrics["answered"]))
     for key, name, rows in _NUMBERS:
         if metrics[key] is not None:
             yield Figure(name=name, estimate=float(metrics[key]), rows=int(metrics[rows]))
@@ -75,6 +84,16 @@ def _structured(found: _Record) -> Iterator[Figure]:
             yield Figure(name=name, estimate=float(value), rows=int(found[rows]))
     for number, level in enumerate(found.get("levels", ()), 1):
         yield _with_interval(f"right down to level {number}", level, int(found["rows"]))
+
+
+def _of_parts(composite: _Record, rows: int) -> Iterator[Figure]:
+    """Yield the figures of answers that hold several labels; the accuracies above are of whole answers."""
+    if composite["kind"] == "fields":
+        for name, part in composite["parts"].items():
+            yield _with_interval(f"accuracy of the field {name}", part["accuracy"], rows)
+    for key, name in _PARTS:
+        if composite[key] is not None:
+            yield Figure(name=name, estimate=float(composite[key]), rows=rows)
 
 
 def _searched(search: _Record) -> Iterator[Figure]:

@@ -113,6 +113,7 @@ class FieldLabels(CompositeLabels):
         At least two, with distinct names and paths.
     """
 
+    structure = "fields"
     fields: tuple[Field, ...]
 
     def __init__(self, fields: Sequence[Field]) -> None:
@@ -168,6 +169,8 @@ class MultiLabels(CompositeLabels):
     Whole answers are JSON arrays, ``["Bills", "Food"]``, in the order of the label set. Every label is a part whose
     value is ``yes`` or ``no``.
     """
+
+    structure = "multi_label"
 
     @property
     def parts(self) -> tuple[str, ...]:

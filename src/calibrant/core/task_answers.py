@@ -188,7 +188,9 @@ def _unfit_model(model: object, place: tuple[str | int, ...], *, multi_label: bo
     for key in ("scoring", "tolerance") if multi_label else ():
         given = getattr(model, key, None)
         if given == "exact" if key == "scoring" else given is not None:
-            problem = f"expected no {key} {given!r} beside multi_label: how long an answer is is up to the model"
+            problem = (
+                f"expected no {key} {given!r} beside multi_label: how long an answer is is up to the model"
+            )
             yield (*place, key), f"{problem}, so that sets cannot be asked about one by one; leave it out."
     if getattr(model, "label_codes", False):
         problem = "expected no label_codes where an answer holds several labels: codes stand for the labels of one set"

@@ -170,7 +170,8 @@ def headline(rows: Rows, table: ClassificationSummary | None) -> list[Figure]:
         int(rows.judged.sum()),
         int((rows.answer != UNKNOWN).sum()),
     )
-    figures = [_share("accuracy", right, judged, "answered rows")]
+    about = "answered rows" if rows.composite is None else "answered rows; all parts right"
+    figures = [_share("accuracy", right, judged, about)]
     if labelled != judged:
         figures.append(_share("accuracy, failed rows counted as wrong", right, labelled, "labelled rows"))
     figures += [_macro_f1(table)] if rows.composite is None else _of_parts(rows.composite)
@@ -209,7 +210,7 @@ def _of_parts(found: CompositeMetrics) -> list[Figure]:
         Figure(name="macro F1", about=size, value=found.macro_f1),
     ]
     if found.kind == "fields":
-        return figures
+        return [Figure(name="credit", about=f"mean of all fields, {about}", value=found.credit), *figures]
     return [
         Figure(name="Jaccard index", about=f"mean of {about}", value=found.jaccard),
         Figure(name="F1 of rows", about=f"mean of {about}", value=found.samples_f1),
@@ -349,7 +350,8 @@ def mistakes(rows: Rows, limit: int) -> Mistakes:
     """Return wrong rows, surest first: the `limit` surest, and as many of those that may be mislabelled.
 
     Confident learning's rule of thumb (Northcutt, Jiang and Chuang 2021): the given label's probability
-    reaches what rows of that label have on average. Rows without a confidence come last.
+    reaches what rows of that label have on average. Answers that hold several labels are never held to be mislabelled.
+    Rows without a confidence come last.
     """
     wrong = rows.correct == 0
     size = len(rows.labels)
@@ -357,6 +359,8 @@ def mistakes(rows: Rows, limit: int) -> Mistakes:
     count = np.bincount(rows.answer[known], minlength=size)
     total = np.bincount(rows.answer[known], weights=rows.own[known], minlength=size)
     mean = np.append(np.where(count > 0, total / np.maximum(count, 1), np.inf), np.inf)
+    if rows.composite is not None:  # of a wrong answer nothing says how probable the true one is
+        mean[:] = np.inf
     suspect = wrong & (rows.label != UNKNOWN) & (np.nan_to_num(rows.confidence, nan=-1.0) >= mean[rows.label])
     sureness = np.where(np.isnan(rows.confidence), -1.0, rows.confidence)
     places = np.flatnonzero(wrong)

@@ -51,7 +51,8 @@ def create_classifier_app(
 
     It takes ``{"text": ...}`` or ``{"texts": [...]}`` and returns ``{"results": [...]}``, in order: ``label``,
     ``probabilities``, ``confidence``, ``calibrated``, ``decision`` (``accepted``, ``review`` or null), ``outcome`` and
-    ``reason``. A text whose call failed says so in its outcome. ``GET /healthz`` says that the process lives,
+    ``reason``; an answer that holds several labels has ``parts``, with ``name``, ``label``, ``probabilities`` and
+    ``confidence`` each. A text whose call failed says so in its outcome. ``GET /healthz`` says that the process lives,
     ``GET /readyz`` whether to send requests (503 once it is being stopped), ``GET /metrics`` counts for Prometheus,
     ``GET /openapi.json`` describes it. Every other answer is ``{"error": ...}``.
 
@@ -126,7 +127,7 @@ class _Service:
 
     def __init__(self, bundle: Bundle, classifier: Classifier, settings: ServiceSettings) -> None:
         self.stopping = Stopping()
-        self.metrics = ServiceMetrics(bundle.history)
+        self.metrics = ServiceMetrics(bundle.history, bundle.labels)
         self._bundle = bundle
         self._classifier = classifier
         self._settings = settings

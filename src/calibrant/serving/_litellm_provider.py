@@ -32,8 +32,9 @@ class BundleProvider(CustomLLM):  # type: ignore[misc]
 
     The last user message is classified; the bundle's own prompt is used, and other messages are not. The answer's
     content is the JSON object that the service gives for a text: ``label``, ``probabilities``, ``confidence``,
-    ``calibrated``, ``decision``, ``outcome`` and ``reason``. A text without a label raises litellm's error of status
-    502, so that fallbacks apply; one without a user message of text, status 400.
+    ``calibrated``, ``decision``, ``outcome`` and ``reason``, and ``parts`` where it holds several labels. A text
+    without a label raises litellm's error of status 502, so that fallbacks apply; one without a user message of text,
+    status 400.
 
     For the proxy, make one in a module of yours and name it under ``litellm_settings: custom_provider_map`` with the
     provider ``calibrant``; elsewhere call `register`.

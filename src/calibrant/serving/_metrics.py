@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from calibrant.assembly import BundleHistory, Decision
-from calibrant.core import Prediction
+from calibrant.core import CompositeLabels, LabelSet, Prediction
 
 __all__ = ["ServiceMetrics", "ks_distance"]
 
@@ -29,6 +29,8 @@ class ServiceMetrics:
     ----------
     history : BundleHistory
         Of the bundle.
+    labels : LabelSet, optional
+        The bundle's. Answers that hold several labels are counted by what they hold: as wholes there would be too many.
 
     Notes
     -----
@@ -36,7 +38,8 @@ class ServiceMetrics:
     the last 1,000 rows and the bundle's history; NaN before 30 rows, or without a history.
     """
 
-    def __init__(self, history: BundleHistory) -> None:
+    def __init__(self, history: BundleHistory, labels: LabelSet | None = None) -> None:
+        self._labels = labels
         self.registry = own = CollectorRegistry()
         self._history = np.sort(np.asarray(history.confidence, dtype=np.float64))
         self._window: deque[float] = deque(maxlen=_WINDOW)
@@ -96,7 +99,8 @@ class ServiceMetrics:
         self.rows.labels(prediction.outcome.value).inc()
         self.decisions.labels(decision_name(decision) or "undecided").inc()
         if prediction.label is not None:
-            self.labels.labels(prediction.label).inc()
+            for label in self._named(prediction.label):
+                self.labels.labels(label).inc()
         if prediction.confidence is not None:
             self.confidence.observe(prediction.confidence)
             with self._lock:
@@ -105,6 +109,9 @@ class ServiceMetrics:
             self.escalated.inc()
         for step in prediction.steps:
             self.steps.labels(step.model, step.verdict.value).inc()
+
+    def _named(self, answer: str) -> Iterable[str]:
+        return self._labels.decisions(answer) if isinstance(self._labels, CompositeLabels) else (answer,)
 
     def drift(self) -> float:
         """Return how far the latest confidences are from the history, in [0, 1], or NaN."""

@@ -16,7 +16,7 @@ import pytest
 
 from calibrant import Classifier, Example
 from calibrant.clients import OpenAICompatibleClient
-from calibrant.core import ConfigurationError, ProviderError, StateError
+from calibrant.core import ConfigurationError, Field, FieldLabels, MultiLabels, ProviderError, StateError
 from calibrant.evaluation import (
     BatchLimits,
     BatchReport,
@@ -555,3 +555,33 @@ def test_missing_rows_or_requests_are_named(server: Any, tmp_path: Path) -> None
     with pytest.raises(StateError, match=r"batch-requests-0002\.jsonl: not readable"):
         collect(tmp_path)
     assert not (tmp_path / "predictions.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("labels", "field", "answer"),
+    [
+        (MultiLabels(["cat", "dog"]), "animals[].kind", '["cat", "dog"]'),
+        (
+            FieldLabels(
+                [
+                    Field(name="kind", labels=["cat", "dog"], path="x.kind"),
+                    Field(name="size", labels=["a", "b"]),
+                ]
+            ),
+            "label",
+            '{"kind": "dog", "size": "a"}',
+        ),
+    ],
+)
+def test_answers_of_several_labels_are_read_as_live_ones_are(
+    server: Any, tmp_path: Path, labels: Any, field: str, answer: str
+) -> None:
+    """What is collected later, from the job's directory alone, has the whole answer and its confidence."""
+    body = fake_response(answer, labels, field=field)
+    server.answer = lambda requests: ([server.answered(request, 200, body) for request in requests], [])
+    given = Classifier(model="openai/tiny", labels=labels, field=field)
+    submit_batch(given, [Example(input="one", answer=answer)], out=tmp_path, retry=RETRY)
+    collect(tmp_path)
+    (found,) = records(tmp_path)
+    assert (found["outcome"], found["label"], found["correct"]) == ("ok", answer, True)
+    assert found["confidence"] == pytest.approx(1.0)

@@ -10,7 +10,7 @@
 
     const filter = () => {
       const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
-      const kind = buttons.find((button) => button.getAttribute("aria-pressed") === "true").dataset.show;
+      const kind = buttons.find((button) => button.getAttribute("aria-pressed") === "true")?.dataset.show;
       let shown = 0;
       for (const { row, text } of rows) {
         const fits = words.every((word) => text.includes(word)) && (!kind || row.classList.contains(kind));

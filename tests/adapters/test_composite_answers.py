@@ -1,0 +1,127 @@
+"""The adapter where an answer holds several labels: scores, feedback, thresholds, and what does not apply."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from calibrant import Classifier, ConfidenceAdapter
+from calibrant.core import (
+    ConfigurationError,
+    DataError,
+    Field,
+    FieldLabels,
+    LabelSet,
+    MultiLabels,
+    OrdinalLabels,
+)
+from calibrant.scoring import BrierScoring, LinearBlendScoring
+from calibrant.testing import FakeClient
+
+TOPICS = MultiLabels(["Bills", "Food", "Travel", "Sport"])
+FIELDS = FieldLabels(
+    [
+        Field(name="category", labels=LabelSet(["Bills", "Food"])),
+        Field(name="urgency", labels=OrdinalLabels(["low", "middle", "high"])),
+    ]
+)
+PROMPT = {"system_prompt": "p"}
+
+
+def adapter(labels: MultiLabels | FieldLabels, answers: Any, **options: Any) -> ConfidenceAdapter:
+    """Return an adapter around a fake."""
+    fake = FakeClient(labels, answers, field="labels")
+    return ConfidenceAdapter.from_classifier(Classifier(model=fake, labels=labels, field="labels"), **options)
+
+
+def row(text: str, answer: str) -> Any:
+    """Return a row as gepa has it."""
+    return {"input": text, "answer": answer}
+
+
+def test_the_score_is_the_mean_over_the_labels_that_matter() -> None:
+    """Labels that neither the true nor the given set holds do not count: they would drown the others."""
+    asked = adapter(TOPICS, lambda _: '["Bills", "Travel"]', scoring_strategy=BrierScoring())
+    found = asked.evaluate([row("a", '["Bills", "Food"]'), row("b", "[]")], PROMPT, capture_traces=True)
+    assert found.scores == pytest.approx([1 / 3, 0.0], abs=1e-3)
+    assert [objectives["accuracy"] for objectives in found.objective_scores or []] == [0.0, 0.0]
+
+
+def test_every_field_counts_once() -> None:
+    """However long its scale is: a middle urgency for a high one costs a quarter, not two thirds."""
+    given = FIELDS.answer_of({"category": "Food", "urgency": "middle"})
+    truth = FIELDS.answer_of({"category": "Food", "urgency": "high"})
+    asked = adapter(FIELDS, lambda _: given, scoring_strategy=LinearBlendScoring(0.5), objectives=["credit"])
+    found = asked.evaluate([row("a", truth)], PROMPT)
+    assert found.scores == pytest.approx([0.75], abs=1e-3)
+    assert found.objective_scores == [{"credit": pytest.approx(0.75)}]
+
+
+def test_reflection_reads_which_parts_are_wrong() -> None:
+    """The record holds the answer, its probability, and a line for each part."""
+    asked = adapter(TOPICS, lambda _: ('["Bills", "Travel"]', 0.6))
+    found = asked.evaluate([row("a", '["Food", "bills"]')], PROMPT, capture_traces=True)
+    (record,) = asked.make_reflective_dataset(PROMPT, found, ["system_prompt"])["system_prompt"]
+    assert record["Generated Outputs"].startswith('["Bills", "Travel"] (')
+    assert "Expected 'Bills', 'Food', got 'Bills', 'Travel'." in record["Feedback"]
+    assert "Missed 'Food' (" in record["Feedback"]
+    assert "Added 'Travel' (" in record["Feedback"]
+
+
+def test_rows_are_checked_and_spelled_as_the_label_set_has_them() -> None:
+    """A row that is no whole answer is named."""
+    asked = adapter(TOPICS, lambda _: "[]")
+    with pytest.raises(DataError, match="'Food'"):
+        asked.evaluate([row("a", "Food")], PROMPT)
+
+
+def test_thresholds_are_found_for_parts() -> None:
+    """Scores and feedback use them for parts, whose confidences are those of no whole answer."""
+    high = FIELDS.answer_of({"category": "Food", "urgency": "high"})
+    low = FIELDS.answer_of({"category": "Bills", "urgency": "high"})
+
+    def answers(text: str) -> Any:
+        return (high, 0.95) if int(text) % 4 else (low, 0.7)
+
+    rows = [row(str(number), high) for number in range(80)]
+    asked = adapter(FIELDS, answers, thresholds="auto", threshold_rows=rows)
+    asked.evaluate(rows[:1], PROMPT)
+    assert asked.suggested_thresholds is not None
+    assert asked.suggested_thresholds.n == 80 * 3  # one category, and two questions about the urgency
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"prior_correction": "batch", "prior_texts": ["a"]},
+            "no prior_correction where an answer holds several",
+        ),
+        ({"objectives": ["brier"]}, "got 'brier', which needs a distribution over whole answers"),
+        ({"objectives": ["accuracy", "answer_probability"]}, "got 'answer_probability'"),
+    ],
+)
+def test_what_needs_one_distribution_is_refused(options: dict[str, Any], message: str) -> None:
+    """In words, not with zeros."""
+    with pytest.raises(ConfigurationError, match=message):
+        adapter(TOPICS, lambda _: "[]", **options)
+
+
+def test_the_constructor_names_the_way_to_go() -> None:
+    """Its path and schema are about one label."""
+    with pytest.raises(ConfigurationError, match="from_classifier"):
+        ConfidenceAdapter(lambda _: "[]", "labels", {"type": "string", "enum": ["a", "b"]}, labels=TOPICS)
+
+
+def test_dspy_refuses_answers_of_several_labels() -> None:
+    """Module and metric alike."""
+    from calibrant.adapters.dspy import ConfidenceClassifier, ConfidenceMetric  # noqa: PLC0415 (dspy is heavy)
+
+    asked = Classifier(
+        model=FakeClient(TOPICS, lambda _: "[]", field="labels"), labels=TOPICS, field="labels"
+    )
+    with pytest.raises(ConfigurationError, match="several"):
+        ConfidenceClassifier(asked)
+    with pytest.raises(ConfigurationError, match="several"):
+        ConfidenceMetric(TOPICS)

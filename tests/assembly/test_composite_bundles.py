@@ -1,0 +1,176 @@
+"""Tasks whose answers hold several labels, from the command line to a bundle and back."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from calibrant.assembly import diff_bundles, read_bundle
+from calibrant.cli._app import app
+from calibrant.core import Field, FieldLabels, LabelSet, MultiLabels, StateError
+from calibrant.testing import FaultServer
+
+TOPICS = MultiLabels(["Bills", "Food", "Travel"])
+FIELDS = FieldLabels(
+    [
+        Field(name="category", labels=LabelSet(["Bills", "Food"])),
+        Field(name="urgency", labels=LabelSet(["low", "high"]), path="result.urgency"),
+    ]
+)
+HEADS = {
+    "topics": 'labels = ["Bills", "Food", "Travel"]\nmulti_label = true\n',
+    "fields": (
+        '[[fields]]\nname = "category"\nlabels = ["Bills", "Food"]\n'
+        '[[fields]]\nname = "urgency"\nlabels = ["low", "high"]\npath = "result.urgency"\n'
+    ),
+}
+ROWS = {
+    "topics": [
+        {"input": f"{number} Bills and Food", "answer": ["Food", "Bills"] if number % 4 else ["Travel"]}
+        for number in range(40)
+    ],
+    "fields": [
+        {"input": f"{number} Food high", "category": "Food", "urgency": "high" if number % 4 else "low"}
+        for number in range(40)
+    ],
+}
+
+
+def run(*arguments: object, code: int = 0) -> Result:
+    """Run the command line in this process."""
+    result = CliRunner().invoke(app, list(map(str, arguments)))
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.fixture(params=["topics", "fields"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """Return which kind of answers the task is about."""
+    return str(request.param)
+
+
+@pytest.fixture
+def server(kind: str) -> Iterator[FaultServer]:
+    """Return a server that writes such answers."""
+    with FaultServer(TOPICS if kind == "topics" else FIELDS, field="labels") as found:
+        yield found
+
+
+@pytest.fixture
+def evaluated(kind: str, server: FaultServer, tmp_path: Path) -> Path:
+    """Return the directory of a run."""
+    model = f'[model]\nname = "openai/fake"\napi_base = "{server.api_base}"\noptions = {{ api_key = "k" }}\n'
+    text = f'name = "{kind}"\nprompt = "p"\n{HEADS[kind]}[data]\ntest = "rows.jsonl"\n{model}'
+    (tmp_path / "task.toml").write_text(text)
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS[kind]))
+    run("evaluate", tmp_path / "task.toml", "--out", tmp_path / "run", "--no-cache")
+    return tmp_path / "run"
+
+
+def lines(directory: Path) -> list[dict[str, Any]]:
+    """Return the rows of a run."""
+    return [json.loads(line) for line in (directory / "predictions.jsonl").read_text().splitlines()]
+
+
+FRESH = """
+import json, sys
+import calibrant
+folder, texts = json.loads(sys.stdin.read())
+classifier = calibrant.load(folder, options={"api_key": "k"})
+for found in classifier.classify_many(texts):
+    parts = [[part.name, part.label, part.confidence] for part in found.parts]
+    print(json.dumps([found.label, found.confidence, parts]))
+classifier.close()
+"""
+
+
+def test_a_fresh_process_predicts_what_the_run_predicted(evaluated: Path, tmp_path: Path) -> None:
+    """Whole answers, their confidence, and every part."""
+    run("export", evaluated, "--out", tmp_path / "bundle")
+    rows = lines(evaluated)
+    done = subprocess.run(  # noqa: S603 (our own code)
+        [sys.executable, "-c", FRESH],
+        input=json.dumps([str(tmp_path / "bundle"), [row["input"] for row in rows]]),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+        [
+            row["label"],
+            row["confidence"],
+            [[part["name"], part["label"], part["confidence"]] for part in row["parts"]],
+        ]
+        for row in rows
+    ]
+
+
+def test_a_bundle_holds_label_set_figures_and_card(kind: str, evaluated: Path, tmp_path: Path) -> None:
+    """The label set comes back with its kind; figures say how each field fared."""
+    run("export", evaluated, "--out", tmp_path / "bundle")
+    bundle = read_bundle(tmp_path / "bundle")
+    assert bundle.labels == (TOPICS if kind == "topics" else FIELDS)
+    figures = {figure.name: figure for figure in bundle.figures}
+    if kind == "topics":
+        assert figures["Jaccard index, mean of rows"].estimate == pytest.approx(0.75)
+        assert "any number, none included, of 3 labels: `Bills`, `Food`, `Travel`" in bundle.card
+        assert bundle.history.labels == {"Bills": 40, "Food": 40}
+    else:
+        assert figures["accuracy of the field urgency"].estimate == pytest.approx(0.75)
+        assert "- `urgency`: one of 2 labels: `low`, `high`" in bundle.card
+        assert bundle.history.labels == {"category=Food": 40, "urgency=high": 40}
+
+
+def test_an_altered_label_set_is_refused(evaluated: Path, tmp_path: Path) -> None:
+    """Also when the manifest's hash was altered with it: schema and fingerprint would not fit."""
+    run("export", evaluated, "--out", tmp_path / "bundle")
+    place = tmp_path / "bundle" / "labels.json"
+    place.write_text(place.read_text().replace("Food", "Feed"))
+    with pytest.raises(StateError):
+        read_bundle(tmp_path / "bundle")
+
+
+def test_the_structure_of_a_field_shows_in_a_diff(evaluated: Path, tmp_path: Path, kind: str) -> None:
+    """A bundle against itself shows nothing."""
+    run("export", evaluated, "--out", tmp_path / "bundle")
+    assert diff_bundles(tmp_path / "bundle", evaluated).same
+    if kind == "fields":
+        task = tmp_path / "task.toml"
+        task.write_text(task.read_text().replace('"high"]', '"high"]\nstructure = "ordinal"'))
+        run("evaluate", task, "--out", tmp_path / "other", "--no-cache")
+        names = [change.name for change in diff_bundles(tmp_path / "bundle", tmp_path / "other").settings]
+        assert names == ["fields.urgency.structure"]
+
+
+def test_the_summary_names_parts(kind: str, evaluated: Path, tmp_path: Path) -> None:
+    """Fields with their intervals, sets with Jaccard index and Hamming loss; a gate may be set on them."""
+    again = run("evaluate", tmp_path / "task.toml", "--out", evaluated, "--no-cache").stdout
+    if kind == "fields":
+        assert re.search(r"field urgency +0\.750 \(0\.\d+ to 0\.\d+\) +30 of 40 answered rows", again)
+    else:
+        assert re.search(r"Jaccard index +0\.750 ", again)
+        assert re.search(r"Hamming loss +0\.250 +3 labels of 40 answered rows; 0 is best", again)
+        gated = ("--fail-under", "jaccard=0.9")
+        run("evaluate", tmp_path / "task.toml", "--out", evaluated, "--no-cache", *gated, code=3)
+
+
+def test_calibration_and_history_take_whole_answers(evaluated: Path, tmp_path: Path) -> None:
+    """Both know confidence and correctness of the whole answer."""
+    run("calibrate", evaluated, "--out", tmp_path / "calibration")
+    run("export", evaluated, "--out", tmp_path / "bundle", "--calibration", tmp_path / "calibration")
+    assert read_bundle(tmp_path / "bundle").calibrator is not None
+    history = f"sqlite:///{tmp_path / 'history.sqlite'}"
+    run("evaluate", tmp_path / "task.toml", "--out", evaluated, "--no-cache", "--history", history)
+    run("evaluate", tmp_path / "task.toml", "--out", tmp_path / "again", "--no-cache")
+    assert "+0.000" in run("compare", evaluated, tmp_path / "again").stdout

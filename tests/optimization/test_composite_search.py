@@ -1,0 +1,114 @@
+"""Searches for tasks whose answers hold several labels."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calibrant.core import Example, Field, FieldLabels, LabelSet, MultiLabels, Prediction, Task
+from calibrant.logprobs import field_value
+from calibrant.optimization import ExemplarProposer, optimize
+from calibrant.optimization._prompt_parts import Demonstration, PromptFormat, PromptParts
+from calibrant.testing import FakeClient
+
+TOPICS = MultiLabels(["Bills", "Food", "Travel"])
+FIELDS = FieldLabels(
+    [
+        Field(name="category", labels=LabelSet(["Bills", "Food"]), path="results[].category"),
+        Field(name="urgency", labels=LabelSet(["low", "high"]), path="results[].how.urgent"),
+    ]
+)
+HIGH = FIELDS.answer_of({"category": "Bills", "urgency": "high"})
+WORDS = {"Bills": "invoice payment", "Food": "lunch kitchen", "Travel": "ticket station"}
+
+
+def examples(prefix: str, count: int) -> tuple[Example, ...]:
+    """Return rows about every pair of topics, and about none."""
+    sets = [("Bills",), ("Bills", "Food"), ("Food", "Travel"), ()]
+    return tuple(
+        Example(
+            input=f"{prefix} {number} " + " ".join(WORDS[label] for label in sets[number % 4]),
+            answer=TOPICS.answer_with(sets[number % 4]),
+        )
+        for number in range(count)
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "answer", "document"),
+    [
+        ("labels", '["Bills", "Food"]', {"labels": ["Bills", "Food"]}),
+        ("labels", "[]", {"labels": []}),
+        ("found.topics", '["Food"]', {"found": {"topics": ["Food"]}}),
+        ("results[].topic", '["Bills", "Food"]', {"results": [{"topic": "Bills"}, {"topic": "Food"}]}),
+        ("[]", '["Food"]', ["Food"]),
+    ],
+)
+def test_demonstrations_show_sets_as_the_model_must_write_them(
+    field: str, answer: str, document: Any
+) -> None:
+    """At their path, and they are read back from a prompt."""
+    form = PromptFormat([answer, '["Travel"]'], field=field, composite=TOPICS)
+    parts = PromptParts(instruction="Which?", demonstrations=(Demonstration("text", answer),))
+    shown = form.render(parts).rpartition("Answer: ")[2]
+    assert json.loads(shown) == document
+    assert form.parse(form.render(parts)) == parts
+
+
+def test_demonstrations_show_fields_at_their_paths() -> None:
+    """Paths that begin alike share what they begin with."""
+    form = PromptFormat([HIGH], field="label", composite=FIELDS)
+    shown = form.render(PromptParts(instruction="", demonstrations=(Demonstration("t", HIGH),)))
+    answer = shown.rpartition("Answer: ")[2]
+    assert json.loads(answer) == {"results": [{"category": "Bills", "how": {"urgent": "high"}}]}
+    assert field_value(answer, "results[].how.urgent") == "high"
+
+
+def test_notes_are_about_labels_that_are_missed_or_added() -> None:
+    """Words that stand in texts with the label, and not in the others."""
+    proposer = ExemplarProposer(train=examples("train", 40), seed=1)
+    proposer.prepare(labels=TOPICS, field="labels")
+    rows = [{"input": row.input, "answer": row.answer} for row in examples("train", 40)]
+    candidate = {"system_prompt": "Which?"}
+    missed = [Prediction(label='["Bills"]', confidence=0.9) for _ in rows]
+    notes: set[str] = set()
+    for _ in range(60):
+        proposer.observe(candidate, rows, missed)
+        candidate = {**candidate, **proposer(candidate, {}, ["system_prompt"])}
+        notes |= {line for line in candidate["system_prompt"].split("\n") if line.startswith('- "')}
+    assert any(note.startswith('- "Food": ') and "lunch" in note for note in notes)
+    assert not any("not" in note.split(":")[0] for note in notes)
+
+
+def test_a_search_runs_from_task_to_result(tmp_path: Path) -> None:
+    """Whole answers are counted; the score that is climbed looks at every label."""
+    task = Task(
+        name="topics",
+        labels=TOPICS,
+        field="labels",
+        prompt="Which?",
+        train=examples("train", 40),
+        validation=examples("validation", 8),
+        test=examples("test", 12),
+    )
+
+    def answers(text: str, prompt: str) -> Any:
+        known = [label for label, words in WORDS.items() if words.split()[0] in text]
+        return TOPICS.answer_with(known if "Examples:" in prompt else known[:1]), 0.9
+
+    fake = FakeClient(TOPICS, answers, field="labels")
+    result = optimize(task, model=fake, max_metric_calls=120, out=tmp_path / "run")
+    assert result.improved
+    assert result.best_prompt.accuracy is not None
+    assert result.best_prompt.accuracy.estimate == 1.0
+    assert result.seed_prompt.accuracy is not None
+    assert result.seed_prompt.accuracy.estimate == pytest.approx(0.5)
+    assert result.seed_prompt.credit is not None
+    assert result.seed_prompt.credit.estimate == pytest.approx(0.75)
+    record = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert record["label_set"] == {"multi_label": True, "labels": list(TOPICS.labels)}
+    again = optimize(task, model=fake, max_metric_calls=120, out=tmp_path / "run")
+    assert again.best_prompt == result.best_prompt

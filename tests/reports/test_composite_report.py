@@ -1,0 +1,153 @@
+"""``report.html`` about answers that hold several labels."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from calibrant import Classifier, Example
+from calibrant.core import Field, FieldLabels, LabelSet, MultiLabels, StateError
+from calibrant.evaluation import BatchEvaluator
+from calibrant.reports import write_report
+from calibrant.testing import FakeClient
+
+if TYPE_CHECKING:
+    from conftest import Browser
+
+EVIL = "<img src=x onerror='window.hit = 1'>"
+TOPICS = MultiLabels(["Bills", "Food", EVIL])
+FIELDS = FieldLabels(
+    [
+        Field(name="category", labels=LabelSet(["Bills", "Food"])),
+        Field(name="urgency", labels=LabelSet(["low", "high"])),
+    ]
+)
+HIGH = FIELDS.answer_of({"category": "Bills", "urgency": "high"})
+LOW = FIELDS.answer_of({"category": "Bills", "urgency": "low"})
+
+
+def topics(text: str) -> Any:
+    """Miss a label wherever the text is long, and babble now and then."""
+    if "babble" in text:
+        return '["horse"]'
+    return ('["Bills"]', 0.8) if len(text) % 2 else (TOPICS.answer_with(["Bills", EVIL]), 0.7)
+
+
+def evaluated(
+    directory: Path, labels: MultiLabels | FieldLabels, answers: Any, examples: list[Example]
+) -> Path:
+    """Evaluate a fake into a directory."""
+    asked = Classifier(model=FakeClient(labels, answers, field="labels"), labels=labels, field="labels")
+    BatchEvaluator(asked).evaluate(examples, out=directory)
+    return directory
+
+
+@pytest.fixture
+def of_topics(tmp_path: Path) -> Path:
+    """Return a run about sets of labels."""
+    texts = [*("x" * (3 + number % 4) + str(number % 10) for number in range(30)), "babble"]
+    truth = '["Bills", "Food"]'
+    return evaluated(tmp_path / "run", TOPICS, topics, [Example(input=text, answer=truth) for text in texts])
+
+
+def words(page: Path) -> str:
+    """Return the text of a page without its tags, white space as one space."""
+    return " ".join(re.sub(r"<[^>]*>", " ", page.read_text()).split())
+
+
+def test_labels_of_sets_have_a_table_and_no_square(of_topics: Path) -> None:
+    """Precision, recall, what was missed and added; whole answers are taken for too many others."""
+    page = write_report(of_topics)
+    shown = words(page)
+    assert "Each label of the set" in shown
+    assert "Jaccard index" in shown
+    assert "Hamming loss" in shown
+    assert "True label by row, given label by column" not in shown
+    assert "missed Food" in shown
+    assert "right Bills" in shown
+    assert "horse" in shown  # the reason of the row that cannot be read
+    assert "likely mislabelled" not in shown
+
+
+def test_fields_have_a_table_of_their_own(tmp_path: Path) -> None:
+    """And each row says which field is wrong."""
+    examples = [Example(input=f"{number}", answer=HIGH if number % 3 else LOW) for number in range(12)]
+    page = write_report(evaluated(tmp_path / "run", FIELDS, lambda _: (HIGH, 0.8), examples))
+    shown = words(page)
+    assert "Each field" in shown
+    assert "8 of 12 answered rows; all parts right" in shown
+    assert "urgency: high, not low" in shown
+    assert "category=Bills 1.000 1.000 1.000 12 0 0" in shown
+    assert re.search(r"urgency 0\.667 0\.\d+ to 0\.\d+ ", shown)
+
+
+def test_planted_labels_are_escaped(of_topics: Path) -> None:
+    """A label's name is text, wherever it stands."""
+    page = write_report(of_topics).read_text()
+    assert "<img" not in page
+    assert "&lt;img src=x" in page
+
+
+def test_an_unfinished_run_shows_its_parts(of_topics: Path) -> None:
+    """What is needed stands in run.json; numbers are those of the finished run."""
+    whole = words(write_report(of_topics))
+    (of_topics / "metrics.json").unlink()
+    begun = words(write_report(of_topics))
+    table = re.search(r"Each label of the set.*?Costliest", whole)
+    assert table is not None
+    assert table[0] in begun
+
+
+def test_a_damaged_label_set_is_named(of_topics: Path) -> None:
+    """The file, and what to do."""
+    record = json.loads((of_topics / "run.json").read_text())
+    (of_topics / "run.json").write_text(json.dumps({**record, "label_set": {"multi_label": 1}}))
+    with pytest.raises(StateError, match=r"run\.json"):
+        write_report(of_topics)
+
+
+def test_a_search_shows_the_parts_of_its_best_prompt(tmp_path: Path) -> None:
+    """Its rows are written in another way, with a distribution for each part."""
+    from calibrant.core import Task  # noqa: PLC0415 (the search loads gepa)
+    from calibrant.optimization import optimize  # noqa: PLC0415
+
+    rows = [
+        Example(input=f"{number} {'Bills' if number % 2 else 'Food'}", answer=HIGH) for number in range(24)
+    ]
+    mixed = [Example(input=row.input, answer=HIGH if "Bills" in row.input else LOW) for row in rows]
+    task = Task(
+        name="fields",
+        labels=FIELDS,
+        prompt="p",
+        train=tuple(mixed),
+        validation=tuple(Example(input=f"v{row.input}", answer=row.answer) for row in mixed[:4]),
+        test=tuple(Example(input=f"t{row.input}", answer=row.answer) for row in mixed[:6]),
+    )
+    fake = FakeClient(FIELDS, lambda text: (HIGH if "Bills" in text else LOW, 0.8))
+    optimize(task, model=fake, max_metric_calls=60, minibatch_size=4, out=tmp_path / "run")
+    shown = words(write_report(tmp_path / "run"))
+    assert "Each field" in shown
+    assert "category 1.000" in shown
+
+
+@pytest.mark.browser
+def test_parts_are_shown_and_filtered_in_a_browser(browser: Browser, of_topics: Path) -> None:
+    """Nothing that was planted runs, and the search finds words in parts."""
+    page = write_report(of_topics)
+    browser.emulate()
+    browser.open(page)
+    assert browser.run("window.hit === undefined")
+    assert browser.run("document.querySelectorAll('.mistakes li.wrong').length") > 0
+    browser.run(
+        "(() => { const i = document.querySelector('input'); i.value = 'missed food'; "
+        "i.dispatchEvent(new Event('input')); })()"
+    )
+    shown = browser.run(
+        "Array.from(document.querySelectorAll('.mistakes tbody tr')).filter((r) => !r.hidden).length"
+    )
+    assert 0 < shown <= 30
+    assert browser.happened("Log.entryAdded", "Runtime.exceptionThrown") == []
