@@ -132,13 +132,21 @@ def test_whoever_is_sure_of_a_label_is_as_sure_of_its_sides(
         assert own <= aspect.confidence <= 1.0
 
 
-def test_what_underflows_keeps_a_finite_logarithm() -> None:
-    """A share far out is added up from its own end, not taken from one."""
+def test_what_is_far_out_keeps_its_digits_and_a_finite_logarithm() -> None:
+    """A share is added up from its own end, not taken from one; where even that underflows, it is not zero."""
     found = STARS.aspects(answered(STARS, "1 star", [1.0, 1e-300, 0.0, 0.0, 1e-200]), "1 star")
     for aspect in found:
         assert aspect.distribution is not None
-        assert np.isfinite(aspect.distribution.logprobs).all()
-        assert aspect.distribution.probability("yes") == pytest.approx(1e-200)
+        assert math.isclose(aspect.distribution.probability("yes"), 1e-200, rel_tol=1e-9)
+    nothing = over(STARS, np.ones(5), logprobs=np.array([0.0, -800.0, -900.0, -900.0, -900.0]))
+    tree = HierarchicalLabels(["a", "b/c", "b/d", "e", "f"])
+    spread = over(tree, np.ones(5), logprobs=nothing.logprobs)
+    for labels, whole in ((STARS, nothing), (tree, spread)):
+        for aspect in labels.aspects(
+            Prediction(label=labels[0], confidence=1.0, distribution=whole), labels[0]
+        ):
+            assert aspect.distribution is not None
+            assert np.isfinite(aspect.distribution.logprobs).all()
 
 
 # --- trees --------------------------------------------------------------------------------------
@@ -359,3 +367,15 @@ def test_a_field_of_a_whole_answer_keeps_its_structure() -> None:
     ]
     assert found[0].confidence == pytest.approx(0.9)
     assert math.isclose(credit(found), 3 / 5)
+
+
+def test_fields_of_another_structure_are_other_labels() -> None:
+    """Their names alone do not make label sets equal."""
+    kind = Field(name="kind", labels=LabelSet(["a", "b"]))
+    first, second = (
+        FieldLabels([Field(name="stars", labels=labels), kind]) for labels in (STARS, LabelSet(STARS))
+    )
+    assert first != second
+    assert first == FieldLabels(first.fields)
+    assert hash(first) == hash(FieldLabels(first.fields))
+    assert pickle.loads(pickle.dumps(first)) == first  # noqa: S301 (our own bytes)

@@ -31,7 +31,7 @@ MODEL_IS_MISSING = not local_models()[0].installed
 
 def asks_a_model(block: Block) -> bool:
     """Whether running the block needs the embedded model."""
-    asking = ("local/", "examples/transactions", "examples/ratings")
+    asking = ("local/", "examples/transactions", "examples/ratings", "examples/topics", "examples/helpdesk")
     return block.executed and any(text in block.code for text in asking)
 
 

@@ -104,9 +104,9 @@ def test_a_right_set_may_be_uncertain() -> None:
     assert on_topics(topics(inside, {"Bills"}), "Bills", context="note") == [
         "Correct but uncertain (31% probability).",
         "'Bills' (60% probability) is right but uncertain.",
-        "'Travel' (40% probability) was rightly left out, but nearly added.",
-        "'Sport' (30% probability) was rightly left out, but nearly added.",
-        "'News' (25% probability) was rightly left out, but nearly added.",
+        "'Travel' (40% probability) was rightly left out, but not surely.",
+        "'Sport' (30% probability) was rightly left out, but not surely.",
+        "'News' (25% probability) was rightly left out, but not surely.",
         "Right: 1 label left out.",
     ]
 

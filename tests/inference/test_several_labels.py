@@ -349,6 +349,16 @@ def test_the_order_of_scoring_is_part_of_a_key() -> None:
         for tolerance in (0.2, 0.1)
     }
     assert len(known) == 4
+    fields = [
+        Field(name=name, labels=["A", "B"], path=path)
+        for name, path in (("one", "x.one"), ("two", "two"), ("three", "x.three"))
+    ]
+    # Scored in the same order, but spelled in another.
+    grouped = [
+        Classifier(model=fake, labels=FieldLabels(order)).describe()["method"]
+        for order in (fields, [fields[0], fields[2], fields[1]])
+    ]
+    assert grouped[0] != grouped[1]
 
 
 def test_samples_agree_on_whole_answers_and_on_every_part() -> None:

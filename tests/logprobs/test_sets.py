@@ -269,6 +269,74 @@ def test_what_goes_on_behind_the_last_label_is_shared_among_the_others_and_no_me
     assert found.confidence == pytest.approx(0.6)
 
 
+def test_a_bound_behind_an_unsure_token_is_no_more_than_what_got_there() -> None:
+    """The closing quote was written with 0.5; what was not listed behind it can hold no more than its share of that."""
+    answer = spelled(
+        ('{"topics": ["', 1.0, {}),
+        ("Food", 1.0, {"Food": 1.0}),
+        ('"', 0.5, {'"': 0.5, '"]': 0.3}),
+        ("]", 0.6, {"]": 0.6, "!": 0.2}),
+        ("}", 1.0, {}),
+    )
+    found = extract_set(answer, ("Bills", "Food"), "topics")
+    # The end: 0.3 and 0.5 * 0.6; another label: at most 0.5 * 0.2.
+    assert found.confidence == pytest.approx(0.6 / 0.7)
+    assert found.probabilities[0] == pytest.approx(0.1 / 0.7)
+
+
+def test_alternatives_to_a_closing_quote_may_decide_as_well() -> None:
+    """A model that writes the quote alone might have written it with the comma."""
+    answer = spelled(
+        ('{"topics": ["', 1.0, {}),
+        ("Food", 1.0, {"Food": 1.0}),
+        ('"', 0.6, {'"': 0.6, '",': 0.4}),
+        ("]}", 1.0, {"]}": 1.0}),
+    )
+    found = extract_set(answer, ("Bills", "Food"), "topics")
+    assert found.confidence == pytest.approx(0.6)
+    assert found.probabilities[0] == pytest.approx(0.4)
+    assert found.unresolved[1] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_label_that_might_have_been_repeated_does_not_stay_inside_the_answer() -> None:
+    """Only labels that were not given before do, and the one that was really given."""
+    answer = spelled(
+        ('{"topics": ["', 1.0, {}),
+        ("Food", 1.0, {"Food": 1.0}),
+        ('", "', 1.0, {}),
+        ("Bills", 0.7, {"Bills": 0.7, "Food": 0.3}),
+        ('"]}', 1.0, {}),
+    )
+    assert extract_set(answer, ("Bills", "Food"), "topics").confidence == pytest.approx(0.7)
+
+
+def test_the_label_mass_is_the_least_of_all_steps() -> None:
+    """What is on texts that are no labels shows, whatever the end holds."""
+    answer = spelled(
+        ('{"topics": [', 1.0, {}),
+        ('"', 0.5, {'"': 0.5, "]": 0.5}),
+        ("Food", 0.6, {"Food": 0.6, "Taxi": 0.4}),
+        ('"]}', 1.0, {}),
+    )
+    found = extract_set(answer, ("Bills", "Food"), "topics", "raw")
+    assert found.label_mass == pytest.approx(0.6, abs=1e-6)
+    assert found.distribution("Food", ("no", "yes")).label_mass == found.label_mass
+
+
+def test_a_label_against_an_end_that_may_be_more_probable_is_not_measured() -> None:
+    """What was not reported may outweigh what was."""
+    answer = spelled(
+        ('{"topics": [', 1.0, {}),
+        ('"', 0.1, {'"': 0.1, "x": 0.3}),
+        ("Food", 1.0, {"Food": 1.0}),
+        ('"]}', 1.0, {}),
+    )
+    found = extract_set(answer, ("Bills", "Food"), "topics", "raw")
+    assert found.probabilities[1] == pytest.approx(0.25)
+    assert found.unresolved[1] == pytest.approx(0.75)
+    assert not found.measured[1]
+
+
 def test_a_label_that_is_given_again_counts_once() -> None:
     """It leaves the answer what it is; the others had their turn there as well."""
     step = {"Food": 0.5, "Bills": 0.5}
@@ -301,7 +369,7 @@ def test_labels_are_found_in_any_case_and_among_other_keys() -> None:
         ('["Food"]', "[]"),
         ('[{"topic": "Food"}]', "[].topic"),
         ('{"a": {"b": ["Food"]}}', "a.b[]"),
-        ('{"a": [{"b": ["Food"]}]}', "a[].b[]"),
+        ('{"a": [{"b": ["Food"]}, {"b": ["Bills"]}]}', "a[].b[]"),
         ('{"a": [["Food"]]}', "a[][0]"),
         ('{"a": [{"b": {"c": "Food"}}]}', "a[].b.c"),
     ],

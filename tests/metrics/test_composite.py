@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as reference
 
-from calibrant.core import Field, FieldLabels, LabelSet, MultiLabels
+from calibrant.core import Field, FieldLabels, LabelSet, MultiLabels, OrdinalLabels, Prediction
 from calibrant.metrics import (
     CompositeMetrics,
     CompositeTally,
@@ -78,6 +78,8 @@ def test_sets_of_labels_score_as_in_scikit_learn(rows: list[tuple[str, str]]) ->
     assert found.hamming_loss == pytest.approx(reference.hamming_loss(truth, given_))
     jaccard = reference.jaccard_score(truth, given_, average="samples", zero_division=1.0)
     assert found.jaccard == pytest.approx(jaccard)
+    earned = [TOPICS.credit(Prediction(label=label), answer) for answer, label in rows]
+    assert found.credit == pytest.approx(sum(earned) / len(rows))
 
 
 @settings(max_examples=40, deadline=None)
@@ -95,6 +97,40 @@ def test_fields_score_as_in_scikit_learn(rows: list[tuple[str, str | None]]) -> 
         )
         assert found.parts[name].accuracy == wilson_interval(right, len(rows))
     assert (found.hamming_loss, found.jaccard, found.samples_f1) == (None, None, None)
+
+
+SCALE = FieldLabels(
+    [
+        Field(name="kind", labels=LabelSet(["x", "y"])),
+        Field(name="size", labels=OrdinalLabels(["low", "middle", "high"])),
+    ]
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    rows=st.lists(
+        st.tuples(*[st.tuples(st.sampled_from(["x", "y"]), st.sampled_from(["low", "middle", "high"]))] * 2),
+        min_size=1,
+        max_size=8,
+    ),
+    broken=st.integers(0, 2),
+)
+def test_credit_is_the_label_sets_own(
+    rows: list[tuple[tuple[str, str], tuple[str, str]]], broken: int
+) -> None:
+    """Of fields and of sets; a row without a legal answer earns none."""
+    answers = [tuple(SCALE.answer_of({"kind": k, "size": s}) for k, s in row) for row in rows]
+    pairs: list[tuple[str, str | None]] = [(truth, label) for truth, label in answers]
+    found = counted(SCALE, pairs + [(answers[0][0], None)] * broken)
+    wanted = sum(SCALE.credit(Prediction(label=label), truth) for truth, label in answers) / (
+        len(rows) + broken
+    )
+    assert found.credit == pytest.approx(wanted)
+    assert found.parts["kind"].credit is None
+    sizes = [(row[0][1], row[1][1]) for row in rows]
+    own = sum(SCALE.labels_of("size").credit(Prediction(label=label), truth) for truth, label in sizes)
+    assert found.parts["size"].credit == pytest.approx(own / (len(rows) + broken))
 
 
 def test_a_row_without_a_legal_answer_is_wrong_in_every_part() -> None:

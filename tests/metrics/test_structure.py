@@ -58,8 +58,9 @@ def test_scales_are_counted_as_row_by_row(rows: list[tuple[int, int]]) -> None:
     assert found.mean_absolute_error is not None
     steps = [abs(true - label) for true, label in placed]
     assert found.mean_absolute_error.estimate == pytest.approx(np.mean(steps))
-    assert found.mean_absolute_error.lower <= np.mean(steps) + 1e-12
-    assert found.mean_absolute_error.upper <= 4.0
+    share = mean_interval(np.array(steps) / 4, np.ones(len(steps), dtype=np.int64))
+    assert found.mean_absolute_error.lower == pytest.approx(4 * share.lower)
+    assert found.mean_absolute_error.upper == pytest.approx(4 * share.upper)
     if len({place for row in placed for place in row}) > 1:
         truth, given_labels = zip(*placed, strict=True)
         reference = cohen_kappa_score(truth, given_labels, labels=range(5), weights="quadratic")
@@ -158,6 +159,12 @@ def test_the_interval_of_a_mean_holds_it_and_is_no_wider_than_wilsons(counts: li
     p = found.estimate
     widest = 2 * 1.959963984540054 / (1 + z2 / n) * np.sqrt(p * (1 - p) / n + z2 / (4 * n * n))
     assert found.upper - found.lower <= widest + 1e-9
+
+
+def test_in_large_samples_the_interval_of_a_mean_is_the_normal_one() -> None:
+    """Its width is that of the values' own variance, not of zeros and ones of the same mean."""
+    found = mean_interval(np.array([0.75, 1.0]), np.array([50_000, 50_000]))
+    assert found.upper - found.lower == pytest.approx(2 * 1.96 * 0.125 / np.sqrt(100_000), rel=0.01)
 
 
 def test_the_interval_of_a_mean_keeps_its_promise() -> None:

@@ -29,6 +29,7 @@ _STRUCTURED: Final = (
     ("f1", "hierarchical F1", "rows"),
 )
 _PARTS: Final = (
+    ("credit", "credit, mean of rows"),
     ("jaccard", "Jaccard index, mean of rows"),
     ("samples_f1", "F1, mean of rows"),
     ("hamming_loss", "Hamming loss (0 is best)"),

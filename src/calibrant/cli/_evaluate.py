@@ -427,10 +427,14 @@ def _composite_lines(metrics: EvaluationMetrics) -> list[tuple[str, str, str]]:
             *lines,
         ]
     fields = [
-        (f"field {name}", with_interval(part.accuracy), f"{part.correct:,} of {about}")
+        (
+            f"field {name}",
+            with_interval(part.accuracy),
+            f"{part.correct:,} of {about}" + ("" if part.credit is None else f"; credit {part.credit:.3f}"),
+        )
         for name, part in found.parts.items()
     ]
-    return fields + lines
+    return [*fields, ("credit", number(found.credit), f"mean of all fields, {about}"), *lines]
 
 
 def _figure(found: StructureFigure) -> tuple[str, str, str]:

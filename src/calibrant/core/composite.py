@@ -100,6 +100,7 @@ class Field:
             object.__setattr__(self, "path", self.name)
 
 
+@dataclass(frozen=True)
 class FieldLabels(CompositeLabels):
     """One label for each of several fields.
 

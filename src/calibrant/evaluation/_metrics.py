@@ -163,6 +163,8 @@ def _composite(found: EvaluationMetrics, name: str) -> float | None:
 
 def _credit(found: EvaluationMetrics) -> float | None:
     """Return the mean credit: of plain labels the accuracy."""
+    if found.composite is not None:
+        return found.composite.credit
     return _estimate(found.accuracy_answered if found.structure is None else found.structure.credit)
 
 

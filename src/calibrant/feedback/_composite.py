@@ -154,7 +154,7 @@ def _set_lines(
         elif unsure and inside:
             lines["unsure"].append(f"{_with_inclusion(part, no)} is right but uncertain.")
         elif unsure and len(lines["nearly"]) < MAX_ALTERNATIVES:
-            lines["nearly"].append(f"{_with_inclusion(part, no)} was rightly left out, but nearly added.")
+            lines["nearly"].append(f"{_with_inclusion(part, no)} was rightly left out, but not surely.")
         elif inside:
             held.append(part.name)
         else:

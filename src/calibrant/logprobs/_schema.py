@@ -138,7 +138,7 @@ def _joined(one: _Node, other: _Node, path: str) -> _Node:
     properties = dict(one["properties"])
     for name, node in other["properties"].items():
         properties[name] = _joined(properties[name], node, path) if name in properties else node
-    return {**one, "properties": properties, "required": list(properties)}
+    return {**one, "properties": properties}  # all of them are required, which a strict schema says
 
 
 def _plain(schema: object) -> _Node:

@@ -10,7 +10,7 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core import CompositeLabels, Interval, MultiLabels
+from calibrant.core import CompositeLabels, Interval, LabelSet, MultiLabels, Prediction
 from calibrant.metrics._classification import LabelMetrics
 from calibrant.metrics._intervals import wilson_interval
 
@@ -67,6 +67,9 @@ class PartMetrics:
     ece, brier : float or None
         Expected calibration error (15 bins of equal width) and Brier score of that confidence, in [0, 1], 0 is best;
         None without such rows.
+    credit : float or None
+        Mean credit of a field on a scale or in a tree, in [0, 1]: what an answer that is nearly right earns; None where
+        labels are plain.
     """
 
     correct: int
@@ -74,6 +77,7 @@ class PartMetrics:
     rows_with_confidence: int
     ece: float | None
     brier: float | None
+    credit: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +94,9 @@ class CompositeMetrics:
         By field, or by label.
     per_label : mapping of str to DecisionMetrics
         Precision, recall, F1 and support by label, or by ``field=label``.
+    credit : float
+        Mean over rows of what is right in them, in [0, 1]: the mean over the fields, or `jaccard`; see
+        `calibrant.core.LabelSet.credit`.
     micro_f1 : float
         ``2 tp / (2 tp + fp + fn)`` with all counts added up, in [0, 1].
     macro_f1 : float
@@ -109,6 +116,7 @@ class CompositeMetrics:
     rows: int
     parts: Mapping[str, PartMetrics]
     per_label: Mapping[str, DecisionMetrics]
+    credit: float
     micro_f1: float
     macro_f1: float
     hamming_loss: float | None
@@ -130,13 +138,14 @@ class _Sureness:
         self.squares += (p - right) ** 2
         self.gaps[min(max(bisect_left(_EDGES, p) - 1, 0), _BINS - 1)] += p - right
 
-    def metrics(self, correct: int, rows: int) -> PartMetrics:
+    def metrics(self, correct: int, rows: int, credit: float | None) -> PartMetrics:
         return PartMetrics(
             correct=correct,
             accuracy=wilson_interval(correct, rows),
             rows_with_confidence=self.rows,
             ece=sum(map(abs, self.gaps)) / self.rows if self.rows else None,
             brier=self.squares / self.rows if self.rows else None,
+            credit=credit,
         )
 
 
@@ -157,6 +166,10 @@ class CompositeTally:
         self._both, self._added, self._missed = (np.zeros(size, dtype=np.int64) for _ in range(3))
         self._wrong: dict[str, int] = dict.fromkeys(labels.parts, 0)
         self._sure = {name: _Sureness() for name in labels.parts}
+        # What is nearly right counts in these fields alone.
+        graded = {name: labels.labels_of(name) for name in labels.parts if not self._sets}
+        self._graded = {name: own for name, own in graded.items() if type(own) is not LabelSet}
+        self._credit = dict.fromkeys(self._graded, 0.0)
         self._jaccard = self._f1 = 0.0
         self.rows = 0
 
@@ -178,6 +191,8 @@ class CompositeTally:
         self.rows += 1
         for name, value in truth.items():
             self._wrong[name] += values.get(name) != value
+        for name, own in self._graded.items() if values else ():
+            self._credit[name] += own.credit(Prediction(label=values[name]), truth[name])
         self._count(self._labels.decisions(answer), None if given is None else self._labels.decisions(given))
         for part in parts if given is not None else ():
             if part.confidence is not None and part.name in truth:
@@ -200,14 +215,17 @@ class CompositeTally:
         per_label = self._per_label()
         sides = 2 * self._both.sum() + self._added.sum() + self._missed.sum()
         wrong = sum(self._wrong.values())
+        credit = {name: found / self.rows for name, found in self._credit.items()}
+        shares = {name: credit.get(name, 1 - missed / self.rows) for name, missed in self._wrong.items()}
         return CompositeMetrics(
             kind="multi_label" if self._sets else "fields",
             rows=self.rows,
             parts={
-                name: sure.metrics(self.rows - self._wrong[name], self.rows)
+                name: sure.metrics(self.rows - self._wrong[name], self.rows, credit.get(name))
                 for name, sure in self._sure.items()
             },
             per_label=per_label,
+            credit=self._jaccard / self.rows if self._sets else sum(shares.values()) / len(shares),
             micro_f1=float(2 * self._both.sum() / max(sides, 1)),
             macro_f1=float(np.mean([found.f1 for found in per_label.values()])),
             hamming_loss=wrong / (self.rows * len(self._wrong)) if self._sets else None,

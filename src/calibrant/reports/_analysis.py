@@ -210,7 +210,7 @@ def _of_parts(found: CompositeMetrics) -> list[Figure]:
         Figure(name="macro F1", about=size, value=found.macro_f1),
     ]
     if found.kind == "fields":
-        return figures
+        return [Figure(name="credit", about=f"mean of all fields, {about}", value=found.credit), *figures]
     return [
         Figure(name="Jaccard index", about=f"mean of {about}", value=found.jaccard),
         Figure(name="F1 of rows", about=f"mean of {about}", value=found.samples_f1),

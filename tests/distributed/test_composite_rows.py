@@ -1,0 +1,51 @@
+"""Answers that hold several labels on a worker: the lines it writes are those of one machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from calibrant import Classifier, Example
+from calibrant.core import Field, FieldLabels, LabelSet
+from calibrant.distributed._worker import Worker
+from calibrant.evaluation import BatchEvaluator, Tally
+from calibrant.inference import Limits
+from calibrant.testing import FakeClient
+
+FIELDS = FieldLabels(
+    [
+        Field(name="category", labels=LabelSet(["Bills", "Food"])),
+        Field(name="urgency", labels=LabelSet(["low", "high"])),
+    ]
+)
+HIGH = FIELDS.answer_of({"category": "Bills", "urgency": "high"})
+LOW = FIELDS.answer_of({"category": "Bills", "urgency": "low"})
+
+
+def opening(*, limits: Limits) -> Classifier:
+    """Open a classifier over a fake."""
+    return Classifier(model=FakeClient(FIELDS, lambda _: (HIGH, 0.8)), labels=FIELDS, limits=limits)
+
+
+def lasting(lines: list[bytes]) -> list[dict[str, Any]]:
+    """Return rows without what depends on the moment."""
+    return [
+        {name: value for name, value in json.loads(line).items() if name != "latency_seconds"}
+        for line in lines
+    ]
+
+
+def test_a_block_has_the_lines_and_numbers_of_one_machine(tmp_path: Path) -> None:
+    """Parts included; counted from the lines, as the cluster's driver does."""
+    rows = [(number, f"text {number}", HIGH if number % 3 else LOW) for number in range(9)]
+    answered = Worker(opening, Limits(), None).answer(0, rows)
+    examples = [Example(input=text, answer=answer) for _, text, answer in rows]
+    result = BatchEvaluator(opening(limits=Limits())).evaluate(examples, out=tmp_path)
+    here = (tmp_path / "predictions.jsonl").read_bytes().splitlines()
+    assert lasting(answered.lines.splitlines()) == lasting(here)
+    tally = Tally(FIELDS)
+    for line in answered.lines.splitlines():
+        tally.add_record(json.loads(line))
+    found = tally.metrics(expected=9, stopped="", seconds=0.0, session_rows=9)
+    assert found.composite == result.metrics.composite
