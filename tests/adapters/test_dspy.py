@@ -483,6 +483,14 @@ def test_predictions_that_cannot_be_used_are_named(fields: dict[str, Any], messa
         metric(gold("cat"), dspy.Prediction(**fields))
 
 
+@pytest.mark.parametrize("confidence", [90, 1.01, -0.01])
+def test_a_confidence_out_of_range_says_whose_it_is(confidence: float) -> None:
+    """The prediction's, not one of calibrant's own."""
+    metric = ConfidenceMetric(LABELS)
+    with pytest.raises(ConfigurationError, match="Expected the prediction's confidence to be a number in"):
+        metric(gold("cat"), dspy.Prediction(label="cat", confidence=confidence))
+
+
 def test_a_distribution_over_other_labels_is_refused() -> None:
     """It would be read at the wrong places."""
     found = program({"x": ("cat", 0.8)})(text="x")

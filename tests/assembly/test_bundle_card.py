@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -14,11 +15,12 @@ from typer.testing import CliRunner
 from calibrant import LabelSet, Task
 from calibrant.assembly import export, read_bundle
 from calibrant.assembly._bundle_card import card
+from calibrant.assembly._bundle_export import _history
 from calibrant.assembly._bundle_figures import accepted_of, figures_of
 from calibrant.assembly._task_record import RunSettings, task_to_record
 from calibrant.calibration import read_predictions
 from calibrant.cli import app
-from calibrant.core import ConfigurationError, Prediction
+from calibrant.core import ConfigurationError, Prediction, StateError
 from calibrant.metrics import wilson_interval
 from packed import packed
 
@@ -139,6 +141,46 @@ def test_a_run_without_metrics_is_counted_from_its_rows() -> None:
         ("accuracy, answered rows", 1 / 2, 2),
     ]
     assert figures_of(None, None, None, read_predictions(rows[3:], name="x")) == ()
+
+
+def searched(**changes: Any) -> dict[str, Any]:
+    """Return what a search on ten test rows, of which two failed, leaves in ``result.json``."""
+    interval = {"estimate": 0.5, "lower": 0.2, "upper": 0.8, "level": 0.95}
+    score = {"accuracy": interval, "rows": 10, "outcomes": {"ok": 8, "error": 2}}
+    comparison = {"interval": {**interval, "estimate": 0.1}, "n": 7}
+    return {"best_prompt": score, "seed_prompt": score, "improved": True, "comparison": comparison, **changes}
+
+
+def test_figures_of_a_search_are_about_answered_rows() -> None:
+    """And compare with the first prompt only where another one was found."""
+    saved = predictions((0.9, True))
+    best, first, difference = figures_of(None, searched(), None, saved)
+    assert (best.rows, first.rows, difference.rows) == (8, 8, 7)
+    assert len(figures_of(None, searched(improved=False), None, saved)) == 2
+    assert len(figures_of(None, searched(comparison=None), None, saved)) == 2
+
+
+def test_a_history_keeps_a_thousand_confidences_at_even_distances() -> None:
+    """The least and the greatest among them; of fewer rows, all."""
+    values = [n / 4000 for n in range(4001)]
+    record = _history(predictions(*((value, True) for value in reversed(values)), (None, False)))
+    kept = record["confidence"]
+    assert record["rows"] == 4002
+    assert (len(kept), kept[0], kept[-1]) == (1000, 0.0, 1.0)
+    assert kept == sorted(kept)
+    assert max(after - before for before, after in itertools.pairwise(kept)) < 0.0015
+    assert len(_history(predictions(*((value, True) for value in values[:1000])))["confidence"]) == 1000
+
+
+def test_a_calibrator_without_its_report_is_refused(tmp_path: Path) -> None:
+    """Nothing would say what it is from, and how good."""
+    packed(tmp_path, ROWS[:6])
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "calibrator.json").write_text("{}")
+    with pytest.raises(StateError, match=r"expected calibration\.json beside calibrator\.json"):
+        export(
+            tmp_path / "run", tmp_path / "new", task=tmp_path / "task.toml", calibration=tmp_path / "other"
+        )
 
 
 def test_accepted_answers_are_those_that_the_bundle_accepts(tmp_path: Path) -> None:
