@@ -5,10 +5,13 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+from importlib import metadata
 
 import pytest
+from typer.testing import CliRunner
 
 import calibrant
+from calibrant.cli import app
 from calibrant.core import CalibrantError
 
 PINNED = {
@@ -159,6 +162,12 @@ def find(path: str) -> object:
         return getattr(find(module), name)
     found: object = getattr(importlib.import_module(module), name)
     return found
+
+
+def test_the_version_is_that_of_the_installation() -> None:
+    """Written in pyproject.toml alone; the command prints the same."""
+    assert calibrant.__version__ == metadata.version("calibrant")
+    assert CliRunner().invoke(app, ["--version"]).output == f"calibrant {calibrant.__version__}\n"
 
 
 @pytest.mark.parametrize("package", PINNED)
