@@ -50,8 +50,10 @@ def unknown_answer(answer: str, labels: LabelSet) -> str:
         The legal answers.
     """
     if not isinstance(labels, CompositeLabels):
-        known = _names(labels)
-        return f"answer {answer!r:.80} is not one of the {len(labels)} labels ({known}): correct the row or add the label."
+        n, known = len(labels), _names(labels)
+        return (
+            f"answer {answer!r:.80} is not one of the {n} labels ({known}): correct the row or add the label."
+        )
     try:
         found = json.loads(answer)
     except (ValueError, RecursionError):
