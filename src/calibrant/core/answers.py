@@ -50,7 +50,10 @@ def unknown_answer(answer: str, labels: LabelSet) -> str:
         The legal answers.
     """
     if not isinstance(labels, CompositeLabels):
-        return f"answer {answer!r:.80} is not one of the {_known(labels)}: {_REMEDY}."
+        n, known = len(labels), _names(labels)
+        return (
+            f"answer {answer!r:.80} is not one of the {n} labels ({known}): correct the row or add the label."
+        )
     try:
         found = json.loads(answer)
     except (ValueError, RecursionError):
@@ -63,8 +66,11 @@ def unknown_answer(answer: str, labels: LabelSet) -> str:
 
 
 def _known(labels: LabelSet) -> str:
-    more = ", ..." if len(labels) > _SHOWN else ""
-    return f"{len(labels)} labels ({', '.join(labels.labels[:_SHOWN])}{more})"
+    return f"{len(labels)} labels ({_names(labels)})"
+
+
+def _names(labels: LabelSet) -> str:
+    return ", ".join(labels.labels[:_SHOWN]) + (", ..." if len(labels) > _SHOWN else "")
 
 
 def _wrong_set(found: Any, labels: CompositeLabels) -> Iterator[str]:  # noqa: ANN401 (any JSON value)

@@ -144,11 +144,13 @@ class Prediction:
     Attributes
     ----------
     label : str or None
-        The label, spelled as in the label set; None unless `outcome` is ``ok``.
+        The label, spelled as in the label set, or the JSON text of an answer that holds several; None unless
+        `outcome` is ``ok``.
     confidence : float or None
         In [0, 1]; None where the answer carried no usable log-probabilities.
     distribution : LabelDistribution or None
-        Over all labels; None where the answer carried no usable log-probabilities.
+        Over all labels; None where the answer carried no usable log-probabilities, or holds several labels: their
+        own are among `parts`.
     outcome : Outcome
         How the row ended.
     reason : str

@@ -48,7 +48,7 @@ class Example:
     input : str
         The text to classify.
     answer : str
-        Its true label.
+        Its true label; the JSON text of a whole answer where it holds several.
     additional_context : mapping of str to str
         What a person would want to know when the answer is wrong; shown in feedback only.
     """

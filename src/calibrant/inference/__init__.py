@@ -3,6 +3,7 @@
 from calibrant.clients import JsonService, RetryPolicy
 from calibrant.inference._batch_api import BatchApi, RemoteBatch, open_batch_api
 from calibrant.inference._calls import Calls
+from calibrant.inference._chain import FieldChain
 from calibrant.inference._choice import Scoring
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._codes import LabelCodes
@@ -54,6 +55,7 @@ __all__ = [
     "EmbedderLike",
     "ExactScoring",
     "Examination",
+    "FieldChain",
     "Finding",
     "Gate",
     "HashingEmbedder",

@@ -176,9 +176,7 @@ class _Set:
         return Reading(
             label=answer,
             confidence=None if evidence is None else evidence.confidence,
-            parts=tuple(
-                self._part(name, value, evidence) for name, value in self.labels.values(answer).items()
-            ),
+            parts=self._parts(answer, evidence),
         )
 
     def _evidence(self, completion: Completion, space: LogprobSpace) -> SetEvidence | None:
@@ -187,14 +185,17 @@ class _Set:
         except LogprobsUnavailableError:
             return None
 
-    def _part(self, name: str, value: str, evidence: SetEvidence | None) -> Part:
+    def _parts(self, answer: str, evidence: SetEvidence | None) -> tuple[Part, ...]:
+        values = self.labels.values(answer)
         if evidence is None:
-            return Part(name=name, label=value)
-        no, yes = self.labels.labels_of(name)
-        distribution = evidence.distribution(name, (no, yes))
-        return Part(
-            name=name, label=value, confidence=distribution.confidence(value), distribution=distribution
-        )
+            return tuple(Part(name=name, label=value) for name, value in values.items())
+        parts = []
+        for place, (name, value) in enumerate(values.items()):
+            no, yes = self.labels.labels_of(name)
+            distribution = evidence.distribution(place, (no, yes))
+            confidence = distribution.confidence(value)
+            parts.append(Part(name=name, label=value, confidence=confidence, distribution=distribution))
+        return tuple(parts)
 
     def describe(self) -> Mapping[str, Any]:
         return {"several": True}

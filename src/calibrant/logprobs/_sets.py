@@ -41,7 +41,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,7 +54,7 @@ from calibrant.core import (
 )
 from calibrant.logprobs._align import AlignedField, align_at
 from calibrant.logprobs._completion import read_completion
-from calibrant.logprobs._distribution import extract_distribution, least_bound, listed_at, log_normalise
+from calibrant.logprobs._distribution import FLOOR, extract_distribution, least_bound, listed_at
 from calibrant.logprobs._fields import FieldPath, array_path, element_path, value_span
 from calibrant.logprobs._trie import SPACES
 
@@ -62,6 +62,17 @@ __all__ = ["SetEvidence", "extract_set"]
 
 _ENDS: Final = b"]"
 _FLOOR: Final = 1e-300
+
+
+def _fixed(values: list[Any]) -> NDArray[Any]:
+    """Return an array that a distribution does not copy: label sets may be large."""
+    array = np.array(values)
+    array.setflags(write=False)
+    return array
+
+
+_KNOWN: Final = _fixed([True, True])
+_UNKNOWN: Final = _fixed([False, False])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -97,30 +108,21 @@ class SetEvidence:
     confidence: float
     space: LogprobSpace
 
-    def distribution(self, label: str, values: tuple[str, str]) -> LabelDistribution:
+    def distribution(self, place: int, values: tuple[str, str]) -> LabelDistribution:
         """Return the distribution over whether a label belongs to the answer.
 
         Parameters
         ----------
-        label : str
-            One of `labels`.
+        place : int
+            Its position in `labels`.
         values : (str, str)
             What not to belong and to belong is called.
-
-        Raises
-        ------
-        KeyError
-            `label` is not one of `labels`.
         """
-        if label not in self.labels:
-            raise KeyError(label)
-        place = self.labels.index(label)
-        inside = float(self.probabilities[place])
-        known = bool(self.measured[place])
+        inside = min(max(float(self.probabilities[place]), FLOOR), 1.0 - FLOOR)
         return LabelDistribution(
             labels=values,
-            logprobs=log_normalise([1.0 - inside, inside]),
-            measured=np.array([known, known]),
+            logprobs=_fixed([math.log1p(-inside), math.log(inside)]),
+            measured=_KNOWN if self.measured[place] else _UNKNOWN,
             joint_logprob=None,
             label_mass=self.label_mass,
             unresolved_mass=float(self.unresolved[place]),
