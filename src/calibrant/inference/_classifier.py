@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from calibrant.calibration import Fingerprint, LabelPriorCorrection, correct_prediction
 from calibrant.clients import RetryPolicy
@@ -37,6 +37,7 @@ from calibrant.logprobs import enum_schema
 __all__ = ["Classifier"]
 
 _LOG = logging.getLogger("calibrant")
+_KEPT: Final = ("options", "tolerance", "samples", "temperature", "label_codes")
 
 
 class Classifier:
@@ -173,14 +174,10 @@ class Classifier:
             "answer_field": answer_field,
             "top_logprobs": top_logprobs,
             "space": space,
-            "options": wanted.options,
             "retry": retry,
             "scoring": scoring,
-            "tolerance": tolerance,
-            "samples": samples,
-            "temperature": temperature,
-            "label_codes": label_codes,
             "keep_tokens": keep_tokens,
+            **{name: getattr(wanted, name) for name in _KEPT},
         }
         response_format = response_format or enum_schema(self.labels, field)
         method = choose_method(client, reader, response_format, wanted)
