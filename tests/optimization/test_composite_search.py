@@ -83,6 +83,22 @@ def test_notes_are_about_labels_that_are_missed_or_added() -> None:
     assert not any("not" in note.split(":")[0] for note in notes)
 
 
+def test_an_answer_that_no_training_row_has_is_learnt_from() -> None:
+    """All labels at once, where there are none such: the one that was added is the one to speak of."""
+    train = examples("train", 40)
+    proposer = ExemplarProposer(train=train, seed=1)
+    proposer.prepare(labels=TOPICS, field="labels")
+    rows = [{"input": row.input, "answer": row.answer} for row in train if row.answer == '["Food", "Travel"]']
+    everything = [Prediction(label=TOPICS.answer_with(TOPICS), confidence=0.9) for _ in rows]
+    candidate = {"system_prompt": "Which?"}
+    notes: set[str] = set()
+    for _ in range(60):
+        proposer.observe(candidate, rows, everything)
+        candidate = {**candidate, **proposer(candidate, {}, ["system_prompt"])}
+        notes |= {line for line in candidate["system_prompt"].split("\n") if line.startswith('- "')}
+    assert {note.split(":")[0] for note in notes} == {'- "Bills"'}
+
+
 def test_a_search_runs_from_task_to_result(tmp_path: Path) -> None:
     """Whole answers are counted; the score that is climbed looks at every label."""
     task = Task(

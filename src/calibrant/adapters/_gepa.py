@@ -249,10 +249,7 @@ class ConfidenceAdapter:
         )
         self._failures = FailureMonitor()
         self._observe = getattr(proposer, "observe", None)
-        prepare = getattr(proposer, "prepare", None)
-        if prepare is not None:
-            several = isinstance(classifier.labels, CompositeLabels)
-            prepare(labels=classifier.labels if several else classifier.labels.labels, field=classifier.field)
+        _prepare(proposer, classifier)
         self._asked: set[Query] = set()
 
     @property
@@ -489,3 +486,13 @@ class ConfidenceAdapter:
             More than 20 % of the last 50 rows, or of a larger batch, and at least 5 failed.
         """
         self._failures.record(predictions, provider=self.classifier.client.name)
+
+
+def _prepare(proposer: ProposalFn | None, classifier: Classifier) -> None:
+    """Tell a proposer that wants to know what answers look like."""
+    prepare = getattr(proposer, "prepare", None)
+    if prepare is not None:
+        labels = classifier.labels
+        prepare(
+            labels=labels if isinstance(labels, CompositeLabels) else labels.labels, field=classifier.field
+        )
