@@ -84,6 +84,11 @@ class Field:
         Its legal labels; a plain sequence is converted. They may be ordinal or hierarchical.
     path : str or None
         JSON path of the label in the model's answer; `name` by default.
+
+    Raises
+    ------
+    ConfigurationError
+        The labels are composite themselves, or no legal label set.
     """
 
     name: str
@@ -111,6 +116,11 @@ class FieldLabels(CompositeLabels):
     ----------
     fields : sequence of Field
         At least two, with distinct names and paths.
+
+    Raises
+    ------
+    ConfigurationError
+        They are fewer, or share a name or a path.
     """
 
     structure = "fields"
@@ -168,6 +178,16 @@ class MultiLabels(CompositeLabels):
 
     Whole answers are JSON arrays, ``["Bills", "Food"]``, in the order of the label set. Every label is a part whose
     value is ``yes`` or ``no``.
+
+    Parameters
+    ----------
+    labels : sequence of str
+        The labels, distinct up to case and surrounding space.
+
+    Raises
+    ------
+    ConfigurationError
+        They are fewer than two, or not distinct.
     """
 
     structure = "multi_label"
