@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import parquet
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
@@ -110,6 +111,28 @@ def test_it_prints_the_numbers_with_their_denominators(
         in result.stderr
     )
     assert client.closed
+
+
+def test_rows_in_columns_are_written_where_wanted(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """Beside the lines, and named with them."""
+    fake()
+    out = tmp_path / "out"
+    result = run(write_task(test=animals(8)), "--out", out, "--parquet")
+    assert result.exit_code == 0, result.stderr
+    assert f"Files: {out}/predictions.jsonl, predictions.parquet, metrics.json, run.json" in result.stdout
+    assert parquet.read_table(out / "predictions.parquet").num_rows == 8
+
+
+def test_columns_that_cannot_be_written_end_it_before_a_call(
+    write_task: WriteTask, fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the command that installs what is missing."""
+    client = fake()
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    result = run(write_task(test=animals(8)), "--out", tmp_path / "out", "--parquet")
+    assert result.exit_code == 2
+    assert 'pip install "calibrant[data]"' in result.stderr
+    assert not client.requests
 
 
 def test_json_is_the_content_of_the_metrics_file(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:

@@ -381,8 +381,9 @@ def print_result(
     lines += [] if result.metrics.cascade is None else cascade_lines(result.metrics.cascade)
     lines += [] if routing is None else routing.lines()
     lines += [] if entry is None else history_lines(entry)
-    files = "/predictions.jsonl, metrics.json, run.json"
-    sys.stdout.write("\n".join([title, *lines, _paid(result.metrics), f"Files: {directory}{files}"]) + "\n")
+    columns = ", predictions.parquet" if (directory / "predictions.parquet").exists() else ""
+    files = f"Files: {directory}/predictions.jsonl{columns}, metrics.json, run.json"
+    sys.stdout.write("\n".join([title, *lines, _paid(result.metrics), files]) + "\n")
 
 
 def _table(metrics: EvaluationMetrics) -> list[tuple[str, str, str]]:
