@@ -10,11 +10,10 @@ import dspy
 
 from calibrant.adapters._grading import feedback_on, score_of
 from calibrant.adapters._objectives import Objective, resolve_objectives
-from calibrant.adapters._parameters import check_thresholds
+from calibrant.adapters._parameters import check_thresholds, refuse_several
 from calibrant.adapters._rows import checked_context
 from calibrant.adapters._watch import Watch
 from calibrant.core import (
-    CompositeLabels,
     ConfigurationError,
     DataError,
     LabelDistribution,
@@ -24,11 +23,14 @@ from calibrant.core import (
 )
 from calibrant.scoring import LinearBlendScoring, ScoringStrategy
 
-__all__ = ["CONTEXT_FIELD", "ConfidenceMetric"]
+__all__ = ["CONTEXT_FIELD", "INSTEAD_OF_DSPY", "ConfidenceMetric"]
 
 _LOG = logging.getLogger("calibrant")
 
 CONTEXT_FIELD = "additional_context"
+INSTEAD_OF_DSPY = (
+    "they are unknown here; use calibrant optimize, or ConfidenceAdapter.from_classifier with gepa."
+)
 
 
 class ConfidenceMetric:
@@ -88,11 +90,7 @@ class ConfidenceMetric:
                 f"Expected a scoring strategy with score and describe, got {scoring_strategy!r}."
             )
         self.labels = LabelSet.of(labels)
-        if isinstance(self.labels, CompositeLabels):
-            raise ConfigurationError(
-                "Expected one label in an answer, got labels of which an answer holds several: they are unknown here; "
-                "use calibrant optimize, or ConfidenceAdapter.from_classifier with gepa."
-            )
+        refuse_several(self.labels, INSTEAD_OF_DSPY)
         self.label_field = label_field
         self.scoring_strategy = scoring_strategy or LinearBlendScoring(high_confidence_threshold)
         self.high_confidence_threshold = high_confidence_threshold

@@ -161,7 +161,8 @@ class ConfidenceAdapter:
         self.model = model
         self.response_schema = response_schema
         check_calls(top_logprobs, max_litellm_workers, space)
-        refuse_several(labels)
+        # A schema and a path say too little about them.
+        refuse_several(labels, "use ConfidenceAdapter.from_classifier(Classifier(model=..., labels=...)).")
         classifier = Classifier(
             model=model,
             labels=structure_of(labels, find_labels(model, field_path, response_format, response_schema)),

@@ -65,12 +65,11 @@ def find_labels(
         return labels_from_schema(schemas[1], field_path)
 
 
-def refuse_several(labels: LabelSet | None) -> None:
-    """Refuse labels of which an answer holds several: a schema and a path say too little about them."""
+def refuse_several(labels: LabelSet | None, remedy: str) -> None:
+    """Refuse labels of which an answer holds several, where these cannot be used; `remedy` says what to do."""
     if isinstance(labels, CompositeLabels):
         raise ConfigurationError(
-            "Expected labels of one answer, got labels of which an answer holds several: use "
-            "ConfidenceAdapter.from_classifier(Classifier(model=..., labels=...))."
+            f"Expected one label in an answer, got labels of which an answer holds several: {remedy}"
         )
 
 

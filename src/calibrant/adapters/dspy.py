@@ -11,10 +11,11 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, NoReturn, cast
 
+from calibrant.adapters._parameters import refuse_several
 from calibrant.adapters._rows import checked_row
 from calibrant.adapters._types import ConfidenceDataInst
 from calibrant.adapters._watch import Watch
-from calibrant.core import CompositeLabels, ConfigurationError, DataError, Example, Outcome, Prediction
+from calibrant.core import ConfigurationError, DataError, Example, Outcome, Prediction
 from calibrant.inference import Classifier
 
 try:
@@ -26,7 +27,7 @@ except ModuleNotFoundError as error:
         'The adapter needs dspy, which is not installed: run pip install "calibrant[dspy]".'
     ) from error
 
-from calibrant.adapters._dspy_metric import CONTEXT_FIELD, ConfidenceMetric
+from calibrant.adapters._dspy_metric import CONTEXT_FIELD, INSTEAD_OF_DSPY, ConfidenceMetric
 
 __all__ = ["ConfidenceClassifier", "ConfidenceMetric"]
 
@@ -117,11 +118,7 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
                 "Expected a classifier with a prompt, for the instructions to begin with, got none (or a cascade "
                 "whose models have prompts of their own): give it one, with_prompt makes a copy."
             )
-        if isinstance(classifier.labels, CompositeLabels):
-            raise ConfigurationError(
-                "Expected one label in an answer, got labels of which an answer holds several: they are unknown here; "
-                "use calibrant optimize, or ConfidenceAdapter.from_classifier with gepa."
-            )
+        refuse_several(classifier.labels, INSTEAD_OF_DSPY)
         _check_fields(text_field, label_field)
         self.text_field = text_field
         self.label_field = label_field
