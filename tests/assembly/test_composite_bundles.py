@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import subprocess
@@ -15,8 +16,9 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from calibrant.assembly import diff_bundles, read_bundle
+from calibrant.assembly._bundle import _history
 from calibrant.cli._app import app
-from calibrant.core import Field, FieldLabels, LabelSet, MultiLabels, StateError
+from calibrant.core import CompositeLabels, Field, FieldLabels, LabelSet, MultiLabels, StateError
 from calibrant.testing import FaultServer
 
 TOPICS = MultiLabels(["Bills", "Food", "Travel"])
@@ -174,3 +176,16 @@ def test_calibration_and_history_take_whole_answers(evaluated: Path, tmp_path: P
     run("evaluate", tmp_path / "task.toml", "--out", evaluated, "--no-cache", "--history", history)
     run("evaluate", tmp_path / "task.toml", "--out", tmp_path / "again", "--no-cache")
     assert "+0.000" in run("compare", evaluated, tmp_path / "again").stdout
+
+
+@pytest.mark.parametrize(
+    "labels", [TOPICS, FIELDS, LabelSet(["Bills", "Food"])], ids=["set", "fields", "one"]
+)
+def test_of_the_history_no_label_is_counted_more_often_than_there_are_rows(labels: LabelSet) -> None:
+    """Several labels of one answer count each; of one label an answer, all of them together."""
+    counts = {"Bills": 40, "Food": 40}
+    several = isinstance(labels, CompositeLabels)
+    for rows, fits in ((80, True), (40, several), (39, False)):
+        record = {"rows": rows, "labels": counts, "confidence": []}
+        with contextlib.nullcontext() if fits else pytest.raises(ValueError, match="counts of labels"):
+            assert _history(record, labels).labels == counts

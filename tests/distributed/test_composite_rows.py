@@ -12,6 +12,7 @@ from calibrant.distributed._worker import Worker
 from calibrant.evaluation import BatchEvaluator, Tally
 from calibrant.inference import Limits
 from calibrant.testing import FakeClient
+from in_process import LocalBook
 
 FIELDS = FieldLabels(
     [
@@ -39,7 +40,9 @@ def lasting(lines: list[bytes]) -> list[dict[str, Any]]:
 def test_a_block_has_the_lines_and_numbers_of_one_machine(tmp_path: Path) -> None:
     """Parts included; counted from the lines, as the cluster's driver does."""
     rows = [(number, f"text {number}", HIGH if number % 3 else LOW) for number in range(9)]
-    answered = Worker(opening, Limits(), None).answer(0, rows)
+    book = LocalBook(Limits(), workers=1)
+    answered = Worker(opening, Limits(), 1, None, book).answer(0, rows)
+    book.close("over", at_once=True)  # ends the worker's thread
     examples = [Example(input=text, answer=answer) for _, text, answer in rows]
     result = BatchEvaluator(opening(limits=Limits())).evaluate(examples, out=tmp_path)
     here = (tmp_path / "predictions.jsonl").read_bytes().splitlines()

@@ -85,7 +85,7 @@ def test_answers_of_several_labels_have_parts_and_are_counted_by_what_they_hold(
 
 def test_without_a_threshold_nothing_is_decided(serve: Any, bundle: Bundle) -> None:
     """Null, neither accepted nor to review; and what cannot be said in UTF-8 is replaced."""
-    failed = Prediction(label=None, outcome=Outcome.ERROR, reason="\ud800")
+    failed = Prediction(label=None, outcome=Outcome.UNPARSED, reason="\ud800")
     running = serve(
         app(bundle, Held(held=False, answer=lambda t: failed if t == "x" else Prediction(label="cat")))
     )
@@ -93,7 +93,7 @@ def test_without_a_threshold_nothing_is_decided(serve: Any, bundle: Bundle) -> N
     assert (first["decision"], first["probabilities"], first["confidence"]) == (None, None, None)
     assert (second["decision"], second["outcome"], second["label"], second["reason"]) == (
         "review",
-        "error",
+        "unparsed",
         None,
         "?",
     )
@@ -309,6 +309,36 @@ def test_what_asyncio_complains_about_is_one_line_without_texts(logged: io.Strin
     logging.getLogger("asyncio").error("Task exception was never retrieved\nfuture: <Task 'secret'>")
     told = json.loads(logged.getvalue())
     assert (told["level"], told["event"]) == ("error", "Task exception was never retrieved")
+
+
+@pytest.mark.parametrize("texts", [False, True])
+def test_what_a_provider_said_about_a_failed_call_is_logged_only_if_asked_and_never_answered(
+    serve: Any, bundle: Bundle, logged: io.StringIO, texts: bool
+) -> None:
+    """It names addresses, and may quote a text; the answer says that the call failed."""
+    failed = Prediction(label=None, outcome=Outcome.ERROR, reason="no connection to http://10.0.0.7")
+    running = serve(app(bundle, Held(held=False, answer=lambda _: failed), log_texts=texts))
+    found = ask(running, {"text": "a"})
+    (row,) = found.json["results"]
+    assert (row["outcome"], row["reason"]) == ("error", "The call of the model failed: ask again later.")
+    assert b"10.0.0.7" not in found.body
+    running.ask(path="/healthz", method="GET")  # by then the first one is logged
+    assert ("10.0.0.7" in logged.getvalue()) is texts
+
+
+def test_another_server_may_ask_for_a_lifespan(bundle: Bundle) -> None:
+    """Uvicorn's command does, and test clients; it is no request."""
+    made = app(bundle, Held())
+    sent: list[Any] = []
+
+    async def events() -> Any:
+        return {"type": "lifespan.shutdown" if sent else "lifespan.startup"}
+
+    async def note(message: Any) -> None:
+        sent.append(message["type"])
+
+    asyncio.run(made({"type": "lifespan", "app": made}, events, note))
+    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
 
 
 @pytest.mark.parametrize("begun", [False, True])

@@ -113,12 +113,12 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
             raise ConfigurationError(
                 f"Expected a calibrant Classifier, got {classifier!r:.80}: Classifier.from_task(task) makes one."
             )
+        refuse_several(classifier.labels, INSTEAD_OF_DSPY)
         if not classifier.prompt.strip():
             raise ConfigurationError(
                 "Expected a classifier with a prompt, for the instructions to begin with, got none (or a cascade "
                 "whose models have prompts of their own): give it one, with_prompt makes a copy."
             )
-        refuse_several(classifier.labels, INSTEAD_OF_DSPY)
         _check_fields(text_field, label_field)
         self.text_field = text_field
         self.label_field = label_field

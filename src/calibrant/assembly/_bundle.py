@@ -11,7 +11,15 @@ from calibrant.assembly._bundle_files import Folder, parse_json, read_folder
 from calibrant.assembly._task_record import RecordedTask, task_from_record
 from calibrant.calibration import ConfidenceCalibrator, Fingerprint, LabelPriorCorrection, load_calibrator
 from calibrant.cascade import CascadePlan
-from calibrant.core import CalibrantError, ConfigurationError, LabelSet, Outcome, Prediction, StateError
+from calibrant.core import (
+    CalibrantError,
+    CompositeLabels,
+    ConfigurationError,
+    LabelSet,
+    Outcome,
+    Prediction,
+    StateError,
+)
 from calibrant.logprobs import enum_schema
 
 __all__ = ["Bundle", "BundleHistory", "Decision", "Figure", "read_bundle", "rule_of"]
@@ -291,7 +299,7 @@ class _Reader:
             calibrator=self._calibrator(fingerprint),
             thresholds=self._thresholds(),
             figures=tuple(_figure(**entry) for entry in self._json("figures.json")),
-            history=_history(self._object("history.json")),
+            history=_history(self._object("history.json"), first.labels),
             card=self._text("card.md"),
         )
 
@@ -398,12 +406,14 @@ def _figure(*, name: str, rows: int, estimate: float, **interval: float | None) 
     return Figure(name=str(name), rows=int(rows), estimate=float(estimate), **ends)
 
 
-def _history(record: Mapping[str, Any]) -> BundleHistory:
+def _history(record: Mapping[str, Any], known: LabelSet) -> BundleHistory:
     confidence = tuple(map(float, record["confidence"]))
     if not all(0.0 <= value <= 1.0 for value in confidence):
         raise ValueError("expected confidences in [0, 1] in history.json")
     labels = {str(label): int(count) for label, count in dict(record["labels"]).items()}
     rows = int(record["rows"])
-    if min(rows, *labels.values(), 0) < 0 or sum(labels.values()) > rows:
-        raise ValueError("expected counts of labels from 0, no more than rows in all, in history.json")
+    counts = list(labels.values())
+    most = max([0, *counts]) if isinstance(known, CompositeLabels) else sum(counts)
+    if min(rows, *counts, 0) < 0 or most > rows:
+        raise ValueError("expected counts of labels from 0, no more than there are rows, in history.json")
     return BundleHistory(rows=rows, labels=labels, confidence=confidence)

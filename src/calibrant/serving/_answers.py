@@ -9,11 +9,12 @@ from pydantic import BaseModel, Field
 from pydantic_core import from_json
 
 from calibrant.assembly import Decision
-from calibrant.core import LabelDistribution, Prediction
+from calibrant.core import LabelDistribution, Outcome, Prediction
 from calibrant.serving._metrics import decision_name
 
 __all__ = ["Answers", "Refusal", "answer_record", "asked_schema", "parse_asked"]
 
+_FAILED = "The call of the model failed: ask again later."
 _SHAPE = 'Expected {"text": "..."} or {"texts": ["...", ...]}'
 
 
@@ -43,7 +44,9 @@ class Answer(BaseModel):
         description="Whether the label may be used as it is; null where the bundle has no threshold."
     )
     outcome: Literal["ok", "error", "refusal", "unparsed"]
-    reason: str = Field(description="Why there is no label; empty where there is one.")
+    reason: str = Field(
+        description="Why there is no label; empty where there is one. What went wrong with a call is not told."
+    )
     parts: list[AnswerPart] | None = Field(
         default=None,
         description="The labels of an answer that holds several; left out where it is one label.",
@@ -71,8 +74,7 @@ def answer_record(prediction: Prediction, decision: Decision) -> dict[str, Any]:
         "calibrated": decision.calibrated,
         "decision": decision_name(decision),
         "outcome": prediction.outcome.value,
-        # It may quote what the model wrote, which need not be whole characters.
-        "reason": prediction.reason.encode("utf-8", "replace").decode(),
+        "reason": _told(prediction),
     }
     if prediction.parts:
         record["parts"] = [
@@ -85,6 +87,14 @@ def answer_record(prediction: Prediction, decision: Decision) -> dict[str, Any]:
             for part in prediction.parts
         ]
     return record
+
+
+def _told(prediction: Prediction) -> str:
+    """Return the reason for those who ask."""
+    if prediction.outcome is Outcome.ERROR:
+        return _FAILED  # a provider's words name addresses that are nobody's business outside
+    # It may quote what the model wrote, which need not be whole characters.
+    return prediction.reason.encode("utf-8", "replace").decode()
 
 
 def _probabilities(found: LabelDistribution | None) -> dict[str, float] | None:

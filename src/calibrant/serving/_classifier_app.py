@@ -30,7 +30,6 @@ __all__ = ["create_classifier_app"]
 _LOG = logging.getLogger("calibrant.service")
 _CLASSIFY: Final = "/v1/classify"
 _PROBES: Final = ("/healthz", "/readyz", "/metrics")
-_LOGGED: Final = ("label", "confidence", "outcome", "reason")
 _REFUSALS: Final = {
     400: "The body is not JSON in UTF-8.",
     401: "The key is missing or wrong.",
@@ -53,9 +52,10 @@ def create_classifier_app(
     It takes ``{"text": ...}`` or ``{"texts": [...]}`` and returns ``{"results": [...]}``, in order: ``label``,
     ``probabilities``, ``confidence``, ``calibrated``, ``decision`` (``accepted``, ``review`` or null), ``outcome`` and
     ``reason``; an answer that holds several labels has ``parts``, with ``name``, ``label``, ``probabilities`` and
-    ``confidence`` each. A text whose call failed says so in its outcome. ``GET /healthz`` says that the process lives,
-    ``GET /readyz`` whether to send requests (503 once it is being stopped), ``GET /metrics`` counts for Prometheus,
-    ``GET /openapi.json`` describes it. Every other answer is ``{"error": ...}``.
+    ``confidence`` each. A text whose call failed says so in its outcome; what the provider said is logged where texts
+    are. ``GET /healthz`` says that the process lives, ``GET /readyz`` whether to send requests (503 once it is being
+    stopped), ``GET /metrics`` counts for Prometheus, ``GET /openapi.json`` describes it.
+    Every other answer is ``{"error": ...}``.
 
     Parameters
     ----------
@@ -213,8 +213,14 @@ class _Service:
         request.state.told = {"texts": len(texts), "outcomes": dict(outcomes), "review": review}
         if self._settings.log_texts:
             request.state.told["rows"] = [
-                {"text": text, **{name: found[name] for name in _LOGGED}}
-                for text, found in zip(texts, results, strict=True)
+                {
+                    "text": text,
+                    "label": found.label,
+                    "confidence": found.confidence,
+                    "outcome": found.outcome.value,
+                    "reason": found.reason,  # in the provider's words
+                }
+                for text, found in zip(texts, predictions, strict=True)
             ]
         return results
 
@@ -228,6 +234,9 @@ class _Watch:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
+        if scope["type"] != "http":  # other servers ask for a lifespan
+            await self._app(scope, receive, send)
+            return
         start, number, status = time.perf_counter(), uuid.uuid4().hex, 0
         state = scope.setdefault("state", {})
 
