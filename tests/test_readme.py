@@ -9,20 +9,14 @@ import pytest
 from typer.main import get_command
 
 from calibrant.cli import app
-from calibrant.clients import local_models
+from embedded import EMBEDDED
 
 README = Path(__file__).parent.parent / "README.md"
 TEXT = README.read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 CONSOLE = "\n".join(re.findall(r"```console\n(.*?)```", TEXT, re.DOTALL))
 
-pytestmark = [
-    pytest.mark.real_model,
-    pytest.mark.skipif(
-        not local_models()[0].installed, reason="the embedded model's weights are not installed"
-    ),
-    pytest.mark.timeout(300),
-]
+pytestmark = EMBEDDED
 
 
 def test_quick_start_runs_and_prints_what_it_promises(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,7 +27,9 @@ CANDIDATE = {"system_prompt": "Classify."}
 
 def classifier(labels: LabelSet, answers: dict[str, Any]) -> Classifier:
     """Return a classifier with scripted answers."""
-    return Classifier(model=FakeClient(labels, answers), labels=labels, field="category")
+    return Classifier(
+        model=FakeClient(labels, answers), labels=labels, field="category", prompt="Sort the text."
+    )
 
 
 def row(text: str, answer: str) -> Any:

@@ -26,6 +26,7 @@ from packed import packed
 
 WriteTask = Callable[..., Path]
 ROWS = [{"input": f"{n} a {'cat' if n % 3 else 'dog'}", "answer": "cat"} for n in range(60)]
+LABELS = LabelSet(["cat", "dog"])
 NOTHING = {"suggested": None, "no_suggestion": "", "certified": None, "certification": None}
 
 
@@ -39,7 +40,7 @@ def written(*, labels: list[str], **changes: Any) -> str:
     task = Task(name=changes.pop("name", "animals"), labels=LabelSet(labels), prompt="Which?", field="x")
     settings = {
         "name": task.name,
-        "labels": labels,
+        "labels": task.labels,
         "prompt": "Which?",
         "proposer": None,
         "figures": (),
@@ -163,13 +164,15 @@ def test_figures_of_a_search_are_about_answered_rows() -> None:
 def test_a_history_keeps_a_thousand_confidences_at_even_distances() -> None:
     """The least and the greatest among them; of fewer rows, all."""
     values = [n / 4000 for n in range(4001)]
-    record = _history(predictions(*((value, True) for value in reversed(values)), (None, False)))
+    record = _history(predictions(*((value, True) for value in reversed(values)), (None, False)), LABELS)
     kept = record["confidence"]
     assert record["rows"] == 4002
     assert (len(kept), kept[0], kept[-1]) == (1000, 0.0, 1.0)
     assert kept == sorted(kept)
     assert max(after - before for before, after in itertools.pairwise(kept)) < 0.0015
-    assert len(_history(predictions(*((value, True) for value in values[:1000])))["confidence"]) == 1000
+    assert (
+        len(_history(predictions(*((value, True) for value in values[:1000])), LABELS)["confidence"]) == 1000
+    )
 
 
 def test_a_calibrator_without_its_report_is_refused(tmp_path: Path) -> None:

@@ -17,27 +17,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from calibrant import Classifier, Task
-from calibrant.assembly import export
 from calibrant.cli import app
-from calibrant.evaluation import BatchEvaluator, Dataset
 from calibrant.testing import FaultServer
+from packed import packed
+from processes import processes
 
 COMMAND = [sys.executable, "-c", "from calibrant.cli import main; main()", "serve"]
 PATH = "/v1/classify"
 SECONDS = 60
 Start = Callable[..., tuple["subprocess.Popen[str]", dict[str, str]]]
-TASK = """\
-name = "animals"
-labels = ["cat", "dog"]
-field = "category"
-prompt = "Which animal?"
-[data]
-test = "test.jsonl"
-[model]
-name = "openai/animal"
-api_base = "{base}"
-"""
 
 
 @pytest.fixture(scope="module")
@@ -51,41 +39,22 @@ def model() -> Iterator[FaultServer]:
 def folder(model: FaultServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a bundle that asks it."""
     own = tmp_path_factory.mktemp("bundle")
-    (own / "task.toml").write_text(TASK.format(base=model.api_base))
     rows = [{"input": f"{n} a {'cat' if n % 3 else 'dog'}", "answer": "cat"} for n in range(30)]
-    (own / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    task = Task.from_file(own / "task.toml", splits=())
-    with contextlib.closing(Classifier.from_task(task)) as classifier:
-        BatchEvaluator(classifier).evaluate(
-            Dataset(source=task.sources["test"], labels=task.labels), out=own / "run"
-        )
-    export(own / "run", own / "bundle", task=task)
+    packed(own, rows, server=model)
     return own / "bundle"
 
 
 @pytest.fixture
 def start(folder: Path) -> Iterator[Start]:
     """Return a function that starts the command and returns its process with what it printed."""
-    started: list[subprocess.Popen[str]] = []
+    with processes() as begin:
 
-    def run(*options: str) -> Any:
-        process = subprocess.Popen(  # noqa: S603 (our own code)
-            [*COMMAND, str(folder), "--port", "0", "--json", *options],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        started.append(process)
-        assert process.stdout is not None
-        return process, json.loads(process.stdout.readline())
+        def run(*options: str) -> Any:
+            command = [*COMMAND, str(folder), "--port", "0", "--json", *options]
+            process, line = begin(*command, stderr=subprocess.PIPE)
+            return process, json.loads(line)
 
-    yield run
-    for process in started:
-        process.kill()
-        process.wait()
-        for stream in (process.stdout, process.stderr):
-            if stream is not None:
-                stream.close()
+        yield run
 
 
 def ask(url: str, text: str, **headers: str) -> tuple[int, Any]:

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,11 @@ from typer.testing import CliRunner
 
 from calibrant.cli import app
 from calibrant.testing import FaultServer
+from processes import Begin, processes
 
 COMMAND = [sys.executable, "-c", "from calibrant.cli import main; main()", "verifier", "serve", "--port", "0"]
 SECONDS = 60
 QUESTION = {"question": "Who wrote it?", "answer": "Ann"}
-Start = Callable[..., tuple["subprocess.Popen[str]", str]]
 
 
 def verdict(prompt: str) -> str:
@@ -38,33 +38,11 @@ def model() -> Iterator[FaultServer]:
 
 
 @pytest.fixture
-def start(model: FaultServer) -> Iterator[Start]:
+def start(model: FaultServer) -> Iterator[Begin]:
     """Return a function that starts the command and returns its process with the line it printed."""
-    started: list[subprocess.Popen[str]] = []
-
-    def run(*options: str) -> Any:
-        known = [
-            "--model",
-            "openai/grader",
-            "--api-base",
-            model.api_base,
-            "--option",
-            'api_key="sk-secret-9"',
-        ]
-        process = subprocess.Popen(  # noqa: S603 (our own code)
-            [*COMMAND, *known, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        started.append(process)
-        assert process.stdout is not None
-        return process, process.stdout.readline()
-
-    yield run
-    for process in started:
-        process.kill()
-        process.wait()
-        for stream in (process.stdout, process.stderr):
-            if stream is not None:
-                stream.close()
+    known = ["--model", "openai/grader", "--api-base", model.api_base, "--option", 'api_key="sk-secret-9"']
+    with processes() as begin:
+        yield lambda *options: begin(*COMMAND, *known, *options, stderr=subprocess.PIPE)
 
 
 def ask(url: str, path: str = "/verify", body: Any = QUESTION) -> tuple[int, Any]:
@@ -78,7 +56,7 @@ def ask(url: str, path: str = "/verify", body: Any = QUESTION) -> tuple[int, Any
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_serves_until_told_to_stop(start: Start, number: signal.Signals) -> None:
+def test_it_serves_until_told_to_stop(start: Begin, number: signal.Signals) -> None:
     """On loopback; the line with the address comes when it answers; it ends cleanly and says nothing."""
     process, line = start("--json", "--samples", "3", "--threshold", "0.4")
     ready = json.loads(line)
@@ -101,7 +79,7 @@ def test_it_serves_until_told_to_stop(start: Start, number: signal.Signals) -> N
     assert (out, err) == ("", "")
 
 
-def test_a_failing_model_is_logged_and_its_key_is_not(start: Start, model: FaultServer) -> None:
+def test_a_failing_model_is_logged_and_its_key_is_not(start: Begin, model: FaultServer) -> None:
     """503 for the client, the reason for whoever runs the service."""
     process, line = start()
     url = line.split(" at ")[1].split(";")[0]
@@ -117,7 +95,7 @@ def test_a_failing_model_is_logged_and_its_key_is_not(start: Start, model: Fault
     assert process.returncode == 0
 
 
-def test_a_prompt_of_the_users_own_is_read(start: Start, model: FaultServer, tmp_path: Path) -> None:
+def test_a_prompt_of_the_users_own_is_read(start: Begin, model: FaultServer, tmp_path: Path) -> None:
     """From a file."""
     prompt = tmp_path / "prompt.txt"
     prompt.write_text("Grade {answer} to {question} by {context}.", encoding="utf-8")

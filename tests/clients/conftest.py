@@ -22,6 +22,7 @@ from calibrant import Classifier
 from calibrant.clients import OpenAICompatibleClient, RetryPolicy
 from calibrant.core import CompletionRequest
 from calibrant.testing import fake_response
+from loopback import LoopbackServer
 
 
 class ScriptedServer:
@@ -177,7 +178,7 @@ class ToyModel:
         return "".join("?" if "α" <= piece <= "ω" else piece for piece in pieces)
 
 
-class ToyServer:
+class ToyServer(LoopbackServer):
     """Serves the toy model as llama.cpp or as vLLM does.
 
     ``faults[route]`` holds what goes wrong next there: a status with body and headers, ``"reset"``,
@@ -192,11 +193,7 @@ class ToyServer:
         self.absent: set[str] = set()
         self.slots, self.context, self.ceiling, self.form = 2, 4096, 10_000, "text"
         self.delay = 0.0
-        self._loop = asyncio.new_event_loop()
-        ready = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(ready,), daemon=True)
-        self._thread.start()
-        ready.wait(30)
+        super().__init__()
 
     def bodies(self, route: str) -> list[dict[str, Any]]:
         """Return what was sent to a route."""
@@ -209,27 +206,10 @@ class ToyServer:
             time.sleep(0.01)
         assert len(self.calls) >= count
 
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-
-    def _run(self, ready: threading.Event) -> None:
-        asyncio.set_event_loop(self._loop)
+    def routed(self) -> web.Application:
         app = web.Application()
         app.router.add_route("*", "/{route:.*}", self._serve)
-        # A call whose client has gone ends at once.
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
-        self._loop.run_until_complete(runner.setup())
-        self._loop.run_until_complete(web.TCPSite(runner, "127.0.0.1", 0).start())
-        self.root = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        ready.set()
-        self._loop.run_forever()
-        self._loop.run_until_complete(runner.cleanup())
-        left = asyncio.all_tasks(self._loop)
-        for task in left:
-            task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-        self._loop.close()
+        return app
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         body = await request.json() if request.can_read_body else {}

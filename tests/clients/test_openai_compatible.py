@@ -25,39 +25,18 @@ from calibrant.core import (
 )
 from calibrant.inference import ExactScoring, open_client
 from calibrant.inference._models import call_options
+from next_tokens import KEY, KINDS, PROMPT, REQUEST, ROUTES, ask, failure
 
 LABELS = ["Spa", "Sport", "Bill", "Bill/Gas", "Té"]
-PROMPT = "Which one?"
-KEY = "plainword-secret-123"
-KINDS = ["llama.cpp", "vllm"]
-ROUTES = {"llama.cpp": "/completion", "vllm": "/v1/completions"}
 TEMPLATES = {"llama.cpp": "/apply-template", "vllm": "/tokenize"}
 TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}[{{ message['role'] }}]{{ message['content'] }}\n"
     "{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
 )
-REQUEST = CompletionRequest(
-    messages=({"role": "system", "content": PROMPT}, {"role": "user", "content": "a swim"}), top_logprobs=0
-)
 
 Start = Callable[..., Any]
 Make = Callable[..., OpenAICompatibleClient]
 Classify = Callable[..., Classifier]
-
-
-async def ask(client: OpenAICompatibleClient, text: str = '{"label": "') -> NextTokens:
-    """Return what may follow, for a row of its own."""
-    async with client.continuing(REQUEST) as row:
-        return await row.next_tokens(text)
-
-
-def failure(client: OpenAICompatibleClient, kind: type[Exception] = ProviderError) -> Any:
-    """Return the error of a call, which must not show the key."""
-    with pytest.raises(kind) as caught:
-        asyncio.run(ask(client))
-    assert KEY not in str(caught.value)
-    assert KEY not in repr(caught.value)
-    return caught.value
 
 
 class TestExactness:

@@ -29,32 +29,10 @@ from calibrant.core import (
     ProviderTimeoutError,
     RateLimitError,
 )
-
-KEY = "plainword-secret-123"
-KINDS = ["llama.cpp", "vllm"]
-ROUTES = {"llama.cpp": "/completion", "vllm": "/v1/completions"}
-REQUEST = CompletionRequest(
-    messages=({"role": "system", "content": "Which one?"}, {"role": "user", "content": "a swim"}),
-    top_logprobs=0,
-)
+from next_tokens import KEY, KINDS, REQUEST, ROUTES, ask, failure
 
 Start = Callable[..., Any]
 Make = Callable[..., OpenAICompatibleClient]
-
-
-async def ask(client: OpenAICompatibleClient, text: str = '{"label": "') -> NextTokens:
-    """Return what may follow, for a row of its own."""
-    async with client.continuing(REQUEST) as row:
-        return await row.next_tokens(text)
-
-
-def failure(client: OpenAICompatibleClient, kind: type[Exception] = ProviderError) -> Any:
-    """Return the error of a call, which must not show the key."""
-    with pytest.raises(kind) as caught:
-        asyncio.run(ask(client))
-    assert KEY not in str(caught.value)
-    assert KEY not in repr(caught.value)
-    return caught.value
 
 
 @pytest.mark.parametrize("kind", KINDS)

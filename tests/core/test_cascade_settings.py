@@ -7,9 +7,9 @@ from pathlib import Path
 import pydantic
 import pytest
 
-from calibrant.core import CascadeSettings, ConfigurationError, Task
+from calibrant.core import CascadeSettings
+from task_files import HEAD, mistakes, read
 
-HEAD = 'name = "n"\nlabels = ["cat", "dog"]\nprompt = "p"\n'
 MODELS = '[[cascade.models]]\nname = "small"\n[[cascade.models]]\nname = "large"\n'
 ENTAILMENT = 'confidence_method = "automix_entailment"\n'
 URL = 'verifier_server_url = "http://127.0.0.1:8889"\n'
@@ -22,25 +22,11 @@ ADDRESS = (
 )
 
 
-def read(directory: Path, toml: str) -> Task:
-    """Return the task of a file with this content."""
-    path = directory / "task.toml"
-    path.write_text(toml)
-    return Task.from_file(path)
-
-
 def cascade(directory: Path, keys: str) -> CascadeSettings:
     """Return the settings of a section with these keys and two models."""
     found = read(directory, f"{HEAD}[cascade]\n{keys}{MODELS}").cascade
     assert found is not None
     return found
-
-
-def mistakes(directory: Path, toml: str) -> list[str]:
-    """Return the lines of the error a task file raises, with the path made short."""
-    with pytest.raises(ConfigurationError) as caught:
-        read(directory, toml)
-    return str(caught.value).replace(f"{directory}/", "").split("\n")
 
 
 def test_every_key_arrives_where_it_belongs(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from calibrant.core import (
     labels_from_record,
     labels_to_record,
 )
+from task_files import mistakes
 
 MULTI = 'name = "n"\nlabels = ["Bills", "Food", "Travel"]\nmulti_label = true\nprompt = "p"\n'
 FIELDS = """name = "n"
@@ -55,15 +56,6 @@ def task_with(folder: Path, text: str, name: str, content: str | bytes) -> Path:
 def answers(path: Path) -> list[str]:
     """Return the true answers of a task's test rows."""
     return [example.answer for example in Task.from_file(path).test]
-
-
-def problems(folder: Path, text: str) -> list[str]:
-    """Return what is wrong with a task file."""
-    path = folder / "task.toml"
-    path.write_text(text)
-    with pytest.raises(ConfigurationError) as caught:
-        Task.from_file(path)
-    return [line.removeprefix(f"{folder}/") for line in str(caught.value).split("\n")]
 
 
 def test_a_file_may_ask_for_any_number_of_labels(tmp_path: Path) -> None:
@@ -232,7 +224,7 @@ def test_a_field_may_be_ordinal_or_hierarchical(tmp_path: Path) -> None:
 )
 def test_what_does_not_fit_names_file_line_and_remedy(tmp_path: Path, text: str, message: str) -> None:
     """Nothing is taken for something else in silence."""
-    assert message in problems(tmp_path, text)
+    assert message in mistakes(tmp_path, text)
 
 
 @pytest.mark.parametrize(

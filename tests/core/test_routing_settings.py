@@ -8,20 +8,13 @@ from typing import Any
 import pydantic
 import pytest
 
-from calibrant.core import ConfigurationError, RoutingSettings, Task
+from calibrant.core import RoutingSettings
+from task_files import HEAD, mistakes, read
 
-HEAD = 'name = "n"\nlabels = ["cat", "dog"]\nprompt = "p"\n'
 PROVIDERS = '[[routing.providers]]\nname = "a"\n[[routing.providers]]\nname = "m/b"\nalias = "b"\n'
 MEMBERS = '[[cascade.models]]\nname = "small"\n[[cascade.models]]\nname = "routed"\n'
 KNOWN = "Input should be one of the providers a, b, got "
 CORRECT = ": correct it, or add it as one of the [[routing.providers]]."
-
-
-def read(directory: Path, toml: str) -> Task:
-    """Return the task of a file with this content."""
-    path = directory / "task.toml"
-    path.write_text(toml)
-    return Task.from_file(path)
 
 
 def routing(directory: Path, keys: str) -> RoutingSettings:
@@ -29,13 +22,6 @@ def routing(directory: Path, keys: str) -> RoutingSettings:
     found = read(directory, f"{HEAD}[routing]\n{keys}\n{PROVIDERS}").routing
     assert found is not None
     return found
-
-
-def mistakes(directory: Path, toml: str) -> list[str]:
-    """Return the lines of the error a task file raises, with the path made short."""
-    with pytest.raises(ConfigurationError) as caught:
-        read(directory, toml)
-    return str(caught.value).replace(f"{directory}/", "").split("\n")
 
 
 # --- what it says -------------------------------------------------------------------------------

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from processes import processes
+
 COMMAND = [sys.executable, "-m", "calibrant.testing.server", "--labels", "Food", "Rent"]
 Spawn = Callable[..., tuple["subprocess.Popen[str]", dict[str, Any]]]
 
@@ -23,23 +25,13 @@ Spawn = Callable[..., tuple["subprocess.Popen[str]", dict[str, Any]]]
 @pytest.fixture
 def spawn() -> Iterator[Spawn]:
     """Return a function that starts the process and returns it with the line it printed."""
-    started: list[subprocess.Popen[str]] = []
+    with processes() as begin:
 
-    def start(*options: str, stdin: int = subprocess.PIPE) -> Any:
-        process = subprocess.Popen(  # noqa: S603 (our own code)
-            [*COMMAND, *options], stdin=stdin, stdout=subprocess.PIPE, text=True
-        )
-        started.append(process)
-        assert process.stdout is not None
-        return process, json.loads(process.stdout.readline())
+        def start(*options: str, stdin: int = subprocess.PIPE) -> Any:
+            process, line = begin(*COMMAND, *options, stdin=stdin)
+            return process, json.loads(line)
 
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
-        for stream in (process.stdin, process.stdout):
-            if stream is not None:
-                stream.close()
+        yield start
 
 
 def ask(api_base: str, text: str) -> int:

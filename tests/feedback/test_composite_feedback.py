@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from calibrant.core import (
     ConfigurationError,
     Field,
     FieldLabels,
-    LabelDistribution,
     LabelSet,
-    LogprobSpace,
     MultiLabels,
     OrdinalLabels,
     Outcome,
@@ -19,6 +16,7 @@ from calibrant.core import (
     Prediction,
 )
 from calibrant.feedback import build_composite_feedback
+from distributions import exact
 
 TOPICS = MultiLabels(["Bills", "Food", "Travel", "Sport", "News"])
 FIELDS = FieldLabels(
@@ -140,15 +138,7 @@ def test_a_field_that_is_wrong_or_unsure_has_a_line_of_its_own() -> None:
 
 def test_alternatives_of_a_field_are_shown() -> None:
     """The part's own distribution is used."""
-    known = LabelDistribution(
-        labels=("Bills", "Food"),
-        logprobs=np.log([0.7, 0.3]),
-        measured=np.array([True, True]),
-        joint_logprob=None,
-        label_mass=1.0,
-        unresolved_mass=0.0,
-        space=LogprobSpace.EXACT,
-    )
+    known = exact(("Bills", "Food"), [0.7, 0.3])
     parts = (
         Part(name="category", label="Bills", confidence=0.7, distribution=known),
         Part(name="urgency", label="low"),

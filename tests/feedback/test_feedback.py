@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from calibrant.core import ConfigurationError, LabelDistribution, LogprobSpace, Outcome
+from calibrant.core import ConfigurationError, LabelDistribution, Outcome
 from calibrant.feedback import build_feedback
+from distributions import exact
 
 GAS, POWER, GAMES, WATER, RENT = (
     "Bills/Gas & Oil",
@@ -23,16 +25,8 @@ GAS, POWER, GAMES, WATER, RENT = (
 
 def distribution(probabilities: Mapping[str, float], unmeasured: tuple[str, ...] = ()) -> LabelDistribution:
     """Return a distribution in which all but some labels were measured."""
-    labels = tuple(probabilities)
-    return LabelDistribution(
-        labels=labels,
-        logprobs=np.log(np.array(list(probabilities.values()))),
-        measured=np.array([label not in unmeasured for label in labels]),
-        joint_logprob=None,
-        label_mass=1.0,
-        unresolved_mass=0.0,
-        space=LogprobSpace.EXACT,
-    )
+    known = exact(tuple(probabilities), list(probabilities.values()))
+    return replace(known, measured=np.array([label not in unmeasured for label in probabilities]))
 
 
 def feedback(confidence: float | None, *, correct: bool = False, **changes: Any) -> str:

@@ -10,13 +10,12 @@ import pytest
 
 from calibrant.core import (
     HierarchicalLabels,
-    LabelDistribution,
     LabelSet,
-    LogprobSpace,
     OrdinalLabels,
     Outcome,
 )
 from calibrant.feedback import build_feedback
+from distributions import exact
 
 STARS = OrdinalLabels(["1 star", "2 stars", "3 stars", "4 stars", "5 stars"])
 MONEY = HierarchicalLabels(["Bills", "Bills/Gas", "Bills/Power", "Food/Out/Bar", "Food/In"])
@@ -26,17 +25,7 @@ def feedback(
     labels: LabelSet, got: str | None, expected: str, shares: Sequence[float] | None, **changes: Any
 ) -> str:
     """Return the feedback on a row; its confidence is its probability."""
-    distribution = None
-    if shares is not None:
-        distribution = LabelDistribution(
-            labels=labels.labels,
-            logprobs=np.log(shares),
-            measured=np.ones(len(labels), dtype=bool),
-            joint_logprob=None,
-            label_mass=1.0,
-            unresolved_mass=0.0,
-            space=LogprobSpace.EXACT,
-        )
+    distribution = None if shares is None else exact(labels, shares)
     arguments: dict[str, Any] = {
         "is_correct": got == expected,
         "expected": expected,

@@ -13,39 +13,19 @@ from typer.testing import CliRunner
 from calibrant import Classifier
 from calibrant.calibration import LabelPriorCorrection
 from calibrant.cli import app
-from calibrant.core import CalibrationSettings, Client, ConfigurationError, Example, StateError, Task
+from calibrant.core import CalibrationSettings, Client, ConfigurationError, StateError
 from calibrant.inference import _classifier
 from calibrant.optimization import optimize
 from calibrant.testing import FakeClient
+from small_tasks import LABELS, make_task
 
-LABELS = ("cat", "dog")
 WriteTask = Callable[..., Path]
-
-
-def rows(prefix: str, n: int) -> tuple[Example, ...]:
-    """Return rows that meow or bark in turns."""
-    kinds = (("meow", "cat"), ("woof", "dog"))
-    return tuple(Example(input=f"{prefix} {i} {kinds[i % 2][0]}", answer=kinds[i % 2][1]) for i in range(n))
 
 
 def biased(text: str) -> dict[str, float]:
     """Hear the difference, and prefer cats."""
     cat = 0.9 if "meow" in text else 0.6
     return {"cat": cat, "dog": 1.0 - cat}
-
-
-def make_task(**changes: Any) -> Task:
-    """Return a small task."""
-    settings: dict[str, Any] = {
-        "name": "animals",
-        "labels": LABELS,
-        "prompt": "Which animal?",
-        "field": "category",
-        "train": rows("train", 12),
-        "validation": rows("validation", 6),
-        "test": rows("test", 8),
-    }
-    return Task(**{**settings, **changes})
 
 
 def test_both_prompts_are_judged_by_corrected_predictions(tmp_path: Path) -> None:

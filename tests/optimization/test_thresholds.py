@@ -4,37 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from calibrant.cli import app
-from calibrant.core import ConfigurationError, Example, ScoringSettings, StateError, Task
+from calibrant.core import ConfigurationError, ScoringSettings, StateError
 from calibrant.optimization import optimize
 from calibrant.testing import FakeClient
-
-LABELS = ("cat", "dog")
-
-
-def rows(prefix: str, n: int) -> tuple[Example, ...]:
-    """Return rows that meow or bark in turns."""
-    kinds = (("meow", "cat"), ("woof", "dog"))
-    return tuple(Example(input=f"{prefix} {i} {kinds[i % 2][0]}", answer=kinds[i % 2][1]) for i in range(n))
-
-
-def make_task(**changes: Any) -> Task:
-    """Return a small task."""
-    settings: dict[str, Any] = {
-        "name": "animals",
-        "labels": LABELS,
-        "prompt": "Which animal?",
-        "field": "category",
-        "train": rows("train", 60),
-        "validation": rows("validation", 6),
-        "test": rows("test", 8),
-    }
-    return Task(**{**settings, **changes})
+from small_tasks import LABELS, make_task
 
 
 @pytest.fixture
@@ -47,24 +25,24 @@ def client() -> FakeClient:
 
 def test_the_seed_prompt_is_scored_with_thresholds_of_the_training_rows(client: FakeClient) -> None:
     """0.96 earns the full score from 0.95 on, and not with the default of 0.99."""
-    found = optimize(make_task(), model=client, max_metric_calls=130, thresholds="auto")
+    found = optimize(make_task(train=60), model=client, max_metric_calls=130, thresholds="auto")
     assert found.seed_prompt.validation_score == 1.0
     assert found.thresholds is not None
     assert found.to_record()["thresholds"]["scoring"] == found.thresholds.scoring <= 0.96
-    plain = optimize(make_task(), model=client, max_metric_calls=70)
+    plain = optimize(make_task(train=60), model=client, max_metric_calls=70)
     assert plain.seed_prompt.validation_score == pytest.approx(0.3 + 0.7 * 0.96 / 0.99)
     assert plain.thresholds is None
 
 
 def test_the_task_can_ask_for_it(client: FakeClient) -> None:
     """``[scoring] thresholds = "auto"``."""
-    task = make_task(scoring=ScoringSettings(thresholds="auto"))
+    task = make_task(train=60, scoring=ScoringSettings(thresholds="auto"))
     assert optimize(task, model=client, max_metric_calls=130).seed_prompt.validation_score == 1.0
 
 
 def test_parameters_of_the_score_are_kept(client: FakeClient) -> None:
     """Only the thresholds of the feedback are found then."""
-    task = make_task(scoring=ScoringSettings(parameters={"low_confidence_threshold": 0.98}))
+    task = make_task(train=60, scoring=ScoringSettings(parameters={"low_confidence_threshold": 0.98}))
     found = optimize(task, model=client, max_metric_calls=130, thresholds="auto")
     assert found.seed_prompt.validation_score == pytest.approx(0.3 + 0.7 * 0.96 / 0.98)
 
@@ -72,18 +50,22 @@ def test_parameters_of_the_score_are_kept(client: FakeClient) -> None:
 def test_the_budget_must_hold_the_sample(client: FakeClient) -> None:
     """60 rows more than without."""
     with pytest.raises(ConfigurationError, match="60 training rows for thresholds"):
-        optimize(make_task(), model=client, max_metric_calls=100, thresholds="auto")
+        optimize(make_task(train=60), model=client, max_metric_calls=100, thresholds="auto")
     with pytest.raises(ConfigurationError, match="'auto', got 'guess'"):
-        optimize(make_task(), model=client, thresholds="guess")  # type: ignore[arg-type]
+        optimize(make_task(train=60), model=client, thresholds="guess")  # type: ignore[arg-type]
 
 
 def test_a_run_with_and_one_without_are_different_runs(client: FakeClient, tmp_path: Path) -> None:
     """Scores of one do not go on as scores of the other."""
-    first = optimize(make_task(), model=client, max_metric_calls=130, thresholds="auto", out=tmp_path / "run")
-    again = optimize(make_task(), model=client, max_metric_calls=130, thresholds="auto", out=tmp_path / "run")
+    first = optimize(
+        make_task(train=60), model=client, max_metric_calls=130, thresholds="auto", out=tmp_path / "run"
+    )
+    again = optimize(
+        make_task(train=60), model=client, max_metric_calls=130, thresholds="auto", out=tmp_path / "run"
+    )
     assert again.best_prompt == first.best_prompt
     with pytest.raises(StateError):
-        optimize(make_task(), model=client, max_metric_calls=130, out=tmp_path / "run")
+        optimize(make_task(train=60), model=client, max_metric_calls=130, out=tmp_path / "run")
 
 
 def test_the_command_takes_it(write_task: Callable[..., Path]) -> None:

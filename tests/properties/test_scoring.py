@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from calibrant.core import LabelDistribution, LogprobSpace
+from calibrant.core import LabelDistribution
 from calibrant.scoring import BrierScoring, LinearBlendScoring, LogScoring, SigmoidScoring, ThresholdScoring
+from distributions import exact
 
 # Lazy imports and a busy machine make single examples slow.
 unhurried = settings(deadline=None)
@@ -41,17 +42,7 @@ def simplex(draw: st.DrawFn, size: int | None = None) -> NDArray[np.float64]:
 
 def as_distribution(probabilities: NDArray[np.float64]) -> LabelDistribution:
     """Return an exact, fully measured distribution."""
-    with np.errstate(divide="ignore"):
-        values = np.log(probabilities)
-    return LabelDistribution(
-        labels=tuple(f"label {i}" for i in range(len(values))),
-        logprobs=values,
-        measured=np.ones(len(values), dtype=bool),
-        joint_logprob=None,
-        label_mass=1.0,
-        unresolved_mass=0.0,
-        space=LogprobSpace.EXACT,
-    )
+    return exact([f"label {i}" for i in range(len(probabilities))], probabilities)
 
 
 @unhurried

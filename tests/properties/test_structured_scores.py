@@ -13,9 +13,7 @@ from numpy.typing import NDArray
 from calibrant.adapters._grading import score_of
 from calibrant.core import (
     HierarchicalLabels,
-    LabelDistribution,
     LabelSet,
-    LogprobSpace,
     OrdinalLabels,
     Outcome,
     Prediction,
@@ -28,6 +26,7 @@ from calibrant.scoring import (
     SigmoidScoring,
     ThresholdScoring,
 )
+from distributions import exact
 
 unhurried = settings(deadline=None)
 
@@ -49,15 +48,7 @@ simplexes = st.lists(st.floats(0.01, 1.0), min_size=5, max_size=5).map(lambda w:
 def predicted(labels: LabelSet, shares: NDArray[np.float64], label: str | None = None) -> Prediction:
     """Return a prediction of the most probable label, or of another."""
     best = labels[int(shares.argmax())] if label is None else label
-    distribution = LabelDistribution(
-        labels=labels.labels,
-        logprobs=np.log(shares),
-        measured=np.ones(len(shares), dtype=bool),
-        joint_logprob=None,
-        label_mass=1.0,
-        unresolved_mass=0.0,
-        space=LogprobSpace.EXACT,
-    )
+    distribution = exact(labels, shares)
     return Prediction(label=best, confidence=float(shares[labels.index(best)]), distribution=distribution)
 
 

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 from collections.abc import Iterator
 
 import pytest
 
 from calibrant import Classifier
 from calibrant.cascade import AutoMixEntailment, Cascade, CascadeModel, ConfidenceMethod, Verifier
-from calibrant.clients import local_models
 from calibrant.core import LogprobSpace, Verdict
-from calibrant.serving import create_verifier_app
+from embedded import EMBEDDED
+from verifier_service import serving
 
-uvicorn = pytest.importorskip("uvicorn")
-
-pytestmark = [
-    pytest.mark.real_model,
-    pytest.mark.skipif(
-        not local_models()[0].installed,
-        reason=f"the embedded model is not installed: {local_models()[0].install_command}",
-    ),
-    pytest.mark.timeout(300),
-]
+pytestmark = EMBEDDED
 
 LABELS = ("Business", "Science", "Sports")
 TEXTS = ("The striker scored twice.", "Shares fell on Monday.", "A new telescope was launched.")
@@ -54,15 +43,8 @@ def models() -> Iterator[list[CascadeModel]]:
 def url() -> Iterator[str]:
     """Return the address of a verifier on the same model."""
     verifier = Verifier("local/smollm2-135m", k=3, options={"seed": 1})
-    listening = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(create_verifier_app(verifier), log_level="warning", ws="none", lifespan="off")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-    server.should_exit = True
-    thread.join(60)
-    listening.close()
+    with serving(verifier) as address:
+        yield address
     verifier.close()
 
 

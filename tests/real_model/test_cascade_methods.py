@@ -20,17 +20,10 @@ from calibrant.cascade import (
     NoEvidence,
     SelfVerify,
 )
-from calibrant.clients import local_models
 from calibrant.core import LogprobSpace
+from embedded import EMBEDDED
 
-pytestmark = [
-    pytest.mark.real_model,
-    pytest.mark.skipif(
-        not local_models()[0].installed,
-        reason=f"the embedded model is not installed: {local_models()[0].install_command}",
-    ),
-    pytest.mark.timeout(300),
-]
+pytestmark = EMBEDDED
 
 TEXTS = ("The striker scored twice.", "Shares fell on Monday.", "A new telescope was launched.")
 

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from calibrant.clients import local_models
 from calibrant.core import LogprobSpace
 from calibrant.inference import Examination, Verdict, examine
+from embedded import EMBEDDED
 
-pytestmark = [
-    pytest.mark.real_model,
-    pytest.mark.skipif(
-        not local_models()[0].installed, reason="the embedded model's weights are not installed"
-    ),
-    pytest.mark.timeout(300),
-]
+pytestmark = EMBEDDED
 
 
 @pytest.fixture(scope="module")

@@ -12,21 +12,15 @@ import numpy as np
 import pytest
 
 from calibrant import Classifier, Prediction
-from calibrant.clients import LlamaCppClient, local_models
+from calibrant.clients import LlamaCppClient
 from calibrant.clients._engine import Engine
 from calibrant.core import ConfigurationError, LabelDistribution, LogprobSpace, Outcome
 from calibrant.inference import Decoding, ExactScoring
+from embedded import EMBEDDED
 
 Bodies = list[tuple[dict[str, Any], dict[str, Any]]]
 
-pytestmark = [
-    pytest.mark.real_model,
-    pytest.mark.skipif(
-        not local_models()[0].installed,
-        reason=f"the embedded model is not installed: {local_models()[0].install_command}",
-    ),
-    pytest.mark.timeout(300),
-]
+pytestmark = EMBEDDED
 
 LABELS = ("Business", "Sci/Tech", "Sports", "World")
 TEXTS = (

@@ -11,18 +11,12 @@ from typing import Any
 
 import pytest
 
-from calibrant.clients import LlamaCppClient, local_models
+from calibrant.clients import LlamaCppClient
 from calibrant.clients._constraint import constraint_for
 from calibrant.core import CompletionRequest, ConfigurationError, ProviderError
+from embedded import EMBEDDED
 
-pytestmark = [
-    pytest.mark.real_model,
-    pytest.mark.skipif(
-        not local_models()[0].installed,
-        reason=f"the embedded model is not installed: {local_models()[0].install_command}",
-    ),
-    pytest.mark.timeout(300),
-]
+pytestmark = EMBEDDED
 
 TEXTS = (
     "The striker scored twice.",

@@ -6,20 +6,12 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from calibrant import Classifier, Task
-from calibrant.clients import local_models
 from calibrant.core import LogprobSpace, Outcome
 from calibrant.optimization import optimize
+from embedded import EMBEDDED
 
-pytestmark = [
-    pytest.mark.real_model,
-    pytest.mark.skipif(
-        not local_models()[0].installed, reason="the embedded model's weights are not installed"
-    ),
-    pytest.mark.timeout(300),
-]
+pytestmark = EMBEDDED
 
 TASK = Path(__file__).parents[2] / "examples" / "transactions" / "task.toml"
 

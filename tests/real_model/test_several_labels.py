@@ -8,17 +8,10 @@ import math
 import pytest
 
 from calibrant import Classifier
-from calibrant.clients import local_models
 from calibrant.core import Field, FieldLabels, LogprobSpace, MultiLabels, Outcome
+from embedded import EMBEDDED
 
-pytestmark = [
-    pytest.mark.real_model,
-    pytest.mark.skipif(
-        not local_models()[0].installed,
-        reason=f"the embedded model is not installed: {local_models()[0].install_command}",
-    ),
-    pytest.mark.timeout(300),
-]
+pytestmark = EMBEDDED
 
 BOTH = FieldLabels(
     [

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
-import threading
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
@@ -13,21 +11,13 @@ from typing import Any
 import pytest
 
 from calibrant.cascade import Answered, Assessment, AutoMixEntailment, NoEvidence, Verifier
-from calibrant.clients import local_models
 from calibrant.core import Prediction
 from calibrant.inference import Classifier
-from calibrant.serving import create_verifier_app
 from calibrant.testing import FakeClient
+from embedded import EMBEDDED
+from verifier_service import serving
 
-uvicorn = pytest.importorskip("uvicorn")
-
-pytestmark = [
-    pytest.mark.real_model,
-    pytest.mark.skipif(
-        not local_models()[0].installed, reason="the embedded model's weights are not installed"
-    ),
-    pytest.mark.timeout(300),
-]
+pytestmark = EMBEDDED
 
 
 @pytest.fixture(scope="module")
@@ -41,15 +31,8 @@ def verifier() -> Iterator[Verifier]:
 @pytest.fixture(scope="module")
 def url(verifier: Verifier) -> Iterator[str]:
     """Return the address of its service."""
-    listening = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(create_verifier_app(verifier), log_level="warning", ws="none", lifespan="off")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-    server.should_exit = True
-    thread.join(60)
-    listening.close()
+    with serving(verifier) as address:
+        yield address
 
 
 def post(url: str, body: dict[str, Any]) -> Any:

@@ -8,11 +8,11 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-import numpy as np
 import pytest
 
-from calibrant.core import ConfigurationError, LabelDistribution, LogprobSpace
+from calibrant.core import ConfigurationError, LabelDistribution
 from calibrant.scoring import BrierScoring, LogScoring, ScoringStrategy
+from distributions import exact
 
 STRATEGIES = [BrierScoring(), LogScoring(), LogScoring(0.01)]
 LABELS = ("Sports", "Sci/Tech", "World")
@@ -20,18 +20,7 @@ LABELS = ("Sports", "Sci/Tech", "World")
 
 def distribution(probabilities: Sequence[float], labels: tuple[str, ...] = LABELS) -> LabelDistribution:
     """Return an exact, fully measured distribution."""
-    values = np.asarray(probabilities, dtype=float)
-    with np.errstate(divide="ignore"):
-        logprobs = np.log(values)
-    return LabelDistribution(
-        labels=labels,
-        logprobs=logprobs,
-        measured=np.ones(len(labels), dtype=bool),
-        joint_logprob=None,
-        label_mass=1.0,
-        unresolved_mass=0.0,
-        space=LogprobSpace.EXACT,
-    )
+    return exact(labels, probabilities)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
-"""A bundle whose run asked a loopback server that is gone."""
+"""A bundle whose run asked a loopback server."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,15 +25,19 @@ api_base = "{base}"
 """
 
 
-def packed(folder: Path, rows: Sequence[Mapping[str, str]]) -> Bundle:
-    """Evaluate a task of two labels on rows, in `folder`, and return its bundle, ``folder/bundle``."""
-    with FaultServer(["cat", "dog"]) as server:
-        (folder / "task.toml").write_text(TASK.format(base=server.api_base))
-        (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        task = Task.from_file(folder / "task.toml", splits=())
-        classifier = Classifier.from_task(task)
+def packed(folder: Path, rows: Sequence[Mapping[str, str]], *, server: FaultServer | None = None) -> Bundle:
+    """Evaluate a task of two labels on rows, in `folder`, and return its bundle, ``folder/bundle``.
+
+    Without a server of its own it asks one that is gone afterwards.
+    """
+    if server is None:
+        with FaultServer(["cat", "dog"]) as passing:
+            return packed(folder, rows, server=passing)
+    (folder / "task.toml").write_text(TASK.format(base=server.api_base))
+    (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = Task.from_file(folder / "task.toml", splits=())
+    with contextlib.closing(Classifier.from_task(task)) as classifier:
         BatchEvaluator(classifier).evaluate(
             Dataset(source=task.sources["test"], labels=task.labels), out=folder / "run"
         )
-        classifier.close()
     return export(folder / "run", folder / "bundle", task=task)

@@ -112,15 +112,15 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
             raise ConfigurationError(
                 f"Expected a calibrant Classifier, got {classifier!r:.80}: Classifier.from_task(task) makes one."
             )
-        if not classifier.prompt.strip():
-            raise ConfigurationError(
-                "Expected a classifier with a prompt, for the instructions to begin with, got none (or a cascade "
-                "whose models have prompts of their own): give it one, with_prompt makes a copy."
-            )
         if isinstance(classifier.labels, CompositeLabels):
             raise ConfigurationError(
                 "Expected one label in an answer, got labels of which an answer holds several: they are unknown here; "
                 "use calibrant optimize, or ConfidenceAdapter.from_classifier with gepa."
+            )
+        if not classifier.prompt.strip():
+            raise ConfigurationError(
+                "Expected a classifier with a prompt, for the instructions to begin with, got none (or a cascade "
+                "whose models have prompts of their own): give it one, with_prompt makes a copy."
             )
         _check_fields(text_field, label_field)
         self.text_field = text_field

@@ -22,7 +22,7 @@ _TRUTHS = ("correct", "accepted")
 _COLUMNS: Final = (
     *("index", "input", "answer", "label", "confidence", "correct", "outcome", "reason", "probabilities"),
     *("label_mass", "space", "model", "attempts", "latency_seconds", "prompt_tokens", "completion_tokens"),
-    *("cost", "steps", "accepted"),
+    *("cost", "steps", "accepted", "parts"),
 )
 
 
@@ -47,8 +47,8 @@ def write_parquet(predictions: Path, path: Path) -> None:
     """Write the rows of a finished run to a Parquet file, which is whole or not there.
 
     There is a column for every field of ``predictions.jsonl``. Texts, numbers and truth values have their types;
-    what has parts (``probabilities``, ``steps``) is JSON in a text, as in the lines. A few thousand rows are in
-    memory at a time.
+    what has several values (``probabilities``, ``steps``, ``parts``) is JSON in a text, as in the lines. A few thousand
+    rows are in memory at a time.
 
     Parameters
     ----------

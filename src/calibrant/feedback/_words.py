@@ -67,24 +67,24 @@ def percent(probability: float, *, limits: tuple[float, ...] = ()) -> str:
 
     Above 98% one decimal is kept where it says something: 99.6% is not 100%, 98.7% not 99%.
     """
-    percent = 100.0 * min(probability, 1.0)
-    if percent < 1.0 - 1e-9:
+    share = 100.0 * min(probability, 1.0)
+    if share < 1.0 - 1e-9:
         return "<1%"
-    if percent > 99.9 + 1e-9:
+    if share > 99.9 + 1e-9:
         return "100%" if probability >= 1.0 - 1e-9 else ">99.9%"
-    if percent <= 98.0:
-        whole = round(percent)
+    if share <= 98.0:
+        whole = round(share)
         # 89.95% must not show as 90% where 90% is graded otherwise.
         if any(probability < limit - SLACK <= whole / 100.0 for limit in limits):
-            whole = math.floor(percent)
+            whole = math.floor(share)
         return f"{whole}%"
     # The floor: 99.88% must not show as 99.9% when the next word is about thresholds.
-    tenths = math.floor(percent * 10.0 + 1e-6) / 10.0
+    tenths = math.floor(share * 10.0 + 1e-6) / 10.0
     return f"{tenths:g}%"
 
 
 def small_percent(probability: float) -> str:
-    """Return percents as `_percent`, but with one significant digit below 1%: 0.03%."""
+    """Return percents as `percent` does, but with one significant digit below 1%: 0.03%."""
     share = 100.0 * probability
     if share >= 1.0 - 1e-9:
         return percent(probability)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from calibrant.calibration import Fingerprint, LabelPriorCorrection, correct_prediction
 from calibrant.clients import RetryPolicy
@@ -37,7 +37,6 @@ from calibrant.logprobs import enum_schema
 __all__ = ["Classifier"]
 
 _LOG = logging.getLogger("calibrant")
-_KEPT: Final = ("options", "tolerance", "samples", "temperature", "label_codes")
 
 
 class Classifier:
@@ -147,45 +146,38 @@ class Classifier:
         self.prior_correction = prior_correction
         self._owns_client = not isinstance(model, Client)
         limits = limits or Limits()
-        gate = Gate(limits if concurrency is None else replace(limits, concurrency=concurrency))
+        limits = limits if concurrency is None else replace(limits, concurrency=concurrency)
         client = open_client(
-            model, space=space, concurrency=gate.limits.concurrency, options=options, scoring=scoring
+            model, space=space, concurrency=limits.concurrency, options=options, scoring=scoring
         )
-        self._calls = Calls(policy=retry or RetryPolicy(), gate=gate)
-        wanted = MethodOptions(
+        self._retry = retry or RetryPolicy()
+        self._wanted = MethodOptions(
             scoring=scoring if scoring is not None or space is None else "decode",
             tolerance=tolerance,
             samples=samples,
             temperature=temperature,
             label_codes=label_codes,
-            calls=self._calls,
             options=call_options(options),
         )
-        reader = AnswerReader(
+        self._reader = AnswerReader(
             labels=self.labels,
             field=field,
             answer_field=answer_field or field,
             space=LogprobSpace(space) if space is not None else client.space,
             keep_tokens=keep_tokens,
         )
-        # What a copy under other limits is built from.
-        self._settings: dict[str, Any] = {
-            "response_format": response_format,
-            "answer_field": answer_field,
-            "top_logprobs": top_logprobs,
-            "space": space,
-            "retry": retry,
-            "scoring": scoring,
-            "keep_tokens": keep_tokens,
-            **{name: getattr(wanted, name) for name in _KEPT},
-        }
-        response_format = response_format or enum_schema(self.labels, field)
-        method = choose_method(client, reader, response_format, wanted)
-        refuse_misleading(model, options=options, method=method)
+        self._response_format = response_format or enum_schema(self.labels, field)
+        self._prepare(client, top_logprobs, limits, journal)
+        refuse_misleading(model, options=options, method=self.runner.method)
+
+    def _prepare(self, client: Client, top_logprobs: int, limits: Limits, journal: Journal | None) -> None:
+        gate = Gate(limits)
+        self._calls = Calls(policy=self._retry, gate=gate)
+        wanted = replace(self._wanted, calls=self._calls)
         self.runner = Runner(
             client=client,
-            method=method,
-            response_format=response_format,
+            method=choose_method(client, self._reader, self._response_format, wanted),
+            response_format=self._response_format,
             top_logprobs=top_logprobs,
             options=wanted.options,
             gate=gate,
@@ -293,7 +285,7 @@ class Classifier:
             copy.user_template = user_template
         return copy
 
-    def with_limits(self, limits: Limits) -> Classifier:
+    def with_limits(self, limits: Limits) -> Self:
         """Return a copy under other limits that shares this one's client and journal; it has paid nothing yet.
 
         Parameters
@@ -301,9 +293,9 @@ class Classifier:
         limits : Limits
             Rates, budgets and deadlines.
         """
-        return self._rebuilt(limits, **self._settings)
+        return self._prepared(limits, self._reader, self.runner.top_logprobs)
 
-    def with_tokens(self, *, top_logprobs: int = 0) -> Classifier:
+    def with_tokens(self, *, top_logprobs: int = 0) -> Self:
         """Return a copy whose decoded predictions hold their tokens.
 
         Parameters
@@ -311,9 +303,15 @@ class Classifier:
         top_logprobs : int, default 0
             Alternatives asked for per token at least.
         """
-        wanted = max(top_logprobs, self._settings["top_logprobs"])
-        settings = {**self._settings, "keep_tokens": True, "top_logprobs": wanted}
-        return self._rebuilt(self.runner.gate.limits, **settings)
+        reader = replace(self._reader, keep_tokens=True)
+        return self._prepared(self.runner.gate.limits, reader, max(top_logprobs, self.runner.top_logprobs))
+
+    def _prepared(self, limits: Limits, reader: AnswerReader, top_logprobs: int) -> Self:
+        copy = object.__new__(type(self))
+        copy.__dict__.update(self.__dict__)
+        copy._owns_client, copy._reader = False, reader
+        copy._prepare(self.client, top_logprobs, limits, self.runner.journal)
+        return copy
 
     @property
     def gates(self) -> tuple[Gate, ...]:
@@ -323,19 +321,6 @@ class Classifier:
     def use_journal(self, journal: Journal | None) -> None:
         """Look predictions up in `journal` from now on, and store them there."""
         self.runner.journal = journal
-
-    def _rebuilt(self, limits: Limits, **settings: Any) -> Classifier:  # noqa: ANN401
-        return Classifier(
-            model=self.client,
-            labels=self.labels,
-            field=self.field,
-            prompt=self.prompt,
-            user_template=self.user_template,
-            limits=limits,
-            journal=self.runner.journal,
-            prior_correction=self.prior_correction,
-            **settings,
-        )
 
     def classify(self, text: str) -> Prediction:
         """Classify one text."""

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import socket
-import threading
 import zlib
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -18,6 +17,7 @@ from calibrant.cascade import Answered, Assessment, AutoMixEntailment, Confidenc
 from calibrant.core import ConfigurationError, Prediction
 from calibrant.inference import Classifier, RetryPolicy
 from calibrant.testing import FakeClient
+from loopback import LoopbackServer
 
 HONEST = {
     "confidence": 0.75,
@@ -30,7 +30,7 @@ HONEST = {
 Fault = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class VerifierServer:
+class VerifierServer(LoopbackServer):
     """Answers with `reply`: a JSON value, a text, or what a handler makes of the request."""
 
     def __init__(self) -> None:
@@ -40,33 +40,12 @@ class VerifierServer:
         self.asked: list[dict[str, Any]] = []
         self.paths: list[str] = []
         self.connections: set[Any] = set()
-        self._loop = asyncio.new_event_loop()
-        ready = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(ready,), daemon=True)
-        self._thread.start()
-        assert ready.wait(30)
+        super().__init__()
 
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(30)
-
-    def _run(self, ready: threading.Event) -> None:
-        asyncio.set_event_loop(self._loop)
-        runner = self._loop.run_until_complete(self._start())
-        ready.set()
-        self._loop.run_forever()
-        self._loop.run_until_complete(runner.cleanup())
-        self._loop.close()
-
-    async def _start(self) -> web.AppRunner:
+    def routed(self) -> web.Application:
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._answer)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        return runner
+        return app
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         self.asked.append(await request.json())
@@ -114,7 +93,7 @@ def assess(
     server: VerifierServer | str, what: Answered | None = None, **options: Any
 ) -> Assessment | NoEvidence:
     """Return what one assessment comes to."""
-    url = server if isinstance(server, str) else server.url
+    url = server if isinstance(server, str) else server.root
     method = AutoMixEntailment(url, **{"retry": QUICK, **options})
 
     async def once() -> Assessment | NoEvidence:
@@ -168,9 +147,9 @@ def test_context_and_task_are_sent_where_there_are_some(server: VerifierServer) 
 
 def test_an_address_that_ends_with_the_route_is_taken_as_it_is(server: VerifierServer) -> None:
     """Behind a path, too."""
-    assess(f"{server.url}/verify")
-    assess(f"{server.url}/")
-    assess(f"{server.url}/behind/proxy")
+    assess(f"{server.root}/verify")
+    assess(f"{server.root}/")
+    assess(f"{server.root}/behind/proxy")
     assert server.paths == ["POST /verify", "POST /verify", "POST /behind/proxy/verify"]
 
 
@@ -339,7 +318,7 @@ def test_three_calls_are_made_by_default_and_the_servers_wish_to_wait_is_kept(se
     async def busy(_: web.Request) -> web.StreamResponse:
         return web.Response(status=503, headers={"Retry-After": "7"})
 
-    assert AutoMixEntailment(server.url)._service._retry.attempts == 3
+    assert AutoMixEntailment(server.root)._service._retry.attempts == 3
     server.first = [(0, busy)]
     assert isinstance(assess(server, retry=RetryPolicy(sleep=note)), Assessment)
     assert waited == [7.0]
@@ -474,7 +453,7 @@ def test_the_native_unit_is_the_share_itself() -> None:
 
 def test_calls_of_one_loop_share_a_session_and_several_loops_get_their_own(server: VerifierServer) -> None:
     """Connections are kept open, and closed with the method."""
-    method = AutoMixEntailment(server.url, retry=QUICK)
+    method = AutoMixEntailment(server.root, retry=QUICK)
 
     async def twice() -> None:
         for _ in range(2):
@@ -489,7 +468,7 @@ def test_calls_of_one_loop_share_a_session_and_several_loops_get_their_own(serve
 
 def test_many_questions_at_once_are_all_answered(server: VerifierServer) -> None:
     """Concurrently, each by itself."""
-    method = AutoMixEntailment(server.url, retry=QUICK)
+    method = AutoMixEntailment(server.root, retry=QUICK)
 
     async def all_of_them() -> list[Assessment | NoEvidence]:
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -13,11 +12,12 @@ from aiohttp import web
 
 from calibrant.clients import OpenAIChatClient
 from calibrant.testing import fake_response
+from loopback import LoopbackServer
 
 Fault = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class ChatServer:
+class ChatServer(LoopbackServer):
     """Answers what `answers` holds for the last message: a body, (status, body, headers), or a fault's name."""
 
     def __init__(self) -> None:
@@ -27,11 +27,7 @@ class ChatServer:
         self.absent: set[str] = set()
         self.held = 0.0
         self.running = self.peak = 0
-        self._loop = asyncio.new_event_loop()
-        ready = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(ready,), daemon=True)
-        self._thread.start()
-        ready.wait(30)
+        super().__init__()
         self.url = f"{self.root}/v1"
 
     @property
@@ -44,26 +40,10 @@ class ChatServer:
         """With which headers."""
         return [headers for *_, headers in self.asked]
 
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-
-    def _run(self, ready: threading.Event) -> None:
-        asyncio.set_event_loop(self._loop)
+    def routed(self) -> web.Application:
         app = web.Application()
         app.router.add_route("*", "/{route:.*}", self._serve)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
-        self._loop.run_until_complete(runner.setup())
-        self._loop.run_until_complete(web.TCPSite(runner, "127.0.0.1", 0).start())
-        self.root = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        ready.set()
-        self._loop.run_forever()
-        self._loop.run_until_complete(runner.cleanup())
-        left = asyncio.all_tasks(self._loop)
-        for task in left:
-            task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-        self._loop.close()
+        return app
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,11 +13,12 @@ import pytest
 from aiohttp import web
 
 from calibrant.testing import fake_response
+from loopback import LoopbackServer
 
 KEY = "sk-planted-0123456789abcdef"
 
 
-class BatchServer:
+class BatchServer(LoopbackServer):
     """Keeps what it is sent; ``states`` is what the next batches go through, one step per look.
 
     ``answer`` turns the requests of a batch, which ended in a status, into lines of its answer and its
@@ -44,11 +43,8 @@ class BatchServer:
             [],
         )
         self._left: dict[str, list[str]] = {}
-        self._loop = asyncio.new_event_loop()
-        ready = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(ready,), daemon=True)
-        self._thread.start()
-        assert ready.wait(30)
+        super().__init__()
+        self.url = f"{self.root}/v1"
 
     @staticmethod
     def answered(request: dict[str, Any], status: int, body: Any) -> dict[str, Any]:
@@ -75,12 +71,7 @@ class BatchServer:
         """Return what a batch asks."""
         return [json.loads(line) for line in self.files[batch["input_file_id"]][1].splitlines()]
 
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-
-    def _run(self, ready: threading.Event) -> None:
-        asyncio.set_event_loop(self._loop)
+    def routed(self) -> web.Application:
         app = web.Application(client_max_size=1 << 30)
         app.router.add_post("/v1/files", self._step("upload", self._upload))
         app.router.add_post("/v1/batches", self._step("create", self._create))
@@ -88,14 +79,7 @@ class BatchServer:
         app.router.add_get("/v1/batches/{id}", self._step("look", self._look))
         app.router.add_get("/v1/files/{id}/content", self._step("content", self._content))
         app.router.add_post("/v1/chat/completions", self._step("chat", self._chat))
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-        self._loop.run_until_complete(runner.setup())
-        self._loop.run_until_complete(web.TCPSite(runner, "127.0.0.1", 0).start())
-        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-        ready.set()
-        self._loop.run_forever()
-        self._loop.run_until_complete(runner.cleanup())
-        self._loop.close()
+        return app
 
     def _step(self, name: str, handler: Any) -> Any:
         async def handle(request: web.Request) -> web.StreamResponse:

@@ -1,0 +1,16 @@
+"""What all tests on the embedded model are marked with."""
+
+from __future__ import annotations
+
+import pytest
+
+from calibrant.clients import local_models
+
+_MODEL = local_models()[0]
+EMBEDDED = [
+    pytest.mark.real_model,
+    pytest.mark.skipif(
+        not _MODEL.installed, reason=f"the embedded model is not installed: {_MODEL.install_command}"
+    ),
+    pytest.mark.timeout(300),
+]

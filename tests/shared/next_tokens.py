@@ -1,0 +1,34 @@
+"""Asking a server for the tokens that may come next."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from calibrant.clients import OpenAICompatibleClient
+from calibrant.core import CompletionRequest, NextTokens, ProviderError
+
+PROMPT = "Which one?"
+KEY = "plainword-secret-123"
+KINDS = ["llama.cpp", "vllm"]
+ROUTES = {"llama.cpp": "/completion", "vllm": "/v1/completions"}
+REQUEST = CompletionRequest(
+    messages=({"role": "system", "content": PROMPT}, {"role": "user", "content": "a swim"}), top_logprobs=0
+)
+
+
+async def ask(client: OpenAICompatibleClient, text: str = '{"label": "') -> NextTokens:
+    """Return what may follow, for a row of its own."""
+    async with client.continuing(REQUEST) as row:
+        return await row.next_tokens(text)
+
+
+def failure(client: OpenAICompatibleClient, kind: type[Exception] = ProviderError) -> Any:
+    """Return the error of a call, which must not show the key."""
+    with pytest.raises(kind) as caught:
+        asyncio.run(ask(client))
+    assert KEY not in str(caught.value)
+    assert KEY not in repr(caught.value)
+    return caught.value

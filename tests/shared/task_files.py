@@ -1,0 +1,25 @@
+"""Task files as tests write them, and what is said of their mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from calibrant.core import ConfigurationError, Task
+
+HEAD = 'name = "n"\nlabels = ["cat", "dog"]\nprompt = "p"\n'
+
+
+def read(directory: Path, toml: str) -> Task:
+    """Return the task of a file with this content."""
+    path = directory / "task.toml"
+    path.write_text(toml)
+    return Task.from_file(path)
+
+
+def mistakes(directory: Path, toml: str) -> list[str]:
+    """Return the lines of the error a task file raises, with the path made short."""
+    with pytest.raises(ConfigurationError) as caught:
+        read(directory, toml)
+    return str(caught.value).replace(f"{directory}/", "").split("\n")
