@@ -51,8 +51,9 @@ demo: $(INSTALLED)
 test: $(INSTALLED_DEV)
 	$(PYTHON) -m pytest -m "not slow and not packaging" --cov --cov-report=term
 
+# Notebooks aside, which test-notebooks runs.
 test-slow: $(INSTALLED_DEV)
-	$(PYTHON) -m pytest -m slow
+	$(PYTHON) -m pytest -m slow --ignore=tests/notebooks
 
 # Against PostgreSQL, too: .ci/postgres make test-store
 test-store: $(INSTALLED_DEV)
