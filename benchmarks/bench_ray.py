@@ -143,9 +143,14 @@ def measure_files(folder: Path, rows: int) -> tuple[dict[str, float], dict[str, 
     (folder / "files").mkdir()
     shards = Shards(folder / "files" / "shards", BLOCK)
     timed("writing blocks", lambda: [shards.add(number, block) for number, block in enumerate(blocks)])
-    timed("putting them in order", lambda: shards.join(folder / "all.jsonl"))
-    timed("making Parquet", lambda: write_parquet(folder / "all.jsonl", folder / "all.parquet"))
-    sizes = {f"`{name}`": (folder / name).stat().st_size / rows for name in ("all.jsonl", "all.parquet")}
+    timed("putting them in order", lambda: shards.join(folder / "predictions.jsonl"))
+    timed(
+        "making Parquet", lambda: write_parquet(folder / "predictions.jsonl", folder / "predictions.parquet")
+    )
+    sizes = {
+        f"`{name}`": (folder / name).stat().st_size / rows
+        for name in ("predictions.jsonl", "predictions.parquet")
+    }
     tracemalloc.start()
     tally = Tally(given.labels)
     for number in range(len(blocks)):
