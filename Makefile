@@ -51,8 +51,9 @@ demo: $(INSTALLED)
 test: $(INSTALLED_DEV)
 	$(PYTHON) -m pytest -m "not slow and not packaging" --cov --cov-report=term
 
+# Notebooks aside, which test-notebooks runs.
 test-slow: $(INSTALLED_DEV)
-	$(PYTHON) -m pytest -m slow
+	$(PYTHON) -m pytest -m slow --ignore=tests/notebooks
 
 # Against PostgreSQL, too: .ci/postgres make test-store
 test-store: $(INSTALLED_DEV)
@@ -63,9 +64,9 @@ test-store: $(INSTALLED_DEV)
 test-package: $(INSTALLED_DEV)
 	$(PYTHON) -m pytest -m packaging tests/packaging
 
-# On a cluster of this machine; without Ray these tests are skipped, here they fail.
+# On a cluster of this machine; without Ray these tests are skipped, here they fail. `make test` runs the others.
 test-ray: $(INSTALLED_RAY)
-	REQUIRE_RAY=1 $(PYTHON) -m pytest tests/distributed
+	REQUIRE_RAY=1 $(PYTHON) -m pytest tests/distributed/test_evaluate.py
 
 # Needs Debian's package chromium (`apt-get install chromium`); fails without it.
 test-browser: $(INSTALLED_DEV)

@@ -6,9 +6,11 @@ The loopback server is a process of its own. For the first figure every row cost
 time before it is asked, as local rendering or tokenising would, so that the workers are the bound. The second figure
 is of rows without such work, and says what dealing them out, moving and writing them costs. Starting Ray and the
 workers is left out there, as the clock runs from the first block that came back to the last, and stated alone. The
-last figures are of files, without Ray: how fast one process reads the input, writes blocks, puts them in order and
-makes Parquet of them, and how many bytes a row of two labels takes. Exit code 1 when two workers are less than 1.7
-times as fast as one.
+last figures are of one process without Ray: how fast it reads the input, writes blocks, puts them in order and makes
+Parquet of them, how many bytes a row of two labels takes there, and how many of memory while the numbers are made.
+
+Prints two tables as docs/scale.md has them: what was measured, and what 10^9 rows would take at that speed. Exit code
+1 when two workers are less than 1.7 times as fast as one.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +31,7 @@ LABELS = ["cat", "dog"]
 LEAST_SPEED_UP = 1.7
 CONCURRENCY = 32
 BLOCK = 1024
+ROWS = 1e9
 
 
 @contextmanager
@@ -114,18 +118,20 @@ def seconds_to_start(folder: Path, opening: Callable[..., Any]) -> float:
     return time.perf_counter() - begun
 
 
-def measure_files(folder: Path, rows: int) -> None:
-    """Print what the files of so many rows cost."""
+def measure_files(folder: Path, rows: int) -> tuple[dict[str, float], dict[str, float]]:
+    """Return what one process does with so many rows: rows/s by what is done, and bytes a row by what they are for."""
     import pyarrow.parquet
 
     from calibrant.core import DataSource, LabelSet
     from calibrant.distributed._shards import Shards
-    from calibrant.evaluation import Dataset, inspect, write_parquet
+    from calibrant.evaluation import Dataset, Tally, inspect, write_parquet
+
+    speeds: dict[str, float] = {}
 
     def timed(name: str, work: Callable[[], object]) -> None:
         begun = time.perf_counter()
         work()
-        print(f"{name}: {rows / (time.perf_counter() - begun):,.0f} rows/s")
+        speeds[name] = rows / (time.perf_counter() - begun)
 
     given = dataset(folder, rows)
     columns = {"input": [row.input for row in given], "answer": [row.answer for row in given]}
@@ -137,10 +143,23 @@ def measure_files(folder: Path, rows: int) -> None:
     (folder / "files").mkdir()
     shards = Shards(folder / "files" / "shards", BLOCK)
     timed("writing blocks", lambda: [shards.add(number, block) for number, block in enumerate(blocks)])
-    timed("putting them in order", lambda: shards.join(folder / "all.jsonl"))
-    timed("making Parquet", lambda: write_parquet(folder / "all.jsonl", folder / "all.parquet"))
-    for name in ("all.jsonl", "all.parquet"):
-        print(f"{name}: {(folder / name).stat().st_size / rows:,.0f} bytes a row")
+    timed("putting them in order", lambda: shards.join(folder / "predictions.jsonl"))
+    timed(
+        "making Parquet", lambda: write_parquet(folder / "predictions.jsonl", folder / "predictions.parquet")
+    )
+    sizes = {
+        f"`{name}`": (folder / name).stat().st_size / rows
+        for name in ("predictions.jsonl", "predictions.parquet")
+    }
+    tracemalloc.start()
+    tally = Tally(given.labels)
+    for number in range(len(blocks)):
+        for line in blocks[number].splitlines():
+            tally.add_record(json.loads(line))
+    tally.metrics(expected=rows, stopped="", seconds=1.0, session_rows=rows)
+    sizes["memory"] = tracemalloc.get_traced_memory()[1] / rows
+    tracemalloc.stop()
+    return speeds, sizes
 
 
 def lines_of(start: int, rows: int) -> bytes:
@@ -166,6 +185,7 @@ def lines_of(start: int, rows: int) -> bytes:
         )
         prediction = Prediction(
             label=LABELS[0],
+            confidence=share,
             outcome=Outcome.OK,
             distribution=distribution,
             usage=Usage(prompt_tokens=80, completion_tokens=5, cost=2e-5),
@@ -173,9 +193,8 @@ def lines_of(start: int, rows: int) -> bytes:
             attempts=1,
             latency_seconds=rng.uniform(0.1, 0.5),
         )
-        found.append(
-            row_line(index, Example(input=f"row {index} is a {LABELS[0]}", answer=LABELS[0]), prediction)
-        )
+        answer = LABELS[index % 4 == 0]  # some are wrong: numbers of rows that are all right take less memory
+        found.append(row_line(index, Example(input=f"row {index} is a {answer}", answer=answer), prediction))
     return b"".join(found)
 
 
@@ -194,6 +213,12 @@ def local_rows_per_second(folder: Path, opening: Callable[..., Any], *, rows: in
     return result.metrics.rows_per_second or 0.0
 
 
+def table(title: str, rows: dict[str, str]) -> None:
+    """Print a table of Markdown."""
+    print(f"\n| {title} | |\n|---|---|")
+    print("\n".join(f"| {name} | {value} |" for name, value in rows.items()))
+
+
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(
@@ -208,19 +233,31 @@ def main() -> int:
         folder = Path(name)
         busy = opens(url, arguments.cpu_ms / 1000)
         one, two = (rows_per_second(folder, busy, rows=arguments.rows, workers=workers) for workers in (1, 2))
-        print(
-            f"{arguments.cpu_ms:g} ms of CPU a row: {one:,.0f} rows/s with one worker, {two:,.0f} with two: "
-            f"{two / one:.2f} x"
-        )
         plain = opens(url, 0.0)
         here = local_rows_per_second(folder, plain, rows=arguments.plain_rows)
         ray = rows_per_second(folder, plain, rows=arguments.plain_rows, workers=1)
-        added = 1e6 * (1 / ray - 1 / here)
-        print(
-            f"no such work: {here:,.0f} rows/s here, {ray:,.0f} with one Ray worker: {added:+,.0f} microseconds a row"
-        )
-        print(f"starting and ending: {seconds_to_start(folder, plain):.1f} s a run")
-        measure_files(folder, arguments.file_rows)
+        started = seconds_to_start(folder, plain)
+        speeds, sizes = measure_files(folder, arguments.file_rows)
+    table(
+        "Measured",
+        {
+            f"{arguments.cpu_ms:g} ms of CPU a row, one worker": f"{one:,.0f} rows/s",
+            "the same, two workers": f"{two:,.0f} rows/s ({two / one:.2f} times)",
+            "no such work, local engine": f"{here:,.0f} rows/s",
+            "no such work, one Ray worker": f"{ray:,.0f} rows/s: {1e3 * (1 / ray - 1 / here):.2f} ms a row more",
+            "starting and ending Ray and two workers": f"{started:.1f} s a run",
+            **{name: f"{speed:,.0f} rows/s" for name, speed in speeds.items()},
+            **{f"a row of two labels, {name}": f"{size:,.0f} bytes" for name, size in sizes.items()},
+        },
+    )
+    days = {"one worker": ROWS / ray, **{name: ROWS / speed for name, speed in speeds.items()}}
+    table(
+        "Projected for 10⁹ rows",
+        {
+            **{f"{name}, in one process": f"{seconds / 86_400:.1f} days" for name, seconds in days.items()},
+            **{name: f"{ROWS * size / 1e9:,.0f} GB" for name, size in sizes.items()},
+        },
+    )
     return 0 if two / one >= LEAST_SPEED_UP else 1
 
 

@@ -67,7 +67,10 @@ def process(*arguments: str) -> Iterator[tuple[int, dict[str, Any]]]:
         yield running.pid, json.loads(running.stdout.readline())
     finally:
         running.terminate()
-        running.communicate(timeout=60)
+        try:
+            running.communicate(timeout=60)
+        finally:
+            running.kill()  # one that does not end on its own, too
 
 
 def make_bundle(folder: Path, base: str) -> Path:

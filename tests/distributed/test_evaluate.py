@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -38,18 +39,21 @@ pytestmark = [
 @pytest.fixture(scope="module", autouse=True)
 def small_cluster() -> Iterator[None]:
     """Start Ray once, on the loopback interface, with two CPUs."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        ray.init(
-            address="local",
-            num_cpus=2,
-            object_store_memory=100 * 2**20,
-            include_dashboard=False,
-            log_to_driver=False,
-            _node_ip_address="127.0.0.1",
-        )
-    yield
-    ray.shutdown()
+    # A short name: sockets lie in it. Ray's own folder would grow by a session each time.
+    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ray.init(
+                address="local",
+                num_cpus=2,
+                object_store_memory=100 * 2**20,
+                include_dashboard=False,
+                log_to_driver=False,
+                _node_ip_address="127.0.0.1",
+                _temp_dir=folder,
+            )
+        yield
+        ray.shutdown()
 
 
 def test_rows_and_numbers_are_those_of_one_machine_and_only_failures_are_asked_again(tmp_path: Path) -> None:

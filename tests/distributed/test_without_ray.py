@@ -167,7 +167,12 @@ class NotConnected:
 
 @pytest.mark.parametrize(
     ("address", "variable", "expected"),
-    [(None, None, "local"), (None, "auto", "auto"), ("LISTENING", "auto", "LISTENING")],
+    [
+        (None, None, "local"),
+        (None, "", "local"),
+        (None, "auto", "auto"),
+        ("LISTENING", "auto", "LISTENING"),
+    ],
 )
 def test_the_cluster_is_the_named_one_and_else_of_this_machine(
     address: str | None, variable: str | None, expected: str, monkeypatch: pytest.MonkeyPatch

@@ -6,27 +6,13 @@ import json
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from clean_environments import HERE, ROOT, Built, Environment, Install, new_environment, uv
-
-TASK = """\
-name = "animals"
-labels = ["cat", "dog"]
-field = "category"
-prompt = "Which animal?"
-[data]
-test = "test.jsonl"
-[model]
-name = "openai/any"
-api_base = "{address}"
-[model.options]
-api_key = "none"
-"""
+from clean_environments import HERE, ROOT, Built, Environment, Install, new_environment, uv, write_task
 
 
 @pytest.fixture(scope="session")
@@ -94,23 +80,13 @@ def address(install: Install) -> Iterator[str]:
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment.variables, text=True
     ) as process:
         assert process.stdout is not None
-        yield str(json.loads(process.stdout.readline())["api_base"])
-        process.terminate()
+        try:
+            yield str(json.loads(process.stdout.readline())["api_base"])
+        finally:
+            process.terminate()
 
 
 @pytest.fixture
 def task(address: str, tmp_path: Path) -> Path:
     """Return the file of a task that the model on loopback answers: 12 rows, one of them labelled wrongly."""
-    rows = [
-        {"input": f"{n}: a {label}", "answer": label if n else "dog"}
-        for n, label in enumerate(["cat", "dog"] * 6)
-    ]
-    return write_task(tmp_path, rows, address)
-
-
-def write_task(folder: Path, rows: Sequence[dict[str, str]], address: str) -> Path:
-    """Write a task with these test rows."""
-    (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    path = folder / "task.toml"
-    path.write_text(TASK.format(address=address))
-    return path
+    return write_task(tmp_path, address)

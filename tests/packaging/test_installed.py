@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from clean_environments import ROOT, Environment, Install
+from clean_environments import ROOT, Environment, Install, write_task
 
 pytestmark = [pytest.mark.packaging, pytest.mark.timeout(600)]
 
@@ -29,12 +29,13 @@ def evaluated(environment: Environment, task: Path, *options: str | Path) -> lis
     return rows
 
 
-@pytest.fixture
-def bundle(install: Install, task: Path) -> Path:
-    """Return a bundle exported from a run."""
-    evaluated(install(), task)
-    install().run("calibrant", "export", task.parent / "run", "--out", task.parent / "bundle")
-    return task.parent / "bundle"
+@pytest.fixture(scope="module")
+def bundle(install: Install, address: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a bundle exported from a run, which lies beside it."""
+    folder = tmp_path_factory.mktemp("packed")
+    evaluated(install(), write_task(folder, address))
+    install().run("calibrant", "export", folder / "run", "--out", folder / "bundle")
+    return folder / "bundle"
 
 
 def test_every_extra_is_tested(install: Install) -> None:
@@ -140,7 +141,6 @@ NEEDS: dict[str, Callable[[Path], tuple[str | Path, ...]]] = {
 }
 
 
-@pytest.mark.usefixtures("bundle")
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_without_an_extra_the_message_says_what_to_install(install: Install, task: Path, extra: str) -> None:
     """One line of a command, with exit code 2; an error of calibrant's own from Python."""

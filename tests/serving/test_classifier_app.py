@@ -223,7 +223,7 @@ def test_a_flood_is_refused_before_its_bodies_have_come(serve: Any, bundle: Bund
 def test_a_deadline_ends_a_request(serve: Any, bundle: Bundle) -> None:
     """504; what was asked is given up, and its room is given back."""
     held = Held()
-    running = serve(app(bundle, held, deadline_seconds=0.1, most_rows=1, most_texts=1))
+    running = serve(app(bundle, held, deadline_seconds=0.4, most_rows=1, most_texts=1))
     assert ask(running, {"text": "a"}).status == 504
     assert held.given_up.wait(SECONDS)
     held.let_go()

@@ -109,7 +109,10 @@ def proxy(bundle: Bundle, server: FaultServer, tmp_path_factory: pytest.TempPath
         yield port
     finally:
         process.terminate()
-        process.wait(SECONDS)
+        try:
+            process.wait(30)
+        finally:
+            process.kill()
 
 
 def await_answer(process: subprocess.Popen[bytes], port: int, log: Path) -> None:

@@ -58,7 +58,7 @@ def body(text: str) -> bytes:
 
 def test_slow_headers_end_a_connection(serve: Any, bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that trickles, or says nothing, first or after an answer, is hung up on; others are served."""
-    monkeypatch.setattr(PatientProtocol, "seconds_for_headers", 0.1)
+    monkeypatch.setattr(PatientProtocol, "seconds_for_headers", 0.4)
     running = serve(app(bundle, Held(held=False)))
     begun = [b"", b"POST /v1/classify HT", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /he"]
     with contextlib.ExitStack() as lines:
@@ -76,12 +76,12 @@ def test_a_slow_answer_outlives_the_time_for_headers(
     serve: Any, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The clock runs for headers only."""
-    monkeypatch.setattr(PatientProtocol, "seconds_for_headers", 0.02)
+    monkeypatch.setattr(PatientProtocol, "seconds_for_headers", 0.2)
     held = Held()
     running = serve(app(bundle, held))
     thread, found = later(lambda: ask(running, {"text": "a"}))
     assert held.begun.acquire(timeout=SECONDS)
-    threading.Timer(0.1, held.let_go).start()
+    threading.Timer(0.3, held.let_go).start()
     thread.join(SECONDS)
     assert found[0].status == 200
 
@@ -109,12 +109,12 @@ def test_the_time_for_a_body_is_not_that_for_headers(
     serve: Any, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A body may take longer."""
-    monkeypatch.setattr(PatientProtocol, "seconds_for_headers", 0.05)
+    monkeypatch.setattr(PatientProtocol, "seconds_for_headers", 0.15)
     running = serve(app(bundle, Held(held=False)))
     with connected(running) as line:
         whole = body("a")
         line.sendall(whole[:-5])
-        threading.Event().wait(0.15)
+        threading.Event().wait(0.2)
         line.sendall(whole[-5:])
         assert status(line) == 200
 
@@ -273,13 +273,13 @@ def test_after_an_answer_the_time_for_headers_begins_anew(
     serve: Any, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the first time was over while the answer was worked at."""
-    monkeypatch.setattr(PatientProtocol, "seconds_for_headers", 0.05)
+    monkeypatch.setattr(PatientProtocol, "seconds_for_headers", 0.2)
     held = Held()
     running = serve(app(bundle, held))
     with connected(running) as line:
         line.sendall(body("a"))
         assert held.begun.acquire(timeout=SECONDS)
-        threading.Timer(0.1, held.let_go).start()
+        threading.Timer(0.3, held.let_go).start()
         assert status(line) == 200
         line.sendall(b"GET /he")  # so uvicorn's own clock stands still
         assert rest(line) == b""
@@ -336,7 +336,7 @@ def test_a_client_that_does_not_take_its_answer_is_hung_up_on(
     """One that takes it late gets all of it, though the time for its next request is over."""
     size = 16 << 20  # more than sockets hold
     monkeypatch.setattr(PatientProtocol, "seconds_to_take", SECONDS if patient else 0.1)
-    monkeypatch.setattr(PatientProtocol, "seconds_for_headers", 0.05)
+    monkeypatch.setattr(PatientProtocol, "seconds_for_headers", 0.15)
     made = FastAPI()
 
     @made.get("/")

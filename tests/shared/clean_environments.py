@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -18,8 +19,10 @@ __all__ = [
     "Built",
     "Environment",
     "Install",
+    "has_python",
     "new_environment",
     "uv",
+    "write_task",
 ]
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +37,23 @@ TEST_TOOLS = (
     "pytest-timeout",
     "pytest-xdist",
 )
+# One is labelled wrongly.
+_ROWS = [
+    {"input": f"{n}: a {('cat', 'dog')[n % 2]}", "answer": ("cat", "dog")[n % 2 or not n]} for n in range(12)
+]
+_TASK = """\
+name = "animals"
+labels = ["cat", "dog"]
+field = "category"
+prompt = "Which animal?"
+[data]
+test = "test.jsonl"
+[model]
+name = "openai/any"
+api_base = "{address}"
+[model.options]
+api_key = "none"
+"""
 # Of the environment that the tests run in; nothing of it may reach the clean ones.
 _OURS = re.compile("PYTHON|PYTEST|VIRTUAL_ENV|COV_|COVERAGE|CALIBRANT_|PYENV_VERSION")
 
@@ -41,7 +61,7 @@ _OURS = re.compile("PYTHON|PYTEST|VIRTUAL_ENV|COV_|COVERAGE|CALIBRANT_|PYENV_VER
 def outer(**more: str) -> dict[str, str]:
     """Return the environment variables of a user who knows nothing of this repository."""
     kept = {name: value for name, value in os.environ.items() if not _OURS.match(name)}
-    return {**kept, "NO_COLOR": "1", "COLUMNS": "200", **more}
+    return {"UV_HTTP_TIMEOUT": "120", **kept, "NO_COLOR": "1", "COLUMNS": "200", **more}
 
 
 def uv(*arguments: str | Path, cwd: Path) -> str:
@@ -122,6 +142,15 @@ def new_environment(root: Path, *, python: str) -> Environment:
     return environment
 
 
+def has_python(version: str) -> bool:
+    """Return whether the machine has a Python of that version, or uv can fetch one."""
+    if Path(_interpreter(version)).is_absolute():
+        return True
+    command = [sys.executable, "-m", "uv", "python", "install", "--quiet", version]
+    done = subprocess.run(command, env=outer(), capture_output=True, check=False)  # noqa: S603 (plain uv)
+    return done.returncode == 0
+
+
 def _interpreter(version: str) -> str:
     """Return the path of the machine's Python of that version, or the version for uv to look for."""
     if version == HERE:
@@ -134,6 +163,14 @@ def _interpreter(version: str) -> str:
     except FileNotFoundError:
         return version
     return done.stdout.strip() if done.returncode == 0 else version
+
+
+def write_task(folder: Path, address: str) -> Path:
+    """Write a task that the model at this address answers; return its file."""
+    (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in _ROWS))
+    path = folder / "task.toml"
+    path.write_text(_TASK.format(address=address))
+    return path
 
 
 Install = Callable[..., Environment]

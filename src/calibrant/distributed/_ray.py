@@ -88,7 +88,7 @@ def connected(cluster: Cluster, *, shares_a_file: bool = False) -> Iterator[None
 
 def _connect(ray: Any, cluster: Cluster) -> None:  # noqa: ANN401
     quiet = {"log_to_driver": False, "logging_level": logging.WARNING}
-    address = cluster.address or os.environ.get("RAY_ADDRESS")
+    address = cluster.address or os.environ.get("RAY_ADDRESS") or None
     if address is not None and address.startswith(_CLIENT):
         raise ConfigurationError(
             f"Expected the address of a cluster that this machine is a part of, such as auto or HOST:6379, got "
