@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from calibrant.adapters import ConfidenceAdapter
     from calibrant.assembly import load
-    from calibrant.core import Example, LabelDistribution, LabelSet, Prediction, Task
+    from calibrant.core import (
+        Example,
+        Field,
+        FieldLabels,
+        HierarchicalLabels,
+        LabelDistribution,
+        LabelSet,
+        MultiLabels,
+        OrdinalLabels,
+        Prediction,
+        Task,
+    )
     from calibrant.inference import Classifier
 
     __version__: str
@@ -17,8 +28,13 @@ __all__ = [
     "Classifier",
     "ConfidenceAdapter",
     "Example",
+    "Field",
+    "FieldLabels",
+    "HierarchicalLabels",
     "LabelDistribution",
     "LabelSet",
+    "MultiLabels",
+    "OrdinalLabels",
     "Prediction",
     "Task",
     "load",
@@ -28,8 +44,13 @@ _HOMES = {
     "Classifier": "calibrant.inference",
     "ConfidenceAdapter": "calibrant.adapters",
     "Example": "calibrant.core",
+    "Field": "calibrant.core",
+    "FieldLabels": "calibrant.core",
+    "HierarchicalLabels": "calibrant.core",
     "LabelDistribution": "calibrant.core",
     "LabelSet": "calibrant.core",
+    "MultiLabels": "calibrant.core",
+    "OrdinalLabels": "calibrant.core",
     "Prediction": "calibrant.core",
     "Task": "calibrant.core",
     "load": "calibrant.assembly",

@@ -72,8 +72,13 @@ def test_reflection_reads_which_parts_are_wrong() -> None:
 def test_rows_are_checked_and_spelled_as_the_label_set_has_them() -> None:
     """A row that is no whole answer is named."""
     asked = adapter(TOPICS, lambda _: "[]")
-    with pytest.raises(DataError, match="'Food'"):
-        asked.evaluate([row("a", "Food")], PROMPT)
+    for answer, message in (
+        ("Food", "input 'a': answer 'Food' is no list of labels"),
+        ('["Fod"]', "holds 'Fod', which is not one of the 4 labels"),
+        (["Food"], "Write a whole answer as its JSON text"),
+    ):
+        with pytest.raises(DataError, match=message):
+            asked.evaluate([{"input": "a", "answer": answer}], PROMPT)  # type: ignore[typeddict-item]
 
 
 def test_thresholds_are_found_for_parts() -> None:

@@ -73,7 +73,15 @@ def test_the_table_metrics_and_gates_of_a_tree(make: Make) -> None:
     # Of 20 true levels and 19 given ones, 15 are the same.
     assert found["f1"] == pytest.approx(2 * 15 / 39)
     make("tree", TREE, "--fail-under", "credit=0.76", code=3)
-    make("tree", TREE, "--fail-under", "quadratic_kappa=0.1", code=3)
+
+
+@pytest.mark.parametrize(
+    ("structure", "metric"),
+    [(TREE, "quadratic_kappa"), (TREE, "jaccard"), ("", "within_one_step"), ("", "hierarchical_f1")],
+)
+def test_a_gate_of_other_labels_is_refused_before_the_run(make: Make, structure: str, metric: str) -> None:
+    """Nobody pays for a run that cannot pass."""
+    assert not make("other", structure, "--fail-under", f"{metric}=0.1", code=2).exists()
 
 
 def test_plain_labels_have_no_such_numbers_and_credit_is_their_accuracy(make: Make) -> None:

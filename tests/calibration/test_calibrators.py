@@ -28,7 +28,7 @@ from calibrant.calibration import (
     TemperatureCalibrator,
     load_calibrator,
 )
-from calibrant.core import ConfigurationError, LogprobSpace, NotFittedError, StateError
+from calibrant.core import ConfigurationError, LogprobSpace, MultiLabels, NotFittedError, StateError
 from calibrant.metrics import brier_score, expected_calibration_error, log_loss
 
 Array = NDArray[np.float64]
@@ -338,7 +338,14 @@ def test_a_saved_calibrator_comes_back_exactly(kind: Any, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "change", [{"prompt": "Sort!"}, {"model": "other"}, {"space": LogprobSpace.RAW}, {"labels": ("a", "c")}]
+    "change",
+    [
+        {"prompt": "Sort!"},
+        {"model": "other"},
+        {"space": LogprobSpace.RAW},
+        {"labels": ("a", "c")},
+        {"labels": MultiLabels(FINGERPRINT.labels)},  # a confidence in sets is another one
+    ],
 )
 @pytest.mark.parametrize("kind", ALL)
 def test_a_calibrator_of_something_else_is_refused(kind: Any, change: dict[str, Any], tmp_path: Path) -> None:
@@ -347,7 +354,9 @@ def test_a_calibrator_of_something_else_is_refused(kind: Any, change: dict[str, 
     path = tmp_path / "calibrator.json"
     kind().fit(p, y, predicted=labels(400)).save(path, fingerprint=FINGERPRINT)
     other = dataclasses.replace(FINGERPRINT, **change)
-    named = "label set" if "labels" in change else next(iter(change))
+    named = next(iter(change))
+    if named == "labels":
+        named = "labels in an answer" if isinstance(change[named], MultiLabels) else "label set"
     for load in (kind.load, load_calibrator):
         with pytest.raises(StateError, match=f"differs in {named}"):
             load(path, fingerprint=other)

@@ -140,6 +140,17 @@ def test_a_field_may_be_ordinal_or_hierarchical(tmp_path: Path) -> None:
             id="same-name",
         ),
         pytest.param(
+            FIELDS.replace('name = "urgency"', 'name = "Category"'),
+            "task.toml:9: expected names that differ, got 'category' for the fields 'category' and 'Category': "
+            "change one.",
+            id="same-name-up-to-case",
+        ),
+        pytest.param(
+            FIELDS.replace('name = "category"', 'name = "kind [x]"'),
+            "task.toml:5: expected a path beside a name that is none, got 'kind [x]': add it, or change the name.",
+            id="name-that-is-no-path",
+        ),
+        pytest.param(
             FIELDS.replace("result.urgency", "category"),
             "task.toml:11: expected paths that differ, got 'category' for the fields 'category' and 'urgency': "
             "change one.",
@@ -295,10 +306,13 @@ def test_a_set_of_labels_that_is_none_names_its_line(tmp_path: Path, value: str,
         {"input": "a", "answer": {"urgency": "HIGH", "category": "bills"}},
         {"input": "a", "answer": WANTED},
         {"input": "a", "category": "Bills", "how urgent": "high"},
+        {"input": "a", "category": "Bills", "how urgent": "high", "answer": "Dear customer, we are sorry."},
+        {"input": "a", "category": "shops", "answer": WANTED},
+        {"input": "a", "category": None, "how urgent": None, "answer": WANTED},
     ],
 )
 def test_fields_stand_together_or_in_columns_of_their_own(tmp_path: Path, row: dict[str, object]) -> None:
-    """The column of whole answers comes first, where a row has it."""
+    """The fields' columns come first, where a row has them all: an answer may be something else then."""
     assert answers(task_with(tmp_path, FIELDS, "rows.jsonl", json.dumps(row) + "\n")) == [WANTED]
 
 
@@ -358,6 +372,12 @@ def test_a_task_made_in_python_checks_its_rows_too() -> None:
     labels = MultiLabels(["Bills", "Food"])
     task = Task(name="n", labels=labels, prompt="p", test=[Example(input="a", answer='["food"]')])  # type: ignore[arg-type]
     assert task.test[0].answer == '["Food"]'
+    with pytest.raises(DataError, match=r"got \['Food'\]: write its JSON text, as json.dumps does"):
+        Example(input="a", answer=["Food"])  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="an answer as text, got 3"):
+        Example(input="a", answer=3)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="the input of an example as text, got None"):
+        Example(input=None, answer="Food")  # type: ignore[arg-type]
     with pytest.raises(DataError, match="test row 1: answer 'Food' is no list of labels"):
         Task(name="n", labels=labels, prompt="p", test=[Example(input="a", answer="Food")])  # type: ignore[arg-type]
 

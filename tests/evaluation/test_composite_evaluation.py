@@ -132,3 +132,16 @@ def test_saved_rows_of_several_labels_are_compared_and_calibrated(tmp_path: Path
     assert saved.fingerprint.to_record() == asked["one"].fingerprint().to_record()
     assert compare_predictions([saved, load_predictions(tmp_path / "other")]).runs[0].rows == 60
     assert calibrate_predictions(saved).held_out.rows > 0
+
+
+def test_a_fingerprint_tells_sets_from_single_labels(tmp_path: Path) -> None:
+    """Of the same labels: what one confidence is worth says nothing of the other."""
+    sets = classifier(TOPICS, topics)
+    BatchEvaluator(sets).evaluate(rows('["Food"]', "[]"), out=tmp_path / "run")
+    saved = load_predictions(tmp_path / "run").fingerprint
+    assert saved is not None
+    assert saved.differences(sets.fingerprint().to_record()) == []
+    single = Classifier(model=sets.client, labels=list(TOPICS), field="labels").fingerprint()
+    assert single.labels == saved.labels
+    assert single.differences(saved.to_record()) == ["labels in an answer (any number then, one now)"]
+    assert saved.differences(single.to_record()) == ["labels in an answer (one then, any number now)"]

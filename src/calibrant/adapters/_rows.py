@@ -6,12 +6,20 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from calibrant.adapters._types import ConfidenceDataInst, ConfidenceRolloutOutput, ConfidenceTrajectory
-from calibrant.core import ConfigurationError, DataError, LabelSet, Prediction
+from calibrant.core import (
+    CompositeLabels,
+    ConfigurationError,
+    DataError,
+    LabelSet,
+    Prediction,
+    unknown_answer,
+)
 from calibrant.inference import Query
 
 __all__ = ["Candidate", "checked_context", "checked_row", "output_of", "query_of", "record_of"]
 
 USER_TEMPLATE = "user_template"
+_AS_JSON = " Write a whole answer as its JSON text, as json.dumps does."
 
 Candidate: TypeAlias = dict[str, str]
 
@@ -28,9 +36,12 @@ def checked_row(row: ConfidenceDataInst, labels: LabelSet) -> ConfidenceDataInst
         if not isinstance(row.get(name), str):
             raise DataError(
                 f"Expected text under {name!r} in every row, got {row.get(name)!r:.80} in {row!r:.200}."
+                + (_AS_JSON if isinstance(row.get(name), list | Mapping) else "")
             )
     checked_context(row.get("additional_context"), row)
     answer = labels.canonical(row["answer"])
+    if answer is None and isinstance(labels, CompositeLabels):
+        raise DataError(f"input {row['input']!r:.80}: {unknown_answer(row['answer'], labels)}")
     if answer is None:
         known = ", ".join(labels.labels[:8])
         raise DataError(

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from calibrant.core import ConfigurationError, LabelSet, LogprobSpace
+from calibrant.core import ConfigurationError, LabelSet, LogprobSpace, MultiLabels
 
 __all__ = ["Fingerprint"]
 
@@ -32,6 +32,8 @@ class Fingerprint:
         What the log-probabilities are probabilities of; its value as text is taken too.
     labels : LabelSet or sequence of str
         The labels, in the order every array follows; kept as a tuple.
+    multi_label : bool, default False
+        Whether an answer holds any number of them, so that its confidence is that of a set; True with `MultiLabels`.
 
     Raises
     ------
@@ -43,6 +45,7 @@ class Fingerprint:
     model: str
     space: LogprobSpace
     labels: Sequence[str]
+    multi_label: bool = False
 
     def __post_init__(self) -> None:
         for name in ("prompt", "model"):
@@ -51,6 +54,7 @@ class Fingerprint:
                 msg = f"Expected the {name} of a fingerprint as text, got {value!r} ({type(value).__name__})."
                 raise ConfigurationError(msg)
         object.__setattr__(self, "space", LogprobSpace(self.space))
+        object.__setattr__(self, "multi_label", self.multi_label or isinstance(self.labels, MultiLabels))
         object.__setattr__(self, "labels", LabelSet.of(self.labels).labels)
 
     def to_record(self) -> dict[str, Any]:
@@ -60,6 +64,7 @@ class Fingerprint:
             "model": self.model,
             "space": self.space.value,
             "labels": list(self.labels),
+            **({"multi_label": True} if self.multi_label else {}),
         }
 
     def digest(self) -> str:
@@ -86,6 +91,11 @@ class Fingerprint:
         ]
         if record["labels"] != own["labels"]:
             found.append(f"label set ({_label_change(record['labels'], own['labels'])})")
+        if record.get("multi_label", False) != self.multi_label:
+            found.append(
+                "labels in an answer ("
+                + ("one then, any number now)" if self.multi_label else "any number then, one now)")
+            )
         return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -251,10 +251,10 @@ class _Rows:
                 ) from error
         return None
 
-    def _labels(self, record: Mapping[str, Any]) -> tuple[str, ...] | None:
+    def _labels(self, record: Mapping[str, Any]) -> Sequence[str] | None:
         """Return the labels, which a run of answers with a structure writes down itself."""
         found = (record.get("described") or record).get("label_set")
-        return self.label_set if found is None else labels_from_record(found).labels
+        return self.label_set if found is None else labels_from_record(found)
 
 
 def _space_of(values: Mapping[str, Any]) -> str | None:

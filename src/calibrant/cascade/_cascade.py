@@ -334,7 +334,7 @@ class Cascade(Classifier):
             prompt=self.prompt if self.user_template is None else f"{self.prompt}\n\n{self.user_template}",
             model=f"{self.name} {digest[:16]}",
             space=self._walk.space,
-            labels=self.labels.labels,
+            labels=self.labels,
         )
 
     def describe(self) -> dict[str, Any]:

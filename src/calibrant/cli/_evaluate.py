@@ -36,6 +36,7 @@ from calibrant.evaluation import (
     Dataset,
     EvaluationHistory,
     RunScope,
+    check_gates,
     default_cache,
     open_cache,
     require_parquet,
@@ -132,6 +133,7 @@ def run_evaluate(task_file: Path, options: EvaluateOptions) -> None:
     gates = dict(map(_gate, options.fail_under))
     _check(options)
     task = Task.from_file(task_file, splits=())
+    check_gates(gates, task.labels)
     rows = Dataset(
         source=labelled_source(task, options.file, options.split),
         labels=LabelSet.of(task.labels),

@@ -10,7 +10,7 @@ from calibrant.core.composite import CompositeLabels, FieldLabels
 from calibrant.core.errors import DataError
 from calibrant.core.labels import LabelSet
 
-__all__ = ["spelled_answer", "unknown_answer"]
+__all__ = ["not_text", "spelled_answer", "unknown_answer"]
 
 _SHOWN = 8  # labels
 _REMEDY = "correct the row or add the label"
@@ -37,6 +37,13 @@ def spelled_answer(value: object, *, separator: str | None) -> str | None:
         except (TypeError, ValueError) as error:
             raise DataError(f"expected labels as text, got {value!r:.60} ({error}).") from error
     return None
+
+
+def not_text(answer: object) -> str:
+    """Return what to write instead of an answer that is no text."""
+    if isinstance(answer, list | tuple | dict):
+        return f"Expected an answer as text, got {answer!r:.80}: write its JSON text, as json.dumps does."
+    return f"Expected an answer as text, got {answer!r:.80}."
 
 
 def unknown_answer(answer: str, labels: LabelSet) -> str:

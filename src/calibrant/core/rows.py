@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO, NoReturn
 
-from calibrant.core.answers import spelled_answer
+from calibrant.core.answers import not_text, spelled_answer
 from calibrant.core.errors import ConfigurationError, DataError
 
 __all__ = [
@@ -51,11 +51,22 @@ class Example:
         Its true label; the JSON text of a whole answer where it holds several.
     additional_context : mapping of str to str
         What a person would want to know when the answer is wrong; shown in feedback only.
+
+    Raises
+    ------
+    DataError
+        Text or answer is something else, such as a list of labels.
     """
 
     input: str
     answer: str
     additional_context: Mapping[str, str] = field(default_factory=lambda: _EMPTY)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.input, str):
+            raise DataError(f"Expected the input of an example as text, got {self.input!r:.80}.")
+        if not isinstance(self.answer, str):
+            raise DataError(not_text(self.answer))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +78,8 @@ class Columns:
     input, answer, additional_context, split : str
         The text, its true answer, what else is known of it, and the split it belongs to.
     fields : tuple of (str, str)
-        Name and column of every field of an answer that has several; read where a row has no column `answer`.
+        Name and column of every field of an answer that has several; read where a row has them all, or has no column
+        `answer`.
     multi_label : bool
         Whether an answer holds any number of labels.
     separator : str
@@ -338,7 +350,8 @@ def _answer(row: Row, columns: Columns) -> str:
     if not columns.fields and not columns.multi_label:
         return _text(row, columns.answer)
     own = dict(columns.fields)
-    if own and (columns.answer not in row.values or columns.answer in own.values()):
+    whole = columns.answer in row.values and columns.answer not in own.values()
+    if own and (not whole or all(row.values.get(column) is not None for column in own.values())):
         return json.dumps({name: _text(row, column) for name, column in own.items()}, ensure_ascii=False)
     value = row.values.get(columns.answer)
     try:

@@ -11,7 +11,7 @@ import pydantic
 from calibrant.core.cascade_settings import CascadeSettings
 from calibrant.core.composite import Field, FieldLabels, MultiLabels
 from calibrant.core.errors import ConfigurationError
-from calibrant.core.labels import LabelSet
+from calibrant.core.labels import LabelSet, normalise_label
 from calibrant.core.routing_settings import RoutingSettings
 from calibrant.core.sections import Section, wrong
 from calibrant.core.settings import CalibrationSettings, ModelSettings
@@ -137,6 +137,9 @@ def answer_problems(settings: AnswerSettings) -> Iterator[Problem]:
         yield ("fields", 0), f"{few}: for a single label set labels and field at the top instead."
     for number, field in enumerate(fields):
         yield from _wrong_labels(field, field.labels, ("fields", number))
+        if field.path is None and not is_path(field.name):
+            problem = f"expected a path beside a name that is none, got {field.name!r:.80}: add it, or change the name."
+            yield ("fields", number, "name"), problem
     yield from _twice(fields)
     yield from _unfit(settings)
 
@@ -144,7 +147,7 @@ def answer_problems(settings: AnswerSettings) -> Iterator[Problem]:
 def _twice(fields: Sequence[FieldSection]) -> Iterator[Problem]:
     """Yield names, paths and columns that two fields share, and paths that lead into another field's label."""
     own: dict[str, Callable[[FieldSection], str]] = {
-        "name": lambda field: field.name,
+        "name": lambda field: normalise_label(field.name),
         "path": lambda field: field.path or field.name,
         "column": lambda field: field.column or field.name,
     }

@@ -25,7 +25,7 @@ from calibrant.evaluation._history import (
     default_history,
 )
 from calibrant.evaluation._history_run import HistoryEntry, RunScope
-from calibrant.evaluation._metrics import GATES, EvaluationMetrics
+from calibrant.evaluation._metrics import GATES, EvaluationMetrics, check_gates
 from calibrant.evaluation._parquet import require_parquet, write_parquet
 from calibrant.evaluation._progress import EvaluationProgress, EvaluationProgressListener
 from calibrant.evaluation._provider_batch import (
@@ -68,6 +68,7 @@ __all__ = [
     "Tally",
     "batch_status",
     "calibrate_predictions",
+    "check_gates",
     "checked",
     "collect_batch",
     "compare_predictions",

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from calibrant.core import Interval
+from calibrant.core import (
+    CompositeLabels,
+    ConfigurationError,
+    HierarchicalLabels,
+    Interval,
+    LabelSet,
+    MultiLabels,
+    OrdinalLabels,
+)
 from calibrant.metrics import (
     CascadeMetrics,
     CompositeMetrics,
@@ -17,7 +25,7 @@ from calibrant.metrics import (
     StructureMetrics,
 )
 
-__all__ = ["GATES", "SCHEMA_VERSION", "EvaluationMetrics"]
+__all__ = ["GATES", "SCHEMA_VERSION", "EvaluationMetrics", "check_gates"]
 
 SCHEMA_VERSION: Final = 1
 
@@ -203,3 +211,34 @@ GATES: Final[Mapping[str, Callable[[EvaluationMetrics], float | None]]] = Mappin
 
 Values are None without rows, or where a metric does not exist for a task's labels.
 """
+
+_ONLY_OF: Final[Mapping[str, type[LabelSet]]] = MappingProxyType(
+    {
+        "hierarchical_f1": HierarchicalLabels,
+        "micro_f1": CompositeLabels,
+        "jaccard": MultiLabels,
+        "quadratic_kappa": OrdinalLabels,
+        "within_one_step": OrdinalLabels,
+    }
+)
+
+
+def check_gates(names: Iterable[str], labels: LabelSet) -> None:
+    """Refuse metrics of `GATES` that do not exist for these labels, before a run is paid for.
+
+    Parameters
+    ----------
+    names : iterable of str
+        Names of metrics.
+    labels : LabelSet
+        The legal answers.
+
+    Raises
+    ------
+    ConfigurationError
+        A metric is about labels of another structure.
+    """
+    unfit = [name for name in names if name in _ONLY_OF and not isinstance(labels, _ONLY_OF[name])]
+    if unfit:
+        fit = ", ".join(name for name in GATES if isinstance(labels, _ONLY_OF.get(name, LabelSet)))
+        raise ConfigurationError(f"Expected a metric of this task's labels, one of {fit}, got {unfit[0]!r}.")

@@ -440,7 +440,7 @@ class Classifier:
             prompt=prompt,
             model=self.client.name,
             space=self.runner.method.space,
-            labels=self.labels.labels,
+            labels=self.labels,
         )
 
     def describe(self) -> dict[str, Any]:

@@ -202,7 +202,8 @@ def _descend(node: Any, path: FieldPath, name: str) -> Any:  # noqa: ANN401
         try:
             node = _child(node, part)
         except LookupError:
-            msg = f"Expected the field {name!r}; the answer has no {part!r} in {_describe(node)}."
+            wanted = repr(part) if isinstance(part, str) else f"element {part}"
+            msg = f"Expected the field {name!r}; the answer has no {wanted} in {_describe(node)}."
             raise UnparsedError(msg, kind="missing") from None
     return node
 
