@@ -123,8 +123,8 @@ def test_dspy_refuses_answers_of_several_labels() -> None:
     """Module and metric alike."""
     from calibrant.adapters.dspy import ConfidenceClassifier, ConfidenceMetric  # noqa: PLC0415 (dspy is heavy)
 
-    fake = FakeClient(TOPICS, lambda _: "[]", field="labels")
-    asked = Classifier(model=fake, labels=TOPICS, field="labels", prompt="p")
+    model = FakeClient(TOPICS, lambda _: "[]", field="labels")
+    asked = Classifier(model=model, labels=TOPICS, field="labels", prompt="Which topics?")
     with pytest.raises(ConfigurationError, match="several"):
         ConfidenceClassifier(asked)
     with pytest.raises(ConfigurationError, match="several"):
