@@ -370,3 +370,31 @@ def test_a_pipeline_is_answered_in_order(serve: Any, bundle: Bundle) -> None:
         found = rest(line)
     assert found.index(b"results") < found.index(b'"ok"')
     assert found.count(b"HTTP/1.1 200") == 2
+
+
+def test_the_body_of_an_answer_does_not_wait_for_the_head_to_be_confirmed() -> None:
+    """A listening socket without a protocol number, as uvicorn opens it, is none that asyncio cares for."""
+    seen: list[int] = []
+
+    class Watched(PatientProtocol):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            own = transport.get_extra_info("socket")
+            seen.append(own.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    async def run() -> None:
+        config = _settings(FastAPI())
+        config.load()
+        with socket.socket() as listening:
+            listening.bind(("127.0.0.1", 0))
+            loop = asyncio.get_running_loop()
+            server = await loop.create_server(lambda: Watched(config, ServerState(), {}), sock=listening)
+            _, writer = await asyncio.open_connection(*listening.getsockname())
+            while not seen:  # noqa: ASYNC110 (bounded by the timeout of every test)
+                await asyncio.sleep(0.001)
+            writer.close()
+            await writer.wait_closed()
+            server.close()
+
+    asyncio.run(run())
+    assert seen[0] != 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any, Final
 
 import h11
@@ -70,6 +71,7 @@ class PatientProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the first request."""
         super().connection_made(transport)
+        _send_at_once(transport)
         self._await_request()
         if len(self.connections) > self.most_connections:
             self._make_room()
@@ -145,3 +147,13 @@ class PatientProtocol(H11Protocol):
         """Return whether there is work for its client, and since when a request is waited for."""
         cycle = self.cycle
         return cycle is not None and not (cycle.response_complete or cycle.more_body), self._since
+
+
+def _send_at_once(transport: asyncio.BaseTransport) -> None:
+    """Send the body of an answer without waiting for the client to confirm the head, which may take it 40 ms.
+
+    asyncio sees to that itself, but not for sockets whose protocol number was left to the system, as uvicorn's is.
+    """
+    own = transport.get_extra_info("socket")
+    if own is not None and own.family in {socket.AF_INET, socket.AF_INET6}:
+        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
