@@ -89,7 +89,10 @@ class TestExtras:
         """Rows are read from Parquet."""
         rows = task.parent / "rows.parquet"
         extras("data").program("with_data", task.parent / "test.jsonl", rows)
-        evaluated(extras("data"), task, "--file", rows)
+        found = evaluated(extras("data"), task, "--file", rows)
+        assert [row["input"] for row in found] == [
+            json.loads(line)["input"] for line in (task.parent / "test.jsonl").read_text().splitlines()
+        ]
 
     @pytest.mark.skipif(POSTGRES not in os.environ, reason="no database: run .ci/postgres make test-package")
     def test_postgres(self, extras: Install, task: Path) -> None:
@@ -100,7 +103,9 @@ class TestExtras:
 
     def test_ray(self, extras: Install, task: Path) -> None:
         """Workers give the rows that one machine gives."""
-        evaluated(extras("ray"), task, "--engine", "ray", "--workers", "1")
+        found = evaluated(extras("ray"), task, "--engine", "ray", "--workers", "1")
+        assert [row["index"] for row in found] == list(range(12))
+        assert json.loads((task.parent / "run" / "run.json").read_text())["engine"]["name"] == "ray"
 
     def test_serve(self, extras: Install, bundle: Path) -> None:
         """A bundle answers over HTTP."""

@@ -29,6 +29,7 @@ from calibrant.inference import (
     SharedRouter,
     run_sync,
 )
+from calibrant.logprobs import read_completion
 from calibrant.routing import FixedRouter, Router, TaskRouter, ThompsonRouter
 from calibrant.testing import FakeClient, MemoryJournal
 
@@ -163,12 +164,17 @@ class TestWhereverAClientIs:
         assert client.stats()["a"].in_flight == 0
 
     def test_it_works_through_the_background_loop_and_others(self, pair: Any) -> None:
-        """One after the other."""
+        """One after the other: every call is answered, and none is left in flight."""
         client, *_ = pair()
         request = CompletionRequest(messages=({"role": "user", "content": "a purr"},))
+        texts = []
         for _ in range(2):
-            run_sync(client.complete(request))
-            asyncio.run(client.complete(request))
+            texts.append(read_completion(run_sync(client.complete(request))).text)
+            texts.append(read_completion(asyncio.run(client.complete(request))).text)
+        assert [json.loads(text) for text in texts] == [{"category": "cat"}] * 4
+        stats = client.stats()
+        assert stats["b"].calls == 4
+        assert [each.in_flight for each in stats.values()] == [0, 0]
 
 
 class TestPuttingItTogether:
