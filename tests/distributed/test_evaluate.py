@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from animals import CLUSTER, LABELS, LIMITS, animals, lines, opens, run, written
 from calibrant.cli import app
-from calibrant.core import ConfigurationError
-from calibrant.distributed import Cluster
+from calibrant.core import ConfigurationError, StateError
+from calibrant.distributed import Cluster, evaluate
 from calibrant.distributed import _ray as seam
 from calibrant.evaluation import BatchEvaluator
 from calibrant.inference import Limits, Stop
@@ -111,6 +111,44 @@ def test_a_killed_worker_loses_and_duplicates_nothing(tmp_path: Path) -> None:
     assert [row["input"] for row in found] == [row.input for row in rows]
     assert {row["outcome"] for row in found} == {"ok"}
     assert result.metrics.rows == result.metrics.answered == 60
+
+
+@pytest.mark.parametrize(
+    ("when", "message"),
+    [
+        ("opening", "died again and again while they opened"),
+        ("answering", "5 workers died while they answered the rows 8 to 15 "),
+    ],
+)
+def test_what_kills_every_worker_ends_the_run(tmp_path: Path, when: str, message: str) -> None:
+    """Rather than to start one after the other without end; the other blocks are kept."""
+    driver = os.getpid()
+
+    def faults(_number: int, body: Any) -> None:
+        if "number 9 " in body["messages"][-1]["content"]:
+            os.kill(int((tmp_path / "worker").read_text()), signal.SIGKILL)
+
+    with FaultServer(LABELS, faults=faults) as server:
+        opened = opens(server.api_base)
+
+        def opening(*, limits: Limits) -> Any:
+            if os.getpid() != driver:
+                (tmp_path / "worker").write_text(str(os.getpid()))
+                if when == "opening":
+                    os._exit(1)
+            return opened(limits=limits)
+
+        with pytest.raises(StateError, match=message):
+            evaluate(
+                animals(tmp_path, rows=24),
+                opening=opening,
+                out=tmp_path / "ray",
+                cluster=Cluster(workers=1, block_rows=8),
+                limits=Limits(concurrency=1),
+            )
+    kept = [row["index"] for row in written(tmp_path / "ray")]
+    first, last = list(range(8)), list(range(16, 24))
+    assert kept in ([[]] if when == "opening" else [first, first + last])  # the last block may be under way
 
 
 def test_a_stopped_run_goes_on_where_it_was_within_rate_and_budget(tmp_path: Path) -> None:

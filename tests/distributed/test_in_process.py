@@ -319,6 +319,50 @@ def test_a_worker_that_cannot_open_its_classifier_says_so(
     assert not server.counts
 
 
+def test_a_block_is_given_up_after_five_deaths(server: FaultServer, tmp_path: Path) -> None:
+    """It says which rows these are, and asks nothing; four deaths are borne, and forgotten with the answers."""
+    book = in_process.LocalBook(LIMITS, 2)
+    rows = [(index, row.input, row.answer) for index, row in enumerate(animals(tmp_path))][16:24]
+
+    def answered(number: int, *, deaths: int) -> _worker.Answered:
+        for _ in range(deaths):
+            book.begin(f"block {number}")
+        return _worker.Worker(opens(server.api_base), LIMITS, 2, None, book).answer(number, rows)
+
+    given_up = answered(2, deaths=5)
+    assert given_up.lines == b""
+    with pytest.raises(StateError, match=r"^5 workers died .* the rows 16 to 23 \(counted from 0\)"):
+        raise given_up.raised() or AssertionError
+    assert not server.counts
+    for _ in range(2):
+        borne = answered(3, deaths=4)
+        assert (borne.error, len(borne.lines.splitlines())) == ("", 8)
+    book.close("over", at_once=True)
+
+
+def test_workers_that_die_as_they_open_are_not_started_without_end(server: FaultServer) -> None:
+    """Five deaths, whatever the number of workers that may be opening now; one that opens forgives them all."""
+    book = in_process.LocalBook(LIMITS, 2)
+    opened: list[int] = []
+
+    def opening(*, limits: Limits) -> Any:
+        opened.append(1)
+        return opens(server.api_base)(limits=limits)
+
+    def worker() -> _worker.Worker:
+        return _worker.Worker(opening, LIMITS, 2, None, book)
+
+    rows = [(0, "number 0 is a cat", "cat")]
+    for _ in range(6):
+        book.begin("opening")
+    assert not worker().answer(0, rows).error
+    for _ in range(7):
+        book.begin("opening")
+    assert "while they opened the classifier" in worker().answer(0, rows).error
+    assert len(opened) == 1
+    book.close("over", at_once=True)
+
+
 def test_once_the_run_is_to_end_nothing_more_is_read(tmp_path: Path) -> None:
     """Not the rest of a billion rows, which would be dealt out to be refused."""
     rows = animals(tmp_path)

@@ -125,6 +125,15 @@ def test_after_a_refusal_no_block_is_read_but_what_is_given_back_is_lent() -> No
     assert (ledger.closed(), ledger.stopped()) == (refused, "")
 
 
+def test_what_was_begun_and_never_ended_is_counted() -> None:
+    """Each for itself; an end, by whomever, makes it forgotten."""
+    ledger = Ledger(Limits(), 2)
+    assert [ledger.begin("block 1"), ledger.begin("block 1"), ledger.begin("block 2")] == [1, 2, 1]
+    ledger.end("block 1")
+    ledger.end("block 1")
+    assert [ledger.begin("block 1"), ledger.begin("block 2")] == [1, 2]
+
+
 def test_a_stopped_run_begins_no_row() -> None:
     """The first reason stands."""
     ledger = Ledger(Limits(), 2)

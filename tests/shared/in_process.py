@@ -40,6 +40,14 @@ class LocalBook:
             answer.set_result(self.ledger.take(name, per_minute, used, wanted))
         return answer
 
+    def begin(self, what: str) -> int:
+        with self._lock:
+            return self.ledger.begin(what)
+
+    def end(self, what: str) -> None:
+        with self._lock:
+            self.ledger.end(what)
+
     def close(self, reason: str, *, at_once: bool) -> None:
         with self._lock:
             self.ledger.close(reason, at_once=at_once)

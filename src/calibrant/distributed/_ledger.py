@@ -77,6 +77,14 @@ class Book(Protocol):
         """Return what `Ledger.take` will return."""
         ...
 
+    def begin(self, what: str) -> int:
+        """See `Ledger.begin`."""
+        ...
+
+    def end(self, what: str) -> None:
+        """See `Ledger.end`."""
+        ...
+
     def stopped(self) -> str:
         """See `Ledger.stopped`."""
         ...
@@ -87,7 +95,7 @@ class Book(Protocol):
 
 
 class Ledger:
-    """Lends rows under the budgets, hands out the rates, and knows whether the run is to end.
+    """Lends rows under the budgets, hands out the rates, and knows what killed workers and whether the run is to end.
 
     Rows are lent before they are begun, and count as paid at the mean price until they are settled. What a
     worker that died had borrowed is never settled, so it counts for good: budgets are kept whoever dies. At
@@ -111,6 +119,7 @@ class Ledger:
         self._calls = 0
         self._lent = 0
         self._buckets: dict[str, Bucket] = {}
+        self._begun: dict[str, int] = {}
         self._closed = ""
         self._stopped = ""
 
@@ -179,6 +188,18 @@ class Ledger:
         if not seconds:
             bucket.take(wanted)
         return seconds
+
+    def begin(self, what: str) -> int:
+        """Note that a worker begins with something; return how often it was begun, now included, without an end.
+
+        A worker that dies ends nothing, so this tells what kills them.
+        """
+        self._begun[what] = self._begun.get(what, 0) + 1
+        return self._begun[what]
+
+    def end(self, what: str) -> None:
+        """Note that it was done: whoever begins it next counts from 1."""
+        self._begun.pop(what, None)
 
     def close(self, reason: str, *, at_once: bool) -> None:
         """Let no other block be read; `at_once`: and no other row be begun."""

@@ -24,7 +24,6 @@ from calibrant.inference import Classifier, Limits
 
 __all__ = ["RemoteLedger", "answered_blocks", "connected", "opened_ledger", "require_ray"]
 
-_RETRIES: Final = 5  # of a block whose worker died
 _CLIENT: Final = "ray://"
 _REACH_SECONDS: Final = 10.0
 # Plans, progress, and that there is no progress: ours is shown.
@@ -165,7 +164,7 @@ def _check_versions(ray: Any, machines: list[Any]) -> None:  # noqa: ANN401
 
     here = _own_version()
     there = ray.remote(version)
-    asked = [(node, there.options(num_cpus=0, **_on(ray, node["NodeID"])).remote()) for node in machines]
+    asked = [(node, there.options(num_cpus=0, **_on(node["NodeID"])).remote()) for node in machines]
     for node, reference in asked:
         found = ray.get(reference)
         if found != here:
@@ -179,10 +178,9 @@ def _own_version() -> str:
     return metadata.version("calibrant")
 
 
-def _on(ray: Any, node: str) -> dict[str, Any]:  # noqa: ANN401
+def _on(node: str) -> dict[str, Any]:
     """Return the options of a task or actor that runs on one machine."""
-    strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
-    return {"scheduling_strategy": strategy}
+    return {"label_selector": {"ray.io/node-id": node}}
 
 
 @dataclass(frozen=True)
@@ -209,6 +207,14 @@ class RemoteLedger:
         """Return what `Ledger.take` will return."""
         return self.actor.take.remote(name, per_minute, used, wanted).future()  # type: ignore[no-any-return]
 
+    def begin(self, what: str) -> int:
+        """See `Ledger.begin`."""
+        return self._get(self.actor.begin.remote(what))  # type: ignore[no-any-return]
+
+    def end(self, what: str) -> None:
+        """See `Ledger.end`; it is not waited for."""
+        self.actor.end.remote(what)
+
     def close(self, reason: str, *, at_once: bool) -> None:
         """See `Ledger.close`."""
         self._get(self.actor.close.remote(reason, at_once=at_once))
@@ -234,7 +240,7 @@ class RemoteLedger:
 def opened_ledger(limits: Limits, *, workers: int) -> Iterator[RemoteLedger]:
     """Start the process that keeps what all workers may take, on this machine, and end it with the run."""
     ray = require_ray()
-    here = _on(ray, ray.get_runtime_context().get_node_id())
+    here = _on(ray.get_runtime_context().get_node_id())
     actor = ray.remote(Ledger).options(num_cpus=0, **here).remote(limits, workers)
     try:
         yield RemoteLedger(actor)
@@ -277,7 +283,7 @@ def answered_blocks(
         A worker could not be started, or died again and again.
     """
     ray = require_ray()
-    here = _on(ray, ray.get_runtime_context().get_node_id())
+    here = _on(ray.get_runtime_context().get_node_id())
     with _quiet_small_blocks(ray):
         # The reader takes no CPU: it would keep a worker from starting.
         rows = ray.data.from_items([0]).map_batches(
@@ -289,9 +295,7 @@ def answered_blocks(
             batch_size=1,
             batch_format="pyarrow",
             compute=ray.data.ActorPoolStrategy(size=cluster.workers),
-            num_cpus=1,
-            max_restarts=-1,
-            max_task_retries=_RETRIES,
+            num_cpus=1,  # it is started again, and its block tried again, without end: the ledger counts
         )
     try:
         for batch in answers.iter_batches(batch_size=1, batch_format="pyarrow", prefetch_batches=0):

@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -31,6 +31,11 @@ __all__ = ["Answered", "Reader", "Worker", "blocks_of"]
 _MAX_CACHE_BYTES: Final = 4 * 1024**3
 _LOOK_SECONDS: Final = 0.5  # between two looks whether the run is stopped
 _FAILURES_IN_A_ROW: Final = 100
+_DEATHS: Final = 5  # of workers, at the same block or as they open
+_SEE_LOG: Final = (
+    "see Ray's log of the worker for the reason, such as too little memory or a crash in a library."
+)
+_DIED_OPENING: Final = f"Workers died again and again while they opened the classifier: {_SEE_LOG}"
 
 
 class Answered(NamedTuple):
@@ -127,6 +132,18 @@ class Reader:
             yield pa.table({"block": [number], "rows": [json.dumps(rows)]})
 
 
+@contextmanager
+def _unless_deadly(book: Book, what: str, *, most: int, message: str) -> Iterator[None]:
+    """Do what others began and did not end, as they died; raise a StateError once that was done so often."""
+    begun = book.begin(what)
+    try:
+        if begun > most:
+            raise StateError(message)
+        yield
+    finally:
+        book.end(what)
+
+
 class Worker:
     """Answers blocks of rows with a classifier of its own.
 
@@ -152,7 +169,9 @@ class Worker:
         self._stop = Stop()
         self._broken: Exception | None = None
         try:
-            self._open(opening, limits, workers, cache)
+            # Others may be opening, and live.
+            with _unless_deadly(book, "opening", most=workers + _DEATHS, message=_DIED_OPENING):
+                self._open(opening, limits, workers, cache)
         except Exception as error:  # noqa: BLE001 (told with the first block: Ray would try it again and again)
             self._broken = error
         threading.Thread(target=self._listen, daemon=True).start()
@@ -198,13 +217,16 @@ class Worker:
         stopped = ""
         if self._broken is not None:
             return Answered.fault(number, b"", self._broken)
+        first, last = rows[0][0], rows[-1][0]
+        died = f"{_DEATHS} workers died while they answered the rows {first} to {last} (counted from 0): {_SEE_LOG}"
         try:
-            while len(lines) < len(rows) and not stopped:
-                loan = self._book.lend(len(rows) - len(lines))
-                lent = rows[len(lines) : len(lines) + loan.rows]
-                stopped = loan.refused or self._answer(lent, lines)
-            if self._cache is not None:
-                self._cache.flush()  # a worker ends without a word
+            with _unless_deadly(self._book, f"block {number}", most=_DEATHS, message=died):
+                while len(lines) < len(rows) and not stopped:
+                    loan = self._book.lend(len(rows) - len(lines))
+                    lent = rows[len(lines) : len(lines) + loan.rows]
+                    stopped = loan.refused or self._answer(lent, lines)
+                if self._cache is not None:
+                    self._cache.flush()  # a worker ends without a word
         except Exception as error:  # noqa: BLE001 (Ray would ask for the rows again)
             return Answered.fault(number, b"".join(lines), error)
         return Answered(number, b"".join(lines), stopped)
