@@ -49,7 +49,7 @@ demo: $(INSTALLED)
 	$(VENV)/bin/calibrant optimize examples/transactions/task.toml --max-metric-calls 400 --out runs/demo
 
 test: $(INSTALLED_DEV)
-	$(PYTHON) -m pytest -m "not slow and not packaging" --cov --cov-report=term
+	$(PYTHON) -m pytest -n 2 --dist worksteal -m "not slow and not packaging" --cov --cov-report=term
 
 # Notebooks aside, which test-notebooks runs.
 test-slow: $(INSTALLED_DEV)

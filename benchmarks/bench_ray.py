@@ -253,6 +253,7 @@ def main() -> int:
         ratios = sorted(fast / slow for slow, fast in busy_rounds)
         ratio = median(ratios)
         here, ray = map(median, zip(*plain_rounds, strict=True))
+        more = sorted(1e3 * (1 / on_ray - 1 / local) for local, on_ray in plain_rounds)
         started = seconds_to_start(folder, plain)
         speeds, sizes = measure_files(folder, arguments.file_rows)
     table(
@@ -263,7 +264,9 @@ def main() -> int:
                 f"{two:,.0f} rows/s ({ratio:.2f} times; {ratios[0]:.2f} to {ratios[-1]:.2f} in {len(ratios)} rounds)"
             ),
             "no such work, local engine": f"{here:,.0f} rows/s",
-            "no such work, one Ray worker": f"{ray:,.0f} rows/s: {1e3 * (1 / ray - 1 / here):.2f} ms a row more",
+            "no such work, one Ray worker": (
+                f"{ray:,.0f} rows/s: {median(more):.2f} ms a row more ({more[0]:.2f} to {more[-1]:.2f})"
+            ),
             "starting and ending Ray and two workers": f"{started:.1f} s a run",
             **{name: f"{speed:,.0f} rows/s" for name, speed in speeds.items()},
             **{f"a row of two labels, {name}": f"{size:,.0f} bytes" for name, size in sizes.items()},

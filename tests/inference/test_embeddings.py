@@ -179,7 +179,11 @@ class Lengths:
 
 
 class TestCallable:
-    @pytest.mark.parametrize("function", [lengths, lengths_later, Lengths(), partial(lengths_later)], ids=str)
+    @pytest.mark.parametrize(
+        "function",
+        [lengths, lengths_later, Lengths(), partial(lengths_later)],
+        ids=["function", "coroutine", "object", "partial"],
+    )
     def test_functions_and_coroutines(self, function: Any) -> None:
         """Numbers become an array."""
         embedder = CallableEmbedder(function)

@@ -36,7 +36,7 @@ class TestGate:
         assert QualityGate(0.5).similarity(vector, vector * scale) == pytest.approx(1.0)
         assert QualityGate(0.5).similarity(vector, vector * -scale) == pytest.approx(-1.0)
 
-    @pytest.mark.parametrize("useless", USELESS, ids=str)
+    @pytest.mark.parametrize("useless", USELESS)
     def test_what_cannot_be_compared_passes(self, useless: Any) -> None:
         gate = QualityGate(1.0)
         for pair in ((useless, [1.0, 2.0]), ([1.0, 2.0], useless)):
@@ -112,7 +112,7 @@ class TestCoherence:
         monitor.observe("a", [1.0])
         assert monitor.coherence("a") is None
 
-    @pytest.mark.parametrize("useless", [*USELESS, [1.0], [1.0, 2.0, 3.0]], ids=str)
+    @pytest.mark.parametrize("useless", [*USELESS, [1.0], [1.0, 2.0, 3.0]])
     def test_a_bad_vector_is_ignored(self, useless: Any) -> None:
         monitor = CoherenceMonitor()
         assert monitor.observe("new", None) == 0.0
