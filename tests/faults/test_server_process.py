@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -16,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from calibrant.testing import server
 from processes import processes
 
 COMMAND = [sys.executable, "-m", "calibrant.testing.server", "--labels", "Food", "Rent"]
@@ -116,6 +119,24 @@ def test_it_ends_when_its_parent_is_killed() -> None:
     else:
         os.kill(line["pid"], signal.SIGKILL)
         pytest.fail("The server outlived its parent.")
+
+
+def test_it_ends_though_its_parent_ended_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever starts it and is gone as soon as the line is read leaves nothing behind."""
+    line = io.StringIO()
+    ends = threading.Timer(10, os.kill, (os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(sys, "stdout", line)
+    monkeypatch.setattr(sys, "stdin", None)
+    monkeypatch.setattr(os, "getppid", lambda: 1 if line.getvalue() else 4711)
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    ends.start()
+    try:
+        assert server.main(["--labels", "Food", "Rent"]) == 0
+        assert ends.is_alive()
+    finally:
+        ends.cancel()
+        for number, handler in kept.items():
+            signal.signal(number, handler)
 
 
 @pytest.mark.parametrize(

@@ -90,15 +90,25 @@ def test_calls_of_several_callers_are_merged() -> None:
 
 def test_whoever_waits_for_a_row_that_is_given_up_asks_for_itself() -> None:
     """One caller's cancellation is not another's."""
-    client = FakeClient(LABELS, {}, default="dog", latency=0.02)
+
+    class Held(FakeClient):
+        async def complete(self, request: Any) -> object:
+            found = await super().complete(request)
+            asked.set()
+            await answers.wait()
+            return found
+
+    asked, answers = asyncio.Event(), asyncio.Event()
+    client = Held(LABELS, {}, default="dog")
     made = classifier(client)
 
     async def run() -> Prediction:
         first = asyncio.ensure_future(made.aclassify("same"))
-        await asyncio.sleep(0.005)
+        await asked.wait()
         second = asyncio.ensure_future(made.aclassify("same"))
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(0.01)  # the second waits for the first one's answer now
         first.cancel()
+        answers.set()
         return await second
 
     found = asyncio.run(run())

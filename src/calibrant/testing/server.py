@@ -26,6 +26,7 @@ _LOOK_SECONDS = 0.5  # between two looks at the parent
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until told to stop; return the exit code."""
+    parent = os.getppid()  # before the line below is read: whoever reads it may be gone at once
     parser = _parser()
     options = parser.parse_args(arguments)
     ended = threading.Event()
@@ -53,14 +54,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         line = {"api_base": server.api_base, "port": server.port, "pid": os.getpid()}
         sys.stdout.write(json.dumps(line) + "\n")
         sys.stdout.flush()
-        _wait(ended)
+        _wait(ended, parent)
     finally:
         server.stop()
     return 0
 
 
-def _wait(ended: threading.Event) -> None:
-    parent = os.getppid()
+def _wait(ended: threading.Event, parent: int) -> None:
     # Input that is a terminal or /dev/null says nothing about who started us.
     if sys.stdin is not None and stat.S_ISFIFO(os.fstat(sys.stdin.fileno()).st_mode):
         threading.Thread(target=_wait_for_end_of_input, args=(ended,), daemon=True).start()
