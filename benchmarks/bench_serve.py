@@ -12,8 +12,8 @@ whatever runs here. Percentiles are told over all seconds, and over those quiet 
 at most one hundredth of the time was stolen.
 
 Exits with 1 if a request failed, if memory grew, or if a request takes more of the processor than one core has at this
-rate. The 99th percentile that quiet seconds add is held against its bar, 10 ms, and told; it decides with --strict
-only, and then at least a quarter of the seconds must be quiet.
+rate. The 99th percentile added, over all seconds, is held against its bar, 10 ms, and told; as the host moves it, it
+decides with --strict only.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ from calibrant.evaluation import BatchEvaluator, Dataset
 MOST_ADDED_MS = 10.0
 MOST_GROWTH_MIB = 5.0
 MOST_STOLEN = 0.01
-LEAST_QUIET = 0.25
 LABELS = ("Food", "Rent", "Travel", "Other")
 TASK = """\
 name = "bench"
@@ -201,11 +200,9 @@ async def measure(base: str, url: str, pid: int, *, rate: float, seconds: float,
             memory.append(resident(pid))
         processor = (processor_ms(pid) - processor) / len(taken["service"])
     host.cancel()
-    percentiles(taken, kept=lambda _: True, title="all seconds")
+    added = percentiles(taken, kept=lambda _: True, title="all seconds")
     share = sum(quiet.values()) / len(quiet)
-    added = percentiles(
-        taken, kept=lambda at: quiet.get(at, False), title=f"quiet seconds, {share:.0%} of them"
-    )
+    percentiles(taken, kept=lambda at: quiet.get(at, False), title=f"quiet seconds, {share:.0%} of them")
     growth = memory[-1] - memory[rounds // 4]
     print(
         f"memory {memory[0]:.1f} MiB at the start, {memory[1]:.1f} after {seconds / rounds:.0f} s, "
@@ -215,9 +212,7 @@ async def measure(base: str, url: str, pid: int, *, rate: float, seconds: float,
         f"failures: {dict(failures)}, none expected": not failures,
         f"growth: {growth:.2f} MiB, at most {MOST_GROWTH_MIB:g}": growth <= MOST_GROWTH_MIB,
         f"processor: {processor:.2f} ms a request, at most {1e3 / rate:g}": processor <= 1e3 / rate,
-        f"added p99 in quiet seconds: {added[2]:.2f} ms, at most {MOST_ADDED_MS:g}": bool(
-            share >= LEAST_QUIET and added[2] <= MOST_ADDED_MS
-        ),
+        f"added p99: {added[2]:.2f} ms, at most {MOST_ADDED_MS:g}": bool(added[2] <= MOST_ADDED_MS),
     }
     for bar, kept in bars.items():
         print("PASS" if kept else "FAIL", bar)
