@@ -109,11 +109,14 @@ class TestOptions:
             CascadeRouter(providers)
 
     def test_the_edges_are_fine(self) -> None:
-        CascadeRouter(
+        """And are what is used: nothing is too bad for 0, next to nothing good enough for 1."""
+        least = CascadeRouter(
             ["a"], quality_threshold=0, max_escalations=0, max_cascade_tokens=1, window_size=4,
             classifier_mode="judge", rng=np.random.default_rng(0),
-        )  # fmt: skip
-        CascadeRouter(["a"], quality_threshold=1, max_escalations=np.int64(3))  # type: ignore[arg-type]
+        ).ladder()  # fmt: skip
+        assert (least.settles(0.0), least.accepted) == (True, True)
+        most = CascadeRouter(["a"], quality_threshold=1, max_escalations=np.int64(3)).ladder()  # type: ignore[arg-type]
+        assert ([most.settles(0.99) for _ in range(4)], most.accepted) == ([False, False, False, True], False)
 
     def test_the_window_reaches_the_heuristic(self) -> None:
         text = " ".join(f"word{number}" for number in range(500)) + " again and again" * 20

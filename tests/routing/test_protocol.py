@@ -212,7 +212,8 @@ def test_an_observation_that_cannot_be_is_refused(change: dict[str, Any]) -> Non
 )
 def test_an_observation_at_the_ends_of_the_ranges_is_taken(change: dict[str, Any]) -> None:
     """The ends belong to the ranges; numpy's numbers are numbers."""
-    Observation(**GOOD | change)
+    made = Observation(**GOOD | change)
+    assert {name: getattr(made, name) for name in change} == change
 
 
 def test_an_observation_holds_plain_numbers() -> None:

@@ -177,31 +177,33 @@ print("sound")
 """
 
 
-def check_after_kills(place: str, kills: int, caplog: pytest.LogCaptureFixture) -> None:
-    """Kill writers; afterwards nothing is damaged, set aside or left behind."""
+def damage_after_kills(place: str, kills: int) -> list[object]:
+    """Kill writers; return what is damaged, set aside or left behind afterwards."""
     assert run(KILLS, place, str(kills)) == "sound\n"
     state = open_router_state(place)
     assert state.update("bandit", lambda record: record or {}) == state.read("bandit")
     state.close()
-    assert caplog.records == []
     if place.endswith(".json"):
-        names = sorted(file.name for file in Path(place).parent.iterdir())
-        assert names == ["router.json", "router.json.lock"]
-    elif place.endswith(".db"):
+        names = {file.name for file in Path(place).parent.iterdir()}
+        return sorted(names ^ {"router.json", "router.json.lock"})
+    if place.endswith(".db"):
         with contextlib.closing(sqlite3.connect(place)) as connection:
-            assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-            assert connection.execute("SELECT count(*) FROM calibrant_router_set_aside").fetchall() == [(0,)]
+            wrong = [row for row in connection.execute("PRAGMA integrity_check") if row != ("ok",)]
+            return [*wrong, *connection.execute("SELECT * FROM calibrant_router_set_aside")]
+    return []
 
 
 def test_kills_damage_nothing(place: str, caplog: pytest.LogCaptureFixture) -> None:
     """What was committed is there, whole, and no lock is held for ever."""
-    check_after_kills(place, 12, caplog)
+    assert damage_after_kills(place, 12) == []
+    assert caplog.records == []
 
 
 @pytest.mark.slow
 def test_many_kills_damage_nothing(place: str, caplog: pytest.LogCaptureFixture) -> None:
     """At two hundred different moments."""
-    check_after_kills(place, 200, caplog)
+    assert damage_after_kills(place, 200) == []
+    assert caplog.records == []
 
 
 GOES_ON = """

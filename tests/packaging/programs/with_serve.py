@@ -25,3 +25,4 @@ with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as service:
 assert service.returncode == 0, service.returncode
 assert [row["label"] for row in answer["results"]] == ["cat", "dog"]
 assert "calibrant_" in metrics
+print(*(row["label"] for row in answer["results"]))
