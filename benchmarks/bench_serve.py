@@ -3,9 +3,11 @@
     python benchmarks/bench_serve.py [--seconds 30] [--rate 200] [--strict]
 
 A model server (20 ms) and `calibrant serve` each run in a process of their own; one text per request, at even times
-that do not wait for answers, over kept connections. The same load goes to the model server itself, in turns with
+that do not wait for answers, over at most 256 kept connections, as many rows as the service takes on by default: what
+a stalled machine holds up beyond that waits in the client. The same load goes to the model server itself, in turns with
 the service; what is added is the difference of the percentiles of seconds from when a request was due. Memory is the
-service's resident set: what it has gained between the end of the first quarter and the end.
+service's resident set: what it has gained between the end of the first quarter and the end, all connections having
+been in use at once before that.
 
 The host of a virtual machine may withhold the processors for tenths of a second (Linux counts that as stolen time),
 whatever runs here. Percentiles are told over all seconds, and over those quiet ones in which, and before which,
@@ -42,6 +44,7 @@ from calibrant.evaluation import BatchEvaluator, Dataset
 MOST_ADDED_MS = 10.0
 MOST_GROWTH_MIB = 5.0
 MOST_STOLEN = 0.01
+CONNECTIONS = 256
 LABELS = ("Food", "Rent", "Travel", "Other")
 TASK = """\
 name = "bench"
@@ -186,8 +189,9 @@ async def measure(base: str, url: str, pid: int, *, rate: float, seconds: float,
     failures = Counter[str]()
     quiet: dict[int, bool] = {}
     host = asyncio.create_task(watch_host(quiet))
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-        for address, body in loads.values():  # connections, imports, caches
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=CONNECTIONS)) as session:
+        for address, body in loads.values():  # connections, imports, caches; at once, and then as measured
+            await load(session, address, body, rate=CONNECTIONS / 0.01, seconds=0.01)
             await load(session, address, body, rate=rate, seconds=2)
         memory, processor = [resident(pid)], processor_ms(pid)
         for _ in range(rounds):
@@ -202,7 +206,9 @@ async def measure(base: str, url: str, pid: int, *, rate: float, seconds: float,
     host.cancel()
     added = percentiles(taken, kept=lambda _: True, title="all seconds")
     share = sum(quiet.values()) / len(quiet)
-    percentiles(taken, kept=lambda at: quiet.get(at, False), title=f"quiet seconds, {share:.0%} of them")
+    print(f"quiet seconds: {share:.0%}")
+    if any(quiet.get(int(due), False) for due, _ in taken["model"]):
+        percentiles(taken, kept=lambda at: quiet.get(at, False), title="quiet seconds")
     growth = memory[-1] - memory[rounds // 4]
     print(
         f"memory {memory[0]:.1f} MiB at the start, {memory[1]:.1f} after {seconds / rounds:.0f} s, "
