@@ -37,9 +37,6 @@ from calibrant.routing import (
 from calibrant.store import open_router_state
 from calibrant.testing import FaultServer
 
-# litellm sets this filter itself, at import; pytest takes it away before every test.
-pytestmark = pytest.mark.filterwarnings("ignore:.*`ReadOnly` qualifier:UserWarning")
-
 litellm = pytest.importorskip("litellm")
 
 Attach = Callable[..., tuple[Any, LiteLLMRoutingStrategy]]

@@ -507,6 +507,9 @@ def test_the_second_signal_ends_at_once(write_task: WriteTask, tmp_path: Path) -
     with FaultServer(LABELS, knows, faults=hangs) as server, process(server, *arguments) as running:
         wait_for(lambda: sum(server.counts.values()) >= 12, running)
         running.send_signal(signal.SIGINT)
+        assert running.stderr is not None
+        while "finishing the rows under way" not in running.stderr.readline():
+            assert running.poll() is None
         time.sleep(0.3)
         assert running.poll() is None
         running.send_signal(signal.SIGINT)

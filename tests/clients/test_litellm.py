@@ -23,9 +23,6 @@ from calibrant.core import (
     RateLimitError,
 )
 
-# litellm sets this filter itself, at import; pytest takes it away before every test.
-pytestmark = pytest.mark.filterwarnings("ignore:.*`ReadOnly` qualifier:UserWarning")
-
 KEY = "sk-verysecretverysecret"
 
 

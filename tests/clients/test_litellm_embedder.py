@@ -12,9 +12,6 @@ from numpy.typing import NDArray
 from calibrant.clients import LiteLLMEmbedder, embedding_matrix
 from calibrant.core import ConfigurationError, ProviderError, ProviderTimeoutError, RateLimitError
 
-# litellm sets this filter itself, at import; pytest takes it away before every test.
-pytestmark = pytest.mark.filterwarnings("ignore:.*`ReadOnly` qualifier:UserWarning")
-
 KEY = "sk-verysecretverysecret"
 
 

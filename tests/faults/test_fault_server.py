@@ -108,7 +108,7 @@ class TestHealthyAnswers:
         server = serve({"lunch": {"Food": 0.7, "Rent": 0.2, "Sports": 0.1}}, api_key="plain-key")
         client = LiteLLMClient("openai/m", api_base=server.api_base, api_key="plain-key")
         found = Classifier(model=client, labels=LABELS, field="category", prompt="Which?").classify("lunch")
-        assert found.label == "Food"
+        assert found.label == "Food", found.reason
         assert found.distribution is not None
         assert found.distribution.probabilities == pytest.approx([0.7, 0.2, 0.1])
 

@@ -57,16 +57,20 @@ def test_a_text_becomes_label_confidence_and_distribution(animals: FakeClient) -
 
 def test_predictions_keep_the_order_of_the_texts() -> None:
     """Whatever order the answers arrive in; the listener hears of them as they arrive."""
+    heard: list[tuple[int, str | None]] = []
+    may_answer = [asyncio.Event() for _ in range(4)]
+    may_answer[3].set()
 
-    async def slow_first(messages: list[dict[str, str]]) -> object:
+    async def last_first(messages: list[dict[str, str]]) -> object:
         number = int(messages[-1]["content"])
-        await asyncio.sleep(0.02 * (4 - number))
+        await may_answer[number].wait()
         return fake_response(LABELS[number % 2], LABELS)
 
-    heard: list[tuple[int, str | None]] = []
-    predictions = make(slow_first).classify_many(
-        ["0", "1", "2", "3"], on_prediction=lambda index, prediction: heard.append((index, prediction.label))
-    )
+    def listen(index: int, prediction: Prediction) -> None:
+        heard.append((index, prediction.label))
+        may_answer[index - 1].set()
+
+    predictions = make(last_first).classify_many(["0", "1", "2", "3"], on_prediction=listen)
     assert [prediction.label for prediction in predictions] == ["cat", "dog", "cat", "dog"]
     assert heard == [(3, "dog"), (2, "cat"), (1, "dog"), (0, "cat")]
 

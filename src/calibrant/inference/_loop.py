@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import contextlib
 import threading
 from collections.abc import Coroutine
 from typing import TypeVar
@@ -22,7 +21,7 @@ _THREAD = "calibrant-loop"
 
 _T = TypeVar("_T")
 _lock = threading.Lock()
-_loop: asyncio.AbstractEventLoop | None = None
+_running: tuple[asyncio.AbstractEventLoop, threading.Thread] | None = None
 
 
 def run_sync(coroutine: Coroutine[object, object, _T]) -> _T:
@@ -75,29 +74,39 @@ def run_sync(coroutine: Coroutine[object, object, _T]) -> _T:
 
 
 def _background_loop() -> asyncio.AbstractEventLoop:
-    global _loop  # noqa: PLW0603  (one loop per process is the point)
+    global _running  # noqa: PLW0603  (one loop per process is the point)
     with _lock:
-        if _loop is None:
-            _loop = asyncio.new_event_loop()
-            threading.Thread(target=_loop.run_forever, name=_THREAD, daemon=True).start()
-        return _loop
+        if _running is None:
+            loop = asyncio.new_event_loop()
+            _running = loop, threading.Thread(target=_run, args=(loop,), name=_THREAD, daemon=True)
+            _running[1].start()
+        return _running[0]
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
 
 
 def _stop() -> None:
     """End the loop and what libraries left running on it (litellm's log queue, which it flushes at exit)."""
-    global _loop
+    global _running
     with _lock:
-        loop, _loop = _loop, None
-    if loop is not None:
-        with contextlib.suppress(TimeoutError):
-            asyncio.run_coroutine_threadsafe(_cancel_others(), loop).result(SECONDS_TO_STOP)
-        loop.call_soon_threadsafe(loop.stop)
+        running, _running = _running, None
+    if running is not None:
+        loop, thread = running
+        asyncio.run_coroutine_threadsafe(_end(), loop)
+        thread.join(SECONDS_TO_STOP)
 
 
-async def _cancel_others() -> None:
+async def _end() -> None:
+    loop = asyncio.get_running_loop()
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
     # What clients keep open in this loop (connections) is held by generators.
-    await asyncio.get_running_loop().shutdown_asyncgens()
+    await loop.shutdown_asyncgens()
+    loop.stop()

@@ -19,9 +19,6 @@ from calibrant.core import CompletionRequest, Outcome, Prediction, ProviderError
 from calibrant.inference import open_client
 from calibrant.testing import fake_response
 
-# litellm sets this filter itself, at import; pytest takes it away before every test.
-pytestmark = pytest.mark.filterwarnings("ignore:.*`ReadOnly` qualifier:UserWarning")
-
 LABELS = ["Food", "Food/Out", "Miete €", "日用品"]
 SHARES = [0.1, 0.2, 0.3, 0.4]
 KEY = "plain-key-123"
