@@ -36,6 +36,7 @@ class ScriptedServer:
         self.delay = 0.0
         self.running = self.peak = 0
         self.asked = threading.Event()
+        self._ended = threading.Event()
         self._lock = threading.Lock()
         server = self
 
@@ -65,7 +66,7 @@ class ScriptedServer:
             self.bodies.append(json.loads(handler.rfile.read(int(handler.headers["content-length"]))))
             status, body, headers = self.script[0] if len(self.script) == 1 else self.script.pop(0)
         self.asked.set()
-        time.sleep(self.delay)
+        self._ended.wait(self.delay)
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         with self._lock:
             self.running -= 1
@@ -74,11 +75,12 @@ class ScriptedServer:
         handler.send_header("content-length", str(len(data)))
         for name, value in headers.items():
             handler.send_header(name.replace("_", "-"), value)
-        with contextlib.suppress(BrokenPipeError):  # a client that timed out is gone
+        with contextlib.suppress(ConnectionError):  # a client that timed out is gone
             handler.end_headers()
             handler.wfile.write(data)
 
     def stop(self) -> None:
+        self._ended.set()
         self._http.shutdown()
         self._thread.join()
         self._http.server_close()

@@ -149,7 +149,7 @@ class TestFailures:
 
     def test_a_slow_server_is_a_timeout(self, server: Any, request_for_label: Any) -> None:
         """The client's timeout, in seconds, ends the call."""
-        server.delay = 0.5
+        server.delay = 20.0
         error = failure(make_client(server, timeout=0.1), request_for_label)
         assert isinstance(error, ProviderTimeoutError)
         assert error.retryable
@@ -206,7 +206,7 @@ class TestFailures:
 
     def test_cancelling_is_not_a_provider_error(self, server: Any, request_for_label: Any) -> None:
         """Cancellation passes the seam untouched."""
-        server.delay = 0.3
+        server.delay = 20.0
 
         async def cancelled() -> None:
             task = asyncio.create_task(make_client(server).complete(request_for_label))

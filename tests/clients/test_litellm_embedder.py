@@ -105,7 +105,7 @@ class TestFailures:
 
     def test_a_slow_answer_is_a_timeout(self, server: Any) -> None:
         """After the seconds that were set."""
-        server.delay = 0.2
+        server.delay = 20.0
         server.answer(200, body([1.0]))
         assert isinstance(failure(server, timeout=0.05), ProviderTimeoutError)
 

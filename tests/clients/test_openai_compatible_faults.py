@@ -96,7 +96,7 @@ class TestFaults:
 
     def test_a_slow_server_is_a_timeout(self, toy_server: Start, make: Make, kind: str) -> None:
         """The message says how long was waited."""
-        error = failure(make(toy_server(kind, delay=0.5), timeout=0.05))
+        error = failure(make(toy_server(kind, delay=20.0), timeout=0.05))
         assert isinstance(error, ProviderTimeoutError)
         assert error.retryable
         assert "within 0.05 seconds" in str(error)

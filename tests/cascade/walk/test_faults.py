@@ -65,7 +65,7 @@ def test_whatever_one_server_does_the_next_one_answers(
 ) -> None:
     """The step says what happened; None is an answer nobody can judge. Every request is counted."""
     bad, first = serve(
-        "small", answers={"t": ("cat", 0.9)}, faults=lambda _n, _body: fault, limits=Limits(call_seconds=0.3)
+        "small", answers={"t": ("cat", 0.9)}, faults=lambda _n, _body: fault, limits=Limits(call_seconds=1.0)
     )
     good, second = serve("large", answers={"t": ("dog", 0.95)})
     found = Cascade([first, second], method=told()).classify("t")

@@ -432,7 +432,7 @@ def test_waiting_ends_in_time_and_outlasts_an_outage(server: Any, tmp_path: Path
     server.states = ["in_progress"]
     submit(tmp_path)
     server.faults["look"] = [503, 503]
-    report = collect_batch(tmp_path, wait=Polling(seconds=0.01, timeout_seconds=0.05), retry=ONCE)
+    report = collect_batch(tmp_path, wait=Polling(seconds=0.01, timeout_seconds=0.5), retry=ONCE)
     assert not report.ended
     server.faults["look"] = [503] * 9
     with pytest.raises(ProviderError):

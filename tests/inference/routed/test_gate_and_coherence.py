@@ -73,9 +73,7 @@ class TestGate:
             vectors({"what purrs?": [1.0, 0.0], "far": [1.0, 0.0, 0.0]}),
             vectors({"what purrs?": [1.0, 0.0], "far": [float("nan"), 0.0]}),
             vectors({"what purrs?": [0.0, 0.0], "far": [0.0, 1.0]}),
-            CachedEmbedder(
-                CallableEmbedder(lambda _texts: time.sleep(0.05) or [[1.0]]), timeout_seconds=0.01
-            ),
+            CachedEmbedder(CallableEmbedder(lambda _texts: time.sleep(0.3) or [[1.0]]), timeout_seconds=0.01),
         ],
         ids=["fails", "other size", "not a number", "zeros", "late"],
     )

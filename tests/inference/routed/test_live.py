@@ -391,7 +391,7 @@ class TestAnOutage:
         """The request goes on, and success is only what arrived whole."""
         with serving({"faults": [fault] * 50}, {}, {}) as servers:
             router = ThompsonRouter(NAMES, rng=2)
-            client = servers.routed(router, call_seconds=0.05, allowed_failures=50)
+            client = servers.routed(router, call_seconds=0.5, allowed_failures=50)
             assert set(answerers(client, texts(12))) == {"b", "c"}
             standing = {found.provider: found.values for found in router.standings()}
         assert standing["a"]["alpha"] == 1.0
