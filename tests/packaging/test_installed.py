@@ -109,7 +109,7 @@ class TestExtras:
 
     def test_serve(self, extras: Install, bundle: Path) -> None:
         """A bundle answers over HTTP."""
-        assert extras("serve").program("with_serve", bundle).split() == ["cat", "dog"]
+        assert extras("serve").program("with_serve", bundle).startswith("cat dog\n")
 
     @pytest.mark.parametrize("extra", ["conformal", "dspy", "embeddings"])
     def test_from_python(self, extras: Install, extra: str) -> None:
