@@ -59,11 +59,11 @@ def test_texts_are_read_as_rows_are_begun() -> None:
         await asyncio.sleep(0.05)
         assert (delivered, answered, read) == ([], 1023, 1024)
         hold.set()
-        await asyncio.sleep(0.05)
+        while len(delivered) <= 1023:  # noqa: ASYNC110 (nor is this)
+            await asyncio.sleep(0.001)
         task.cancel()
 
     asyncio.run(run())
-    assert len(delivered) > 1000
     assert delivered == list(range(len(delivered)))
 
 
