@@ -37,6 +37,7 @@ _NOT_OPTIONS = {
 _CLIENT_LIMIT = 256
 _LOCAL = "local/"
 _GGUF = "llamacpp:"
+_FAKE = "fake/"
 
 
 def open_client(
@@ -52,7 +53,8 @@ def open_client(
     Parameters
     ----------
     model : str, Client or callable
-        ``local/smollm2-135m`` (embedded), ``llamacpp:PATH.gguf``, any litellm model name,
+        ``local/smollm2-135m`` (embedded), ``llamacpp:PATH.gguf``, any litellm model name, ``fake/NAME`` (see
+        `calibrant.testing.fake_model`),
         a callable ``messages -> response``, or a client, which is returned unchanged. Servers that speak
         OpenAI's protocol are asked without litellm: ``openai/...``, ``hosted_vllm/...``,
         ``llamafile/...``, ``lm_studio/...``, and with ``api_base`` every name that litellm would not
@@ -93,6 +95,10 @@ def open_client(
         )
     if not isinstance(model, str) or not model.strip():
         raise ConfigurationError(f"Expected a model's name, a client or a callable, got {model!r}.")
+    if model.startswith(_FAKE):
+        from calibrant.testing._models import open_fake_model  # noqa: PLC0415 (only tests name fakes)
+
+        return open_fake_model(model, space=space, concurrency=concurrency, options=options, scoring=scoring)
     settings = {name: options.pop(name) for name in ENGINE_SETTINGS if name in options}
     if model.startswith(_GGUF):
         return LlamaCppClient(model.removeprefix(_GGUF), name=model, **settings)

@@ -5,6 +5,7 @@ from calibrant.testing._continuing import FakeContinuingClient
 from calibrant.testing._fault_server import FaultServer
 from calibrant.testing._faults import Fault
 from calibrant.testing._journal import MemoryJournal
+from calibrant.testing._models import fake_model
 from calibrant.testing._records import RecordedRequest
 from calibrant.testing._response import fake_response
 from calibrant.testing._rule import Answer
@@ -17,5 +18,6 @@ __all__ = [
     "FaultServer",
     "MemoryJournal",
     "RecordedRequest",
+    "fake_model",
     "fake_response",
 ]

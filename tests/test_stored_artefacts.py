@@ -1,0 +1,125 @@
+"""Artefacts of an earlier version open, and say what they said then."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import calibrant
+from calibrant.cli import app
+from calibrant.testing import FakeClient, fake_model
+from stored_model import NAME, STORED, stored_model
+
+
+@pytest.fixture
+def model() -> Iterator[FakeClient]:
+    """Open the stored model by its name."""
+    client = stored_model()
+    with fake_model(NAME, client):
+        yield client
+
+
+@pytest.fixture
+def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a copy of the artefacts, as the current directory."""
+    directory = shutil.copytree(STORED, tmp_path / "stored")
+    monkeypatch.chdir(directory)
+    return directory
+
+
+def run(*arguments: object) -> Result:
+    """Run a command that must succeed."""
+    result = CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "200", "NO_COLOR": "1"})
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def rows(directory: Path, **wanted: Any) -> list[dict[str, Any]]:
+    """Return the rows of a run, without what depends on the moment."""
+    text = (directory / "predictions.jsonl").read_text(encoding="utf-8")
+    found = [json.loads(line) for line in text.splitlines()]
+    names = ("input", "answer", "label", "confidence")
+    return [
+        {name: row[name] for name in names}
+        for row in found
+        if all(row[name] == value for name, value in wanted.items())
+    ]
+
+
+def test_a_bundle_predicts_what_its_run_predicted(model: FakeClient, stored: Path) -> None:
+    """Label and confidence of every row."""
+    expected = rows(stored / "evaluation")
+    classifier = calibrant.load(stored / "bundle")
+    found = classifier.classify_many([row["input"] for row in expected])
+    assert [(p.label, p.confidence) for p in found] == [(row["label"], row["confidence"]) for row in expected]
+    assert len(model.requests) == 40
+    classifier.close()
+
+
+def test_a_finished_evaluation_asks_nothing_again(model: FakeClient, stored: Path) -> None:
+    """The directory is taken as it is."""
+    before = rows(stored / "evaluation")
+    run("evaluate", "task.toml", "--out", "evaluation", "--no-cache")
+    assert model.requests == []
+    assert rows(stored / "evaluation") == before
+
+
+def test_a_killed_evaluation_goes_on(model: FakeClient, stored: Path) -> None:
+    """Rows of the killed process are kept, and end like those of the finished run."""
+    kept = len(rows(stored / "killed"))
+    run("evaluate", "task.toml", "--out", "killed", "--no-cache")
+    assert 0 < len(model.requests) <= 40 - kept
+    assert rows(stored / "killed") == rows(stored / "evaluation")
+
+
+def test_a_cache_answers_without_the_model(model: FakeClient, stored: Path) -> None:
+    """Keys of requests have not changed."""
+    run("evaluate", "task.toml", "--out", "fresh", "--cache", "cache.sqlite")
+    assert model.requests == []
+    assert rows(stored / "fresh") == rows(stored / "evaluation")
+
+
+@pytest.mark.usefixtures("stored")
+def test_a_history_gives_the_interval_it_gave() -> None:
+    """The bootstrap is seeded, so the ends are those printed then."""
+    listed = json.loads(run("history", "list", "--history", "history.sqlite", "--json").stdout)
+    assert [entry["scores"] for entry in listed] == [40, 40]
+    words = ("--evaluator", "animals", "--profile", listed[0]["profile_name"])
+    found = json.loads(run("history", "interval", *words, "--history", "history.sqlite", "--json").stdout)
+    assert (found["lower"], found["upper"]) == (0.775, 0.975)
+
+
+@pytest.mark.parametrize("place", ["router.json", "router.sqlite"])
+def test_router_state_is_read(stored: Path, place: str) -> None:
+    """Five answers of a, two of five of b, on a prior of one each."""
+    found = json.loads(run("router", "stats", "--state", stored / place, "--json").stdout)
+    providers = found["records"][0]["providers"]
+    assert [(p["provider"], p["alpha"], p["beta"]) for p in providers] == [("a", 6.0, 1.0), ("b", 3.0, 4.0)]
+
+
+@pytest.mark.usefixtures("stored")
+def test_runs_are_reported_compared_calibrated_and_exported(model: FakeClient) -> None:
+    """A search and an evaluation, without a call."""
+    for words in (
+        ("report", "evaluation", "search", "--out", "report.html"),
+        ("compare", "evaluation", "search"),
+        ("calibrate", "evaluation", "--out", "calibrated"),
+        ("calibrate", "search", "--out", "calibrated-search"),
+        ("export", "evaluation", "--out", "again"),
+        ("export", "search", "--out", "best"),
+    ):
+        run(*words)
+    assert model.requests == []
+
+
+@pytest.mark.usefixtures("model")
+def test_the_best_prompt_of_a_search_is_evaluated(stored: Path) -> None:
+    """The search's own test rows of the best prompt come out again."""
+    run("evaluate", "task.toml", "--run", "search", "--out", "best", "--no-cache")
+    assert rows(stored / "best") == rows(stored / "search", prompt="best")
