@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
 
+from calibrant import Classifier
 from calibrant.testing import FakeClient
 
-# No deadlines: the machines are shared. In CI a failure must come back when the job is run again.
-hypothesis.settings.register_profile("local", deadline=None)
-hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
-hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
+# No deadlines: the machines are shared. CI fixes order and examples with --randomly-seed and --hypothesis-seed.
+hypothesis.settings.register_profile("calibrant", deadline=None, max_examples=50)
+hypothesis.settings.load_profile("calibrant")
+
+# Skips that say something about the case itself, not about what this machine lacks.
+EXPECTED_SKIPS = (
+    "a server has no files of ours",
+    "a coroutine cannot raise StopIteration",
+    "no file system can be mounted here",
+    "no IPv6 here",
+)
 
 SPLITS = ("train", "validation", "test")
 TASK = """\
@@ -52,6 +61,49 @@ def calibrant_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest
     home = tmp_path_factory.getbasetemp() / "homes" / uuid.uuid4().hex  # made by whoever stores something
     monkeypatch.setenv("CALIBRANT_HOME", str(home))
     return home
+
+
+def _fail_unexpected_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Where everything must run (REQUIRE_ALL), turn a skip for something that is missing into a failure."""
+    if not os.environ.get("REQUIRE_ALL") or not report.skipped or hasattr(report, "wasxfail"):
+        return
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    if not any(expected in reason for expected in EXPECTED_SKIPS):
+        report.outcome = "failed"
+        report.longrepr = f"Skipped where every test must run (REQUIRE_ALL): {reason}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,  # noqa: ARG001 (pytest gives arguments by name)
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fail tests that are skipped for something that is missing."""
+    report = yield
+    _fail_unexpected_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Fail modules that are skipped for something that is missing."""
+    report = yield
+    _fail_unexpected_skip(report)
+    return report
+
+
+@pytest.fixture(scope="session")
+def embedded_engine() -> Iterator[None]:
+    """Hold the embedded model open, so that a worker's tests load it once."""
+    with contextlib.closing(Classifier(model="local/smollm2-135m", labels=["a", "b"])) as classifier:
+        classifier.classify("a")
+        yield
+
+
+@pytest.fixture(autouse=True)
+def one_engine_a_worker(request: pytest.FixtureRequest) -> None:
+    """Let tests on the embedded model share one engine."""
+    if request.node.get_closest_marker("real_model"):
+        request.getfixturevalue("embedded_engine")
 
 
 @pytest.fixture(autouse=True)

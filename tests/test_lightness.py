@@ -6,8 +6,6 @@ import json
 import subprocess
 import sys
 
-import pytest
-
 HEAVY = {
     "aiohttp",
     "dspy",
@@ -41,42 +39,37 @@ for command in ([], ["optimize"], ["classify"], ["evaluate"], ["doctor"], ["mode
 """
 
 
-def heavy_after(code: str) -> set[str]:
-    """Return which heavy packages a fresh interpreter has loaded after running `code`."""
-    report = "import json, sys; sys.stderr.write('\\n' + json.dumps(sorted({m.split('.')[0] for m in sys.modules})))"
+STEPS = {
+    "import": "import calibrant",
+    "names": "from calibrant import Classifier, Task, LabelSet",
+    "pure packages": "import calibrant.scoring, calibrant.testing, calibrant.feedback, calibrant.store",
+    "evaluation": "import calibrant.evaluation",
+    "assembly": "import calibrant.assembly",
+    "cascade": "import calibrant.cascade",
+    "routing": "from calibrant.routing import *; BanditRouter(['a']); ThompsonRouter(['a']).order()",
+    "serving": "import calibrant.serving",
+    "help": HELP,
+}
+
+
+def heavy_after(steps: dict[str, str]) -> dict[str, list[str]]:
+    """Return the heavy packages that a fresh interpreter has loaded after each step, the earlier ones included."""
+    report = "seen.append(sorted({m.split('.')[0] for m in sys.modules}))"
+    code = "\n".join(f"{step}\n{report}" for step in steps.values())
+    code = f"import json, sys\nseen = []\n{code}\nsys.stderr.write('\\n' + json.dumps(seen))"
     done = subprocess.run(  # noqa: S603 (our own code)
-        [sys.executable, "-c", f"{code}\n{report}"], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
-    loaded = set(json.loads(done.stderr.rsplit("\n", 1)[1]))
-    assert "calibrant" in loaded
-    return loaded & HEAVY
+    seen = json.loads(done.stderr.rsplit("\n", 1)[1])
+    assert all("calibrant" in loaded for loaded in seen)
+    return {step: sorted(set(loaded) & HEAVY) for step, loaded in zip(steps, seen, strict=True)}
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        pytest.param("import calibrant", id="import"),
-        pytest.param("from calibrant import Classifier, Task, LabelSet", id="names"),
-        pytest.param(
-            "import calibrant.scoring, calibrant.testing, calibrant.feedback, calibrant.store",
-            id="pure-packages",
-        ),
-        pytest.param("import calibrant.evaluation", id="evaluation"),
-        pytest.param("import calibrant.assembly", id="assembly"),
-        pytest.param("import calibrant.cascade", id="cascade"),
-        pytest.param(
-            "from calibrant.routing import *; BanditRouter(['a']); ThompsonRouter(['a']).order()",
-            id="routing",
-        ),
-        pytest.param("import calibrant.serving", id="serving"),
-        pytest.param(HELP, id="help"),
-    ],
-)
-def test_nothing_heavy_is_loaded(code: str) -> None:
-    """Neither a provider's library nor a solver nor a template engine."""
-    assert heavy_after(code) == set()
+def test_nothing_heavy_is_loaded() -> None:
+    """Neither a provider's library nor a solver nor a template engine, whichever package is used."""
+    assert heavy_after(STEPS) == {key: [] for key in STEPS}
 
 
 def test_the_check_can_fail() -> None:
     """A package that is loaded is seen."""
-    assert heavy_after("import calibrant, jinja2") == {"jinja2"}
+    assert heavy_after({"jinja2": "import calibrant, jinja2"}) == {"jinja2": ["jinja2"]}

@@ -656,6 +656,7 @@ def confused() -> Callable[[str, str], tuple[str, float]]:
     return answer
 
 
+@pytest.mark.slow
 def test_gepa_finds_the_rules_that_transactions_need(
     confused: Callable[[str, str], tuple[str, float]],
 ) -> None:

@@ -258,6 +258,7 @@ def test_threads_may_share_a_router(servers: Any, attach: Attach) -> None:
     assert asked(server) == 40
 
 
+@pytest.mark.slow
 def test_fifty_at_a_time_end_at_the_reliable_deployment(servers: Any, attach: Attach) -> None:
     """Thompson sampling sends nearly all requests to it; observations equal requests."""
     good, bad = servers(), servers(faults={"500": 0.6}, seed=1)

@@ -95,6 +95,7 @@ def test_the_promise_holds_on_synthetic_data(bench: Any) -> None:
     assert found.coverage >= bench.hindsight(confidence, correct, 0.90)
 
 
+@pytest.mark.slow
 def test_the_promise_holds_where_accuracy_rises_as_confidence_falls(bench: Any) -> None:
     """The surest answers are worse than the target, and few: beginning below them must not cheat."""
     rng = np.random.default_rng(5)

@@ -433,7 +433,9 @@ def wait_for(condition: Callable[[], bool], running: subprocess.Popen[str]) -> N
         time.sleep(0.005)
 
 
-@pytest.mark.parametrize("options", [(), ("--no-cache",)], ids=["cache", "no-cache"])
+@pytest.mark.parametrize(
+    "options", [pytest.param((), marks=pytest.mark.slow), ("--no-cache",)], ids=["cache", "no-cache"]
+)
 def test_a_killed_run_goes_on_where_it_was(
     write_task: WriteTask, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
@@ -471,7 +473,7 @@ def test_a_killed_run_goes_on_where_it_was(
     }
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_the_first_signal_finishes_the_rows_under_way(
     write_task: WriteTask, tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -76,8 +76,8 @@ def taken(url: str) -> float:
     return sum(float(own.rpartition(" ")[2]) for own in told if own.startswith(counted))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("notice", ["0", "0.2"])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
+@pytest.mark.parametrize("notice", ["0", pytest.param("0.2", marks=pytest.mark.slow)])
 def test_what_was_taken_when_a_signal_comes_is_answered(
     start: Start, number: signal.Signals, notice: str
 ) -> None:

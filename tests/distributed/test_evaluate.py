@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
+import ray.data
 from typer.testing import CliRunner
 
 from animals import CLUSTER, LABELS, LIMITS, animals, lines, opens, run, written
@@ -23,14 +25,8 @@ from calibrant.evaluation import BatchEvaluator
 from calibrant.inference import Limits, Stop
 from calibrant.testing import FaultServer
 
-if os.environ.get("REQUIRE_RAY"):
-    import ray
-    import ray.data
-else:
-    ray = pytest.importorskip("ray", reason="needs the extra ray")
-    pytest.importorskip("ray.data", reason="needs the extra ray")
-
 pytestmark = [
+    pytest.mark.ray,
     pytest.mark.filterwarnings("ignore"),  # Ray's own, of its own settings
     pytest.mark.timeout(300),  # a busy machine takes half a minute to start a worker
 ]

@@ -271,6 +271,7 @@ def test_without_ties_the_p_value_is_the_exact_one(history: EvaluationHistory) -
     assert history.drift(now, **SCOPE).p_value == pytest.approx(exact, abs=0.02)
 
 
+@pytest.mark.slow
 def test_the_p_value_holds_its_level_with_heavy_ties() -> None:
     """Three values only, much as models give them."""
     rng = np.random.default_rng(4)

@@ -70,6 +70,7 @@ def test_it_prints_progress_and_numbers_and_ends_with_zero(start: Start, tmp_pat
     assert len((tmp_path / "out" / "predictions.jsonl").read_text().splitlines()) == 40
 
 
+@pytest.mark.slow
 def test_low_accuracy_and_bad_input_have_their_exit_codes(start: Start, tmp_path: Path) -> None:
     """A finished run is judged again without a call; a broken row is named."""
     with FaultServer(LABELS) as server:

@@ -59,6 +59,7 @@ def test_the_embedded_model_answers_where_no_server_runs(tmp_path: Path) -> None
     assert stats["own server"].calls == stats["own server"].failures
 
 
+@pytest.mark.slow
 def test_the_example_of_litellm_s_router_runs() -> None:
     """It brings its servers along, and ends at the one that answers."""
     pytest.importorskip("litellm")

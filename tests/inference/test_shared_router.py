@@ -687,8 +687,15 @@ def counted(place: Path) -> int:
     return 0 if record is None else int(record["n"])
 
 
-@pytest.mark.parametrize("name", ["router.json", "router.db"])
-@pytest.mark.parametrize("end", ["", "raise SystemExit(0)", "os.kill(os.getpid(), signal.SIGINT)"])
+@pytest.mark.parametrize("name", [pytest.param("router.json", marks=pytest.mark.slow), "router.db"])
+@pytest.mark.parametrize(
+    "end",
+    [
+        "",
+        pytest.param("raise SystemExit(0)", marks=pytest.mark.slow),
+        pytest.param("os.kill(os.getpid(), signal.SIGINT)", marks=pytest.mark.slow),
+    ],
+)
 def test_a_process_that_ends_stores_what_it_recorded(tmp_path: Path, name: str, end: str) -> None:
     """Without closing, by an exception or by Ctrl-C."""
     run(f"record(300)\n{end}", tmp_path / name, 3600)

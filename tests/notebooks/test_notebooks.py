@@ -73,6 +73,7 @@ def test_the_calibration_notebook_learns_something_true() -> None:
     assert "skipped: set CALIBRANT_DATA" in text
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not RECORDED, reason="CALIBRANT_DATA names no recorded answers")
 def test_the_recorded_answers_are_used_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """On them, too, the calibrated confidence is better."""

@@ -48,7 +48,15 @@ def url() -> Iterator[str]:
     verifier.close()
 
 
-@pytest.fixture(params=["avg_logprob", "margin", "hybrid", "self_verify", "automix_entailment"])
+@pytest.fixture(
+    params=[
+        "avg_logprob",
+        "margin",
+        "hybrid",
+        pytest.param("self_verify", marks=pytest.mark.slow),
+        pytest.param("automix_entailment", marks=pytest.mark.slow),
+    ]
+)
 def method(request: pytest.FixtureRequest, url: str) -> ConfidenceMethod | str:
     """Return each method."""
     return AutoMixEntailment(url) if request.param == "automix_entailment" else str(request.param)

@@ -67,6 +67,7 @@ def distribution(prediction: Prediction) -> LabelDistribution:
     return prediction.distribution
 
 
+@pytest.mark.smoke
 def test_the_embedded_engine_scores_exactly_by_default(client: LlamaCppClient) -> None:
     """Space, label mass and a bound come with every prediction; the label is the most probable one."""
     asked = classifier(client)

@@ -105,6 +105,7 @@ def test_a_schema_the_engine_ignores_is_noticed(client: Any, keyword: Any) -> No
         ask(client, request("What colour is the sky?", schema_of({"colour": keyword}), max_tokens=8))
 
 
+@pytest.mark.smoke
 def test_labels_that_begin_alike_are_kept_apart(client: Any) -> None:
     """The closing quote is part of what the model decides."""
     labels = ["Sports", "Sports/Football", "Sports/Football/Women"]

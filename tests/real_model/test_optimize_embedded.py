@@ -6,6 +6,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from calibrant import Classifier, Task
 from calibrant.core import LogprobSpace, Outcome
 from calibrant.optimization import optimize
@@ -46,6 +48,7 @@ def test_optimize_leaves_a_finished_run_directory(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "journal.jsonl").read_bytes() == journal
 
 
+@pytest.mark.smoke
 def test_predictions_are_reproducible_and_decoded_as_the_task_says() -> None:
     """One slot: the same texts give the same bits."""
     task = small_task()

@@ -213,6 +213,7 @@ def test_the_numbers_are_those_of_the_evaluation(tmp_path: Path) -> None:
     assert "it is not finished" not in html
 
 
+@pytest.mark.slow
 def test_the_interval_of_macro_f1_covers_it_as_often_as_it_says(write_run: WriteRun) -> None:
     """Sixty samples of a confusion matrix whose macro F1 is known: at least 52 intervals hold it."""
     rng = np.random.default_rng(5)

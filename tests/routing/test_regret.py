@@ -67,6 +67,7 @@ def test_thompson_makes_the_choices_of_the_textbook() -> None:
     assert found.regret[0] == pytest.approx(np.cumsum(lost))
 
 
+@pytest.mark.slow
 def test_thompson_loses_least_where_nothing_changes() -> None:
     """Below averages that never explore, random exploration, and turns."""
     scenario = Scenario(providers=providers(0.7, 0.5, 0.9, 0.6, 0.8))
@@ -78,6 +79,7 @@ def test_thompson_loses_least_where_nothing_changes() -> None:
     assert found["thompson"].shares.mean(axis=0).argmax() == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [
@@ -96,6 +98,7 @@ def test_decay_pays_after_a_change(change: Change) -> None:
     assert regret["decay"] < 0.9 * regret["thompson"]
 
 
+@pytest.mark.slow
 def test_contexts_pay_where_they_matter() -> None:
     """LinUCB, which sees the request, loses less than half of what the best of the others does."""
     success = np.random.default_rng(5).random((5, 5)).tolist()

@@ -53,6 +53,7 @@ def test_the_service_does_what_its_description_says(serve: Any, bundle: Bundle, 
     assert asked > 10, done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wrong", ["status", "schema"], ids=["a status that is not described", "an answer of another shape"]
 )

@@ -72,7 +72,13 @@ def run(code: str, *arguments: str, **options: Any) -> str:
     return done.stdout
 
 
-@pytest.fixture(params=["json", "sqlite", "postgresql"])
+@pytest.fixture(
+    params=[
+        pytest.param("json", marks=pytest.mark.slow),
+        "sqlite",
+        pytest.param("postgresql", marks=pytest.mark.slow),
+    ]
+)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Return a place of each kind, where nothing is yet."""
     if request.param == "postgresql":
@@ -275,8 +281,8 @@ print("fine")
         subprocess.run(["umount", "--lazy", str(folder)], check=True)  # noqa: S603, S607
 
 
-@pytest.mark.parametrize("name", ["router.json", "router.db"])
-@pytest.mark.parametrize("kind", ["folder of others", "inside a file"])
+@pytest.mark.parametrize("name", [pytest.param("router.json", marks=pytest.mark.slow), "router.db"])
+@pytest.mark.parametrize("kind", ["folder of others", pytest.param("inside a file", marks=pytest.mark.slow)])
 def test_requests_go_on_where_nothing_can_be_written(name: str, kind: str) -> None:
     """With one warning, and one at the end that says what is lost."""
     folder = Path(tempfile.mkdtemp())  # pytest's own cannot be entered by others

@@ -102,6 +102,7 @@ def fitted() -> LearnedScorer:
 # --- what it learns ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_it_learns_from_words_label_and_confidence(rule: str) -> None:
     """On rows it has not seen, right answers score higher, whichever of the three tells."""
@@ -112,6 +113,7 @@ def test_it_learns_from_words_label_and_confidence(rule: str) -> None:
     assert score.mean() == pytest.approx(right.mean(), abs=0.07)
 
 
+@pytest.mark.slow
 def test_it_learns_from_words_alone_where_there_is_no_confidence() -> None:
     """Then answers need none."""
     questions, _, right = rows(400, 1, RULES["words"])
@@ -124,6 +126,7 @@ def test_it_learns_from_words_alone_where_there_is_no_confidence() -> None:
     assert foggy.confidence < 0.4
 
 
+@pytest.mark.slow
 def test_it_learns_nothing_from_noise() -> None:
     """The penalty is strong where words only seem to tell."""
     scorer = LearnedScorer().fit(*rows(200, 5, lambda *_: 0.6))
@@ -171,6 +174,7 @@ def test_the_same_seed_gives_the_same_scorer() -> None:
     assert one.describe() == other.describe()
 
 
+@pytest.mark.slow
 def test_fitting_again_forgets() -> None:
     """What was learned before leaves no trace."""
     first, second = (rows(60, 4, RULES[rule]) for rule in ("words", "confidence"))
@@ -230,6 +234,7 @@ def test_two_labels_or_one_have_a_margin(labels: Any, shares: Any, margin: float
     assert found[2] == pytest.approx(margin)
 
 
+@pytest.mark.slow
 def test_features_that_never_vary_tell_nothing() -> None:
     """Such as the label mass of a model that always answers with a label."""
     questions, _, right = rows(100, 1, RULES["words"])

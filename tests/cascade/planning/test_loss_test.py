@@ -50,6 +50,7 @@ def test_a_population_that_loses_epsilon_or_more_is_rejected_with_probability_de
     assert rejection_probability(n, epsilon, critical, better, loss=epsilon + more) <= delta
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "epsilon", "delta"),
     [

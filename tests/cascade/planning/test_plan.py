@@ -62,6 +62,7 @@ def test_half_of_the_rows_may_certify_and_the_other_half_report() -> None:
     assert (plan.certificate.rows, plan.report.n, plan.report.held_out) == (300, 300, True)
 
 
+@pytest.mark.slow
 def test_the_guarantee_holds_in_the_population() -> None:
     """Whole plans of 40 samples, and rows stay with the small model."""
     rng = np.random.default_rng(4)

@@ -1,0 +1,62 @@
+"""The workflows and the hooks of contributors name what is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+
+
+def parsed(path: Path) -> Any:
+    """Return a YAML file's content."""
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_workflows_run_what_exists(path: Path) -> None:
+    """Every command of every job is a target of the Makefile or a script of the repository."""
+    workflow = parsed(path)
+    commands = [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
+    ours = [words for command in commands if (words := command.split())[0] != "sudo"]
+    assert ours
+    for words in ours:
+        if words[0] == "make":
+            assert {word for word in words[1:] if "=" not in word} <= TARGETS
+        else:
+            assert (ROOT / words[0]).exists(), words
+
+
+def test_every_supported_python_is_tested() -> None:
+    """Those of the classifiers in pyproject.toml, and one on macOS."""
+    supported = re.findall(
+        r'"Programming Language :: Python :: (3\.\d+)"', (ROOT / "pyproject.toml").read_text()
+    )
+    matrix = parsed(ROOT / ".github" / "workflows" / "ci.yml")["jobs"]["test"]["strategy"]["matrix"][
+        "include"
+    ]
+    assert {entry["python"] for entry in matrix if entry["os"] == "ubuntu-latest"} == set(supported)
+    assert any(entry["os"].startswith("macos") for entry in matrix)
+
+
+def test_hooks_are_tools_of_the_environment() -> None:
+    """Nothing is fetched from elsewhere."""
+    repositories = parsed(ROOT / ".pre-commit-config.yaml")["repos"]
+    assert [entry["repo"] for entry in repositories] == ["local"]
+    assert all(hook["entry"].startswith(".venv/bin/") for entry in repositories for hook in entry["hooks"])
+
+
+def test_constraints_are_plain_pins() -> None:
+    """One `name==version` a line, each name once; what the project depends on is among them."""
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = [re.fullmatch(r"([A-Za-z0-9._-]+)==\S+", line) for line in lines]
+    assert all(pins)
+    names = [pin[1].lower().replace("_", "-") for pin in pins if pin]
+    assert len(set(names)) == len(names)
+    assert {"gepa", "litellm", "numpy", "xllamacpp", "pytest"} <= set(names)
