@@ -15,7 +15,8 @@ import hypothesis
 import pytest
 
 from calibrant import Classifier
-from calibrant.testing import FakeClient
+from calibrant.core import Client
+from calibrant.testing import FakeClient, fake_model
 
 # No deadlines: the machines are shared. CI fixes order and examples with --randomly-seed and --hypothesis-seed.
 hypothesis.settings.register_profile("calibrant", deadline=None, max_examples=50)
@@ -42,7 +43,9 @@ validation = "validation.jsonl"
 test = "test.jsonl"
 """
 
+DEFAULT_MODEL = "local/smollm2-135m"
 Rows = Sequence[Mapping[str, Any]] | str | bytes
+UseModel = Callable[..., Any]
 WriteTask = Callable[..., Path]
 
 
@@ -147,3 +150,18 @@ def write_task(tmp_path: Path) -> WriteTask:
 def animals() -> FakeClient:
     """Return a model that knows what meows and what barks, with 0.9 and 0.8 probability."""
     return FakeClient(["cat", "dog"], {"meow": ("cat", 0.9), "woof": ("dog", 0.8)})
+
+
+@pytest.fixture
+def use_model() -> Iterator[UseModel]:
+    """Return a function that lets a fake answer for a model until the test ends; returns the fake.
+
+    ``name`` is the model's: that of tasks without a model unless another is given.
+    """
+    with contextlib.ExitStack() as stack:
+
+        def use(model: Client | Callable[..., Client], name: str = DEFAULT_MODEL) -> Any:
+            stack.enter_context(fake_model(name, model))
+            return model
+
+        yield use

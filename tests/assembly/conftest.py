@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from calibrant.core import Client, ConfigurationError
-from calibrant.inference import _classifier
 from calibrant.testing import FakeClient
 
 LABELS = ["cat", "dog"]
@@ -29,20 +28,20 @@ RULES: dict[str, Callable[[str], tuple[str, float]]] = {"small": unsure, "large"
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
+def opened(use_model: Callable[..., Any]) -> Opened:
     """Put fakes in the place of models called small and large; returns them by name as they are opened."""
     found: Opened = {}
 
-    def open_fake(model: Any, **settings: Any) -> Client:
-        if not isinstance(model, str):
-            client: Client = model
-            return client
-        if model not in RULES:
-            raise ConfigurationError(f"Expected a model that is there, got {model!r}.")
+    def open_fake(model: str, **settings: Any) -> Client:
         fake = FakeClient(LABELS, RULES[model], name=model)
         fake.settings = settings  # type: ignore[attr-defined]
         found.setdefault(model, []).append(fake)
         return fake
 
-    monkeypatch.setattr(_classifier, "open_client", open_fake)
+    def refuse(model: str, **_: Any) -> Client:
+        raise ConfigurationError(f"Expected a model that is there, got {model!r}.")
+
+    for name in RULES:
+        use_model(open_fake, name)
+    use_model(refuse, "missing")
     return found

@@ -15,7 +15,6 @@ from calibrant.assembly import diff_bundles, export
 from calibrant.cascade import Cascade
 from calibrant.cli import app
 from calibrant.core import Client, prediction_to_record
-from calibrant.inference import _classifier
 from calibrant.testing import FakeClient
 
 WriteTask = Callable[..., Path]
@@ -48,18 +47,16 @@ def rule(name: str) -> Callable[[str, str], tuple[str, float]]:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[FakeClient]]:
+def asked(use_model: Callable[..., Any]) -> dict[str, list[FakeClient]]:
     """Put fakes in the place of models called small and large."""
     found: dict[str, list[FakeClient]] = {}
 
-    def open_fake(model: Any, **_: Any) -> Client:
-        if not isinstance(model, str):
-            client: Client = model
-            return client
+    def open_fake(model: str, **_: Any) -> Client:
         found.setdefault(model, []).append(FakeClient(["cat", "dog"], rule(model), name=model))
         return found[model][-1]
 
-    monkeypatch.setattr(_classifier, "open_client", open_fake)
+    for name in ("small", "large"):
+        use_model(open_fake, name)
     return found
 
 

@@ -484,7 +484,7 @@ def named(_messages: object) -> str:
     return '{"category": "cat"}'
 
 
-def test_the_example_is_a_cascade_of_two_prompts(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_is_a_cascade_of_two_prompts(use_model: Callable[..., Any]) -> None:
     """On fakes: the rows of the other example, two prompts, legal settings."""
     path = Path(__file__).parents[2] / "examples" / "cascade" / "task.toml"
     task = Task.from_file(path)
@@ -496,10 +496,7 @@ def test_the_example_is_a_cascade_of_two_prompts(opened: Opened, monkeypatch: py
     def rule(_text: str, prompt: str) -> tuple[str, float]:
         return (labels[0], 0.2) if "DOORDASH" not in prompt else (labels[1], 0.7)
 
-    def open_fake(*_: object, **__: object) -> FakeClient:
-        return FakeClient(labels, rule)
-
-    monkeypatch.setattr("calibrant.inference._classifier.open_client", open_fake)
+    use_model(lambda *_, **__: FakeClient(labels, rule))
     cascade = open_classifier(task)
     found = cascade.classify(task.test[0].input)
     assert [step.model for step in found.steps] == ["four examples", "eight examples"]
@@ -509,4 +506,3 @@ def test_the_example_is_a_cascade_of_two_prompts(opened: Opened, monkeypatch: py
     examples = [Example(input=row.input, answer=row.answer) for row in task.train]
     lines = {f'Text: {row.input}\nAnswer: {{"category": "{row.answer}"}}' for row in examples}
     assert sum(line in prompts[-1] for line in lines) == 8
-    assert opened == {}

@@ -66,7 +66,7 @@ class Providers(dict[str, list[FakeClient]]):
         """Open one of them."""
         if name in self.missing:
             raise ConfigurationError(f"Expected a model that is there, got {name!r}.")
-        self.settings.append((name, given))
+        self.settings.append((name, {key: given[key] for key in ("space", "concurrency", "options")}))
         latency = 30.0 if name in self.slow else 0.0
         fake = FakeClient(LABELS, self._answer(name), name=name, latency=latency)
         self.setdefault(name, []).append(fake)
@@ -92,10 +92,11 @@ class Providers(dict[str, list[FakeClient]]):
 
 
 @pytest.fixture
-def providers(monkeypatch: pytest.MonkeyPatch) -> Providers:
+def providers(use_model: Callable[..., Any]) -> Providers:
     """Put fakes in the place of providers."""
     found = Providers()
-    monkeypatch.setattr(_routing, "open_client", found.open)
+    for name in ("first", "second", "third", "judge"):
+        use_model(found.open, name)
     return found
 
 

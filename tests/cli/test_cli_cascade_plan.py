@@ -18,7 +18,6 @@ from typer.testing import CliRunner, Result
 
 from calibrant.cascade import CascadePlan, KeepPolicy, KeepRule, plan_cascade
 from calibrant.cli import app
-from calibrant.inference import _classifier
 from calibrant.testing import FakeClient
 
 N = 400
@@ -266,7 +265,7 @@ def test_a_plan_is_run_with_all_its_models(
 
 @pytest.fixture
 def planned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_task: Callable[..., Path]
+    tmp_path: Path, use_model: Callable[..., Any], write_task: Callable[..., Path]
 ) -> tuple[Path, Path]:
     """Return a plan that keeps what the small model says of cats, and the task of both models."""
     labels = ["cat", "dog"]
@@ -275,10 +274,8 @@ def planned(
         "large": FakeClient(labels, {"meow": ("cat", 0.9), "woof": ("dog", 0.9)}, name="large"),
     }
 
-    def open_fake(model: Any, *_: object, **__: object) -> Any:
-        return fakes[model] if isinstance(model, str) else model
-
-    monkeypatch.setattr(_classifier, "open_client", open_fake)
+    for name, fake in fakes.items():
+        use_model(fake, name)
     path = write_task()
     runs = []
     for name in fakes:

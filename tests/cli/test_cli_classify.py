@@ -19,21 +19,17 @@ from typer.testing import CliRunner, Result
 
 from calibrant.cli import app
 from calibrant.cli._classify import run_classify
-from calibrant.core import Client, CompletionRequest, ProviderError
-from calibrant.inference import _classifier
+from calibrant.core import CompletionRequest, ProviderError
 from calibrant.testing import FakeClient, fake_response
 
 WriteTask = Callable[..., Path]
+UseModel = Callable[..., Any]
 
 
 @pytest.fixture
-def model(monkeypatch: pytest.MonkeyPatch, animals: FakeClient) -> FakeClient:
-    """Answer for whatever model is named."""
-
-    def open_fake(*_: object, **__: object) -> Client:
-        return animals
-
-    monkeypatch.setattr(_classifier, "open_client", open_fake)
+def model(use_model: UseModel, animals: FakeClient) -> FakeClient:
+    """Answer for the task's model."""
+    use_model(animals)
     return animals
 
 
@@ -128,14 +124,14 @@ def test_another_prompt_comes_from_a_file(write_task: WriteTask, model: FakeClie
     ]
 
 
-def test_a_row_that_failed_says_why(write_task: WriteTask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_failed_says_why(write_task: WriteTask, use_model: UseModel) -> None:
     """Others are printed all the same, and one good row is a success."""
     answers = {
         "meow": {"choices": [{"message": {"content": '{"category": "cat"}'}}]},
         "moo": "cow",
         "crash": ProviderError("broken", provider="fake", status=400),
     }
-    monkeypatch.setattr(_classifier, "open_client", lambda *_, **__: FakeClient(["cat", "dog"], answers))
+    use_model(FakeClient(["cat", "dog"], answers))
     result = run(write_task(), *(word for text in answers for word in ("--text", text)))
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
@@ -147,23 +143,19 @@ def test_a_row_that_failed_says_why(write_task: WriteTask, monkeypatch: pytest.M
     assert json.loads(result.stdout)["probabilities"] is None
 
 
-def test_no_answer_at_all_is_a_failure(write_task: WriteTask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_answer_at_all_is_a_failure(write_task: WriteTask, use_model: UseModel) -> None:
     """Exit code 1, with the rows printed."""
     fault = ProviderError("broken", provider="fake", status=400)
-    monkeypatch.setattr(
-        _classifier, "open_client", lambda *_, **__: FakeClient(["cat", "dog"], {}, default=fault)
-    )
+    use_model(FakeClient(["cat", "dog"], {}, default=fault))
     result = run(write_task(), "--text", "a", "--text", "b")
     assert result.exit_code == 1
     assert result.stdout.splitlines() == ["error\t-\ta\t(fake: broken)", "error\t-\tb\t(fake: broken)"]
 
 
-def test_one_row_that_is_no_error_is_no_failure(
-    write_task: WriteTask, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_row_that_is_no_error_is_no_failure(write_task: WriteTask, use_model: UseModel) -> None:
     """An answer outside the label set is the model's: the calls went through."""
     answers = {"moo": "cow", "crash": ProviderError("broken", provider="fake", status=400)}
-    monkeypatch.setattr(_classifier, "open_client", lambda *_, **__: FakeClient(["cat", "dog"], answers))
+    use_model(FakeClient(["cat", "dog"], answers))
     assert run(write_task(), "--text", "moo", "--text", "crash").exit_code == 0
 
 
@@ -183,7 +175,7 @@ def classify(task: Path, texts: list[str]) -> None:
 
 
 def test_a_row_is_printed_as_soon_as_it_is_known(
-    write_task: WriteTask, monkeypatch: pytest.MonkeyPatch
+    write_task: WriteTask, use_model: UseModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What an interrupted run has printed is kept."""
     output = Output()
@@ -193,7 +185,7 @@ def test_a_row_is_printed_as_soon_as_it_is_known(
         seen.append(output.flushed)
         return "cat"
 
-    monkeypatch.setattr(_classifier, "open_client", lambda *_, **__: FakeClient(["cat", "dog"], answer))
+    use_model(FakeClient(["cat", "dog"], answer))
     monkeypatch.setattr("sys.stdout", output)
     classify(write_task(extra="[model]\nconcurrency = 1\n"), ["a", "b", "c"])
     assert seen == ["", "cat\t1.000\ta\n", "cat\t1.000\ta\ncat\t1.000\tb\n"]
@@ -210,10 +202,10 @@ class Slow(FakeClient):
         return await super().complete(request)
 
 
-def test_a_row_waits_for_those_before_it(write_task: WriteTask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_waits_for_those_before_it(write_task: WriteTask, use_model: UseModel) -> None:
     """Whatever the order of the answers, lines stand in the order of the texts."""
     client = Slow(["cat", "dog"], {"meow": "cat", "woof": "dog"})
-    monkeypatch.setattr(_classifier, "open_client", lambda *_, **__: client)
+    use_model(client)
     texts = ["woof 0", "meow 1", "woof 2", "woof 3", "meow 4"]
     result = run(write_task(), *(word for text in texts for word in ("--text", text)))
     assert [request.messages[-1]["content"] for request in client.requests][-1] == "meow 4"
@@ -223,13 +215,12 @@ def test_a_row_waits_for_those_before_it(write_task: WriteTask, monkeypatch: pyt
 GONE = """
 import sys
 from calibrant.cli import main
-from calibrant.inference import _classifier
-from calibrant.testing import FakeClient
+from calibrant.testing import FakeClient, fake_model
 
 client = FakeClient(["cat", "dog"], {}, default="cat")
-_classifier.open_client = lambda *_, **__: client
 try:
-    main()
+    with fake_model("fake/animals", client):
+        main()
 finally:
     sys.stderr.write(f"{len(client.requests)} {client.closed}")
 """
@@ -239,7 +230,7 @@ def test_a_reader_that_has_enough_ends_the_run(write_task: WriteTask, tmp_path: 
     """As `head` does: no trace, no complaint of the interpreter, and no text is paid for in vain."""
     texts = tmp_path / "texts.txt"
     texts.write_text("meow\n" * 500)
-    task = write_task(extra="[model]\nconcurrency = 1\n")
+    task = write_task(extra='[model]\nname = "fake/animals"\nconcurrency = 1\n')
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-c", GONE, "classify", str(task), "--file", str(texts)]
@@ -250,11 +241,11 @@ def test_a_reader_that_has_enough_ends_the_run(write_task: WriteTask, tmp_path: 
     assert (done.returncode, done.stderr) == (0, "1 True")
 
 
-def test_a_bad_key_is_one_line(write_task: WriteTask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bad_key_is_one_line(write_task: WriteTask, use_model: UseModel) -> None:
     """Exit code 1, no rows, the client closed."""
     fault = ProviderError("no", provider="fake", status=401, hint="Check the API key.")
     client = FakeClient(["cat", "dog"], {}, default=fault)
-    monkeypatch.setattr(_classifier, "open_client", lambda *_, **__: client)
+    use_model(client)
     result = run(write_task(), "--text", "a")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == "error: fake: no Check the API key.\n"

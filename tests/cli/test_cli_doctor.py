@@ -16,8 +16,7 @@ from calibrant import Classifier, Task
 from calibrant.cli import app
 from calibrant.cli._doctor import settings_toml
 from calibrant.core import ConfigurationError, LogprobSpace, ProviderError
-from calibrant.inference import Examination, Thresholds, _classifier, load_examination
-from calibrant.inference.doctor import _examine
+from calibrant.inference import Examination, Thresholds, load_examination
 from calibrant.testing import FakeClient
 
 LABELS = ("Animals", "Food", "Music", "Weather")
@@ -35,7 +34,7 @@ def answer(text: str) -> Mapping[str, float]:
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def opened(use_model: Callable[..., Any]) -> list[dict[str, Any]]:
     """Record what is opened; the answers are those of `answer`, without a mask if the name says so."""
     calls: list[dict[str, Any]] = []
 
@@ -45,8 +44,8 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         space = options["space"] or "masked"
         return FakeClient(LABELS, answer, field="topic", illegal_mass=illegal, space=space, name=model)
 
-    monkeypatch.setattr(_examine, "open_client", open_fake)
-    monkeypatch.setattr(_classifier, "open_client", open_fake)
+    for name in ("openai/x", "openai/raw", "openai/[raw]"):
+        use_model(open_fake, name)
     return calls
 
 
@@ -194,11 +193,11 @@ def test_a_model_that_cannot_be_opened_is_exit_code_2() -> None:
     assert result.stderr.startswith("error: ")
 
 
-def test_a_bad_key_is_one_line_and_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bad_key_is_one_line_and_exit_code_1(use_model: Callable[..., Any]) -> None:
     """One call, nothing stored, no table."""
     fault = ProviderError("no", provider="openai/x", status=401, hint="Check the API key.")
     client = FakeClient(LABELS, {}, default=fault)
-    monkeypatch.setattr(_examine, "open_client", lambda *_, **__: client)
+    use_model(client, "openai/x")
     result = run("openai/x")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == "error: openai/x: no Check the API key.\n"

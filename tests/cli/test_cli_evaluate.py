@@ -22,9 +22,9 @@ from typer.testing import CliRunner, Result
 from calibrant.calibration import LabelPriorCorrection
 from calibrant.cli import _progress as progress_module
 from calibrant.cli import app
-from calibrant.core import Client, Interval, ProviderError
+from calibrant.core import Interval, ProviderError
 from calibrant.evaluation import EvaluationProgress
-from calibrant.inference import Classifier, _classifier
+from calibrant.inference import Classifier
 from calibrant.testing import Answer, FakeClient, FaultServer
 
 WriteTask = Callable[..., Path]
@@ -41,16 +41,12 @@ def knows(text: str, _prompt: str) -> Answer:
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
+def fake(use_model: Callable[..., Any]) -> Fake:
     """Return a function that puts a fake in the place of every model."""
 
     def install(rule: Rule = knows, **options: Any) -> FakeClient:
         client = FakeClient(LABELS, rule, **options)
-
-        def open_fake(*_: object, **__: object) -> Client:
-            return client
-
-        monkeypatch.setattr(_classifier, "open_client", open_fake)
+        use_model(client)
         return client
 
     return install
@@ -397,7 +393,7 @@ COMMAND = """
 import json, sys, urllib.request
 from calibrant.cli import main
 from calibrant.clients import CallableClient
-from calibrant.inference import _classifier
+from calibrant.testing import fake_model
 
 ADDRESS = sys.argv.pop(1)
 
@@ -406,8 +402,11 @@ def loopback(messages):
     with urllib.request.urlopen(ADDRESS + "/chat/completions", body.encode(), timeout=20) as answer:
         return json.load(answer)
 
-_classifier.open_client = lambda _, *, concurrency, **__: CallableClient(loopback, max_workers=concurrency)
-main()
+def opened(_, *, concurrency, **__):
+    return CallableClient(loopback, max_workers=concurrency)
+
+with fake_model("local/smollm2-135m", opened):
+    main()
 """
 
 

@@ -13,9 +13,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from calibrant.cli import app
-from calibrant.core import Client, ProviderError
+from calibrant.core import ProviderError
 from calibrant.evaluation import EvaluationHistory
-from calibrant.inference import _classifier
 from calibrant.testing import Answer, FakeClient
 
 WriteTask = Callable[..., Path]
@@ -177,16 +176,12 @@ def rows(count: int) -> list[dict[str, str]]:
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Install:
+def fake(use_model: Callable[..., Any]) -> Install:
     """Return a function that puts a fake in the place of every model."""
 
     def install(rule: Callable[[str, str], Answer] = knows, **options: Any) -> FakeClient:
         client = FakeClient(["cat", "dog"], rule, **options)
-
-        def open_fake(*_: object, **__: object) -> Client:
-            return client
-
-        monkeypatch.setattr(_classifier, "open_client", open_fake)
+        use_model(client)
         return client
 
     return install

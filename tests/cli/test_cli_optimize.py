@@ -14,8 +14,6 @@ from typer.testing import CliRunner, Result
 from calibrant.cli import _optimize as command
 from calibrant.cli import _progress as progress_module
 from calibrant.cli import app
-from calibrant.core import Client
-from calibrant.inference import _classifier
 from calibrant.optimization import OptimizationResult, Progress, PromptScore
 from calibrant.testing import Answer, FakeClient
 
@@ -38,16 +36,12 @@ def never_learns(_text: str, _prompt: str) -> Answer:
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str, str], Answer]], FakeClient]:
+def fake(use_model: Callable[..., Any]) -> Callable[[Callable[[str, str], Answer]], FakeClient]:
     """Return a function that puts a fake in the place of every model."""
 
     def install(rule: Callable[[str, str], Answer]) -> FakeClient:
         client = FakeClient(["cat", "dog"], rule)
-
-        def open_fake(*_: object, **__: object) -> Client:
-            return client
-
-        monkeypatch.setattr(_classifier, "open_client", open_fake)
+        use_model(client)
         return client
 
     return install

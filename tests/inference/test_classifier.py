@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -22,7 +22,6 @@ from calibrant.core import (
     ProviderError,
 )
 from calibrant.inference import Decoding, RetryPolicy
-from calibrant.inference import _classifier as classifier_module
 from calibrant.testing import FakeClient, fake_response
 
 LABELS = ["cat", "dog"]
@@ -328,7 +327,7 @@ def test_close_frees_a_client_that_was_opened_by_name(animals: FakeClient) -> No
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch, animals: FakeClient) -> list[tuple[object, Mapping[str, Any]]]:
+def opened(use_model: Callable[..., Any], animals: FakeClient) -> list[tuple[object, Mapping[str, Any]]]:
     """Record what clients a classifier opens, and open a fake one."""
     calls: list[tuple[object, Mapping[str, Any]]] = []
 
@@ -336,7 +335,8 @@ def opened(monkeypatch: pytest.MonkeyPatch, animals: FakeClient) -> list[tuple[o
         calls.append((model, options))
         return animals
 
-    monkeypatch.setattr(classifier_module, "open_client", open_fake)
+    for name in ("openai/x", "other", ModelSettings().name):
+        use_model(open_fake, name)
     return calls
 
 

@@ -32,7 +32,7 @@ from calibrant.inference import (
     aexamine,
     examine,
 )
-from calibrant.inference.doctor import _examine, recommended_thresholds
+from calibrant.inference.doctor import recommended_thresholds
 from calibrant.testing import FakeClient, fake_response
 
 LABELS = ("Animals", "Food", "Music", "Weather")
@@ -952,24 +952,24 @@ def test_a_client_that_was_handed_in_is_left_open() -> None:
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, Mapping[str, Any]]]:
+def opened(use_model: Callable[..., Any]) -> list[tuple[object, Mapping[str, Any]]]:
     """Record what is opened by name; a model that is well answers."""
     calls: list[tuple[object, Mapping[str, Any]]] = []
 
-    def open_well(model: object, **options: Any) -> Any:
+    def open_well(model: str, **options: Any) -> Any:
         calls.append((model, options))
         return Model(name=str(model))
 
-    monkeypatch.setattr(_examine, "open_client", open_well)
+    use_model(open_well, "openai/x")
     return calls
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_client_that_was_opened_is_closed(monkeypatch: pytest.MonkeyPatch, *, fails: bool) -> None:
+def test_a_client_that_was_opened_is_closed(use_model: Callable[..., Any], *, fails: bool) -> None:
     """Whatever happens."""
     error = ProviderError("bad key", provider="patient", status=401)
     model = Model(refuse=lambda _: error if fails else None)
-    monkeypatch.setattr(_examine, "open_client", lambda *_, **__: model)
+    use_model(lambda *_, **__: model, "openai/x")
     try:
         examine("openai/x")
     except ProviderError:
@@ -980,7 +980,10 @@ def test_a_client_that_was_opened_is_closed(monkeypatch: pytest.MonkeyPatch, *, 
 def test_a_name_is_opened_as_a_classifier_opens_it(opened: list[tuple[object, Mapping[str, Any]]]) -> None:
     """Space, address and options included."""
     found = examine("openai/x", api_base="http://h/v1", options={"n_ctx": 512}, space="raw")
-    assert opened == [("openai/x", {"space": "raw", "options": {"n_ctx": 512, "api_base": "http://h/v1"}})]
+    ((name, settings),) = opened
+    assert name == "openai/x"
+    assert settings["space"] == "raw"
+    assert settings["options"] == {"n_ctx": 512, "api_base": "http://h/v1"}
     assert (found.model, found.api_base, found.parameters) == ("openai/x", "http://h/v1", {"n_ctx": 512})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,12 +19,11 @@ from calibrant.inference import (
     Finding,
     Thresholds,
     Verdict,
-    _classifier,
     examine,
     load_examination,
     save_examination,
 )
-from calibrant.inference.doctor import _examine, _records, refuse_misleading
+from calibrant.inference.doctor import _records, refuse_misleading
 from calibrant.testing import FakeClient
 
 LABELS = ("Animals", "Food", "Music", "Weather")
@@ -55,7 +54,7 @@ class Continuing(FakeClient):
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+def opened(use_model: Callable[..., Any]) -> list[object]:
     """Record what is opened by name, by examinations and by classifiers."""
     names: list[object] = []
 
@@ -63,8 +62,8 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         names.append(name)
         return model(str(name))
 
-    monkeypatch.setattr(_examine, "open_client", open_fake)
-    monkeypatch.setattr(_classifier, "open_client", open_fake)
+    for name in ("openai/x", "openai/y", "local/x", "x"):
+        use_model(open_fake, name)
     return names
 
 
@@ -366,10 +365,10 @@ def test_other_setups_are_not_refused(setup: dict[str, Any], opened: list[Any]) 
     assert len(opened) == 1
 
 
-def test_exact_scoring_of_a_raw_model_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exact_scoring_of_a_raw_model_is_not_refused(use_model: Callable[..., Any]) -> None:
     """It reads no answer; decoding the same model in masked space is another matter."""
     save_examination(examined("local/x"))
-    monkeypatch.setattr(_classifier, "open_client", lambda *_, **__: Continuing(LABELS, {}))
+    use_model(lambda *_, **__: Continuing(LABELS, {}), "local/x")
     Classifier(model="local/x", labels=LABELS)
     with pytest.raises(ConfigurationError, match="confidence would mislead"):
         Classifier(model="local/x", labels=LABELS, scoring="decode")
@@ -414,10 +413,9 @@ def test_clients_and_callables_have_no_record() -> None:
         classifier.close()
 
 
-def test_an_examined_model_is_refused_as_it_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_examined_model_is_refused_as_it_was_found(use_model: Callable[..., Any]) -> None:
     """From the first call to the refusal; with the remedy set, it works."""
-    for module in (_examine, _classifier):
-        monkeypatch.setattr(module, "open_client", lambda *_, **__: model(illegal=0.4))
+    use_model(lambda *_, **__: model(illegal=0.4), "openai/x")
     save_examination(examine("openai/x", options={"api_key": SECRET}, now=NOON))
     with pytest.raises(ConfigurationError, match=r"no label.*Read as masked.*Set space = \"raw\""):
         Classifier(model="openai/x", labels=LABELS, field="topic")

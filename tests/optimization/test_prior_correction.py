@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 from calibrant import Classifier
 from calibrant.calibration import LabelPriorCorrection
 from calibrant.cli import app
-from calibrant.core import CalibrationSettings, Client, ConfigurationError, StateError
-from calibrant.inference import _classifier
+from calibrant.core import CalibrationSettings, ConfigurationError, StateError
 from calibrant.optimization import optimize
 from calibrant.testing import FakeClient
 from small_tasks import LABELS, make_task
@@ -119,14 +118,10 @@ def test_the_budget_must_hold_the_correction() -> None:
 
 
 def test_the_command_line_corrects_and_uses_the_correction(
-    write_task: WriteTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    write_task: WriteTask, tmp_path: Path, use_model: Callable[..., Any]
 ) -> None:
     """`optimize --prior-correction batch`, then `classify --label-prior`."""
-
-    def open_fake(*_: object, **__: object) -> Client:
-        return FakeClient(LABELS, biased)
-
-    monkeypatch.setattr(_classifier, "open_client", open_fake)
+    use_model(lambda *_, **__: FakeClient(LABELS, biased))
     task, out = write_task(), tmp_path / "run"
     run = CliRunner().invoke
     budget = ("--max-metric-calls", "60", "--minibatch-size", "2")

@@ -15,6 +15,7 @@ from calibrant.clients import (
     needs_litellm,
 )
 from calibrant.core import Client, ConfigurationError, LogprobSpace
+from calibrant.core.stand_ins import STAND_INS, Opener
 from calibrant.inference._choice import Scoring
 from calibrant.inference._limits import DEFAULT_CONCURRENCY
 
@@ -79,6 +80,8 @@ def open_client(
         The name is empty, an option is out of range or set elsewhere, an engine it needs is not
         installed, or there is no address or no key for it.
     """
+    if isinstance(model, str) and (model in STAND_INS or model.startswith(_FAKE)):
+        return _stand_in(model)(model, space=space, concurrency=concurrency, options=options, scoring=scoring)
     options = dict(options or {})
     _check_options(options)
     if concurrency is not None and concurrency < 1:
@@ -95,10 +98,6 @@ def open_client(
         )
     if not isinstance(model, str) or not model.strip():
         raise ConfigurationError(f"Expected a model's name, a client or a callable, got {model!r}.")
-    if model.startswith(_FAKE):
-        from calibrant.testing._models import open_fake_model  # noqa: PLC0415 (only tests name fakes)
-
-        return open_fake_model(model, space=space, concurrency=concurrency, options=options, scoring=scoring)
     settings = {name: options.pop(name) for name in ENGINE_SETTINGS if name in options}
     if model.startswith(_GGUF):
         return LlamaCppClient(model.removeprefix(_GGUF), name=model, **settings)
@@ -106,6 +105,15 @@ def open_client(
         return LlamaCppClient.local(model, **settings)
     _refuse_engine_settings(settings, model)
     return _open_remote(model, space or LogprobSpace.MASKED, concurrency, options, served=served)
+
+
+def _stand_in(name: str) -> Opener:
+    if name not in STAND_INS:
+        raise ConfigurationError(
+            f"Expected a fake model that a block of calibrant.testing.fake_model names, got {name!r}; "
+            f"there are: {', '.join(sorted(STAND_INS)) or 'none'}."
+        )
+    return STAND_INS[name]
 
 
 def _open_remote(

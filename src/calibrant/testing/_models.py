@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from collections.abc import Iterator
 
 from calibrant.core import Client, ConfigurationError
+from calibrant.core.stand_ins import STAND_INS, Opener
 
-__all__ = ["PREFIX", "fake_model", "open_fake_model"]
-
-PREFIX = "fake/"
-
-Opener: TypeAlias = Callable[..., Client]
-_openers: dict[str, Opener] = {}
+__all__ = ["fake_model"]
 
 
 @contextlib.contextmanager
@@ -21,14 +16,16 @@ def fake_model(name: str, model: Client | Opener) -> Iterator[str]:
     """Let a model's name open a fake until the block ends.
 
     The name works wherever a model is named: in task files, bundles, `Classifier` and on the command line.
+    A program that is started in the block knows nothing of it.
 
     Parameters
     ----------
     name : str
-        ``fake/`` followed by anything.
+        ``fake/NAME``, which nothing else answers, or the name of a real model, which the fake replaces: a task
+        file that names ``openai/gpt-4.1-mini`` can be tested as it stands.
     model : Client or callable
-        What the name opens: a client, the same one each time, or a function that is called with the name and the
-        keyword arguments of `calibrant.inference.open_client` (``space``, ``concurrency``, ``options``,
+        What the name opens: a client, the same one each time, or a function that is called with the name and
+        the keyword arguments of `calibrant.inference.open_client` (``space``, ``concurrency``, ``options``,
         ``scoring``) and returns a client.
 
     Yields
@@ -39,7 +36,7 @@ def fake_model(name: str, model: Client | Opener) -> Iterator[str]:
     Raises
     ------
     ConfigurationError
-        The name does not begin with ``fake/``.
+        The name is empty.
 
     Examples
     --------
@@ -49,30 +46,16 @@ def fake_model(name: str, model: Client | Opener) -> Iterator[str]:
     ...     print(Classifier(model=name, labels=["cat", "dog"], field="category").classify("meow").label)
     cat
     """
-    if not name.startswith(PREFIX) or name == PREFIX:
-        raise ConfigurationError(f"Expected the name of a fake model, {PREFIX}NAME, got {name!r}.")
-    before = _openers.get(name)
-    _openers[name] = (lambda *_, **__: model) if isinstance(model, Client) else model
+    if not name.strip():
+        raise ConfigurationError(
+            f"Expected the name that is to open the fake, such as fake/model, got {name!r}."
+        )
+    before = STAND_INS.get(name)
+    STAND_INS[name] = (lambda *_, **__: model) if isinstance(model, Client) else model
     try:
         yield name
     finally:
         if before is None:
-            _openers.pop(name, None)
+            STAND_INS.pop(name, None)
         else:
-            _openers[name] = before
-
-
-def open_fake_model(name: str, **settings: object) -> Client:
-    """Return the client that a fake model's name opens now.
-
-    Raises
-    ------
-    ConfigurationError
-        No `fake_model` block of this process gives the name a client.
-    """
-    if name not in _openers:
-        raise ConfigurationError(
-            f"Expected a fake model that a block of calibrant.testing.fake_model names, got {name!r}; "
-            f"there are: {', '.join(sorted(_openers)) or 'none'}."
-        )
-    return _openers[name](name, **settings)
+            STAND_INS[name] = before
