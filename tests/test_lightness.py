@@ -56,7 +56,9 @@ def heavy_after(code: str) -> set[str]:
     "code",
     [
         pytest.param("import calibrant", id="import"),
-        pytest.param("from calibrant import Classifier, Task, LabelSet", id="names"),
+        pytest.param(
+            "from calibrant import CalibrantError, Classifier, LabelSet, SigmoidScoring, Task", id="names"
+        ),
         pytest.param(
             "import calibrant.scoring, calibrant.testing, calibrant.feedback, calibrant.store",
             id="pure-packages",
