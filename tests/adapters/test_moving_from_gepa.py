@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import gepa
 import pytest
 from gepa.adapters.confidence_adapter import ConfidenceAdapter as Reference
+from gepa.adapters.confidence_adapter import SigmoidScoring as ReferenceSigmoid
 from gepa.core.engine import GEPAEngine
 from gepa.proposer.reflective_mutation.reflective_mutation import ReflectiveMutationProposer
 
@@ -85,6 +87,29 @@ def test_a_script_needs_another_import_line_and_nothing_else() -> None:
             for key in ("full_assistant_response", "parsed_value", "is_correct"):
                 assert own[key] == other[key], key
             assert own["logprob_score"] == pytest.approx(other["logprob_score"])
+
+
+class Halved:
+    """A strategy written for gepa's adapter."""
+
+    def score(self, is_correct: bool, logprob_score: float | None) -> float:
+        """Return half of the probability."""
+        return 0.0 if not is_correct or logprob_score is None else 0.5 * math.exp(logprob_score)
+
+    def describe(self) -> str:
+        """Return its name."""
+        return "half of the probability"
+
+
+@pytest.mark.parametrize("strategy", [Halved(), ReferenceSigmoid(0.5, 12.0)])
+def test_strategies_with_the_reference_signature_are_taken(strategy: Any) -> None:
+    """A user's own, and gepa's where its import line was left."""
+    answers = {"a": ("Food", 0.9), "b": ("Food", 0.8)}
+    rows = [row("a", "Food"), row("b", "Bills/Electricity")]
+    options = {"response_schema": schema(LABELS), "scoring_strategy": strategy}
+    theirs = Reference(FakeClient(LABELS, answers).as_callable(), "category", **options)
+    found = adapter(answers, **options).evaluate(rows, CANDIDATE)
+    assert found.scores == pytest.approx(theirs.evaluate(rows, CANDIDATE).scores)
 
 
 def test_both_adapters_have_the_same_attributes() -> None:
