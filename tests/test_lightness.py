@@ -14,7 +14,9 @@ HEAVY = {
     "fastapi",
     "gepa",
     "jinja2",
+    "lark",
     "litellm",
+    "llm_structured_confidence",
     "model2vec",
     "openai",
     "prometheus_client",
@@ -71,6 +73,7 @@ def heavy_after(code: str) -> set[str]:
             id="routing",
         ),
         pytest.param("import calibrant.serving", id="serving"),
+        pytest.param("import calibrant.inference.doctor", id="doctor"),
         pytest.param(HELP, id="help"),
     ],
 )
