@@ -141,6 +141,14 @@ def test_an_unsure_wrong_answer_shows_the_alternatives() -> None:
     assert text.endswith("could fix it.")
 
 
+def test_a_wrong_answer_shows_three_alternatives_at_most() -> None:
+    """The most probable ones."""
+    shares = {"A": 0.5, "B": 0.2, "C": 0.12, "D": 0.1, "E": 0.08}
+    text = feedback(0.5, expected="E", got="A", distribution=distribution(shares))
+    assert "'B' (20%), 'C' (12%), 'D' (10%)." in text
+    assert "'E' (8%)" not in text
+
+
 def test_a_sure_wrong_answer_shows_what_else_was_considered() -> None:
     """The true label's own probability is said already."""
     text = feedback(0.86, high=0.85, low=0.6, distribution=distribution({GAS: 0.05, POWER: 0.86, RENT: 0.09}))

@@ -33,6 +33,7 @@ from calibrant.inference import (
     examine,
 )
 from calibrant.inference.doctor import _examine, recommended_thresholds
+from calibrant.logprobs import read_completion
 from calibrant.testing import FakeClient, fake_response
 
 LABELS = ("Animals", "Food", "Music", "Weather")
@@ -297,6 +298,18 @@ def test_a_clipped_log_probability_is_named() -> None:
     """Sentinels of some servers, which the library adds up as they are."""
     finding = examine(Model(ail=values(lambda _: -20_000.0))).finding("alignment")
     assert "calibrant clips log-probabilities" in finding.detail
+
+
+def test_the_answers_of_a_cascade_or_a_callable_can_be_compared() -> None:
+    """Completions of calibrant's own are handed on in a shape that the library reads."""
+    found = examine(Model(ail=lambda response, _: read_completion(response)))
+    assert found.finding("alignment").verdict is Verdict.OK
+
+
+def test_an_answer_that_neither_reads_is_no_agreement() -> None:
+    """Tokens came, but no JSON."""
+    finding = examine(Model(ail=spelling("Food it is.", "Food", " it", " is", "."))).finding("alignment")
+    assert finding.verdict is Verdict.UNKNOWN
 
 
 def test_without_log_probabilities_there_is_nothing_to_compare() -> None:
