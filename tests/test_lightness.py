@@ -12,7 +12,9 @@ HEAVY = {
     "fastapi",
     "gepa",
     "jinja2",
+    "lark",
     "litellm",
+    "llm_structured_confidence",
     "model2vec",
     "openai",
     "prometheus_client",
@@ -41,13 +43,14 @@ for command in ([], ["optimize"], ["classify"], ["evaluate"], ["doctor"], ["mode
 
 STEPS = {
     "import": "import calibrant",
-    "names": "from calibrant import Classifier, Task, LabelSet",
+    "names": "from calibrant import CalibrantError, Classifier, LabelSet, SigmoidScoring, Task",
     "pure packages": "import calibrant.scoring, calibrant.testing, calibrant.feedback, calibrant.store",
     "evaluation": "import calibrant.evaluation",
     "assembly": "import calibrant.assembly",
     "cascade": "import calibrant.cascade",
     "routing": "from calibrant.routing import *; BanditRouter(['a']); ThompsonRouter(['a']).order()",
     "serving": "import calibrant.serving",
+    "doctor": "import calibrant.inference.doctor",
     "help": HELP,
 }
 

@@ -16,6 +16,9 @@ from calibrant.core import CalibrantError
 
 PINNED = {
     "calibrant": [
+        "BatchEvaluator",
+        "CalibrantError",
+        "Cascade",
         "Classifier",
         "ConfidenceAdapter",
         "Example",
@@ -24,11 +27,15 @@ PINNED = {
         "HierarchicalLabels",
         "LabelDistribution",
         "LabelSet",
+        "LinearBlendScoring",
         "MultiLabels",
         "OrdinalLabels",
         "Prediction",
+        "SigmoidScoring",
         "Task",
+        "ThresholdScoring",
         "load",
+        "optimize",
     ],
     "calibrant.adapters": ["ConfidenceAdapter"],
     "calibrant.calibration": [

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from calibrant.adapters import ConfidenceAdapter
     from calibrant.assembly import load
+    from calibrant.cascade import Cascade
     from calibrant.core import (
+        CalibrantError,
         Example,
         Field,
         FieldLabels,
@@ -20,11 +22,17 @@ if TYPE_CHECKING:
         Prediction,
         Task,
     )
+    from calibrant.evaluation import BatchEvaluator
     from calibrant.inference import Classifier
+    from calibrant.optimization import optimize
+    from calibrant.scoring import LinearBlendScoring, SigmoidScoring, ThresholdScoring
 
     __version__: str
 
 __all__ = [
+    "BatchEvaluator",
+    "CalibrantError",
+    "Cascade",
     "Classifier",
     "ConfidenceAdapter",
     "Example",
@@ -33,14 +41,21 @@ __all__ = [
     "HierarchicalLabels",
     "LabelDistribution",
     "LabelSet",
+    "LinearBlendScoring",
     "MultiLabels",
     "OrdinalLabels",
     "Prediction",
+    "SigmoidScoring",
     "Task",
+    "ThresholdScoring",
     "load",
+    "optimize",
 ]
 
 _HOMES = {
+    "BatchEvaluator": "calibrant.evaluation",
+    "CalibrantError": "calibrant.core",
+    "Cascade": "calibrant.cascade",
     "Classifier": "calibrant.inference",
     "ConfidenceAdapter": "calibrant.adapters",
     "Example": "calibrant.core",
@@ -49,11 +64,15 @@ _HOMES = {
     "HierarchicalLabels": "calibrant.core",
     "LabelDistribution": "calibrant.core",
     "LabelSet": "calibrant.core",
+    "LinearBlendScoring": "calibrant.scoring",
     "MultiLabels": "calibrant.core",
     "OrdinalLabels": "calibrant.core",
     "Prediction": "calibrant.core",
+    "SigmoidScoring": "calibrant.scoring",
     "Task": "calibrant.core",
+    "ThresholdScoring": "calibrant.scoring",
     "load": "calibrant.assembly",
+    "optimize": "calibrant.optimization",
 }
 
 

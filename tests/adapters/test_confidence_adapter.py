@@ -104,14 +104,12 @@ def test_a_model_name_without_response_format_is_refused_with_a_remedy() -> None
 
 
 def test_a_callable_takes_its_labels_from_either_schema() -> None:
-    """``response_schema`` wins where both are given; neither is an error."""
+    """``response_schema`` wins where both are given."""
     model = FakeClient(LABELS, {}).as_callable()
     assert ConfidenceAdapter(model, "category", schema()).labels.labels == tuple(LABELS)
     assert ConfidenceAdapter(model, "category", response_schema=schema()).labels.labels == tuple(LABELS)
     both = ConfidenceAdapter(model, "category", schema(["x", "y"]), response_schema=schema())
     assert both.labels.labels == tuple(LABELS)
-    with pytest.raises(ConfigurationError, match="neither"):
-        ConfidenceAdapter(model, "category")
 
 
 def test_pydantic_models_are_accepted_as_schemas() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.core import ConfigurationError, LabelSet, normalise_label
+from calibrant.core import ConfigurationError, LabelSet, OpenLabels, normalise_label
 
 
 @pytest.mark.parametrize(
@@ -90,3 +90,19 @@ def test_every_label_is_found_under_any_dress(names: list[str]) -> None:
     for name in names:
         assert labels.canonical(name) == name
         assert labels.canonical(f" {name.casefold()}\n") == name
+
+
+def test_an_open_set_takes_every_text_in_its_first_spelling() -> None:
+    """Blank text is no label, and a set's place in memory is what it is known by."""
+    labels = OpenLabels()
+    assert (len(labels), labels.labels) == (0, ())
+    assert labels.canonical(" Food ") == "Food"
+    assert labels.canonical("food") == "Food"
+    assert labels.canonical("  ") is None
+    held = {labels}
+    assert labels.canonical("Rent") == "Rent"
+    assert list(labels) == ["Food", "Rent"]
+    assert "Rent" in labels
+    assert labels in held
+    assert OpenLabels() != OpenLabels()
+    assert LabelSet.of(labels) is labels

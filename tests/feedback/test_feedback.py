@@ -134,6 +134,28 @@ def test_a_wrong_answer_in_between_shows_the_alternatives(confidence: float) -> 
     assert "guidance" not in text
 
 
+def test_an_unsure_wrong_answer_shows_the_alternatives() -> None:
+    """The rows where the true label was nearest."""
+    text = feedback(0.6, distribution=distribution({GAS: 0.3, POWER: 0.6, RENT: 0.1}))
+    assert "Alternatives to 'Bills/Electricity': 'Bills/Gas & Oil' (30%), 'Rent' (10%)." in text
+    assert text.endswith("could fix it.")
+
+
+def test_a_wrong_answer_shows_three_alternatives_at_most() -> None:
+    """The most probable ones."""
+    shares = {"A": 0.5, "B": 0.2, "C": 0.12, "D": 0.1, "E": 0.08}
+    text = feedback(0.5, expected="E", got="A", distribution=distribution(shares))
+    assert "'B' (20%), 'C' (12%), 'D' (10%)." in text
+    assert "'E' (8%)" not in text
+
+
+def test_a_sure_wrong_answer_shows_what_else_was_considered() -> None:
+    """The true label's own probability is said already."""
+    text = feedback(0.86, high=0.85, low=0.6, distribution=distribution({GAS: 0.05, POWER: 0.86, RENT: 0.09}))
+    assert "own probability is 5%. Other alternatives: 'Rent' (9%)." in text
+    assert text.count("'Bills/Gas & Oil' (5%)") == 0
+
+
 @pytest.mark.parametrize("confidence", [0.99, 0.996, 1.0, math.exp(math.log(0.99))])
 def test_a_sure_wrong_answer_demands_a_rule(confidence: float) -> None:
     """At or above high: the strongest words, with the true label's own probability."""

@@ -33,6 +33,7 @@ from calibrant.inference import (
     examine,
 )
 from calibrant.inference.doctor import recommended_thresholds
+from calibrant.logprobs import read_completion
 from calibrant.testing import FakeClient, fake_response
 
 LABELS = ("Animals", "Food", "Music", "Weather")
@@ -214,11 +215,106 @@ FEATURES = [
     "determinism",
     "label_mass",
     "units",
+    "alignment",
     "exact",
     "prefill",
     "seed",
     "latency",
 ]
+
+
+# --- a second reader ----------------------------------------------------------------------------
+
+
+def spelling(text: str, *tokens: str | bytes) -> Callable[[Response, int], Response]:
+    """Return an ailment that answers `text` in these tokens, each with probability one half."""
+
+    def ail(response: Response, _: int) -> Response:
+        choice = response["choices"][0]
+        choice["message"]["content"] = text
+        pieces = [one.encode() if isinstance(one, str) else one for one in tokens]
+        choice["logprobs"]["content"] = [
+            {"token": piece.decode(errors="replace"), "bytes": list(piece), "logprob": math.log(0.5)}
+            for piece in pieces
+        ]
+        return response
+
+    return ail
+
+
+def test_both_readers_agree_on_plain_answers() -> None:
+    """The joint log-probability of all eight answers is the same."""
+    detail = examine(Model()).finding("alignment").detail
+    assert detail.endswith("reads the same label, tokens and joint log-probability in 8 of 8 answers.")
+
+
+@pytest.mark.parametrize(
+    ("ail", "found"),
+    [
+        (
+            spelling('{"topic": "Food"}', "Well: ", '{"topic": "', "Fo", "od", '"}'),
+            ["calibrant: -1.386 for 'Food' over ['Fo', 'od']", "begin 6 bytes before the answer"],
+        ),
+        (
+            spelling(
+                '{"a": "é", "topic": "Food"}', '{"a": "', b"\xc3", b"\xa9", '", "topic": ', '"', "Food", '"}'
+            ),
+            ["over ['Food']; llm-structured-confidence: -1.386 for 'Food' over", "parts of characters"],
+        ),
+        (
+            spelling('{"topic": "F\\u006fod"}', '{"topic": "', "F\\u006fod", '"}'),
+            ["for 'Food' over", "JSON escapes"],
+        ),
+        (
+            spelling('```json\n{"topic": "Food"}\n```', '```json\n{"topic": "', "Food", '"}\n```'),
+            ["llm-structured-confidence: nothing (", "bare JSON only"],
+        ),
+        (
+            spelling('{"topic": "Food"}', '{"topic": "', b"", "Food", '"}'),
+            ["over ['', 'Food']", "a token without text"],
+        ),
+        (
+            spelling('{"topic": ""}', '{"topic": "', '"}'),
+            ["llm-structured-confidence: 0 for ''", "takes for certainty"],
+        ),
+        (
+            spelling('{"topic": "Food"}', '{"topic": "', "Fool", '"}'),
+            ["calibrant: nothing (", "does not check"],
+        ),
+    ],
+)
+def test_where_and_why_the_readers_differ_is_said(
+    ail: Callable[[Response, int], Response], found: list[str]
+) -> None:
+    """Known defects of the library, on the provider's own answer; nothing of it makes confidence misleading."""
+    finding = examine(Model(ail=ail)).finding("alignment")
+    assert finding.verdict is Verdict.WARNING
+    for part in found:
+        assert part in finding.detail
+    assert "unknown" not in finding.detail
+
+
+def test_a_clipped_log_probability_is_named() -> None:
+    """Sentinels of some servers, which the library adds up as they are."""
+    finding = examine(Model(ail=values(lambda _: -20_000.0))).finding("alignment")
+    assert "calibrant clips log-probabilities" in finding.detail
+
+
+def test_the_answers_of_a_cascade_or_a_callable_can_be_compared() -> None:
+    """Completions of calibrant's own are handed on in a shape that the library reads."""
+    found = examine(Model(ail=lambda response, _: read_completion(response)))
+    assert found.finding("alignment").verdict is Verdict.OK
+
+
+def test_an_answer_that_neither_reads_is_no_agreement() -> None:
+    """Tokens came, but no JSON."""
+    finding = examine(Model(ail=spelling("Food it is.", "Food", " it", " is", "."))).finding("alignment")
+    assert finding.verdict is Verdict.UNKNOWN
+
+
+def test_without_log_probabilities_there_is_nothing_to_compare() -> None:
+    """Which is said by the probe of log-probabilities."""
+    assert examine(Model(ail=without_logprobs)).finding("alignment").verdict is Verdict.UNKNOWN
 
 
 # --- models that are well -----------------------------------------------------------------------
@@ -914,6 +1010,7 @@ def test_after_a_first_answer_every_failure_is_a_finding() -> None:
         "determinism": "unknown",
         "label_mass": "unknown",
         "units": "ok",
+        "alignment": "ok",
         "exact": "problem",
         "prefill": "warning",
         "seed": "unknown",

@@ -207,6 +207,12 @@ def test_descriptions_name_every_parameter_on_one_line(strategy: ScoringStrategy
         assert f"{value:g}" in text
 
 
+def test_descriptions_print_floats_as_floats() -> None:
+    """A parameter given as a whole number is shown as what it is."""
+    assert "steepness 12.0" in SigmoidScoring(midpoint=0.95, steepness=12).describe()
+    assert LinearBlendScoring(1, 0).describe().endswith("falls linearly to 0.0")
+
+
 def test_the_protocol_is_checked_at_run_time() -> None:
     """Every strategy satisfies it, and so does a user's own class."""
 

@@ -10,18 +10,20 @@ from typing import Any, Self
 from gepa.core.adapter import EvaluationBatch, ProposalFn
 
 from calibrant.adapters._failures import FailureMonitor
-from calibrant.adapters._grading import feedback_on, score_of
 from calibrant.adapters._objectives import Objective, resolve_objectives
+from calibrant.adapters._open_labels import over_all_labels
 from calibrant.adapters._parameters import (
     Schema,
     check_calls,
     check_thresholds,
-    find_labels,
+    labels_of,
+    refuse_open,
     refuse_several,
-    structure_of,
 )
 from calibrant.adapters._prior import PriorCorrection, open_prior
-from calibrant.adapters._rows import Candidate, checked_row, output_of, query_of, record_of
+from calibrant.adapters._reference import ReferenceAttributes
+from calibrant.adapters._results import Grader
+from calibrant.adapters._rows import Candidate, checked_row, query_of, record_of
 from calibrant.adapters._thresholds import Thresholds, open_thresholds
 from calibrant.adapters._types import ConfidenceDataInst, ConfidenceRolloutOutput, ConfidenceTrajectory
 from calibrant.calibration import LabelPriorCorrection, ThresholdSuggestion
@@ -32,6 +34,7 @@ from calibrant.core import (
     Journal,
     LabelSet,
     LogprobSpace,
+    OpenLabels,
     Outcome,
     Prediction,
 )
@@ -44,7 +47,7 @@ __all__ = ["ConfidenceAdapter"]
 _LOG = logging.getLogger("calibrant")
 
 
-class ConfidenceAdapter:
+class ConfidenceAdapter(ReferenceAttributes):
     """Adapter for ``gepa.optimize`` that does not reward lucky guesses.
 
     Every row is asked as system prompt = the candidate's first component and user message
@@ -64,7 +67,8 @@ class ConfidenceAdapter:
     response_format : schema, optional
         Sent with every call; needed when `model` is a name. A Pydantic model is accepted.
     response_schema : schema, optional
-        Where the labels come from, instead of `response_format`.
+        Where the labels come from, instead of `response_format`. A callable needs neither: its labels are then the
+        answers seen so far, of the rows and of the model (`OpenLabels`), and distributions are over those.
     scoring_strategy : ScoringStrategy, optional
         By default ``LinearBlendScoring(high_confidence_threshold)``.
     answer_field : str, optional
@@ -115,6 +119,8 @@ class ConfidenceAdapter:
 
     Attributes
     ----------
+    model, response_schema, scoring_strategy, high_confidence_threshold, low_confidence_threshold, failure_score
+        As given, or the defaults.
     completions : int
         Rows answered with a legal label so far.
     completions_without_logprobs : int
@@ -158,16 +164,20 @@ class ConfidenceAdapter:
         threshold_rows: Iterable[ConfidenceDataInst] = (),
         labels: LabelSet | None = None,
     ) -> None:
-        self.model = model
-        self.response_schema = response_schema
         check_calls(top_logprobs, max_litellm_workers, space)
         # A schema and a path say too little about them.
         refuse_several(labels, "use ConfidenceAdapter.from_classifier(Classifier(model=..., labels=...)).")
+        labels = labels_of(model, field_path, (response_schema, response_format), labels)
+        is_open = isinstance(labels, OpenLabels)
+        refuse_open(
+            labels, scoring=scoring if scoring == "sampled" else None, prior_correction=prior_correction
+        )
+        schema = {"type": "json_object"} if is_open else response_format
         classifier = Classifier(
             model=model,
-            labels=structure_of(labels, find_labels(model, field_path, response_format, response_schema)),
+            labels=labels,
             field=field_path,
-            response_format=None if response_format is None else as_response_format(response_format),
+            response_format=None if schema is None else as_response_format(schema),
             answer_field=answer_field,
             top_logprobs=top_logprobs,
             concurrency=max_litellm_workers,
@@ -177,9 +187,12 @@ class ConfidenceAdapter:
             retry=retry,
             scoring=scoring,
             tolerance=tolerance,
+            keep_tokens=is_open,
         )
         self._set_up(
             classifier,
+            model=model,
+            response_schema=response_schema,
             scoring_strategy=scoring_strategy,
             high_confidence_threshold=high_confidence_threshold,
             low_confidence_threshold=low_confidence_threshold,
@@ -207,13 +220,15 @@ class ConfidenceAdapter:
             ``prior_texts``, ``thresholds`` and ``threshold_rows``, as above.
         """
         adapter = cls.__new__(cls)
-        adapter._set_up(classifier, **options)  # noqa: SLF001  (its own class)
+        adapter._set_up(classifier, model=classifier.client.name, **options)  # noqa: SLF001  (its own class)
         return adapter
 
     def _set_up(  # noqa: PLR0913
         self,
         classifier: Classifier,
         *,
+        model: str | Callable[..., object] | Client,
+        response_schema: Schema | None = None,
         scoring_strategy: ScoringStrategy | None = None,
         high_confidence_threshold: float = 0.99,
         low_confidence_threshold: float = 0.90,
@@ -232,6 +247,8 @@ class ConfidenceAdapter:
                 f"Expected a scoring strategy with score and describe, got {scoring_strategy!r}."
             )
         self.classifier = classifier
+        self.model = model
+        self.response_schema = response_schema
         self.scoring_strategy = scoring_strategy or LinearBlendScoring(high_confidence_threshold)
         self.high_confidence_threshold = high_confidence_threshold
         self.low_confidence_threshold = low_confidence_threshold
@@ -290,10 +307,28 @@ class ConfidenceAdapter:
         return self._evaluate_many([(candidate, batch)], capture_traces=capture_traces)[0]
 
     def batch_evaluate(
-        self, items: Sequence[tuple[Candidate, list[ConfidenceDataInst]]]
+        self, items: Sequence[tuple[Candidate, list[ConfidenceDataInst]]], *, capture_traces: bool = True
     ) -> list[EvaluationBatch[ConfidenceTrajectory, ConfidenceRolloutOutput]]:
-        """Classify several batches under their candidates, all rows concurrently, with trajectories."""
-        return self._evaluate_many(items, capture_traces=True)
+        """Classify several batches under their candidates, all rows concurrently.
+
+        Parameters
+        ----------
+        items : sequence of (candidate, batch)
+            As `evaluate` takes them.
+        capture_traces : bool, default True
+            Whether to return trajectories; gepa up to 0.1.4 does not say and needs them.
+
+        Returns
+        -------
+        list of EvaluationBatch
+            One per pair, in order.
+
+        Raises
+        ------
+        ProviderError, DataError
+            As `evaluate`.
+        """
+        return self._evaluate_many(items, capture_traces=capture_traces)
 
     def make_reflective_dataset(
         self,
@@ -334,13 +369,14 @@ class ConfidenceAdapter:
             for row in batch
         ]
         predictions, new = self._ask(queries)
-        found, start = [], 0
+        predictions = over_all_labels(predictions, self.labels, self.field_path)
+        grader, found, start = self._grader(), [], 0
         for (candidate, _), batch in zip(items, rows, strict=True):
             own = slice(start, start + len(batch))
             start = own.stop
             if self._observe is not None:
                 self._observe(candidate, batch, predictions[own])
-            result = self._batch(batch, predictions[own], capture_traces=capture_traces)
+            result = grader.grade(batch, predictions[own], capture_traces=capture_traces)
             # At least one call, so that a search that finds nothing new to ask comes to an end.
             found.append(replace(result, num_metric_calls=max(1, sum(new[own]))))
         return found
@@ -399,56 +435,16 @@ class ConfidenceAdapter:
             seen.add(query)
         return new
 
-    def _batch(
-        self,
-        rows: Sequence[ConfidenceDataInst],
-        predictions: Sequence[Prediction],
-        *,
-        capture_traces: bool,
-    ) -> EvaluationBatch[ConfidenceTrajectory, ConfidenceRolloutOutput]:
-        pairs = list(zip(rows, predictions, strict=True))
-        scores = [self._score(prediction, row["answer"]) for row, prediction in pairs]
-        trajectories: list[ConfidenceTrajectory] | None = None
-        if capture_traces:
-            trajectories = [
-                {
-                    "data": row,
-                    "prediction": prediction,
-                    "score": score,
-                    "feedback": self._feedback(row, prediction),
-                }
-                for (row, prediction), score in zip(pairs, scores, strict=True)
-            ]
-        return EvaluationBatch(
-            outputs=[output_of(prediction) for prediction in predictions],
-            scores=scores,
-            trajectories=trajectories,
-            objective_scores=[
-                {
-                    name: float(objective(prediction, row["answer"]))
-                    for name, objective in self.objectives.items()
-                }
-                for row, prediction in pairs
-            ],
-        )
-
-    def _score(self, prediction: Prediction, answer: str) -> float:
-        return score_of(
-            prediction,
-            answer,
+    def _grader(self) -> Grader:
+        """Return what grades predictions; ``thresholds="auto"`` may set it up anew between two batches."""
+        return Grader(
             labels=self.labels,
             strategy=self.scoring_strategy,
             failure_score=self.failure_score,
-        )
-
-    def _feedback(self, row: ConfidenceDataInst, prediction: Prediction) -> str:
-        return feedback_on(
-            prediction,
-            row["answer"],
-            labels=self.labels,
-            context=row.get("additional_context"),
             high=self.high_confidence_threshold,
             low=self.low_confidence_threshold,
+            objectives=self.objectives,
+            alternatives=self.top_logprobs,
         )
 
     def _notify(self, prediction: Prediction) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from math import fsum
+from typing import Any
 
-from calibrant.core import CompositeLabels, LabelSet, Outcome, Prediction
+from calibrant.core import Aspect, CompositeLabels, LabelSet, Outcome, Prediction
 from calibrant.feedback import build_composite_feedback, build_feedback
 from calibrant.scoring import ScoringStrategy
 
@@ -26,23 +29,38 @@ def score_of(
     labels : LabelSet
         Says which aspects an answer has; plain labels have one.
     strategy : ScoringStrategy
-        Scores each aspect, by correctness alone where the confidence is unknown.
+        Scores each aspect, by correctness alone where the confidence is unknown. One written for gepa's adapter,
+        whose ``score`` takes correctness and log-probability only, gets these.
     failure_score : float
         In [0, 1].
     """
     if prediction.outcome is not Outcome.OK:
         return failure_score
     aspects = labels.aspects(prediction, answer)
-    return fsum(
-        aspect.weight
-        * strategy.score(
-            aspect.is_correct,
-            aspect.log_confidence,
-            distribution=aspect.distribution,
-            answer=aspect.expected,
-        )
-        for aspect in aspects
-    ) / fsum(aspect.weight for aspect in aspects)
+    return fsum(aspect.weight * _scored(strategy, aspect) for aspect in aspects) / fsum(
+        aspect.weight for aspect in aspects
+    )
+
+
+def _scored(strategy: ScoringStrategy, aspect: Aspect) -> float:
+    known = {"distribution": aspect.distribution, "answer": aspect.expected}
+    taken = _keywords(getattr(strategy.score, "__func__", strategy.score))
+    keywords: dict[str, Any] = {
+        name: value for name, value in known.items() if taken is None or name in taken
+    }
+    return strategy.score(aspect.is_correct, aspect.log_confidence, **keywords)
+
+
+@lru_cache(maxsize=64)
+def _keywords(function: Callable[..., object]) -> frozenset[str] | None:
+    """Return the names of a function's parameters; None where it takes any, or does not say."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except ValueError:
+        return None
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return None
+    return frozenset(parameters)
 
 
 def feedback_on(

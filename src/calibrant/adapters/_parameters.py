@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from calibrant.core import CompositeLabels, ConfigurationError, LabelSet, LogprobSpace
+from calibrant.core import CompositeLabels, ConfigurationError, LabelSet, LogprobSpace, OpenLabels
 from calibrant.logprobs import labels_from_schema
 
-__all__ = ["Schema", "check_calls", "check_thresholds", "find_labels", "refuse_several", "structure_of"]
+__all__ = ["Schema", "check_calls", "check_thresholds", "labels_of", "refuse_open", "refuse_several"]
 
 Schema: TypeAlias = Mapping[str, Any] | type
 """A JSON schema, an OpenAI-style ``response_format``, or a Pydantic model."""
@@ -43,26 +43,54 @@ def check_calls(top_logprobs: int, workers: int, space: LogprobSpace | str | Non
         raise ConfigurationError(f"Expected space 'masked' or 'raw', got {space!r}.")
 
 
-def find_labels(
-    model: object, field_path: str, response_format: Schema | None, response_schema: Schema | None
-) -> tuple[str, ...]:
-    """Return the labels of whichever schema holds an enum at `field_path`."""
-    if isinstance(model, str) and response_format is None:
+def labels_of(
+    model: object,
+    field_path: str,
+    schemas: tuple[Schema | None, Schema | None],
+    labels: LabelSet | None = None,
+) -> LabelSet:
+    """Return the labels of an adapter.
+
+    Parameters
+    ----------
+    model : object
+        What is asked; only a name needs a schema.
+    field_path : str
+        Where the labels are in the schemas.
+    schemas : (response_schema, response_format)
+        The first that has an enum at `field_path` says which labels there are.
+    labels : LabelSet, optional
+        Their structure; its order is theirs. Without a schema they are the labels.
+
+    Returns
+    -------
+    LabelSet
+        `OpenLabels` where neither a schema nor `labels` says which ones there are.
+
+    Raises
+    ------
+    ConfigurationError
+        A name without a response format, schemas without an enum, or `labels` that differ from theirs.
+    """
+    if isinstance(model, str) and schemas[1] is None:
         raise ConfigurationError(
             "Expected response_format when the model is a name: pass a JSON schema, or a Pydantic model, "
             f"whose field {field_path!r} has an enum of the labels."
         )
-    schemas = [schema for schema in (response_schema, response_format) if schema is not None]
-    if not schemas:
+    if labels is not None and not isinstance(labels, LabelSet):
         raise ConfigurationError(
-            "Expected response_schema or response_format with an enum of the labels, got neither."
+            f"Expected labels as a LabelSet, such as OrdinalLabels([...]), got {labels!r:.80}."
         )
+    given = [schema for schema in schemas if schema is not None]
+    if not given:
+        return OpenLabels() if labels is None else labels
     try:
-        return labels_from_schema(schemas[0], field_path)
+        found = labels_from_schema(given[0], field_path)
     except ConfigurationError:
-        if len(schemas) == 1:
+        if len(given) == 1:
             raise
-        return labels_from_schema(schemas[1], field_path)
+        found = labels_from_schema(given[1], field_path)
+    return LabelSet(found) if labels is None else _structured(labels, found)
 
 
 def refuse_several(labels: LabelSet | None, remedy: str) -> None:
@@ -73,14 +101,18 @@ def refuse_several(labels: LabelSet | None, remedy: str) -> None:
         )
 
 
-def structure_of(labels: LabelSet | None, found: tuple[str, ...]) -> LabelSet:
-    """Return the labels of the schema in the structure that was handed in, if any; its order is theirs."""
-    if labels is None:
-        return LabelSet(found)
-    if not isinstance(labels, LabelSet):
+def refuse_open(labels: LabelSet, **settings: object) -> None:
+    """Refuse settings that need to know every label, given for labels that nobody has listed."""
+    given = [f"{name}={value!r}" for name, value in settings.items() if value is not None]
+    if given and isinstance(labels, OpenLabels):
         raise ConfigurationError(
-            f"Expected labels as a LabelSet, such as OrdinalLabels([...]), got {labels!r:.80}."
+            f"Expected a list of the labels with {given[0]}, got a callable without one: pass response_schema with an "
+            "enum of the labels."
         )
+
+
+def _structured(labels: LabelSet, found: tuple[str, ...]) -> LabelSet:
+    """Return `labels` if they are those that a schema has."""
     differ = sorted({*labels.labels} ^ {*found})
     if differ:
         raise ConfigurationError(

@@ -11,12 +11,21 @@ from calibrant.core import (
     ConfigurationError,
     DataError,
     LabelSet,
+    OpenLabels,
     Prediction,
     unknown_answer,
 )
 from calibrant.inference import Query
 
-__all__ = ["Candidate", "checked_context", "checked_row", "output_of", "query_of", "record_of"]
+__all__ = [
+    "Candidate",
+    "checked_context",
+    "checked_row",
+    "output_of",
+    "query_of",
+    "record_of",
+    "trajectory_of",
+]
 
 USER_TEMPLATE = "user_template"
 _AS_JSON = " Write a whole answer as its JSON text, as json.dumps does."
@@ -42,6 +51,10 @@ def checked_row(row: ConfidenceDataInst, labels: LabelSet) -> ConfidenceDataInst
     answer = labels.canonical(row["answer"])
     if answer is None and isinstance(labels, CompositeLabels):
         raise DataError(f"input {row['input']!r:.80}: {unknown_answer(row['answer'], labels)}")
+    if answer is None and isinstance(labels, OpenLabels):
+        raise DataError(
+            f"Expected a label as the answer, got blank text for the input {row['input']!r:.80}: correct the row."
+        )
     if answer is None:
         known = ", ".join(labels.labels[:8])
         raise DataError(
@@ -84,6 +97,27 @@ def output_of(prediction: Prediction) -> ConfidenceRolloutOutput:
         "logprob_score": prediction.log_confidence,
         "outcome": prediction.outcome.value,
         "reason": prediction.reason,
+    }
+
+
+def trajectory_of(
+    row: ConfidenceDataInst, prediction: Prediction, *, score: float, feedback: str, alternatives: int
+) -> ConfidenceTrajectory:
+    """Return what is kept of a row for reflection, with at most so many alternatives."""
+    distribution = prediction.distribution
+    measured = [] if distribution is None else distribution.alternatives(limit=alternatives)
+    return {
+        "data": row,
+        "prediction": prediction,
+        "score": score,
+        "feedback": feedback,
+        "full_assistant_response": prediction.text,
+        "parsed_value": prediction.label,
+        "logprob_score": prediction.log_confidence,
+        "top_alternatives": [
+            {"token": label, "probability": share, "resolved_value": label} for label, share in measured
+        ],
+        "is_correct": prediction.label == row["answer"],
     }
 
 

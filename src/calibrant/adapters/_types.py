@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NotRequired, Protocol, TypedDict
+from typing import Any, NotRequired, Protocol, TypedDict
 
 from calibrant.core import Prediction
 
@@ -58,10 +58,40 @@ class ConfidenceRolloutOutput(TypedDict):
 
 
 class ConfidenceTrajectory(TypedDict):
-    """Everything `ConfidenceAdapter.make_reflective_dataset` needs of one row."""
+    """Everything `ConfidenceAdapter.make_reflective_dataset` needs of one row.
+
+    Attributes
+    ----------
+    data : ConfidenceDataInst
+        The row, its answer spelled as in the label set.
+    prediction : Prediction
+        The answer with its distribution; what follows, up to `is_correct`, is read from it for scripts written for
+        gepa's adapter.
+    full_assistant_response : str
+        The raw completion.
+    parsed_value : str or None
+        The predicted label; None where the answer is no legal one.
+    logprob_score : float or None
+        Natural logarithm of the confidence, <= 0.
+    top_alternatives : list of dict
+        The measured labels, the predicted one among them, most probable first; at most as many as ``top_logprobs``.
+        Each has ``token`` and ``resolved_value``, both the whole label, and its ``probability``. Empty without a
+        distribution over whole answers.
+    is_correct : bool
+        Whether the predicted label is the true one.
+    score : float
+        Of the scoring strategy, in [0, 1]; ``failure_score`` without a legal label.
+    feedback : str
+        What a reflecting model reads.
+    """
 
     data: ConfidenceDataInst
     prediction: Prediction
+    full_assistant_response: str
+    parsed_value: str | None
+    logprob_score: float | None
+    top_alternatives: list[dict[str, Any]]
+    is_correct: bool
     score: float
     feedback: str
 

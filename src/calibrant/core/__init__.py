@@ -37,7 +37,7 @@ from calibrant.core.files import (
 )
 from calibrant.core.interval import Interval
 from calibrant.core.label_records import described_labels, labels_from_record, labels_to_record
-from calibrant.core.labels import LabelSet, normalise_label
+from calibrant.core.labels import LabelSet, OpenLabels, normalise_label
 from calibrant.core.prediction import Outcome, Part, Prediction, Step, Usage, Verdict
 from calibrant.core.records import Journal, prediction_from_record, prediction_to_record, step_to_record
 from calibrant.core.router_state import RouterState
@@ -109,6 +109,7 @@ __all__ = [
     "MultiLabels",
     "NextTokens",
     "NotFittedError",
+    "OpenLabels",
     "OrdinalLabels",
     "Outcome",
     "Part",

@@ -11,7 +11,7 @@ from calibrant.core.aspects import Aspect
 from calibrant.core.errors import ConfigurationError
 from calibrant.core.prediction import Outcome, Prediction
 
-__all__ = ["LabelSet", "normalise_label"]
+__all__ = ["LabelSet", "OpenLabels", "normalise_label"]
 
 
 def normalise_label(text: str) -> str:
@@ -108,6 +108,36 @@ class LabelSet(Sequence[str]):
 
     def __contains__(self, label: object) -> bool:
         return label in self.labels
+
+
+class OpenLabels(LabelSet):
+    """Labels nobody has listed: every text that is asked for with `canonical` becomes one.
+
+    For models that are called without a schema. Labels are added at the end and never removed, so a distribution
+    over the labels of an earlier moment is a beginning of a later one's. Two sets are equal only if they are the
+    same object. Safe to use from several threads.
+    """
+
+    structure: ClassVar[str] = "open"
+
+    def __init__(self) -> None:
+        object.__setattr__(self, "_canonical", {})
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels seen so far, in the order in which they came."""
+        return tuple(self._canonical.values())
+
+    def canonical(self, text: str) -> str | None:
+        """Return the first spelling of `text`, which joins the labels if it is new; None if it is blank."""
+        key = normalise_label(text)
+        return self._canonical.setdefault(key, text.strip()) if key else None
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
 
 
 def _index(labels: tuple[object, ...]) -> dict[str, str]:

@@ -9,10 +9,11 @@ row                          text
 correct, sure or unknown     ``Correct.``
 correct, in between          ``Correct (95% probability).`` and close alternatives
 correct, unsure              ``Correct but uncertain (73% probability).``, alternatives, what it means
-wrong, unsure or unknown     ``Wrong (60% probability).``, expected, got, that guidance could fix it
+wrong, unsure or unknown     ``Wrong (60% probability).``, expected, got, alternatives, that guidance could
+                             fix it
 wrong, in between            ``Wrong (95% probability).``, expected, got, alternatives
-wrong, sure                  ``WRONG``, how sure, expected, got, the true label's probability, the
-                             demand for a rule
+wrong, sure                  ``WRONG``, how sure, expected, got, the true label's probability, other
+                             alternatives, the demand for a rule
 refusal, unparsed            what the model did, expected, that one label must be answered
 error                        that the row says nothing about the prompt
 ===========================  ===============================================================
@@ -147,16 +148,20 @@ def _wrong(
 ) -> str:
     how_sure = "unknown confidence" if shown is None else f"{shown} probability"
     text = f"Wrong ({how_sure}). Expected {quoted(expected)}, got {quoted(got)}."
-    if unsure:
-        return f"{text} Clearer guidance in the prompt on when {quoted(expected)} applies could fix it."
     rivals = _alternatives(distribution, got)
-    return f"{text} Alternatives to {quoted(got)}: {rivals}." if rivals else text
+    if rivals:
+        text += f" Alternatives to {quoted(got)}: {rivals}."
+    if unsure:
+        text += f" Clearer guidance in the prompt on when {quoted(expected)} applies could fix it."
+    return text
 
 
 def _wrong_and_sure(expected: str, got: str, shown: str, distribution: LabelDistribution | None) -> str:
+    others = _alternatives(distribution, got, expected)
+    also = f" Other alternatives: {others}." if others else ""
     return (
         f"WRONG with {shown} certainty. Expected {quoted(expected)}, got {quoted(got)}."
-        f"{_true_probability(expected, distribution)} The prompt misleads the model here: give it an "
+        f"{_true_probability(expected, distribution)}{also} The prompt misleads the model here: give it an "
         f"explicit rule that separates {quoted(expected)} from {quoted(got)}."
     )
 
@@ -237,12 +242,17 @@ def _true_probability(expected: str, distribution: LabelDistribution | None) -> 
     )
 
 
-def _alternatives(distribution: LabelDistribution | None, got: str) -> str:
-    """Return ``'B' (24%), 'C' (2%)``, or nothing where no rival was measured."""
+def _alternatives(distribution: LabelDistribution | None, *said: str) -> str:
+    """Return ``'B' (24%), 'C' (2%)`` without the labels in `said`, or nothing where no rival was measured."""
     if distribution is None:
         return ""
-    found = distribution.alternatives(exclude=_canonical(distribution, got), limit=MAX_ALTERNATIVES)
-    return ", ".join(f"{quoted(label)} ({percent(p)})" for label, p in found if p >= _MIN_ALTERNATIVE)
+    known = {_canonical(distribution, label) for label in said}
+    rivals = [
+        f"{quoted(label)} ({percent(p)})"
+        for label, p in distribution.alternatives(limit=MAX_ALTERNATIVES + len(said))
+        if label not in known and p >= _MIN_ALTERNATIVE
+    ]
+    return ", ".join(rivals[:MAX_ALTERNATIVES])
 
 
 def _canonical(distribution: LabelDistribution | None, text: str) -> str | None:

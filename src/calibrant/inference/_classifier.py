@@ -261,6 +261,11 @@ class Classifier:
         self._prior_correction = correction
 
     @property
+    def answer_field(self) -> str:
+        """JSON path the label is read from."""
+        return self._reader.answer_field
+
+    @property
     def client(self) -> Client:
         """The client the calls go to."""
         return self.runner.client

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+
 from calibrant.core import (
     Completion,
     CompositeLabels,
@@ -26,6 +28,7 @@ from calibrant.logprobs import (
     extract_set,
     field_value,
     field_values,
+    joint_logprob,
 )
 
 __all__ = ["Form", "Reading", "form_of", "joint_confidence"]
@@ -206,7 +209,29 @@ def _distribution(
 ) -> LabelDistribution | None:
     if space is LogprobSpace.NONE:
         return None
+    names = labels.labels
+    if len(names) == 1:
+        return _over_one_label(completion, names, field, space)
     try:
-        return extract_distribution(completion, labels, field, space)
+        return extract_distribution(completion, names, field, space)
     except LogprobsUnavailableError:
         return None
+
+
+def _over_one_label(
+    completion: Completion, names: tuple[str, ...], field: str, space: LogprobSpace
+) -> LabelDistribution | None:
+    """Return a distribution over the first label of an open set, which has nothing to be compared with yet."""
+    joint = joint_logprob(completion, field)
+    if joint is None:
+        return None
+    return LabelDistribution(
+        labels=names,
+        logprobs=np.zeros(1),
+        measured=np.ones(1, dtype=np.bool_),
+        joint_logprob=joint,
+        label_mass=math.exp(joint),
+        unresolved_mass=0.0,
+        space=space,
+        emitted=names[0],
+    )

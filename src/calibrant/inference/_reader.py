@@ -7,7 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from calibrant.core import CalibrantError, Completion, LabelSet, LogprobSpace, Outcome, Prediction
+from calibrant.core import (
+    CalibrantError,
+    Completion,
+    LabelSet,
+    LogprobSpace,
+    OpenLabels,
+    Outcome,
+    Prediction,
+)
 from calibrant.inference._forms import Form, Reading, form_of
 from calibrant.logprobs import UnparsedError, read_completion
 
@@ -75,7 +83,8 @@ class AnswerReader:
         """Return what an answer may be and where it is read, as JSON values."""
         return {
             "space": self.space.value,
-            "labels": self.labels.labels,
+            # What an open set happens to hold changes no answer: a journal's keys must outlive its growth.
+            "labels": None if isinstance(self.labels, OpenLabels) else self.labels.labels,
             "field": self.field,
             "answer_field": self.answer_field,
             **self._form.describe(),

@@ -118,8 +118,8 @@ def check_correct(is_correct: ArrayLike, *, n: int) -> NDArray[np.bool_]:
 
 
 def format_number(value: float) -> str:
-    """Return a number as a log line shows it: no trailing zeros, six significant digits."""
-    return f"{value:.6g}"
+    """Return a number as a log line shows it: as a float, in six significant digits."""
+    return repr(float(f"{value:.6g}"))
 
 
 def _logprob_message(value: float) -> str:

@@ -284,6 +284,26 @@ def _units(evidence: Evidence) -> Finding:
     return _ok("units", f"Natural logarithms, none above 0{remark}.")
 
 
+def _alignment(evidence: Evidence) -> Finding:
+    """Compare where our reader and the library that gepa's adapter is built on see the label."""
+    found = [reading.disagreement for reading in evidence.readings if reading.disagreement is not None]
+    if not found:
+        return _unknown("alignment", "No log-probabilities were reported that can be read.")
+    differ = list(filter(None, found))
+    if not differ:
+        return _ok(
+            "alignment",
+            f"llm-structured-confidence reads the same label, tokens and joint log-probability in {len(found)} of "
+            f"{len(found)} answers.",
+        )
+    return _warning(
+        "alignment",
+        f"llm-structured-confidence reads {len(differ)} of {len(found)} answers otherwise: {differ[0]}",
+        "Do not compare figures with programs that read this model through that library, gepa's own adapter among "
+        "them.",
+    )
+
+
 def _exact(evidence: Evidence) -> Finding:
     found = evidence.scored
     if found is None:
@@ -359,6 +379,7 @@ PROBES: Final[tuple[Callable[[Evidence], Finding], ...]] = (
     _determinism,
     _label_mass,
     _units,
+    _alignment,
     _exact,
     _prefill,
     _seed,

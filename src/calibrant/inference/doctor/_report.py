@@ -44,7 +44,7 @@ class Finding:
     ----------
     feature : str
         What was probed: ``enum``, ``logprobs``, ``space``, ``top_logprobs``, ``determinism``,
-        ``label_mass``, ``units``, ``exact``, ``prefill``, ``seed`` or ``latency``.
+        ``label_mass``, ``units``, ``alignment``, ``exact``, ``prefill``, ``seed`` or ``latency``.
     verdict : Verdict
         What to think of it.
     detail : str

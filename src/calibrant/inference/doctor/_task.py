@@ -7,6 +7,7 @@ from typing import Final
 
 from calibrant.core import CalibrantError, LabelSet, LogprobSpace, Message, Prediction, Token
 from calibrant.inference._reader import AnswerReader
+from calibrant.inference.doctor._comparison import compare
 from calibrant.logprobs import OpeningMasses, enum_schema, opening_masses, reported_tokens
 
 __all__ = [
@@ -73,11 +74,14 @@ class Reading:
         What was reported, unchecked.
     opening : OpeningMasses or None
         What is listed where the label begins; None where that cannot be seen.
+    disagreement : str or None
+        How another reader of the same answer differs; see `compare`.
     """
 
     prediction: Prediction
     tokens: tuple[Token, ...]
     opening: OpeningMasses | None
+    disagreement: str | None
 
 
 def question(text: str) -> tuple[Message, ...]:
@@ -94,4 +98,9 @@ def read(response: object) -> Reading:
         opening = opening_masses(response, LABELS, _FIELD)
     except CalibrantError:
         pass  # the prediction says what is wrong, or there is no evidence to read
-    return Reading(prediction=_READER.read(response), tokens=tokens, opening=opening)
+    return Reading(
+        prediction=_READER.read(response),
+        tokens=tokens,
+        opening=opening,
+        disagreement=compare(response, _FIELD),
+    )

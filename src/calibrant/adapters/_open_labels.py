@@ -1,0 +1,46 @@
+"""Predictions under a label set that grows while they are made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from calibrant.core import Completion, LabelSet, LogprobsUnavailableError, OpenLabels, Prediction
+from calibrant.logprobs import extract_distribution
+
+__all__ = ["over_all_labels"]
+
+
+def over_all_labels(predictions: Sequence[Prediction], labels: LabelSet, field_path: str) -> list[Prediction]:
+    """Return predictions over all labels known now; those of a closed set are over all of them already.
+
+    A prediction of an open set was read when fewer labels were known: by another row, by this one's own batch, or
+    in the process that wrote it to a journal. Its tokens say what the later labels would have had.
+
+    Parameters
+    ----------
+    predictions : sequence of Prediction
+        With their tokens, where the set is open.
+    labels : LabelSet
+        The label set; an open one takes labels that it does not know from the predictions.
+    field_path : str
+        JSON path of the label.
+    """
+    if not isinstance(labels, OpenLabels):
+        return list(predictions)
+    spelled = [None if p.label is None else labels.canonical(p.label) for p in predictions]
+    return [_read_again(p, label, labels, field_path) for p, label in zip(predictions, spelled, strict=True)]
+
+
+def _read_again(prediction: Prediction, label: str | None, labels: OpenLabels, field_path: str) -> Prediction:
+    known = prediction.distribution
+    if label is None or known is None or known.labels == labels.labels:
+        return prediction
+    answer = Completion(text=prediction.text, tokens=prediction.tokens)
+    try:
+        distribution = extract_distribution(answer, labels, field_path, known.space)
+    except LogprobsUnavailableError:  # at `field_path` is no text: the label was read from somewhere else
+        return prediction
+    return replace(
+        prediction, label=label, confidence=distribution.confidence(label), distribution=distribution
+    )

@@ -1,0 +1,57 @@
+"""The attributes of gepa's own adapter, for scripts written for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from calibrant.core import OpenLabels
+from calibrant.inference import Classifier
+
+__all__ = ["ReferenceAttributes"]
+
+
+class ReferenceAttributes:
+    """What an adapter was set up with, under the names of gepa's parameters.
+
+    They cannot be assigned to: a client is open already, so a new value would change nothing.
+
+    Attributes
+    ----------
+    classifier : Classifier
+        What is asked.
+    """
+
+    classifier: Classifier
+
+    @property
+    def field_path(self) -> str:
+        """JSON path of the label."""
+        return self.classifier.field
+
+    @property
+    def answer_field(self) -> str:
+        """JSON path the label itself is read from."""
+        return self.classifier.answer_field
+
+    @property
+    def response_format(self) -> Mapping[str, Any] | None:
+        """The schema sent with every call; None for a callable without one."""
+        return (
+            None if isinstance(self.classifier.labels, OpenLabels) else self.classifier.runner.response_format
+        )
+
+    @property
+    def top_logprobs(self) -> int:
+        """Alternatives asked for per token."""
+        return self.classifier.runner.top_logprobs
+
+    @property
+    def max_litellm_workers(self) -> int:
+        """Calls in flight at most."""
+        return self.classifier.runner.gate.limits.concurrency
+
+    @property
+    def litellm_batch_completion_kwargs(self) -> dict[str, Any]:
+        """Options handed to the provider with every call."""
+        return dict(self.classifier.runner.options)

@@ -1,0 +1,19 @@
+"""What is installed beside calibrant."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+@pytest.mark.parametrize("name", ["gepa", "xllamacpp"])
+def test_what_breaks_between_versions_has_an_upper_bound(name: str) -> None:
+    """Their next version may call us, or be called, in another way."""
+    declared = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["local"]]
+    (found,) = [one for one in declared if re.match(r"[\w-]+", one)[0] == name]  # type: ignore[index]
+    assert re.search(r">=[\d.]+,<\d", found)
