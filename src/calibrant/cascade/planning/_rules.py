@@ -114,7 +114,7 @@ class KeepRule:
         """
         p = np.asarray(confidence, dtype=np.float64)
         found: _Bools = np.array(self.keeps)[np.searchsorted(self.edges, p, side="right")]
-        kept = found & ~np.isnan(p)
+        kept: _Bools = found & ~np.isnan(p)
         if not self.splits:
             return kept
         if ranks is None:
@@ -123,7 +123,8 @@ class KeepRule:
                 f"{self.edges[0]:.6g}, got neither: hand in texts to route, ranks (tie_ranks) to accepts and follow."
             )
         chosen: _Bools = np.asarray(ranks, dtype=np.float64) <= self.tied_share
-        return kept & (chosen | (p != self.edges[0]))
+        kept &= chosen | (p != self.edges[0])
+        return kept
 
     def route(self, verifier_score: ArrayLike, *, texts: Sequence[str | int] | None = None) -> _Bools:
         """Return which answers are passed on to the next model, shape (n,); see `accepts`.
