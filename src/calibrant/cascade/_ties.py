@@ -41,7 +41,7 @@ def tie_ranks(texts: Sequence[str | int], *, key: str = DEFAULT_KEY) -> NDArray[
     Examples
     --------
     >>> tie_ranks(["a film", "a film", "a play"]).round(3).tolist()
-    [0.437, 0.437, 0.151]
+    [0.685, 0.685, 0.9]
     """
     secret = check_key(key).encode("utf-8", "surrogatepass")
     hashes = (hashlib.blake2b(_message(text), key=secret, digest_size=_SIZE).digest() for text in texts)
