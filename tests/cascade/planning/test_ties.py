@@ -91,6 +91,15 @@ def test_without_texts_the_place_of_a_row_stands_in() -> None:
         assert found.share_small == found.rule.accepts(CONFIDENCE, expected).mean()
 
 
+def test_too_few_rows_certify_whole_blocks_or_nothing() -> None:
+    """100 rows do not prove that keeping none loses less than 0.02, so no share of the surest block follows on it."""
+    first = tie_ranks(range(100)) < 0.3
+    for small, large, expected in ((np.ones(100), first, 1.0), (first, ~first, None)):
+        found = certify_cascade(np.ones(100), small, large)
+        assert found.threshold == expected
+        assert found.rule == (None if expected is None else KeepRule.from_threshold(expected))
+
+
 def test_small_blocks_are_taken_or_left_whole() -> None:
     """Where a confidence is that of two rows, a plain threshold says it all."""
     rng = np.random.default_rng(0)
