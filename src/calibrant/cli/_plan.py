@@ -261,8 +261,8 @@ def _ties(plan: CascadePlan) -> list[str]:
     """Return what is to be said of blocks of equal confidence that are kept in part."""
     names = _names(plan)
     return [
-        f"Of the answers of {names[member]} with confidence {rule.edges[0]:.6g}, {rule.tied_share:.1%} are kept, chosen "
-        "by a keyed hash of their texts: the same text is always decided alike."
+        f"Of the answers of {names[member]} with confidence {rule.edges[0]:.6g}, {rule.tied_share:.1%} are kept, "
+        "chosen by a keyed hash of their texts: the same text is always decided alike."
         for member, rule in zip(plan.policy.members, plan.policy.rules, strict=False)
         if rule.splits
     ]
