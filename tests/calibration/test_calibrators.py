@@ -15,6 +15,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import expit
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.frozen import FrozenEstimator
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
@@ -56,18 +59,65 @@ def log_odds(p: Any) -> Array:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_platt_is_the_logistic_regression_of_greatest_likelihood(seed: int) -> None:
-    """Against scikit-learn without regularisation, and the gradient of the likelihood vanishes."""
-    p, y = rows(seed)
+@pytest.mark.parametrize("n", [20, 400])
+def test_platt_is_the_logistic_curve_of_greatest_likelihood_for_platts_targets(seed: int, n: int) -> None:
+    """Against scikit-learn's unregularised regression of rows that count in part as right, in part as wrong."""
+    p, y = rows(seed, n)
     found = PlattCalibrator().fit(p, y)
-    peer = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-12).fit(log_odds(p)[:, None], y)
+    right, wrong = (y.sum() + 1) / (y.sum() + 2), 1 / ((1 - y).sum() + 2)
+    targets = np.where(y == 1, right, wrong)
+    peer = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-12)
+    z = np.tile(log_odds(p), 2)[:, None]
+    peer.fit(z, np.repeat([1, 0], n), sample_weight=np.concatenate([targets, 1 - targets]))
     assert found.slope_ == pytest.approx(peer.coef_[0, 0], abs=1e-5)
     assert found.intercept_ == pytest.approx(peer.intercept_[0], abs=1e-5)
-    gap = found.predict(p) - y
+    gap = found.predict(p) - targets
     assert gap.mean() == pytest.approx(0.0, abs=1e-8)
     assert np.mean(gap * log_odds(p)) == pytest.approx(0.0, abs=1e-7)
     grid = np.linspace(0, 1, 11)
     assert found.predict(grid) == pytest.approx(expit(found.slope_ * log_odds(grid) + found.intercept_))
+
+
+class Logits(ClassifierMixin, BaseEstimator):
+    """A classifier whose decision is its only feature."""
+
+    def fit(self, _features: Array, answers: Array) -> Logits:
+        """Learn the names of the classes."""
+        self.classes_ = np.unique(answers)
+        return self
+
+    def decision_function(self, features: Array) -> Array:
+        """Return the feature."""
+        return features[:, 0]
+
+    def predict(self, features: Array) -> Array:
+        """Return the class that the sign says."""
+        return self.classes_[(features[:, 0] > 0).astype(int)]
+
+
+def scikit_learn(p: Array, y: Array, asked: Array) -> Array:
+    """Return what scikit-learn's sigmoid calibration makes of confidences."""
+    z = log_odds(p)[:, None]
+    frozen = FrozenEstimator(Logits().fit(z, y))
+    fitted = CalibratedClassifierCV(frozen, method="sigmoid", cv=[(np.arange(len(y)),) * 2]).fit(z, y)
+    return np.asarray(fitted.predict_proba(log_odds(asked)[:, None])[:, 1])
+
+
+def test_platt_agrees_with_scikit_learn_on_separable_rows() -> None:
+    """Ten rows that do not overlap prove no certainty: five wrong ones at 0.5 make it one in seven."""
+    p, y = np.repeat([0.5, 0.9], 5), np.repeat([0.0, 1.0], 5)
+    found = PlattCalibrator().fit(p, y)
+    assert found.predict([0.5, 0.9]) == pytest.approx([1 / 7, 6 / 7], abs=1e-6)
+    grid = np.linspace(0.3, 0.99, 20)
+    assert found.predict(grid) == pytest.approx(scikit_learn(p, y, grid), abs=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_platt_agrees_with_scikit_learn_on_rows_that_overlap(seed: int) -> None:
+    """Sixty rows, most of them at exactly 1."""
+    p, y = rows(seed, 60)
+    grid = np.append(np.linspace(0.3, 0.99, 20), 1.0)
+    assert PlattCalibrator().fit(p, y).predict(grid) == pytest.approx(scikit_learn(p, y, grid), abs=1e-3)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -142,10 +192,11 @@ def test_rows_that_are_all_right_or_all_wrong_teach_nothing(kind: Any, value: in
 
 @pytest.mark.parametrize("confidence", [0.0, 0.3, 0.9, 1.0])
 def test_a_constant_confidence_becomes_the_accuracy(confidence: float) -> None:
-    """By Platt and isotonic; one temperature comes as near as its side of 0.5 allows."""
+    """By isotonic, and by Platt of the targets; one temperature comes as near as its side of 0.5 allows."""
     p, y = [confidence] * 8, [1, 1, 1, 0, 1, 1, 1, 0]
-    for kind in (PlattCalibrator, IsotonicCalibrator):
-        assert kind().fit(p, y).predict([confidence]) == pytest.approx([0.75])
+    assert IsotonicCalibrator().fit(p, y).predict([confidence]) == pytest.approx([0.75])
+    smoothed = (6 * 7 / 8 + 2 * 1 / 4) / 8
+    assert PlattCalibrator().fit(p, y).predict([confidence]) == pytest.approx([smoothed])
     expected = 0.75 if confidence > 0.5 else 0.5
     assert TemperatureCalibrator().fit(p, y).predict([confidence]) == pytest.approx([expected], abs=0.004)
 
@@ -168,12 +219,14 @@ def test_confidence_of_one_half_has_no_temperature() -> None:
     ],
 )
 def test_separated_rows_give_finite_probabilities(kind: Any, p: list[float], y: list[int]) -> None:
-    """The likelihood has no maximum; the result is a steep curve, in [0, 1], never NaN."""
+    """In [0, 1], never NaN; the isotonic curve separates them, Platt's knows how few they are."""
     found = kind().fit(p, y)
     q = found.predict(np.linspace(0, 1, 101))
     assert np.isfinite(q).all()
     assert ((q >= 0) & (q <= 1)).all()
-    if kind is not TemperatureCalibrator and np.ptp(p) > 0.5 and y == sorted(y):
+    if kind is PlattCalibrator:
+        assert ((found.predict(p) > 0.1) & (found.predict(p) < 0.9)).all()
+    if kind is IsotonicCalibrator and np.ptp(p) > 0.5 and y == sorted(y):
         assert brier_score(found.predict(p), y) < 1e-6
 
 

@@ -51,6 +51,42 @@ def test_59_right_answers_prove_95_percent_and_58_do_not() -> None:
     assert short.additional_rows == 1
 
 
+@pytest.mark.parametrize(
+    ("n", "target", "delta", "power"),
+    [(1000, 0.9, 0.05, 0.907), (1500, 0.95, 0.1, 0.863), (1000, 0.8, 0.01, 0.903), (600, 0.85, 0.1, 0.859)],
+)
+def test_accuracy_midway_to_certainty_is_certified_about_nine_times_in_ten(
+    n: int, target: float, delta: float, power: float
+) -> None:
+    """Whatever the order of right and wrong: the first threshold accepts enough rows to tell."""
+    rng = np.random.default_rng(0)
+    confidence = np.linspace(0.5, 1.0, n)
+    found = [
+        certify_threshold(confidence, correct, target_accuracy=target, delta=delta).threshold
+        for correct in rng.random((400, n)) < (1 + target) / 2
+    ]
+    certified = np.mean([threshold is not None for threshold in found])
+    assert certified == pytest.approx(power, abs=0.06)
+
+
+def test_wrong_answers_among_the_surest_do_not_end_the_sequence_before_it_begins() -> None:
+    """12 of the surest 29 are wrong, and 12 of the surest 250, in which 0.9 is proven."""
+    correct = np.ones(1000)
+    correct[:12] = 0.0
+    correct[250:] = np.arange(750) % 2
+    found = certify_threshold(np.linspace(1.0, 0.5, 1000), correct, target_accuracy=0.9)
+    assert found.threshold is not None
+    assert 230 <= found.n_accepted <= 270
+
+
+def test_the_sequence_begins_within_the_surest_quarter() -> None:
+    """However many more would be needed for power: here 113, of 100 rows."""
+    correct = np.repeat([1.0, 0.0], [30, 70])
+    found = certify_threshold(np.linspace(1.0, 0.5, 100), correct, target_accuracy=0.85, delta=0.1)
+    assert found.threshold is not None
+    assert 25 <= found.n_accepted <= 35
+
+
 def test_the_threshold_is_the_last_of_an_unbroken_row_of_passes() -> None:
     """Written out: start where enough rows are accepted, go down, stop before the first failure."""
     confidence, correct = draw(np.random.default_rng(1), 800)

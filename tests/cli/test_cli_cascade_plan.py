@@ -80,6 +80,23 @@ def test_a_plan_is_printed_and_written_with_its_picture(runs: tuple[Path, Path],
     assert "<script" not in page
 
 
+def test_a_plan_says_which_share_of_equally_sure_answers_it_keeps(tmp_path: Path) -> None:
+    """In the printed statement and in the page; another key is kept in the file."""
+    right = [row % 10 != 0 for row in range(N)]
+    runs = [write(tmp_path / "small", right, np.ones(N)), write(tmp_path / "large", [True] * N, np.ones(N))]
+    out = tmp_path / "out"
+    result = cascade("plan", *runs, *COSTS, "--epsilon", 0.05, "--key", "other", "--out", out)
+    plan = CascadePlan.load(out)
+    assert (plan.key, plan.threshold, plan.tied_confidence) == ("other", None, 1.0)
+    assert f"threshold 1 ({plan.tied_share:.1%} of those tied at it)" in result.stdout
+    told = f"Of the answers of small with confidence 1, {plan.tied_share:.1%} are kept"
+    assert told in result.stdout
+    assert told in (out / "plan.html").read_text()
+    assert "Key of equal confidences" in (out / "plan.html").read_text()
+    replayed = cascade("replay", out, *runs)
+    assert f"({plan.tied_share:.1%} of those tied at it)" in replayed.stdout
+
+
 def test_json_holds_the_plan(runs: tuple[Path, Path], tmp_path: Path) -> None:
     """One object, equal to the file but for what names the file's kind."""
     result = cascade("plan", *runs, *COSTS, "--epsilon", 0.05, "--out", tmp_path / "out", "--json")

@@ -45,6 +45,17 @@ def classifier(client: Any, **options: Any) -> Classifier:
     return Classifier(model=client, labels=LABELS, **settings)
 
 
+def test_a_client_with_empty_settings_asks_what_one_without_asks() -> None:
+    """So that what is in a cache under the one is found for the other; settings make a difference."""
+    described = []
+    for settings in (None, {}, {"slots": 4}, ["slots"]):
+        client = fake()
+        client.settings = settings  # type: ignore[attr-defined]
+        described.append(classifier(client).describe())
+    assert described[0] == described[1] == described[3] == classifier(fake()).describe()
+    assert described[0] != described[2]
+
+
 def test_the_distribution_is_the_models_own() -> None:
     """Every label's probability, wherever their texts part; the answer is what the model would write."""
     prediction = classifier(fake(), tolerance=0.0).classify("t")

@@ -250,10 +250,11 @@ class IdentityCalibrator(ConfidenceCalibrator):
 class PlattCalibrator(ConfidenceCalibrator):
     """A logistic curve over the log-odds of the confidence (Platt 1999).
 
-    ``sigmoid(a z + b)`` with ``z = ln(q / (1 - q))``, q the confidence clipped to [1e-6, 1 - 1e-6],
-    a and b of greatest likelihood, without regularisation. A good choice for few rows. Where all
-    confidences are equal, a is 0 and the prediction the accuracy. Where right and wrong rows do not
-    overlap the likelihood has no maximum, and the result is a steep but finite curve.
+    ``sigmoid(a z + b)`` with ``z = ln(q / (1 - q))``, q the confidence clipped to [1e-6, 1 - 1e-6], a and b
+    of greatest likelihood for Platt's smoothed targets: ``(r + 1) / (r + 2)`` instead of 1 for each of r right
+    rows, ``1 / (w + 2)`` instead of 0 for each of w wrong ones. So a few rows that do not overlap are not taken
+    for certainty. A good choice for few rows. Where all confidences are equal, a is 0 and the prediction the
+    mean target.
 
     Attributes
     ----------
@@ -264,7 +265,7 @@ class PlattCalibrator(ConfidenceCalibrator):
     --------
     >>> calibrator = PlattCalibrator().fit([0.9] * 4 + [0.6] * 4, [1, 1, 1, 0, 1, 0, 1, 0])
     >>> calibrator.predict([0.9, 0.6]).round(3).tolist()
-    [0.75, 0.5]
+    [0.693, 0.529]
     """
 
     method = "platt"
@@ -274,12 +275,15 @@ class PlattCalibrator(ConfidenceCalibrator):
     def _learn(self, p: NDArray[np.float64], y: NDArray[np.float64], predicted: Sequence[str] | None) -> None:  # noqa: ARG002
         _require_both(y)
         z = _log_odds(p)
+        # Platt (1999), section 2.2: the posterior means of both classes under a uniform prior.
+        right = float(y.sum())
+        t = np.where(y == 1.0, (right + 1.0) / (right + 2.0), 1.0 / (len(y) - right + 2.0))
         if np.ptp(z) == 0.0:
-            self.slope_, self.intercept_ = 0.0, float(_log_odds(y.mean(keepdims=True))[0])
+            self.slope_, self.intercept_ = 0.0, float(_log_odds(t.mean(keepdims=True))[0])
             return
         # Standardised, so that the search takes equal steps in both directions.
         centre, scale = float(z.mean()), float(z.std())
-        slope, intercept = _logistic_fit((z - centre) / scale, y)
+        slope, intercept = _logistic_fit((z - centre) / scale, t)
         self.slope_ = slope / scale
         self.intercept_ = intercept - self.slope_ * centre
 
@@ -390,7 +394,7 @@ def best_inverse_temperature(slope: Callable[[float], float]) -> float:
 
 
 def _logistic_fit(z: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float]:
-    """Return slope and intercept of the greatest likelihood of ``y ~ sigmoid(a z + b)``."""
+    """Return slope and intercept of the greatest likelihood of targets ``y ~ sigmoid(a z + b)``, in [0, 1]."""
     from scipy.optimize import minimize  # noqa: PLC0415 - `import calibrant` must not load scipy
 
     design = np.stack([z, np.ones_like(z)], axis=1)
@@ -408,7 +412,7 @@ def _logistic_fit(z: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float
         found: NDArray[np.float64] = (design.T * (p * (1.0 - p))) @ design / len(y)
         return found
 
-    # Convex. A gradient of 1e-9 is the end of any search, also of one that would go on for ever.
+    # Convex; targets strictly between 0 and 1 have a minimum.
     options = {"gtol": 1e-9, "maxiter": 500}
     found = minimize(loss, np.zeros(2), jac=gradient, hess=hessian, method="trust-exact", options=options)
     return float(found.x[0]), float(found.x[1])

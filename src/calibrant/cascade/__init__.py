@@ -8,6 +8,7 @@ from calibrant.cascade._models import CascadeModel
 from calibrant.cascade._named import METHOD_NAMES, method_named
 from calibrant.cascade._order import EscalationOrder
 from calibrant.cascade._protocol import Answered, Assessment, ConfidenceMethod, NoEvidence
+from calibrant.cascade._ties import tie_ranks
 from calibrant.cascade.automix._answers import normalised_answer, token_f1
 from calibrant.cascade.automix._curves import (
     CostRatioLift,
@@ -129,6 +130,7 @@ __all__ = [
     "region_lifts",
     "replay",
     "routing_frontier",
+    "tie_ranks",
     "token_f1",
     "write_pomdp",
 ]

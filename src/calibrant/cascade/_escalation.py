@@ -16,6 +16,7 @@ from calibrant.calibration import Fingerprint
 from calibrant.cascade._calibrator import Calibrator, applied, behaviour
 from calibrant.cascade._checks import is_number
 from calibrant.cascade._protocol import Assessment, ConfidenceMethod, NoEvidence
+from calibrant.cascade.planning._rules import KeepRule
 from calibrant.core import ConfigurationError, StateError
 from calibrant.inference import Classifier
 
@@ -27,7 +28,7 @@ Thresholds: TypeAlias = float | Sequence[float]
 class EscalationRule(Protocol):
     """Decides from the verifier's confidence whether the next model is asked, as AutoMix learns it.
 
-    One whose ``route`` has a parameter ``answers`` is told the labels as well.
+    One whose ``route`` has a parameter ``answers`` is told the labels as well, one with ``texts`` the texts.
     """
 
     def route(self, verifier_score: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -47,7 +48,7 @@ class Policy:
         The same in the method's own unit, or empty: used instead where they were given. Confidence has ends:
         mean log-probabilities of -4 and of -5 are both 0.
     meta_verifiers : tuple of callable
-        Used instead: whether to ask the next model, of confidence and label; one per model but the last,
+        Used instead: whether to ask the next model, of confidence, label and text; one per model but the last,
         or empty.
     calibrators : tuple of (Calibrator or None)
         What makes of a method's confidence the one that counts; one per model.
@@ -61,7 +62,7 @@ class Policy:
 
     thresholds: tuple[float, ...]
     native_thresholds: tuple[float, ...]
-    meta_verifiers: tuple[Callable[[float, str | None], bool], ...]
+    meta_verifiers: tuple[Callable[[float, str | None, str], bool], ...]
     calibrators: tuple[Callable[[float, str | None], float] | None, ...]
     description: Mapping[str, Any]
     final_last: bool
@@ -81,10 +82,10 @@ class Policy:
             attempts=assessed.attempts,
         )
 
-    def accepts(self, position: int, assessed: Assessment, label: str | None) -> bool:
-        """Return whether the answer of the model at this place is sure enough."""
+    def accepts(self, position: int, assessed: Assessment, label: str | None, text: str) -> bool:
+        """Return whether the answer of the model at this place to this text is sure enough."""
         if position < len(self.meta_verifiers):
-            return not self.meta_verifiers[position](assessed.confidence, label)
+            return not self.meta_verifiers[position](assessed.confidence, label, text)
         if position < len(self.native_thresholds):
             return assessed.native >= self.native_thresholds[position]
         return assessed.confidence >= self.thresholds[position]
@@ -229,15 +230,22 @@ def _check_fingerprint(classifier: Classifier, calibrator: Calibrator | None) ->
         )
 
 
-def _routed(rule: EscalationRule) -> Callable[[float, str | None], bool]:
+def _routed(rule: EscalationRule) -> Callable[[float, str | None, str], bool]:
     route: Callable[..., NDArray[np.bool_]] = rule.route
-    if "answers" in inspect.signature(route).parameters:
-        return lambda confidence, label: bool(route(np.array([confidence]), answers=[label])[0])
-    return lambda confidence, _label: bool(route(np.array([confidence]))[0])
+    wanted = set(inspect.signature(route).parameters)
+
+    def asks_next(confidence: float, label: str | None, text: str) -> bool:
+        told = {"answers": [label], "texts": [text]}
+        own = {name: value for name, value in told.items() if name in wanted}
+        return bool(route(np.array([confidence]), **own)[0])
+
+    return asks_next
 
 
 def _routes(rule: EscalationRule, labels: Sequence[str]) -> dict[str, Any]:
-    """Return what tells a rule from others: its class, and a digest of what it does."""
+    """Return what tells a rule from others: its class, and a digest of what it does, or the rule if texts count."""
+    if isinstance(rule, KeepRule) and rule.splits:
+        return {"class": type(rule).__qualname__, **rule.to_record()}
     route: Callable[..., NDArray[np.bool_]] = rule.route
     scores = np.linspace(0.0, 1.0, 1001)
     if "answers" in inspect.signature(route).parameters:

@@ -246,7 +246,7 @@ class Walk:
         if isinstance(assessed, NoEvidence):
             row.add(_step(member, Verdict.NO_EVIDENCE, found, usage, assessed))
             return self._without_evidence(row, position, found, assessed.reason)
-        row.decided = self.policy.accepts(position, assessed, found.label)
+        row.decided = self.policy.accepts(position, assessed, found.label, query.text)
         verdict = Verdict.ACCEPTED if row.decided else Verdict.ESCALATED
         row.add(_step(member, verdict, found, usage, assessed))
         (row.take if row.decided else row.offer)(found, assessed.confidence)

@@ -40,6 +40,7 @@ class PlanOptions:
     budget: float | None
     certify_on: Any
     method: str
+    key: str
     seed: int
     require_certified: bool
     as_json: bool
@@ -68,6 +69,7 @@ def run_plan(paths: Sequence[Path], options: PlanOptions) -> None:
         budget=options.budget,
         certify_on=options.certify_on,
         method=options.method,
+        key=options.key,
         rng=options.seed,
     )
     _write(plan, options)
@@ -200,6 +202,7 @@ def _write(plan: CascadePlan, options: PlanOptions) -> None:
         ("Allowed error (delta)", f"{options.delta:g}"),
         ("Seed", str(options.seed)),
         ("Confidence method", plan.method),
+        ("Key of equal confidences", str(plan.key)),
         *(
             (
                 model.name,
@@ -246,10 +249,22 @@ def _statements(plan: CascadePlan) -> list[str]:
     seen = "the policy was not chosen on" if plan.report.held_out else "were among those of the certificate"
     return [
         f"{members}: {plan.policy.name}.",
+        *_ties(plan),
         _certificate(plan),
         f"The numbers, with {100 * plan.report.accuracy.level:g} % intervals, are from {rows.reporting:,} rows that "
         f"{seen}; {rows.planning:,} others were for planning"
         + (f" (left out: {', '.join(left_out)})." if left_out else "."),
+    ]
+
+
+def _ties(plan: CascadePlan) -> list[str]:
+    """Return what is to be said of blocks of equal confidence that are kept in part."""
+    names = _names(plan)
+    return [
+        f"Of the answers of {names[member]} with confidence {rule.edges[0]:.6g}, {rule.tied_share:.1%} are kept, "
+        "chosen by a keyed hash of their texts: the same text is always decided alike."
+        for member, rule in zip(plan.policy.members, plan.policy.rules, strict=False)
+        if rule.splits
     ]
 
 

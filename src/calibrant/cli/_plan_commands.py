@@ -62,6 +62,9 @@ def plan(  # noqa: PLR0913
     method: Annotated[
         str, typer.Option(help="Confidence method the recorded confidences come from.")
     ] = "label_probability",
+    key: Annotated[
+        str, typer.Option(help="Of the hash of texts that decides which of equally sure answers are kept.")
+    ] = "calibrant",
     seed: Seed = 0,
     require_certified: Annotated[
         bool,
@@ -89,6 +92,7 @@ def plan(  # noqa: PLR0913
             budget=budget,
             certify_on=certify_on,
             method=method,
+            key=key,
             seed=seed,
             require_certified=require_certified,
             as_json=as_json,

@@ -24,6 +24,8 @@ def random_rows(rng: np.random.Generator) -> Rows:
     binary = rng.random() < 0.5
     scores = rng.integers(0, 2, (2, n)).astype(float) if binary else rng.random((2, n))
     whole = rng.integers(1, 60, n).astype(float)
+    if rng.random() < 0.3:
+        whole[1:] *= rng.random(n - 1) < 0.3  # most escalations cost nothing
     return {
         "signal": rng.integers(0, n_bins, n) / n_bins,
         "small_score": scores[0],
@@ -85,6 +87,26 @@ def test_no_policy_beats_the_frontier_and_every_point_is_one(seed: int) -> None:
         for point in range(len(frontier)):
             reached = simulate(frontier, point, rows)
             assert reached == pytest.approx((frontier.cost[point], frontier.performance[point]), abs=1e-12)
+
+
+def test_an_escalation_that_costs_nothing_comes_first_where_it_gains() -> None:
+    """And never where it loses, at any price: at 0.1 the large model is free and better, at 0.5 free and worse."""
+    rows: Rows = {
+        "signal": [0.1, 0.1, 0.5, 0.5, 0.9, 0.9],
+        "small_score": [0, 0, 1, 1, 0, 0],
+        "large_score": [1, 0, 0, 1, 1, 1],
+        "small_cost": 1.0,
+        "large_cost": np.array([0.0, 0.0, 0.0, 0.0, 10.0, 10.0]),
+        "verifier_cost": 0.0,
+    }
+    frontier = routing_frontier(**rows)
+    best, cheapest = frontier.at_price(0.0), frontier.at_price(1e9)
+    assert best.route.tolist() == [1.0, 0.0, 1.0]
+    assert best.performance == pytest.approx(5 / 6)
+    looked = [point for point in range(len(frontier)) if frontier.policy(point).verify == 1.0]
+    assert [frontier.policy(point).route.tolist() for point in looked] == [[1.0, 0.0, 0.0], [1.0, 0.0, 1.0]]
+    assert cheapest.cost == pytest.approx(1.0)
+    assert frontier.order.tolist() == [0, 2, 1]
 
 
 @st.composite

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from calibrant.calibration import Fingerprint
-from calibrant.cascade import CascadePlan, RecordedRun, certify_cascade, plan_cascade, replay
+from calibrant.cascade import CascadePlan, RecordedRun, certify_cascade, plan_cascade, replay, tie_ranks
 from calibrant.cascade.planning._candidates import Signals, candidate_policies
 from calibrant.cascade.planning._priced import Prices
 from calibrant.core import CalibrantError, ConfigurationError, DataError, LogprobSpace, StateError
@@ -101,7 +101,8 @@ def test_every_threshold_and_every_model_alone_is_a_candidate(seed: int) -> None
     rng = np.random.default_rng(seed)
     n = 40
     raw = rng.random((2, n)).round(1)
-    signals = Signals(raw=raw, calibrated=raw, correct=rng.integers(0, 2, (2, n)).astype(float))
+    correct = rng.integers(0, 2, (2, n)).astype(float)
+    signals = Signals(raw=raw, calibrated=raw, correct=correct, ranks=tie_ranks(range(n)))
     prices = Prices.of([1.0, 7.0], 0.5)
     curves = [kind.curve(signals, prices) for kind in candidate_policies(signals, prices)]
     points = {
@@ -120,7 +121,9 @@ def test_candidates_cost_what_their_policies_cost(seed: int) -> None:
     def signals(n: int) -> Signals:
         raw = rng.random((3, n)).round(2)
         raw[rng.random((3, n)) < 0.1] = np.nan
-        return Signals(raw=raw, calibrated=raw**2, correct=rng.integers(0, 2, (3, n)).astype(float))
+        raw[raw > 0.8] = 1.0
+        correct = rng.integers(0, 2, (3, n)).astype(float)
+        return Signals(raw=raw, calibrated=raw**2, correct=correct, ranks=tie_ranks(range(n)))
 
     prices = Prices.of([1.0, 5.0, 50.0], [0.1, 0.2])
     other = signals(60)
@@ -128,7 +131,7 @@ def test_candidates_cost_what_their_policies_cost(seed: int) -> None:
         costs, accuracies = kind.curve(other, prices)
         for place in {0, len(costs) // 2, len(costs) - 1}:
             policy = kind.policy(place)
-            route = policy.follow(other.of(policy))
+            route = policy.follow(other.of(policy), other.ranks)
             right = other.correct[route.answered, np.arange(60)].mean()
             cost = (route.asked.T @ prices.models + route.judged.T @ prices.verifier).mean()
             assert accuracies[place] == pytest.approx(right)
@@ -357,9 +360,9 @@ def test_a_hundred_thousand_rows_are_planned_whole() -> None:
     large = RecordedRun(confidence=np.ones(n), correct=rng.random(n) < 0.95)
     plan = plan_cascade(small, large, **COSTS)
     assert plan.rows.planning + plan.rows.reporting == n
-    assert (
-        plan.threshold == 0.875
-    )  # 0.95 - 0.875 and -0.05 on a ninth of the rows each; 0.75 would lose 0.025
+    # 0.95 - 0.875 and -0.05 on a ninth of the rows each; all of 0.75 would lose 0.025.
+    assert (plan.threshold, plan.tied_confidence) == (None, 0.75)
+    assert 0.6 < plan.tied_share < 0.8
 
 
 @pytest.mark.parametrize(

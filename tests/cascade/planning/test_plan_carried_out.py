@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibrant.cascade import CascadePlan, KeepPolicy, KeepRule, plan_cascade, replay
+from calibrant.cascade import Cascade, CascadePlan, KeepPolicy, KeepRule, plan_cascade, replay, tie_ranks
 from calibrant.core import ConfigurationError, Example, StateError
 from calibrant.evaluation import BatchEvaluator
 from calibrant.inference import Classifier
@@ -73,6 +73,47 @@ def test_live_answers_are_those_of_the_replay(
     assert right == pytest.approx(expected.accuracy.estimate)
     kept = np.mean([len(answer.steps) == 1 for answer in answers])
     assert kept == pytest.approx(expected.share_small.estimate)
+
+
+def tied() -> tuple[list[Classifier], list[Example]]:
+    """Return a small model that is always sure, and wrong about every tenth text, and one that is always right."""
+    rows = [Example(input=f"row-{row % 150}.", answer=LABELS[row % 150 % 10 == 0]) for row in range(N)]
+    answers = ({row.input: ("cat", 1.0) for row in rows}, {row.input: (row.answer, 0.99) for row in rows})
+    models = []
+    for name, known in zip(("small", "large"), answers, strict=True):
+        client = FakeClient(LABELS, lambda text, _, known=known: known[text], name=name)
+        models.append(Classifier(model=client, labels=LABELS, field="category", prompt="Which?"))
+    return models, rows
+
+
+def test_a_tied_block_is_split_live_as_in_the_replay(tmp_path: Path) -> None:
+    """Text by text, the same one always alike; the large model's answers come with their confidence."""
+    models, rows = tied()
+    runs = [tmp_path / "small", tmp_path / "large"]
+    for model, out in zip(models, runs, strict=True):
+        BatchEvaluator(model).evaluate(rows, out=out)
+    plan = plan_cascade(*runs, small_cost=1, large_cost=50, epsilon=0.08, key="other")
+    assert plan.certified
+    assert 0.2 < plan.tied_share < 0.9
+    live = plan.cascade(models)
+    texts = [row.input for row in rows]
+    answers = live.classify_many(texts)
+    kept = [len(answer.steps) == 1 for answer in answers]
+    assert kept == (tie_ranks(texts, key="other") <= plan.tied_share).tolist()
+    assert np.mean(kept) == pytest.approx(replay(plan, *runs).share_small.estimate)
+    assert {answer.confidence for answer in answers} == {1.0, 0.99}
+    assert all(answer.accepted for answer in answers)
+
+
+def test_another_split_is_another_cascade() -> None:
+    """What was remembered or calibrated under one share or key is not taken for the other's."""
+    models, _ = tied()
+    rules = [
+        KeepRule.from_threshold(1.0, tied_share=share, key=key)
+        for share, key in ((0.5, "one"), (0.4, "one"), (0.5, "two"), (1.0, "one"))
+    ]
+    found = [Cascade(models, method="label_probability", meta_verifier=rule).fingerprint() for rule in rules]
+    assert len({one.model for one in found}) == 4
 
 
 def test_a_model_alone_is_its_classifier(

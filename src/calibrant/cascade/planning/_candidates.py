@@ -10,18 +10,21 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.cascade._ties import DEFAULT_KEY
 from calibrant.cascade.automix._frontier import routing_frontier
 from calibrant.cascade.automix._pomdp import POMDPMetaVerifier
 from calibrant.cascade.planning._priced import Prices
 from calibrant.cascade.planning._rules import KeepPolicy, KeepRule
 
-__all__ = ["Candidates", "Signals", "candidate_policies"]
+__all__ = ["SHARES", "Candidates", "Signals", "candidate_policies"]
 
 _BINS: Final = 10  # of a confidence that need not be a threshold
 _SAMPLES: Final = 8  # steps of confidence that a POMDP observes
 _CELLS: Final = 8  # of each of them, for the form that interpolates
 _FREE: Final = 1e-12  # what a model is taken to cost that costs nothing
 _PRICES: Final = 60  # of accuracy in cost at which longer chains are planned
+_LEAST_TIED: Final = 0.05  # share of the rows from which on a block of equal confidences is split
+SHARES: Final = tuple(step / 20 for step in range(1, 20))  # of a tied block that may be kept
 
 _Floats = NDArray[np.float64]
 
@@ -34,11 +37,17 @@ class Signals:
     ----------
     raw, calibrated, correct : ndarray of shape (m, n)
         Confidence as reported and as calibrated, NaN where there is none, and correctness of every model.
+    ranks : ndarray of shape (n,)
+        Of the texts under `key`.
+    key : str
+        Of the ranks.
     """
 
     raw: _Floats
     calibrated: _Floats
     correct: _Floats
+    ranks: _Floats
+    key: str = DEFAULT_KEY
 
     def of(self, policy: KeepPolicy) -> _Floats:
         """Return the confidences a policy is about."""
@@ -47,7 +56,11 @@ class Signals:
     def take(self, rows: NDArray[np.intp]) -> Signals:
         """Return some of the rows."""
         return Signals(
-            raw=self.raw[:, rows], calibrated=self.calibrated[:, rows], correct=self.correct[:, rows]
+            raw=self.raw[:, rows],
+            calibrated=self.calibrated[:, rows],
+            correct=self.correct[:, rows],
+            ranks=self.ranks[rows],
+            key=self.key,
         )
 
 
@@ -70,7 +83,7 @@ class _Fixed:
     only: KeepPolicy
 
     def curve(self, rows: Signals, prices: Prices) -> tuple[_Floats, _Floats]:
-        route = self.only.follow(rows.of(self.only))
+        route = self.only.follow(rows.of(self.only), rows.ranks)
         right = rows.correct[route.answered, np.arange(rows.correct.shape[1])]
         return np.array([prices.mean_of(route)]), np.array([right.mean()])
 
@@ -117,9 +130,10 @@ def candidate_policies(rows: Signals, prices: Prices) -> list[Candidates]:
     """Return the policies that are worth considering, the simplest first.
 
     Every model alone; for every two models each threshold on the confidence of the smaller one, as reported
-    and calibrated, each set of tenths of it that `routing_frontier` routes, and what `POMDPMetaVerifier` does
-    (its `ThresholdMetaVerifier` and `SelfConsistencyMetaVerifier` are thresholds as well); and, where there
-    are more, thresholds for chains of models.
+    and calibrated, each set of tenths of it that `routing_frontier` routes, what `POMDPMetaVerifier` does
+    (its `ThresholdMetaVerifier` and `SelfConsistencyMetaVerifier` are thresholds as well), and shares, in
+    twentieths, of what is tied at a confidence as reported; and, where there are more, thresholds for chains
+    of models.
 
     Parameters
     ----------
@@ -134,6 +148,7 @@ def candidate_policies(rows: Signals, prices: Prices) -> list[Candidates]:
     for members in combinations(range(m), 2):
         for calibrated in (False, True) if differs else (False,):
             found += _of_two(rows, prices, members, calibrated=calibrated)
+        found += _split(rows, members)
     if m > 2:
         found += [_Fixed(only=policy) for policy in _chains(rows, prices)]
     return found
@@ -169,6 +184,21 @@ def _of_two(rows: Signals, prices: Prices, members: tuple[int, ...], *, calibrat
     if len(np.unique(rows.correct[first][sure])) == 2:
         found.append(_pomdp(rows, prices, (first, last), sure, calibrated=calibrated))
     return found
+
+
+def _split(rows: Signals, members: tuple[int, ...]) -> list[Candidates]:
+    """Return thresholds that keep a share of the answers at them, where these are many."""
+    first = rows.raw[members[0]]
+    levels, count = np.unique(first[~np.isnan(first)], return_counts=True)
+    rules = [
+        KeepRule.from_threshold(level, tied_share=share, key=rows.key)
+        for level in levels[count >= _LEAST_TIED * len(first)].tolist()
+        for share in SHARES
+    ]
+    return [
+        _Fixed(only=KeepPolicy(name=f"threshold {rule.describe()}", members=members, rules=(rule,)))
+        for rule in rules
+    ]
 
 
 def _pomdp(
@@ -211,7 +241,7 @@ def _chains(rows: Signals, prices: Prices) -> list[KeepPolicy]:
             for members in combinations(range(m), size):
                 rules = _backwards(rows, prices, members, price)
                 if rules is not None:
-                    shown = ", ".join(f"{rule.threshold:.6g}" for rule in rules)
+                    shown = ", ".join(rule.describe() for rule in rules)
                     policy = KeepPolicy(
                         name=f"thresholds {shown} on calibrated confidence",
                         members=members,

@@ -11,27 +11,44 @@ from numpy.typing import ArrayLike, NDArray
 
 from calibrant.calibration import candidate_thresholds
 from calibrant.cascade._checks import is_number
+from calibrant.cascade._ties import DEFAULT_KEY, tie_ranks
 from calibrant.cascade.planning._loss_test import critical_score, loss_p_value, loss_score
+from calibrant.cascade.planning._rules import KeepRule
 from calibrant.core import ConfigurationError
 
-__all__ = ["CertifiedCascade", "certify_cascade", "check_risk", "fewest_rows", "kept_in_order"]
+__all__ = [
+    "CertifiedCascade",
+    "certify_cascade",
+    "certify_ranked",
+    "check_risk",
+    "fewest_rows",
+    "kept_in_order",
+]
 
 _Floats = NDArray[np.float64]
+_Counts = NDArray[np.intp]
+
+# A tied block is split where that keeps so many more of the rows: where blocks are a few rows each, a plain threshold
+# is worth more to its reader.
+_WORTH_A_SPLIT = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
 class CertifiedCascade:
-    """How far the threshold of a cascade may be lowered.
+    """How much a cascade may keep with its small model.
 
     Attributes
     ----------
+    rule : KeepRule or None
+        What may be kept: what is surer than a threshold, and a share of the answers at it. It is a meta-verifier of a
+        `Cascade`. None where only the large model alone is certified.
     threshold : float or None
-        Keep an answer of the small model whose confidence is at least this, in [0, 1]; None where only the
-        large model alone is certified.
+        The lowest plain threshold that is certified, in [0, 1]: it takes or leaves answers of one confidence whole,
+        and so keeps no more than `rule`. None where there is none.
     thresholds : tuple of float
         All that are certified, together, from the highest down; the last one is `threshold`.
     share_small : float
-        Share of the rows that stay with the small model, in [0, 1].
+        Share of the rows that stay with the small model under `rule`, in [0, 1].
     loss : float
         Accuracy of the large model minus that of the cascade, on these rows.
     epsilon, delta : float
@@ -40,6 +57,7 @@ class CertifiedCascade:
         Rows; kept rows that only the large model has right; kept rows that only the small one has right.
     """
 
+    rule: KeepRule | None
     threshold: float | None
     thresholds: tuple[float, ...]
     share_small: float
@@ -52,26 +70,32 @@ class CertifiedCascade:
 
     @property
     def p_value(self) -> float:
-        """Exact, of "the loss is epsilon or more" at this threshold alone; 1 without a threshold."""
-        if self.threshold is None:
+        """Exact, of "the loss is epsilon or more" under this rule alone; 1 without a rule."""
+        if self.rule is None:
             return 1.0
         return loss_p_value(self.only_large, self.only_small, self.n, self.epsilon)
 
 
-def certify_cascade(
+def certify_cascade(  # noqa: PLR0913  (keyword-only options)
     confidence: ArrayLike,
     small_correct: ArrayLike,
     large_correct: ArrayLike,
     *,
     epsilon: float = 0.02,
     delta: float = 0.1,
+    inputs: Sequence[str | None] | None = None,
+    key: str = DEFAULT_KEY,
 ) -> CertifiedCascade:
-    """Return the lowest threshold at which the cascade is certified to lose less than epsilon.
+    """Return the rule that keeps the most of those certified to lose less than epsilon.
 
-    Fixed-sequence Learn-then-Test (Angelopoulos et al. 2021) on paired rows. From "route everything"
-    the thresholds of a fixed grid are tested downwards, each at level `delta` by the exact test of
-    `critical_score`, until the first one fails: an error takes passing the first bad threshold, so
-    nothing is paid for trying many. Rows must be drawn independently from what the cascade is used on.
+    Fixed-sequence Learn-then-Test (Angelopoulos et al. 2021) on paired rows. Answers are ordered by confidence, equal
+    ones by a keyed hash of their text (`tie_ranks`). From "route everything" one after the other is kept, and each
+    such rule is tested at level `delta` by the exact test of `critical_score`, until the first one fails: an error
+    takes passing the first bad rule of an order that was fixed before any answer was looked at, so nothing is paid
+    for trying many. Rows must be drawn independently from what the cascade is used on.
+
+    A block of equal confidences is split where that keeps at least 2 % more of the rows; else the rule is the plain
+    threshold before it. Rows too few to prove anything where none is kept are tried as whole blocks only.
 
     Parameters
     ----------
@@ -83,11 +107,15 @@ def certify_cascade(
         Accuracy that may be lost against the large model.
     delta : float in (0, 1), default 0.1
         Probability with which the guarantee may fail.
+    inputs : sequence of (str or None), length n, optional
+        The texts; where there is none, the row's place stands in.
+    key : str, default "calibrant"
+        Of the hash.
 
     Raises
     ------
     ConfigurationError
-        No rows, lengths that differ, or a number out of range.
+        No rows, lengths that differ, or a number or the key out of range.
 
     Examples
     --------
@@ -95,29 +123,58 @@ def certify_cascade(
     0.9
     >>> certify_cascade([0.9] * 50, [1] * 50, [1] * 50).threshold is None
     True
+    >>> found = certify_cascade([1.0] * 500, [1] * 460 + [0] * 40, [1] * 500, epsilon=0.05)
+    >>> found.threshold is None, found.rule.tied_confidence, 0.3 < found.share_small < 0.6
+    (True, 1.0, True)
     """
     p, small, large = (
         np.asarray(one, dtype=np.float64) for one in (confidence, small_correct, large_correct)
     )
-    eps, level = check_risk(epsilon, delta)
     if p.ndim != 1 or not len(p) == len(small) == len(large) or not len(p):
         raise ConfigurationError(
             f"Expected confidence and correctness of the same rows, at least one, got {p.shape}, {small.shape} and "
             f"{large.shape}."
         )
-    cells, kept, worse, better = _at_thresholds(p, small, large)
-    passed = kept_in_order(worse, better, len(p), epsilon=eps, delta=level, first_is_strict=cells[:1] != [0])
-    found = tuple(float(candidate_thresholds()[cell]) for cell in cells[:passed])
-    last = passed - 1
-    a, b = (int(worse[last]), int(better[last])) if passed else (0, 0)
+    texts = [None] * len(p) if inputs is None else inputs
+    if len(texts) != len(p):
+        raise ConfigurationError(f"Expected inputs of the same rows, {len(p)}, got {len(texts)}.")
+    ranks = tie_ranks([row if text is None else text for row, text in enumerate(texts)], key=key)
+    return certify_ranked(p, ranks, small, large, epsilon=epsilon, delta=delta, key=key)
+
+
+def certify_ranked(  # noqa: PLR0913  (keyword-only options)
+    confidence: _Floats,
+    ranks: _Floats,
+    small: _Floats,
+    large: _Floats,
+    *,
+    epsilon: float,
+    delta: float,
+    key: str,
+) -> CertifiedCascade:
+    """Return what `certify_cascade` does, of rows whose texts have these ranks under `key`, shape (n,)."""
+    eps, level = check_risk(epsilon, delta)
+    n = len(confidence)
+    order = _in_order(confidence, ranks, large - small)
+    steps = _passed(order, n, eps, level)
+    ends = steps[order.whole[steps]]
+    thresholds = _rounded(order.confidence, ends)
+    rule, last = (KeepRule.from_threshold(thresholds[-1]), int(ends[-1])) if thresholds else (None, -1)
+    before = int(order.kept[last]) if rule else 0
+    if len(steps) and order.kept[steps[-1]] - before >= _WORTH_A_SPLIT * n:
+        last = int(steps[-1])
+        share = float(order.ranks[last])
+        rule = KeepRule.from_threshold(float(order.confidence[last]), tied_share=share, key=key)
+    a, b = (int(order.worse[last]), int(order.better[last])) if rule else (0, 0)
     return CertifiedCascade(
-        threshold=found[-1] if passed else None,
-        thresholds=found,
-        share_small=float(kept[last] / len(p)) if passed else 0.0,
-        loss=(a - b) / len(p),
+        rule=rule,
+        threshold=thresholds[-1] if thresholds else None,
+        thresholds=thresholds,
+        share_small=float(order.kept[last] / n) if rule else 0.0,
+        loss=(a - b) / n,
         epsilon=eps,
         delta=level,
-        n=len(p),
+        n=n,
         only_large=a,
         only_small=b,
     )
@@ -172,18 +229,59 @@ def check_risk(epsilon: object, delta: object) -> tuple[float, float]:
     return found[0], found[1]
 
 
-def _at_thresholds(
-    confidence: _Floats, small: _Floats, large: _Floats
-) -> tuple[Sequence[int], NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
-    """Return the thresholds that matter, and of the rows each keeps: all, only large right, only small right."""
-    sure = ~np.isnan(confidence)
-    found = np.searchsorted(-candidate_thresholds(), -confidence[sure])
-    cells, own = np.unique(found, return_inverse=True)
-    difference = large[sure] - small[sure]
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Order:
+    """Rules that keep one answer after the other: the surest first, of equals the lowest rank.
 
-    def up_to(rows: NDArray[np.bool_]) -> NDArray[np.intp]:
-        counted: NDArray[np.intp] = np.bincount(own[rows], minlength=len(cells)).cumsum()
-        return counted
+    Answers of equal confidence and rank, those of one text, come together.
 
-    everything = np.ones(len(own), dtype=np.bool_)
-    return cells.tolist(), up_to(everything), up_to(difference == 1.0), up_to(difference == -1.0)
+    Attributes
+    ----------
+    confidence, ranks : ndarray of shape (m,)
+        Of the answer that each rule keeps last.
+    kept, worse, better : ndarray of int, shape (m,)
+        How many each keeps; of these, on how many only the large model is right, and only the small one.
+    whole : ndarray of bool, shape (m,)
+        True where all answers of that confidence are kept.
+    """
+
+    confidence: _Floats
+    ranks: _Floats
+    kept: _Counts
+    worse: _Counts
+    better: _Counts
+    whole: NDArray[np.bool_]
+
+
+def _in_order(confidence: _Floats, ranks: _Floats, difference: _Floats) -> _Order:
+    """Return the rules for n rows; answers without a confidence are never kept."""
+    sure = np.flatnonzero(~np.isnan(confidence))
+    own = sure[np.lexsort((ranks[sure], -confidence[sure]))]
+    p, u = confidence[own], ranks[own]
+    other = p[1:] != p[:-1]
+    steps = np.flatnonzero(np.append(other | (u[1:] != u[:-1]), len(p) > 0))
+    return _Order(
+        confidence=p[steps],
+        ranks=u[steps],
+        kept=steps + 1,
+        worse=(difference[own] == 1.0).cumsum()[steps],
+        better=(difference[own] == -1.0).cumsum()[steps],
+        whole=np.append(other, len(p) > 0)[steps],
+    )
+
+
+def _rounded(confidence: _Floats, ends: _Counts) -> tuple[float, ...]:
+    """Return thresholds that keep what is kept up to these answers: round ones where no other answer lies between."""
+    grid, below = candidate_thresholds(), np.append(confidence, -1.0)[ends + 1]
+    found = grid[np.searchsorted(-grid, -confidence[ends])]
+    return tuple(np.where(found > below, found, confidence[ends]).tolist())
+
+
+def _passed(order: _Order, n: int, epsilon: float, delta: float) -> _Counts:
+    """Return which rules pass before the first one fails."""
+    # Shares of the surest block come after keeping nothing; the whole block at 1 need not.
+    provable = bool(kept_in_order([0], [0], n, epsilon=epsilon, delta=delta, first_is_strict=False))
+    steps = np.arange(len(order.kept)) if provable else np.flatnonzero(order.whole)
+    strict = order.confidence[:1].tolist() != [1.0]
+    counts = order.worse[steps], order.better[steps]
+    return steps[: kept_in_order(*counts, n, epsilon=epsilon, delta=delta, first_is_strict=strict)]

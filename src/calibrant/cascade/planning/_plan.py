@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from calibrant.calibration import ConfidenceCalibrator, Fingerprint, calibrator_from_record
 from calibrant.cascade.planning._priced import PricedPolicy, Prices
-from calibrant.cascade.planning._rules import KeepPolicy
+from calibrant.cascade.planning._rules import KeepPolicy, KeepRule
 from calibrant.core import ConfigurationError, StateError, damaged_record, read_record, write_record
 
 if TYPE_CHECKING:
@@ -166,6 +166,9 @@ class CascadePlan:
         How many there were.
     method : str
         The confidence method the recorded confidences come from.
+    key : str or None
+        Of the hash of texts by which equally sure answers are told apart (`tie_ranks`); None in plans of earlier
+        versions, which take or leave them whole.
     """
 
     goal: Goal
@@ -178,6 +181,7 @@ class CascadePlan:
     models: tuple[PlannedModel, ...]
     rows: PlanningRows
     method: str = "label_probability"
+    key: str | None = None
 
     @property
     def certified(self) -> bool:
@@ -188,11 +192,30 @@ class CascadePlan:
     def threshold(self) -> float | None:
         """The confidence from which the first model's answer is kept: as reported, or calibrated if the policy is.
 
-        None where the first model is not asked, its answers are not looked at, or what is kept is no threshold.
+        None where the first model is not asked, its answers are not looked at, or what is kept is no threshold; that
+        includes a share of the answers at one, which `tied_share` tells.
         """
-        if self.policy.members[0] != 0 or not self.policy.rules:
-            return None
-        return self.policy.rules[0].threshold
+        rule = self._first_rule
+        return None if rule is None else rule.threshold
+
+    @property
+    def tied_confidence(self) -> float | None:
+        """The confidence of the first model above which all of its answers are kept, and at which a share of them is.
+
+        None where no tied block is split.
+        """
+        rule = self._first_rule
+        return None if rule is None else rule.tied_confidence
+
+    @property
+    def tied_share(self) -> float | None:
+        """The share that is kept of the answers at `tied_confidence`; None where no tied block is split."""
+        rule = self._first_rule
+        return rule.tied_share if rule is not None and rule.splits else None
+
+    @property
+    def _first_rule(self) -> KeepRule | None:
+        return self.policy.rules[0] if self.policy.members[0] == 0 and self.policy.rules else None
 
     @property
     def calibrators(self) -> tuple[ConfidenceCalibrator | None, ...]:
@@ -275,7 +298,11 @@ class CascadePlan:
         from calibrant.cascade._cascade import Cascade  # noqa: PLC0415  (not needed to plan)
 
         thresholds = self.policy.thresholds
-        decides = {"meta_verifier": self.policy.rules} if thresholds is None else {"threshold": thresholds}
+        decides: dict[str, Any] = {"threshold": thresholds}
+        if thresholds is None:
+            decides = {"meta_verifier": self.policy.rules}
+        if self.policy.splits:  # of a threshold, too, the last answer comes with its confidence
+            decides["verify_last"] = True
         return Cascade(
             [classifiers[one] for one in members],
             calibrators=[self.calibrators[one] for one in members] if self.policy.calibrated else None,
@@ -290,6 +317,9 @@ class CascadePlan:
             "value": self.value,
             "policy": self.policy.to_record(),
             "threshold": self.threshold,
+            "tied_confidence": self.tied_confidence,
+            "tied_share": self.tied_share,
+            "key": self.key,
             "certified": self.certified,
             "certificate": asdict(self.certificate),
             "report": self.report.to_record(),
@@ -337,6 +367,7 @@ class CascadePlan:
             ),
             rows=PlanningRows(**record["rows"]),
             method=str(record["method"]),
+            key=None if record.get("key") is None else str(record["key"]),
         )
 
     def save(self, path: str | Path) -> None:

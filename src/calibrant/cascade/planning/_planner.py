@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.cascade._checks import check_real
-from calibrant.cascade.planning._guarantee import certify_cascade, check_risk, fewest_rows, kept_in_order
+from calibrant.cascade._ties import DEFAULT_KEY, check_key
+from calibrant.cascade.planning._candidates import SHARES
+from calibrant.cascade.planning._guarantee import certify_ranked, check_risk, fewest_rows, kept_in_order
 from calibrant.cascade.planning._loss_test import loss_p_value
 from calibrant.cascade.planning._plan import CascadePlan, Goal, PlanCertificate, PlanningRows
 from calibrant.cascade.planning._planning import Planning
 from calibrant.cascade.planning._priced import Prices
 from calibrant.cascade.planning._recorded import RunSource, pair_runs, recorded_costs, recorded_run
-from calibrant.cascade.planning._rules import KeepPolicy, threshold_policy
+from calibrant.cascade.planning._rules import KeepPolicy, KeepRule, rule_policy
 from calibrant.core import ConfigurationError, DataError
 
 __all__ = ["CertifyOn", "plan_cascade"]
@@ -48,6 +50,7 @@ def plan_cascade(  # noqa: PLR0913  (keyword-only options)
     certify_on: CertifyOn = "all",
     method: str = "label_probability",
     level: float = 0.95,
+    key: str = DEFAULT_KEY,
     rng: np.random.Generator | int | None = None,
 ) -> CascadePlan:
     """Choose which model answers which row, from one recorded run of each, and say what this is worth.
@@ -84,6 +87,9 @@ def plan_cascade(  # noqa: PLR0913  (keyword-only options)
         The confidence method the recorded confidences come from; kept for `CascadePlan.cascade`.
     level : float in (0, 1), default 0.95
         Of the intervals.
+    key : str, default "calibrant"
+        Orders equally sure answers by a keyed hash of their texts (`RecordedRun.inputs`), so that a policy may keep a
+        share of them; see `tie_ranks`. The same text is always decided alike.
     rng : numpy Generator, int or None, default None
         Draws halves, folds and resamples: a source of randomness or its seed; None is seed 0.
 
@@ -101,8 +107,9 @@ def plan_cascade(  # noqa: PLR0913  (keyword-only options)
 
     Notes
     -----
-    With two models the certified thresholds are those of `certify_cascade`. With more there are two sequences,
-    each tested at ``delta / 2``: one threshold for all models, lowered step by step on all rows, and the corners
+    With two models the certified rule is that of `certify_cascade`. With more there are two sequences,
+    each tested at ``delta / 2``: one threshold for all models, lowered step by step on all rows (what is tied at a step
+    is taken in twentieths), and the corners
     of the planning half's frontier, from the dearest to the cheapest, on the other half. A policy chosen for a
     target or a budget is tested by itself on the reporting half.
 
@@ -125,7 +132,8 @@ def plan_cascade(  # noqa: PLR0913  (keyword-only options)
         raise DataError(f"Expected at least two rows that all models answered, got {len(runs)}: record more.")
     given = [small_cost, *(between_costs or [None] * len(between)), large_cost]
     prices = Prices.of(recorded_costs(runs, given), verifier_cost)
-    desk = Planning.open(runs, prices, np.random.default_rng(0 if rng is None else rng), level)
+    generator = np.random.default_rng(0 if rng is None else rng)
+    desk = Planning.open(runs, prices, generator, level=level, key=check_key(key))
     if target_accuracy is None and budget is None:
         found = _certified(desk, eps, allowed, certify_on)
         return _plan(desk, "certified", None, found, method)
@@ -165,6 +173,7 @@ def _plan(
             reporting=len(place),
         ),
         method=method,
+        key=desk.signals.key,
     )
 
 
@@ -199,29 +208,29 @@ def _certified(
 
 
 def _certified_thresholds(desk: Planning, rows: _Rows, epsilon: float, delta: float) -> list[KeepPolicy]:
-    """Return the lowest certified threshold of two models; and the small one alone, where that is certified."""
+    """Return the certified rule of two models that keeps the most; and the small one alone, where that is certified."""
     part = desk.signals.take(rows)
-    found = certify_cascade(part.raw[0], part.correct[0], part.correct[1], epsilon=epsilon, delta=delta)
-    if found.threshold is None:
+    small, large = part.correct
+    found = certify_ranked(part.raw[0], part.ranks, small, large, epsilon=epsilon, delta=delta, key=part.key)
+    if found.rule is None:
         return []
-    policies = [threshold_policy(found.threshold, 2)]
-    sure = ~np.isnan(part.raw[0])
-    if found.threshold <= float(part.raw[0][sure].min()):
-        # All thresholds passed, so that the sequence goes on to keeping everything.
-        small = KeepPolicy.alone(0)
-        worse, better = desk.losses(small, rows)
+    policies = [rule_policy([found.rule])]
+    if found.threshold is not None and found.threshold <= np.nanmin(part.raw[0]):
+        # All rules passed, so that the sequence goes on to keeping everything.
+        alone = KeepPolicy.alone(0)
+        worse, better = desk.losses(alone, rows)
         passed = kept_in_order(
             [worse], [better], len(rows), epsilon=epsilon, delta=delta, first_is_strict=False
         )
-        policies += [small] * passed
+        policies += [alone] * passed
     return policies
 
 
 def _certified_common(desk: Planning, rows: _Rows, epsilon: float, delta: float) -> list[KeepPolicy]:
     """Return the chain of all models with the lowest certified threshold that is the same for each."""
     found: list[KeepPolicy] = []
-    for threshold in _COMMON:
-        policy = threshold_policy(threshold, len(desk.runs.names))
+    for rule in _common_rules(desk):
+        policy = rule_policy([rule] * (len(desk.runs.names) - 1))
         worse, better = desk.losses(policy, rows)
         if not kept_in_order(
             [worse], [better], len(rows), epsilon=epsilon, delta=delta, first_is_strict=False
@@ -229,6 +238,16 @@ def _certified_common(desk: Planning, rows: _Rows, epsilon: float, delta: float)
             break
         found = [policy]
     return found
+
+
+def _common_rules(desk: Planning) -> Iterator[KeepRule]:
+    """Yield the rules of a fixed sequence; shares of ties only where there are ties, else they change nothing."""
+    confidence = desk.signals.raw[:-1]
+    for threshold in _COMMON:
+        if (confidence == threshold).any():
+            for share in SHARES:
+                yield KeepRule.from_threshold(threshold, tied_share=share, key=desk.signals.key)
+        yield KeepRule.from_threshold(threshold)
 
 
 def _certified_chains(desk: Planning, rows: _Rows, epsilon: float, delta: float) -> list[KeepPolicy]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.calibration import ConfidenceCalibrator, select_calibrator
+from calibrant.cascade._ties import tie_ranks
 from calibrant.cascade.automix._hull import rising_hull
 from calibrant.cascade.planning._candidates import Candidates, Signals, candidate_policies
 from calibrant.cascade.planning._plan import FrontierPoint, PlannedModel, calibrated
@@ -39,9 +41,11 @@ class Planning:
     generator: np.random.Generator
 
     @classmethod
-    def open(cls, runs: PairedRuns, prices: Prices, generator: np.random.Generator, level: float) -> Planning:
+    def open(
+        cls, runs: PairedRuns, prices: Prices, generator: np.random.Generator, *, level: float, key: str
+    ) -> Planning:
         """Split the rows, fit calibrators and find candidates on the planning half."""
-        planning, reporting = _halves(runs.groups, generator)
+        planning, reporting = _halves(runs.texts, generator)
         fitted = [_calibrator(runs.rows(planning), one, generator) for one in range(len(runs.names) - 1)]
         calibrators = (*fitted, ("none", None))
         signals = Signals(
@@ -53,6 +57,8 @@ class Planning:
                 ]
             ),
             correct=runs.correct,
+            ranks=tie_ranks(runs.texts, key=key),
+            key=key,
         )
         return cls(
             runs=runs,
@@ -126,6 +132,7 @@ class Planning:
             part.of(policy),
             part.correct,
             self.prices,
+            ranks=part.ranks,
             held_out=held_out,
             level=self.level,
             rng=self.generator,
@@ -133,12 +140,13 @@ class Planning:
 
     def mean_cost(self, policy: KeepPolicy, rows: _Rows) -> float:
         """Return what a policy costs per row."""
-        return self.prices.mean_of(policy.follow(self.signals.take(rows).of(policy)))
+        part = self.signals.take(rows)
+        return self.prices.mean_of(policy.follow(part.of(policy), part.ranks))
 
     def losses(self, policy: KeepPolicy, rows: _Rows) -> tuple[int, int]:
         """Return on how many rows only the last model is right, and on how many only the policy."""
         part = self.signals.take(rows)
-        answered = policy.follow(part.of(policy)).answered
+        answered = policy.follow(part.of(policy), part.ranks).answered
         difference = part.correct[-1] - part.correct[answered, np.arange(len(rows))]
         return int((difference == 1.0).sum()), int((difference == -1.0).sum())
 
@@ -164,10 +172,14 @@ class Planning:
         )
 
 
-def _halves(groups: _Rows, generator: np.random.Generator) -> tuple[_Rows, _Rows]:
-    """Return the rows of a random half and the others, equal texts together; neither is empty if two differ."""
-    names, own = np.unique(groups, return_inverse=True)
-    rank = generator.permutation(len(names))[own]
+def _halves(texts: Sequence[str | int], generator: np.random.Generator) -> tuple[_Rows, _Rows]:
+    """Return the rows of a random half and the others, equal texts together; neither is empty if two differ.
+
+    The draw knows nothing of the hashes that split ties, so that either half has them evenly.
+    """
+    numbers: dict[str | int, int] = {}
+    own = [numbers.setdefault(text, len(numbers)) for text in texts]
+    rank = generator.permutation(len(numbers))[own]
     order = np.argsort(rank, kind="stable")
     cut = len(order) // 2
     # The group that the middle falls into goes to the first half, unless nothing would be left.

@@ -141,6 +141,7 @@ def price_policy(  # noqa: PLR0913  (keyword-only options)
     correct: _Floats,
     prices: Prices,
     *,
+    ranks: _Floats | None = None,
     held_out: bool,
     level: float = 0.95,
     rng: np.random.Generator | int | None = None,
@@ -155,6 +156,8 @@ def price_policy(  # noqa: PLR0913  (keyword-only options)
         Of every model, the last one being the large one; confidence calibrated if the policy is.
     prices : Prices
         Of the m models.
+    ranks : ndarray of shape (n,), optional
+        Of the texts, where the policy splits ties.
     held_out : bool
         Whether nothing about the policy was chosen on these rows.
     level : float in (0, 1), default 0.95
@@ -163,7 +166,7 @@ def price_policy(  # noqa: PLR0913  (keyword-only options)
         Of the bootstrap; None is seed 0.
     """
     m, n = correct.shape
-    route = policy.follow(confidence)
+    route = policy.follow(confidence, ranks)
     right = correct[route.answered, np.arange(n)]
     cost = np.array(prices.models) @ route.asked + np.array(prices.verifier) @ route.judged
     repeated = len(np.unique(cost)) * 16 < n

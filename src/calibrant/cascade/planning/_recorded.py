@@ -55,7 +55,8 @@ class RecordedRun:
     ids : sequence of length n, optional
         What pairs its rows with those of other runs; no two are equal. By default their order.
     inputs : sequence of (str or None), length n, optional
-        The texts. Rows of equal text are kept together when rows are split.
+        The texts. Rows of equal text are kept together when rows are split, and of equally sure answers a text decides
+        which are kept first (`tie_ranks`); where there is none, the row's place in the first run stands in.
     labels : sequence of (str or None), length n, optional
         What was predicted; with it, confidences are calibrated per label where that helps.
     cost : array-like of shape (n,), optional
@@ -175,8 +176,8 @@ class PairedRuns:
         NaN where there is no confidence, or no cost is known.
     labels : tuple of (tuple of str or None), length m
         What each predicted, where every row says.
-    groups : ndarray of int, shape (n,)
-        Equal for rows of equal text.
+    texts : tuple of (str or int), length n
+        The text of each row; its place among the rows given where no run says.
     given, failed, unlabelled : int
         Rows there were; those left out because a model failed on them for the server's reasons; other rows left
         out because it is not known whether an answer is right.
@@ -189,7 +190,7 @@ class PairedRuns:
     correct: _Floats
     cost: _Floats
     labels: tuple[tuple[str, ...] | None, ...]
-    groups: NDArray[np.intp]
+    texts: tuple[str | int, ...]
     given: int
     failed: int
     unlabelled: int
@@ -208,7 +209,7 @@ class PairedRuns:
             labels=tuple(
                 None if found is None else tuple(found[row] for row in own.tolist()) for found in self.labels
             ),
-            groups=self.groups[own],
+            texts=tuple(self.texts[row] for row in own.tolist()),
             given=self.given,
             failed=self.failed,
             unlabelled=self.unlabelled,
@@ -240,8 +241,7 @@ def pair_runs(runs: Sequence[RecordedRun]) -> PairedRuns:
             f"Expected rows of which every model's answer is known to be right or wrong, got none of {len(first):,} in "
             f"{', '.join(names)}: {int(failed.sum()):,} failed for the server's reasons."
         )
-    texts = first.inputs
-    groups = np.arange(len(first)) if texts is None else _groups(texts)
+    texts = _texts(runs, orders)
     return PairedRuns(
         names=names,
         confidence=np.array([cast("_Floats", r.confidence)[o] for r, o in zip(runs, orders, strict=True)])[
@@ -250,7 +250,7 @@ def pair_runs(runs: Sequence[RecordedRun]) -> PairedRuns:
         correct=correct[:, kept],
         cost=np.array([cast("_Floats", r.cost)[o] for r, o in zip(runs, orders, strict=True)])[:, kept],
         labels=tuple(_labels(run, order[kept]) for run, order in zip(runs, orders, strict=True)),
-        groups=groups[kept],
+        texts=tuple(texts[row] for row in kept.tolist()),
         given=len(first),
         failed=int(failed.sum()),
         unlabelled=int((~known & ~failed).sum()),
@@ -329,13 +329,17 @@ def _unique(texts: Sequence[str | None] | None) -> bool:
     return texts is not None and None not in texts and len(set(texts)) == len(texts)
 
 
-def _groups(texts: Sequence[str | None]) -> NDArray[np.intp]:
-    """Return a number for each text; rows without one stand alone."""
-    numbers: dict[object, int] = {}
-    return np.array(
-        [numbers.setdefault(("row", row) if text is None else text, row) for row, text in enumerate(texts)],
-        dtype=np.intp,
-    )
+def _texts(runs: Sequence[RecordedRun], orders: Sequence[NDArray[np.intp]]) -> list[str | int]:
+    """Return the text of each row of the first run, from whichever run says; its place where none does."""
+    found: list[str | int] = list(range(len(runs[0])))
+    for run, order in zip(runs, orders, strict=True):
+        if run.inputs is not None:
+            told = [run.inputs[at] for at in order.tolist()]
+            found = [
+                text if isinstance(one, int) and text is not None else one
+                for one, text in zip(found, told, strict=True)
+            ]
+    return found
 
 
 def _labels(run: RecordedRun, order: NDArray[np.intp]) -> tuple[str, ...] | None:

@@ -29,7 +29,8 @@ def replay(
     ----------
     policy : CascadePlan, KeepPolicy, float or sequence of float
         A plan (its calibrators are applied, its prices are the default), a policy, or thresholds on confidence
-        as reported: one for each model but the last, or one for all.
+        as reported: one for each model but the last, or one for all. What splits ties does so by the texts of the
+        runs, or by the place of a row whose text is not known.
     *sources : RunSource
         A run of each model over the same rows, from small to large; see `plan_cascade`.
     costs : sequence of float, optional
@@ -70,4 +71,7 @@ def replay(
     else:
         taken = threshold_policy(policy, len(sources))
     prices = Prices.of(recorded_costs(runs, given or [None] * len(sources)), checks)
-    return price_policy(taken, confidence, runs.correct, prices, held_out=True, level=level, rng=rng)
+    ranks = taken.ranks(runs.texts)
+    return price_policy(
+        taken, confidence, runs.correct, prices, ranks=ranks, held_out=True, level=level, rng=rng
+    )

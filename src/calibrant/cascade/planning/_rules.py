@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.cascade._checks import check_share
+from calibrant.cascade._ties import DEFAULT_KEY, check_key, tie_ranks
 from calibrant.core import ConfigurationError
 
-__all__ = ["KeepPolicy", "KeepRule", "Route", "threshold_policy"]
+__all__ = ["KeepPolicy", "KeepRule", "Route", "rule_policy", "threshold_policy"]
 
 _Floats = NDArray[np.float64]
 _Bools = NDArray[np.bool_]
@@ -29,15 +30,23 @@ class KeepRule:
         Ascending; confidences from one edge up to the next are treated alike.
     keeps : tuple of bool, one longer than `edges`
         Whether answers below the first edge, from each edge, are kept.
+    tied_share : float, default 1
+        Of the answers whose confidence is exactly the only edge, so many are kept, in [0, 1]: those whose text has a
+        rank up to this (`tie_ranks`). Below 1 only in a rule that keeps what lies above one edge.
+    key : str, default "calibrant"
+        Of these ranks.
 
     Raises
     ------
     ConfigurationError
-        Edges do not ascend or are not finite, or there is not one entry of `keeps` more.
+        Edges do not ascend or are not finite, there is not one entry of `keeps` more, or a share is kept of something
+        else than the answers at the edge of a threshold.
     """
 
     edges: tuple[float, ...]
     keeps: tuple[bool, ...]
+    tied_share: float = 1.0
+    key: str = DEFAULT_KEY
 
     def __post_init__(self) -> None:
         rising = all(a < b for a, b in zip(self.edges, self.edges[1:], strict=False))
@@ -46,11 +55,17 @@ class KeepRule:
                 "Expected ascending, finite edges and one entry of keeps more than there are edges, got edges "
                 f"{self.edges!r:.80} and {len(self.keeps)} entries."
             )
+        check_key(self.key)
+        if check_share("tied_share", self.tied_share) < 1.0 and self.keeps != (False, True):
+            raise ConfigurationError(
+                f"Expected tied_share below 1 only with keeps (False, True), got {self.tied_share!r} with "
+                f"{self.keeps!r:.80}: only the block at a threshold is split."
+            )
 
     @classmethod
-    def from_threshold(cls, threshold: float) -> Self:
-        """Keep what is at least this sure."""
-        return cls(edges=(float(threshold),), keeps=(False, True))
+    def from_threshold(cls, threshold: float, *, tied_share: float = 1.0, key: str = DEFAULT_KEY) -> Self:
+        """Keep what is surer, and this share of what is exactly as sure."""
+        return cls(edges=(float(threshold),), keeps=(False, True), tied_share=tied_share, key=key)
 
     @classmethod
     def from_bins(cls, lower: Sequence[float], keeps: Sequence[bool]) -> Self:
@@ -63,21 +78,92 @@ class KeepRule:
         return cls(edges=tuple(edges), keeps=tuple(kept))
 
     @property
+    def splits(self) -> bool:
+        """True where answers of one confidence are kept in part."""
+        return self.tied_share < 1.0
+
+    @property
     def threshold(self) -> float | None:
-        """The least confidence that is kept, where the rule is a threshold; 0 where all are kept."""
+        """The least confidence that is kept, where the rule is a threshold; 0 where all are kept.
+
+        None where answers at the edge are kept in part: as a plain threshold it would keep too many.
+        """
         if self.keeps == (True,):
             return 0.0
-        return self.edges[0] if self.keeps == (False, True) else None
+        return self.edges[0] if self.keeps == (False, True) and not self.splits else None
 
-    def accepts(self, confidence: ArrayLike) -> _Bools:
-        """Return which answers are kept, shape (n,); one without a confidence (NaN) never is."""
+    @property
+    def tied_confidence(self) -> float | None:
+        """The confidence of the answers that are kept in part; None where none are."""
+        return self.edges[0] if self.splits else None
+
+    def accepts(self, confidence: ArrayLike, ranks: ArrayLike | None = None) -> _Bools:
+        """Return which answers are kept, shape (n,); one without a confidence (NaN) never is.
+
+        Parameters
+        ----------
+        confidence : array-like of shape (n,)
+            In [0, 1], or NaN.
+        ranks : array-like of shape (n,), optional
+            Of their texts under `key`; needed where the rule `splits`.
+
+        Raises
+        ------
+        ConfigurationError
+            Ranks are needed and missing.
+        """
         p = np.asarray(confidence, dtype=np.float64)
-        kept: _Bools = np.array(self.keeps)[np.searchsorted(self.edges, p, side="right")]
-        return kept & ~np.isnan(p)
+        found: _Bools = np.array(self.keeps)[np.searchsorted(self.edges, p, side="right")]
+        kept: _Bools = found & ~np.isnan(p)
+        if not self.splits:
+            return kept
+        if ranks is None:
+            raise ConfigurationError(
+                f"Expected the texts, or their ranks, of a rule that keeps {self.tied_share:.1%} of the answers at "
+                f"{self.edges[0]:.6g}, got neither: hand in texts to route, ranks (tie_ranks) to accepts and follow."
+            )
+        chosen: _Bools = np.asarray(ranks, dtype=np.float64) <= self.tied_share
+        kept &= chosen | (p != self.edges[0])
+        return kept
 
-    def route(self, verifier_score: ArrayLike) -> _Bools:
-        """Return which answers are passed on to the next model, shape (n,)."""
-        return ~self.accepts(verifier_score)
+    def route(self, verifier_score: ArrayLike, *, texts: Sequence[str | int] | None = None) -> _Bools:
+        """Return which answers are passed on to the next model, shape (n,); see `accepts`.
+
+        Parameters
+        ----------
+        verifier_score : array-like of shape (n,)
+            Their confidence.
+        texts : sequence of (str or int), length n, optional
+            As for `tie_ranks`; needed where the rule `splits`.
+        """
+        ranks = None if texts is None or not self.splits else tie_ranks(texts, key=self.key)
+        return ~self.accepts(verifier_score, ranks)
+
+    def describe(self) -> str:
+        """Return the threshold, and what is kept of the answers at it, in words."""
+        edge = f"{self.edges[0] if self.edges else 0.0:.6g}"
+        return f"{edge} ({self.tied_share:.1%} of those tied at it)" if self.splits else edge
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the rule as JSON values.
+
+        One that splits ties has a form of its own, so that versions which know none refuse it instead of keeping the
+        whole block.
+        """
+        if self.splits:
+            return {"threshold": self.edges[0], "tied_share": self.tied_share, "key": self.key}
+        return {"edges": list(self.edges), "keeps": list(self.keeps)}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """Return what `to_record` wrote; KeyError, TypeError or ValueError if it is something else."""
+        if "tied_share" in record:
+            return cls.from_threshold(
+                record["threshold"], tied_share=float(record["tied_share"]), key=record["key"]
+            )
+        return cls(
+            edges=tuple(float(edge) for edge in record["edges"]), keeps=tuple(map(bool, record["keeps"]))
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +202,7 @@ class KeepPolicy:
     Raises
     ------
     ConfigurationError
-        Members repeat, or there is not one rule less than members.
+        Members repeat, there is not one rule less than members, or rules split ties under different keys.
     """
 
     name: str
@@ -131,6 +217,11 @@ class KeepPolicy:
             raise ConfigurationError(
                 f"Expected a rule for each of {len(self.members)} models but the last, got {len(self.rules)}."
             )
+        keys = {rule.key for rule in self.rules if rule.splits}
+        if len(keys) > 1:
+            raise ConfigurationError(
+                f"Expected one key for all rules that split ties, got {sorted(keys)!r:.200}."
+            )
 
     @classmethod
     def alone(cls, model: int) -> Self:
@@ -144,18 +235,30 @@ class KeepPolicy:
         known = tuple(one for one in found if one is not None)
         return known if len(known) == len(found) else None
 
-    def follow(self, confidence: ArrayLike) -> Route:
+    @property
+    def splits(self) -> bool:
+        """True where a rule keeps answers of one confidence in part."""
+        return any(rule.splits for rule in self.rules)
+
+    def ranks(self, texts: Sequence[str | int]) -> _Floats | None:
+        """Return what `follow` needs to know of texts, shape (n,); None where nothing is split."""
+        keys = [rule.key for rule in self.rules if rule.splits]
+        return tie_ranks(texts, key=keys[0]) if keys else None
+
+    def follow(self, confidence: ArrayLike, ranks: ArrayLike | None = None) -> Route:
         """Return what becomes of rows.
 
         Parameters
         ----------
         confidence : array-like of shape (m, n)
             Of every model's answers, calibrated if the policy is; NaN where there is none.
+        ranks : array-like of shape (n,), optional
+            Of the rows' texts, as the method `ranks` returns them; needed where a rule splits ties.
 
         Raises
         ------
         ConfigurationError
-            The policy has a model that is not there.
+            The policy has a model that is not there, or ranks are needed and missing.
         """
         p = np.asarray(confidence, dtype=np.float64)
         if p.ndim != 2 or max(self.members) >= len(p):
@@ -168,7 +271,7 @@ class KeepPolicy:
         reaching = np.ones(p.shape[1], dtype=np.bool_)
         for member, rule in zip(self.members, self.rules, strict=False):
             asked[member] = judged[member] = reaching
-            kept = reaching & rule.accepts(p[member])
+            kept = reaching & rule.accepts(p[member], ranks)
             answered[kept] = member
             reaching = reaching & ~kept
         asked[self.members[-1]] = reaching
@@ -179,7 +282,7 @@ class KeepPolicy:
         return {
             "name": self.name,
             "members": list(self.members),
-            "rules": [{"edges": list(rule.edges), "keeps": list(rule.keeps)} for rule in self.rules],
+            "rules": [rule.to_record() for rule in self.rules],
             "calibrated": self.calibrated,
         }
 
@@ -189,12 +292,7 @@ class KeepPolicy:
         return cls(
             name=str(record["name"]),
             members=tuple(int(member) for member in record["members"]),
-            rules=tuple(
-                KeepRule(
-                    edges=tuple(float(edge) for edge in rule["edges"]), keeps=tuple(map(bool, rule["keeps"]))
-                )
-                for rule in record["rules"]
-            ),
+            rules=tuple(KeepRule.from_record(rule) for rule in record["rules"]),
             calibrated=bool(record["calibrated"]),
         )
 
@@ -214,10 +312,14 @@ def threshold_policy(thresholds: float | Sequence[float], n_models: int) -> Keep
         raise ConfigurationError(
             f"Expected one threshold for each of {n_models} models but the last, got {len(given)}."
         )
-    given = [check_share("a threshold", one) for one in given]
-    shown = ", ".join(f"{one:.6g}" for one in given)
+    return rule_policy([KeepRule.from_threshold(check_share("a threshold", one)) for one in given])
+
+
+def rule_policy(rules: Sequence[KeepRule]) -> KeepPolicy:
+    """Return the policy of asking all models in order, each but the last under its rule, a threshold."""
+    shown = ", ".join(rule.describe() for rule in rules)
     return KeepPolicy(
-        name=f"threshold {shown}" if given else "the only model",
-        members=tuple(range(n_models)),
-        rules=tuple(KeepRule.from_threshold(one) for one in given),
+        name=f"threshold {shown}" if rules else "the only model",
+        members=tuple(range(len(rules) + 1)),
+        rules=tuple(rules),
     )

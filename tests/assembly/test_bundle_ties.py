@@ -1,0 +1,116 @@
+"""A plan that keeps a share of equally sure answers decides the same texts wherever it is carried out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+import calibrant
+import in_process
+from calibrant.assembly import export, read_bundle
+from calibrant.cli import app
+from calibrant.core import DataSource, LabelSet
+from calibrant.distributed import Cluster, evaluate
+from calibrant.evaluation import Dataset
+from calibrant.serving import create_classifier_app
+from calibrant.testing import FakeClient
+
+ROWS = [
+    {"input": f"{n} {'meow' if n % 10 else 'woof'}", "answer": "cat" if n % 10 else "dog"} for n in range(200)
+]
+TEXTS = [row["input"] for row in ROWS]
+
+
+class Split(NamedTuple):
+    """A bundle, the rows of its run, and which model answered each of them."""
+
+    bundle: Path
+    data: Path
+    answered: list[str]
+
+
+def run(*arguments: object) -> None:
+    """Run the command line in this process."""
+    result = CliRunner().invoke(app, list(map(str, arguments)))
+    assert result.exit_code == 0, result.output
+
+
+def rows_of(directory: Path) -> list[dict[str, Any]]:
+    """Return the lines of a run."""
+    return [json.loads(line) for line in (directory / "predictions.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def split(
+    write_task: Callable[..., Path],
+    opened: dict[str, list[FakeClient]],  # noqa: ARG001  (fakes stand for the models)
+    tmp_path: Path,
+) -> Split:
+    """Plan, run and export a small model that is sure of everything, and a large one that is right."""
+    tasks = [
+        write_task(directory=tmp_path / name, extra=f'[model]\nname = "{name}"\n', test=ROWS)
+        for name in ("certain", "large")
+    ]
+    runs = [tmp_path / f"run-{path.parent.name}" for path in tasks]
+    for path, out in zip(tasks, runs, strict=True):
+        run("evaluate", path, "--out", out, "--no-cache")
+    costs = ("--small-cost", 1, "--large-cost", 50, "--epsilon", 0.08, "--key", "other")
+    run("cascade", "plan", *runs, *costs, "--out", tmp_path / "plan")
+    run("cascade", "run", tmp_path / "plan", *tasks, "--out", tmp_path / "run")
+    export(tmp_path / "run", tmp_path / "bundle")
+    answered = [row["steps"][-1]["model"] for row in rows_of(tmp_path / "run")]
+    assert set(answered) == {"certain", "large"}
+    return Split(bundle=tmp_path / "bundle", data=tasks[0].parent / "test.jsonl", answered=answered)
+
+
+def test_a_bundle_holds_the_key(split: Split) -> None:
+    """In its plan."""
+    plan = read_bundle(split.bundle).plan
+    assert plan is not None
+    assert (plan.key, plan.tied_confidence) == ("other", 1.0)
+
+
+def test_a_bundle_decides_every_text_as_the_run_did(split: Split) -> None:
+    """In whatever order they come."""
+    with contextlib.closing(calibrant.load(split.bundle)) as classifier:
+        found = classifier.classify_many(TEXTS[::-1])
+    assert [answer.steps[-1].model for answer in found] == split.answered[::-1]
+
+
+def test_a_service_decides_every_text_as_the_run_did(split: Split) -> None:
+    """The small model is sure to the last digit; the large one is not."""
+
+    async def asked() -> list[dict[str, Any]]:
+        with contextlib.closing(calibrant.load(split.bundle)) as classifier:
+            app = create_classifier_app(read_bundle(split.bundle), classifier)
+            transport = httpx.ASGITransport(app=app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+                response = await client.post("/v1/classify", json={"texts": TEXTS[:50]})
+        results: list[dict[str, Any]] = response.json()["results"]
+        return results
+
+    found = ["certain" if row["confidence"] == 1.0 else "large" for row in asyncio.run(asked())]
+    assert found == split.answered[:50]
+
+
+def test_workers_decide_every_text_as_the_run_did(
+    split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever of them gets it."""
+    in_process.install(monkeypatch)
+    evaluate(
+        Dataset(source=DataSource(path=split.data), labels=LabelSet.of(["cat", "dog"])),
+        opening=functools.partial(calibrant.load, split.bundle),
+        out=tmp_path / "workers",
+        cluster=Cluster(workers=2, block_rows=16),
+    )
+    assert [row["steps"][-1]["model"] for row in rows_of(tmp_path / "workers")] == split.answered
