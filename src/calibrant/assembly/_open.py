@@ -154,7 +154,8 @@ def _open_cascade(
         models = []
         routed: RoutedClient | None = None
         for own in settings.models:
-            described = replace(rowless, model=own, prompt=task.prompt if own.prompt is None else own.prompt)
+            prompt = task.prompt if own.prompt is None else own.prompt
+            described = replace(rowless, model=_with_tokens(own, settings), prompt=prompt)
             if own.name == ROUTED and routing is not None:
                 routed = routed or _routed(routing, task, opened)
                 classifier = _checked(Classifier.from_task(described, client=routed), routed, routing)
@@ -188,6 +189,17 @@ def _open_cascade(
         )
         opened.pop_all()
     return cascade
+
+
+def _with_tokens(model: CascadeModelSettings, settings: CascadeSettings) -> CascadeModelSettings:
+    """Return a model that writes its answers where the method reads tokens and nothing else is said.
+
+    An embedded model would otherwise score its labels, and there would be no token to read.
+    """
+    reads_tokens = settings.confidence_method in _TOKEN_METHODS
+    if not reads_tokens or model.scoring is not None or model.label_codes:
+        return model
+    return model.model_copy(update={"scoring": "decode"})
 
 
 def _method(settings: CascadeSettings, classifiers: Sequence[Classifier]) -> ConfidenceMethod:

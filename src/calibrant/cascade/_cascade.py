@@ -19,6 +19,7 @@ from calibrant.cascade._order import EscalationOrder, escalated
 from calibrant.cascade._protocol import ConfidenceMethod
 from calibrant.cascade._purse import Purse
 from calibrant.cascade._walk import CascadeRunner, Member, OnError, Walk
+from calibrant.cascade.methods._label_probability import LabelProbability
 from calibrant.core import (
     Client,
     Completion,
@@ -193,6 +194,7 @@ class Cascade(Classifier):
             calibrators=in_order(calibrators, places),
             verify_last=verify_last,
         )
+        _check_evidence(asked[:-1] if policy.final_last else asked, self.method)
         self.name = name or f"cascade({' -> '.join(model.label for model in asked)})"
         self.labels, self.field = asked[0].classifier.labels, asked[0].classifier.field
         # What all have in common: an optimiser starts from it.
@@ -411,6 +413,34 @@ def _check_tokens(model: CascadeModel, method: ConfidenceMethod) -> None:
             f"Expected no prior_correction of {model.label!r} with {method.name}, which reads the tokens of the "
             "uncorrected answer: leave it out, or take the method label_probability."
         )
+
+
+def _check_evidence(judged: Sequence[CascadeModel], method: ConfidenceMethod) -> None:
+    """Refuse a model whose answers the method can never judge: it would be asked in vain.
+
+    Raises
+    ------
+    ConfigurationError
+        As said.
+    """
+    for model in judged:
+        runner = model.classifier.runner
+        reads_logprobs = method.needs_tokens or isinstance(method, LabelProbability)
+        if (
+            reads_logprobs
+            and isinstance(runner.method, Decoding)
+            and runner.method.space is LogprobSpace.NONE
+        ):
+            raise ConfigurationError(
+                f"Expected models that report log-probabilities, which {method.name} reads, but {model.label!r} "
+                "reports none: give it scoring='sampled' with the method label_probability, or take self_verify."
+            )
+        asks_for_arguments = getattr(method, "token_filter", "") == "tool_call_args"
+        if asks_for_arguments and '"arguments"' not in json.dumps(runner.response_format):
+            raise ConfigurationError(
+                f"Expected {method.name} with another token_filter than 'tool_call_args', as the answers of "
+                f"{model.label!r} hold no arguments of a tool call: take token_filter='label'."
+            )
 
 
 def _member(model: CascadeModel, method: ConfidenceMethod, limits: Limits | None) -> Member:

@@ -77,6 +77,7 @@ class _Row:
         "escalations",
         "started",
         "steps",
+        "stopped",
         "systemic",
         "unpriced",
         "usage",
@@ -95,6 +96,7 @@ class _Row:
         self.best = -1.0
         self.confidence: float | None = None
         self.decided = False  # whether the answer is sure enough
+        self.stopped = ""  # why the next model was not asked
 
     def offer(self, prediction: Prediction, confidence: float | None) -> None:
         """Take an answer over what there is, if it is as sure at least; one without evidence is the least sure."""
@@ -210,7 +212,8 @@ class Walk:
         row = _Row()
         for position, member in enumerate(self.members):
             if position and (reason := self._reached(row)):
-                row.steps[-1] = _with_reason(row.steps[-1], f"the next model was not asked: {reason}")
+                row.stopped = f"the next model was not asked: {reason}"
+                row.steps[-1] = _with_reason(row.steps[-1], row.stopped)
                 break
             if await self._step(row, position, self._under(query, member)):
                 break
@@ -346,6 +349,8 @@ class Walk:
         if found.outcome is not Outcome.OK:
             failed = [step for step in row.steps if step.outcome is not Outcome.OK or step.reason]
             reason = "; ".join(f"{step.model}: {step.reason}" for step in failed)
+        elif not row.decided:
+            reason = _why_not_accepted(row)
         return replace(
             found,
             confidence=row.confidence,
@@ -420,6 +425,17 @@ def _step(
         usage=usage,
         attempts=found.attempts + (0 if assessed is None else assessed.attempts),
     )
+
+
+def _why_not_accepted(row: _Row) -> str:
+    """Return why no answer of a row was accepted: no model was sure enough, or nothing says how sure they are."""
+    what = (
+        "no model was sure enough" if row.confidence is not None else "nothing says how sure the models are"
+    )
+    # An escalated step's reason is the verifier's own, and belongs to that step alone.
+    said = [row.stopped if step.verdict is Verdict.ESCALATED else step.reason for step in row.steps]
+    told = "; ".join(dict.fromkeys(filter(None, said)))
+    return f"{what}: {told}" if told else what
 
 
 def _with_reason(step: Step, reason: str) -> Step:

@@ -175,13 +175,10 @@ def _answered_by(prediction: Prediction) -> str:
 
 
 def _unsure(prediction: Prediction) -> str:
-    """Return what to add where no model of a cascade was sure enough, or nothing says how sure they are."""
+    """Return what to add where no answer of a cascade was accepted."""
     if prediction.accepted is not False:
         return ""
-    if prediction.confidence is None and prediction.steps:
-        why = prediction.steps[-1].reason
-        return f"\t(not accepted: nothing says how sure the models are: {_shorten(why, 200)})"
-    return "\t(not accepted: no model was sure enough)"
+    return f"\t(not accepted: {_shorten(prediction.reason or 'no model was sure enough', 200)})"
 
 
 def _record(text: str, prediction: Prediction) -> dict[str, Any]:

@@ -104,7 +104,7 @@ class CascadeSettings(Section):
     cost_quality_tradeoff : float, default 0.3
         How much cheapness counts against quality for ``automix``, in [0, 1].
     token_filter : str, default "label"
-        Which tokens count: ``all``, ``stop``, ``label`` or ``tool_call_args``.
+        Which tokens count: ``all``, ``stop``, ``label`` or ``tool_call_args``; empty is unset.
     on_error : str, default "skip"
         ``skip`` asks the next model, ``fail`` gives the row up.
     hybrid_weights : HybridWeights or None
@@ -148,6 +148,11 @@ class CascadeSettings(Section):
     max_cost: Amount | None = None
     deadline_seconds: Amount | None = None
     models: tuple[CascadeModelSettings, ...] = ()
+
+    @pydantic.field_validator("token_filter", mode="before")
+    @classmethod
+    def _read_unset(cls, token_filter: object) -> object:
+        return "label" if token_filter == "" else token_filter
 
     @pydantic.field_validator("threshold", mode="before")
     @classmethod

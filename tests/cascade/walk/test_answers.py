@@ -104,7 +104,9 @@ def test_a_native_threshold_beyond_the_end_of_confidence_counts(
     build: Build, native_threshold: float, accepted: bool
 ) -> None:
     """The answer's mean log-probability is -5, which is a confidence of 0 like all from -3 down."""
-    built = build(("cat", math.exp(-5.0)), "dog", method="avg_logprob", native_threshold=native_threshold)
+    built = build(
+        ("cat", math.exp(-5.0)), ("dog", 0.99), method="avg_logprob", native_threshold=native_threshold
+    )
     found = built.cascade.classify("t")
     assert found.steps[0].native == pytest.approx(-5.0)
     assert (found.label == "cat") is accepted
@@ -204,11 +206,13 @@ def test_an_answer_without_evidence_is_a_last_resort(build: Build, told: Any) ->
     """Any answer with a confidence comes before it, and it is never passed off as sure."""
     worst = build("cat", "dog", method=told({"a": 0.0, "b": None}), threshold=0.5).cascade.classify("t")
     assert (worst.label, worst.confidence, worst.accepted) == ("cat", 0.0, False)
+    assert worst.reason == "no model was sure enough: nothing was told"
     assert verdicts(worst) == ["escalated", "no_evidence"]
     none = build("cat", "dog", method=told(lambda _: None), threshold=0.0).cascade.classify("t")
     assert (none.label, none.confidence, none.accepted, none.outcome) == ("dog", None, False, Outcome.OK)
     assert none.steps[0].reason == "nothing was told"
     assert none.steps[0].label == "cat"
+    assert none.reason == "nothing says how sure the models are: nothing was told"
     later = build("cat", "dog", method=told({"a": None, "b": 0.1})).cascade.classify("t")
     assert (later.label, later.confidence) == ("dog", 0.1)
     failed = build("cat", DOWN, method=told({"a": None})).cascade.classify("t")
