@@ -37,6 +37,7 @@ from calibrant.cascade.automix._several import (
     plan_models,
 )
 from calibrant.cascade.automix._tree import CascadeAction
+from calibrant.cascade.automix._union import UnionBaseline, union_baseline
 from calibrant.cascade.methods._entailment import AutoMixEntailment
 from calibrant.cascade.methods._filters import TokenFilter
 from calibrant.cascade.methods._label_probability import LabelProbability
@@ -109,6 +110,7 @@ __all__ = [
     "SignalBins",
     "ThresholdMetaVerifier",
     "TokenFilter",
+    "UnionBaseline",
     "Verification",
     "Verifier",
     "VerifierPrompt",
@@ -130,5 +132,6 @@ __all__ = [
     "replay",
     "routing_frontier",
     "token_f1",
+    "union_baseline",
     "write_pomdp",
 ]

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final, Self, TypeVar, get_args
+from typing import Any, Final, NoReturn, Self, TypeVar, get_args
 
 from calibrant.calibration import Fingerprint, LabelPriorCorrection
 from calibrant.cascade._calibrator import Calibrator
@@ -19,6 +19,7 @@ from calibrant.cascade._order import EscalationOrder, escalated
 from calibrant.cascade._protocol import ConfidenceMethod
 from calibrant.cascade._purse import Purse
 from calibrant.cascade._walk import CascadeRunner, Member, OnError, Walk
+from calibrant.cascade.automix._several import CascadePolicy
 from calibrant.cascade.methods._label_probability import LabelProbability
 from calibrant.core import (
     Client,
@@ -63,6 +64,15 @@ class _CascadeClient:
         """Hold nothing."""
 
 
+class _NoConstructor:
+    """Hides `Classifier.from_task`, which makes a classifier of one model."""
+
+    def __get__(self, _instance: object, _owner: type) -> NoReturn:
+        raise AttributeError(
+            "A cascade is not made by from_task: calibrant.assembly.open_classifier(task) opens the cascade of a task."
+        )
+
+
 class Cascade(Classifier):
     """Asks models in order until one is sure enough; to everyone else it is one classifier.
 
@@ -102,9 +112,12 @@ class Cascade(Classifier):
     max_escalations, max_tokens, max_cost, deadline_seconds : number, optional
         What one row may take, at least 0: answers passed over, tokens and US dollars of all its calls,
         seconds. They are looked at before a further model is asked; see `RowLimits`.
-    meta_verifier : object with ``route``, or sequence of them, optional
+    meta_verifier : object with ``route``, sequence of them, or CascadePolicy, optional
         Decides instead of a threshold, as `EscalationRule` says; one per model but the last, whose
-        answer is then taken.
+        answer is then taken. A policy of `plan_models` decides for all models at once, in the order in which they
+        are asked: which one is first, whose answers are verified, and which one comes next, so that a row may go
+        from the smallest straight to the largest. Where a model fails, or nothing says how sure it is, the next one
+        is asked and believed.
     calibrators : sequence of (Calibrator or None), optional
         One per model as listed; applied to the method's confidence before anything is decided.
     verify_last : bool, optional
@@ -149,6 +162,8 @@ class Cascade(Classifier):
     ['small-1b', 'large-8b']
     """
 
+    from_task = _NoConstructor()  # type: ignore[assignment]
+
     def __init__(  # noqa: PLR0913  (keyword-only options)
         self,
         classifiers: Sequence[Classifier | CascadeModel],
@@ -163,7 +178,7 @@ class Cascade(Classifier):
         max_tokens: int | None = None,
         max_cost: float | None = None,
         deadline_seconds: float | None = None,
-        meta_verifier: EscalationRule | Sequence[EscalationRule] | None = None,
+        meta_verifier: EscalationRule | Sequence[EscalationRule] | CascadePolicy | None = None,
         calibrators: Sequence[Calibrator | None] | None = None,
         verify_last: bool | None = None,
         context_of: ContextOf | None = None,
@@ -261,7 +276,7 @@ class Cascade(Classifier):
     def thresholds(self) -> tuple[float, ...] | None:
         """The confidence in [0, 1] from which each model's answer is accepted; None under meta-verifiers."""
         policy = self._walk.policy
-        return None if policy.meta_verifiers else policy.thresholds
+        return None if policy.meta_verifiers or policy.plan is not None else policy.thresholds
 
     @property
     def prior_correction(self) -> LabelPriorCorrection | None:

@@ -15,6 +15,7 @@ from calibrant.cascade._limits import RowLimits
 from calibrant.cascade._order import EscalationOrder
 from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
 from calibrant.cascade._purse import Purse
+from calibrant.cascade.automix._tree import Seen
 from calibrant.core import (
     CompletionRequest,
     LogprobSpace,
@@ -75,6 +76,7 @@ class _Row:
         "confidence",
         "decided",
         "escalations",
+        "seen",
         "started",
         "steps",
         "stopped",
@@ -97,6 +99,7 @@ class _Row:
         self.confidence: float | None = None
         self.decided = False  # whether the answer is sure enough
         self.stopped = ""  # why the next model was not asked
+        self.seen: Seen = ()  # scores that a plan for all models has asked for
 
     def offer(self, prediction: Prediction, confidence: float | None) -> None:
         """Take an answer over what there is, if it is as sure at least; one without evidence is the least sure."""
@@ -210,13 +213,15 @@ class Walk:
             Every model failed for a reason that every call would meet, and none has ever answered.
         """
         row = _Row()
-        for position, member in enumerate(self.members):
-            if position and (reason := self._reached(row)):
+        position = self.policy.next_model(None, row.seen)
+        while position is not None:
+            if row.steps and (reason := self._reached(row)):
                 row.stopped = f"the next model was not asked: {reason}"
                 row.steps[-1] = _with_reason(row.steps[-1], row.stopped)
                 break
-            if await self._step(row, position, self._under(query, member)):
+            if await self._step(row, position, self._under(query, self.members[position])):
                 break
+            position = self.policy.next_model(position, row.seen)
         return self._result(row)
 
     def _reached(self, row: _Row) -> str:
@@ -249,7 +254,8 @@ class Walk:
         if isinstance(assessed, NoEvidence):
             row.add(_step(member, Verdict.NO_EVIDENCE, found, usage, assessed))
             return self._without_evidence(row, position, found, assessed.reason)
-        row.decided = self.policy.accepts(position, assessed, found.label)
+        row.seen = self.policy.noted(row.seen, position, assessed)
+        row.decided = self.policy.accepts(position, assessed, found.label, row.seen)
         verdict = Verdict.ACCEPTED if row.decided else Verdict.ESCALATED
         row.add(_step(member, verdict, found, usage, assessed))
         (row.take if row.decided else row.offer)(found, assessed.confidence)
@@ -260,7 +266,7 @@ class Walk:
         asked = classifier.runner.answer(query)
         try:
             # The first model's answer is waited for in any case: without it there is none.
-            found = await (self._in_time(row, asked) if position else asked)
+            found = await (self._in_time(row, asked) if row.steps else asked)
         except ProviderError as error:
             if error.systemic:
                 row.systemic.append(error)
@@ -273,8 +279,8 @@ class Walk:
     async def _assess(
         self, row: _Row, position: int, query: Query, found: Prediction
     ) -> Assessment | NoEvidence:
-        if position == len(self.members) - 1 and not self.policy.verify_last:
-            return NoEvidence(reason="the last model's answer is taken as it is")
+        if not self.policy.verifies(position, row.seen):
+            return NoEvidence(reason="its answer is taken as it is")
         member = self.members[position]
         classifier = member.classifier
         if (query.prompt, query.user_template) != (classifier.prompt, classifier.user_template):
@@ -329,7 +335,7 @@ class Walk:
 
     def _without_evidence(self, row: _Row, position: int, found: Prediction, reason: str) -> bool:
         """Go on without evidence, or end the row; returns which."""
-        if self.policy.final_last and position == len(self.members) - 1:
+        if self.policy.believes(position, row.seen):
             row.take(found, None)
             return True
         if self.on_error == "fail":

@@ -66,7 +66,7 @@ def test_a_model_that_never_has_evidence_is_refused(build: Build, name: str) -> 
 @pytest.mark.parametrize("name", ["avg_logprob", "margin", "hybrid"])
 def test_arguments_of_tool_calls_are_refused_where_answers_hold_none(build: Build, name: str) -> None:
     """A field among arguments is another matter."""
-    method = method_named(name, token_filter="tool_call_args")  # noqa: S106 (no password)
+    method = method_named(name, token_filter="tool_call_args")
     with pytest.raises(ConfigurationError, match="hold no arguments of a tool call"):
         build(("cat", 0.9), ("dog", 0.9), method=method)
     build(("cat", 0.9), method=method, classifiers=[{"field": "arguments.category"}])
