@@ -30,6 +30,7 @@ _LOG = logging.getLogger("calibrant")
 
 # What only a task file says of a cascade, whether or not the rest stands in the looper's own.
 _ROW_LIMITS: Final = ("max_escalations", "max_tokens", "max_cost", "deadline_seconds")
+_OF_THE_TASK: Final = (*_ROW_LIMITS, "context")
 _TOKEN_METHODS: Final = frozenset({"avg_logprob", "margin", "hybrid"})
 
 
@@ -115,7 +116,7 @@ def resolved_cascade(settings: CascadeSettings) -> CascadeSettings:
     if settings.file is None:
         return settings
     looper = read_looper(settings.file)
-    own: dict[str, Any] = {name: getattr(settings, name) for name in _ROW_LIMITS}
+    own: dict[str, Any] = {name: getattr(settings, name) for name in _OF_THE_TASK}
     return looper.model_copy(update={**own, "models": _chosen(settings, looper.models)})
 
 
@@ -183,6 +184,7 @@ def _open_cascade(
             cost_quality_tradeoff=settings.cost_quality_tradeoff,
             on_error=settings.on_error,
             **{name: getattr(settings, name) for name in _ROW_LIMITS},
+            context_of=settings.context,
             limits=limits,
             journal=journal,
             owns_models=True,

@@ -123,9 +123,10 @@ class Cascade(Classifier):
     verify_last : bool, optional
         Whether the method is asked about the last model's answer; by default, unless a meta-verifier
         decides. An answer nobody verified has no confidence and is not accepted.
-    context_of : callable, optional
+    context_of : callable or str, optional
         Returns what the answer to a text should be grounded in, or None, for methods that use it; in keys
-        of a journal it counts by its name.
+        of a journal it counts by its name. A text stands for all. A text that is asked about with a context of its
+        own (`TextWithContext`, a row's `Example.context`) has that.
     name : str, optional
         By default ``cascade(first -> second)``.
     limits : Limits, optional
@@ -162,7 +163,7 @@ class Cascade(Classifier):
     ['small-1b', 'large-8b']
     """
 
-    from_task = _NoConstructor()  # type: ignore[assignment]
+    from_task = _NoConstructor()
 
     def __init__(  # noqa: PLR0913  (keyword-only options)
         self,

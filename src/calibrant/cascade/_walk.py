@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Awaitable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
@@ -235,9 +236,9 @@ class Walk:
     def _under(self, query: Query, member: Member) -> Query:
         """Return the query as the member is asked it."""
         own, template = member.classifier, query.user_template
-        return Query(
+        return replace(
+            query,
             prompt=own.prompt if query.prompt == self.prompt else query.prompt,
-            text=query.text,
             user_template=own.user_template if template == self.user_template else template,
         )
 
@@ -392,6 +393,13 @@ class CascadeRunner(Runner):
 
     async def _predict(self, query: Query) -> Prediction:
         return await self.walk.answer(query)
+
+    def _key(self, query: Query) -> str:
+        """Return a digest of everything that can change the prediction, the verifier's context included."""
+        key = super()._key(query)
+        if query.context is None:
+            return key
+        return hashlib.sha256(f"{key}\0{query.context}".encode("utf-8", "surrogatepass")).hexdigest()
 
     def _is_final(self, prediction: Prediction) -> bool:
         """Return whether no other answer may come when the row is asked again.

@@ -21,11 +21,12 @@ from calibrant.core import (
     Prediction,
     ProviderError,
     StateError,
+    TextWithContext,
     Usage,
     Verdict,
 )
 from calibrant.inference import Classifier
-from calibrant.testing import FakeClient, FakeContinuingClient
+from calibrant.testing import FakeClient, FakeContinuingClient, MemoryJournal
 
 Build = Callable[..., Any]
 
@@ -149,7 +150,7 @@ class Halved:
         ({"method": ConfidenceMethod}, "ConfidenceMethod"),
         ({"method": Margin}, r"call it, as in Margin\(\)"),
         ({"native_threshold": -1.0, "calibrators": [Halved(), None]}, "threshold with calibrators"),
-        ({"context_of": "It meows."}, "context_of to be a function"),
+        ({"context_of": 5}, "context_of to be a function"),
         ({"calibrators": [None]}, "one calibrator"),
         ({"meta_verifier": object()}, "method route"),
         ({"meta_verifier": []}, "per model but the last, 1, got 0"),
@@ -693,6 +694,24 @@ def test_a_method_that_was_not_fitted_ends_the_run(build: Build) -> None:
     """It is no fault of a row: every one would go to the dearest model."""
     with pytest.raises(NotFittedError, match="fit"):
         build("cat", "dog", method=LearnedScorer()).cascade.classify_many(["t"])
+
+
+def test_a_text_brings_its_own_context(build: Build, told: Any) -> None:
+    """It comes before the one that stands for all; the models read neither."""
+    method = told()
+    built = build(("cat", 0.9), method=method, context_of="Cats purr.", journal=MemoryJournal())
+    texts = ["t", TextWithContext("t", "It barks."), TextWithContext("t")]
+    built.cascade.classify_many(texts)
+    assert {(one.question, one.context) for one in method.asked} == {("t", "Cats purr."), ("t", "It barks.")}
+    assert {message["content"] for one in built.clients[0].requests for message in one.messages} == {"", "t"}
+    assert built.cascade.classify(texts[1]).attempts == 0
+    assert built.calls == [1]
+
+
+def test_contexts_for_all_are_told_apart(build: Build) -> None:
+    """By what they say."""
+    one, other = (build("cat", context_of=context).cascade for context in ("one", "other"))
+    assert one.fingerprint() != other.fingerprint()
 
 
 @pytest.mark.parametrize(
