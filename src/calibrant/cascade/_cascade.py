@@ -11,6 +11,7 @@ from typing import Any, Final, NoReturn, Self, TypeVar, get_args
 from calibrant.calibration import Fingerprint, LabelPriorCorrection
 from calibrant.cascade._calibrator import Calibrator
 from calibrant.cascade._escalation import EscalationRule, Thresholds, in_order, open_policy
+from calibrant.cascade._evidence import check_evidence, check_tokens
 from calibrant.cascade._judge import ContextOf, Judge
 from calibrant.cascade._limits import RowLimits
 from calibrant.cascade._models import CascadeModel, with_names
@@ -20,17 +21,15 @@ from calibrant.cascade._protocol import ConfidenceMethod
 from calibrant.cascade._purse import Purse
 from calibrant.cascade._walk import CascadeRunner, Member, OnError, Walk
 from calibrant.cascade.automix._several import CascadePolicy
-from calibrant.cascade.methods._label_probability import LabelProbability
 from calibrant.core import (
     Client,
     Completion,
     CompletionRequest,
-    CompositeLabels,
     ConfigurationError,
     Journal,
     LogprobSpace,
 )
-from calibrant.inference import Classifier, Decoding, Gate, Limits
+from calibrant.inference import Classifier, Gate, Limits
 
 __all__ = ["Cascade"]
 
@@ -210,7 +209,7 @@ class Cascade(Classifier):
             calibrators=in_order(calibrators, places),
             verify_last=verify_last,
         )
-        _check_evidence(asked[:-1] if policy.final_last else asked, self.method)
+        check_evidence(asked[:-1] if policy.final_last else asked, self.method)
         self.name = name or f"cascade({' -> '.join(model.label for model in asked)})"
         self.labels, self.field = asked[0].classifier.labels, asked[0].classifier.field
         # What all have in common: an optimiser starts from it.
@@ -401,62 +400,7 @@ def _check(models: Sequence[CascadeModel], method: ConfidenceMethod) -> None:
                 f"{list(classifier.labels.labels)} for {model.label!r}."
             )
         if method.needs_tokens:
-            _check_tokens(model, method)
-
-
-def _check_tokens(model: CascadeModel, method: ConfidenceMethod) -> None:
-    """Refuse a model whose answers have no tokens that a method could read.
-
-    Raises
-    ------
-    ConfigurationError
-        As said.
-    """
-    classifier = model.classifier
-    if not isinstance(classifier.runner.method, Decoding):
-        raise ConfigurationError(
-            f"Expected models whose answers come with token log-probabilities, which {method.name} reads, but "
-            f"{model.label!r} scores its labels without writing one: give it scoring='decode' (without label "
-            "codes), or take the method label_probability."
-        )
-    if isinstance(classifier.labels, CompositeLabels) and getattr(method, "token_filter", "") == "label":
-        raise ConfigurationError(
-            f"Expected {method.name} with token_filter='all' where answers hold several labels, got 'label', which "
-            "reads the tokens of one: set it, or take the method label_probability."
-        )
-    if classifier.prior_correction is not None:
-        raise ConfigurationError(
-            f"Expected no prior_correction of {model.label!r} with {method.name}, which reads the tokens of the "
-            "uncorrected answer: leave it out, or take the method label_probability."
-        )
-
-
-def _check_evidence(judged: Sequence[CascadeModel], method: ConfidenceMethod) -> None:
-    """Refuse a model whose answers the method can never judge: it would be asked in vain.
-
-    Raises
-    ------
-    ConfigurationError
-        As said.
-    """
-    for model in judged:
-        runner = model.classifier.runner
-        reads_logprobs = method.needs_tokens or isinstance(method, LabelProbability)
-        if (
-            reads_logprobs
-            and isinstance(runner.method, Decoding)
-            and runner.method.space is LogprobSpace.NONE
-        ):
-            raise ConfigurationError(
-                f"Expected models that report log-probabilities, which {method.name} reads, but {model.label!r} "
-                "reports none: give it scoring='sampled' with the method label_probability, or take self_verify."
-            )
-        asks_for_arguments = getattr(method, "token_filter", "") == "tool_call_args"
-        if asks_for_arguments and '"arguments"' not in json.dumps(runner.response_format):
-            raise ConfigurationError(
-                f"Expected {method.name} with another token_filter than 'tool_call_args', as the answers of "
-                f"{model.label!r} hold no arguments of a tool call: take token_filter='label'."
-            )
+            check_tokens(model, method)
 
 
 def _member(model: CascadeModel, method: ConfidenceMethod, limits: Limits | None) -> Member:
