@@ -138,7 +138,7 @@ DEFAULTS = {
         "target_accuracy": None,
         "budget": None,
     },
-    "calibrant.cascade.routing_frontier": {"verifier_cost": 0.0},
+    "calibrant.cascade.routing_frontier": {"verifier_cost": None},
     "calibrant.evaluation.BatchEvaluator": {"concurrency": 64, "cache": None},
     "calibrant.evaluation.EvaluationHistory.record": {"passed": None, "family": None, "capture": "always"},
     "calibrant.evaluation.EvaluationHistory.interval": {

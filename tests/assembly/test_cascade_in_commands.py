@@ -101,6 +101,86 @@ def test_classify_says_why_nothing_says_how_sure_the_models_are(
     assert "127.0.0.1:9" in result.stdout
 
 
+GRADED = SECTION.replace("label_probability", "self_verify").format(threshold=0.0)
+
+
+def shown(opened: Opened) -> list[str]:
+    """Return the contexts that the small model was shown when it graded an answer, in order."""
+    messages = [one.messages[-1]["content"] for fake in opened["small"] for one in fake.requests]
+    return sorted(
+        text.partition('"context": ')[2].partition(",\n")[0] for text in messages if '"context": ' in text
+    )
+
+
+@pytest.mark.parametrize(
+    ("section", "options", "expected"),
+    [
+        ("", [], ["null", "null"]),
+        ('context = "Cats purr."', [], ['"Cats purr."', '"Cats purr."']),
+        ("", ["--context", "Dogs bark."], ['"Dogs bark."', '"Dogs bark."']),
+        ("", ["--context-column", "passage"], ['"It hisses."', "null"]),
+        (
+            'context = "Cats purr."',
+            ["--context-column", "passage", "--context", "Dogs bark."],
+            ['"Dogs bark."', '"It hisses."'],
+        ),
+    ],
+)
+@pytest.mark.parametrize("command", ["classify", "evaluate"])
+def test_answers_are_verified_with_their_context(
+    write_task: WriteTask,
+    opened: Opened,
+    tmp_path: Path,
+    command: str,
+    section: str,
+    options: list[str],
+    expected: list[str],
+) -> None:
+    """From the task file, the command line, and a column of the rows, which comes first."""
+    rows = [
+        {"input": "a meow", "answer": "cat", "passage": "It hisses."},
+        {"input": "woof", "answer": "dog", "passage": ""},
+    ]
+    graded = GRADED.replace("[cascade]", f"[cascade]\n{section}", 1)
+    task = write_task(extra=graded, test=rows)
+    where = (
+        ["--file", task.parent / "test.jsonl"]
+        if command == "classify"
+        else ["--out", tmp_path / "out", "--no-cache"]
+    )
+    result = run(command, task, *where, *options)
+    assert result.exit_code == 0, result.output
+    assert shown(opened) == expected
+
+
+def test_a_column_of_contexts_may_be_named_in_the_task_file(
+    write_task: WriteTask, opened: Opened, tmp_path: Path
+) -> None:
+    """A row may have nothing in it; a file without it is refused, and another context is another run."""
+    rows = [{"input": "a meow", "answer": "cat", "passage": "It hisses."}]
+    task = write_task(extra=GRADED, test=rows)
+    task.write_text(task.read_text().replace("[data]", '[data]\ncontext_column = "passage"'))
+    assert run("evaluate", task, "--out", tmp_path / "out", "--no-cache").exit_code == 0
+    assert shown(opened) == ['"It hisses."']
+    (task.parent / "test.jsonl").write_text('{"input": "a meow", "answer": "cat", "passage": "It spits."}\n')
+    changed = run("evaluate", task, "--out", tmp_path / "out", "--no-cache")
+    assert (changed.exit_code, "another text, answer or context" in changed.stderr) == (2, True)
+    (task.parent / "test.jsonl").write_text('{"input": "a meow", "answer": "cat"}\n')
+    found = run("evaluate", task, "--out", tmp_path / "other", "--no-cache")
+    assert (found.exit_code, "expected text in 'passage'" in found.stderr) == (2, True)
+
+
+def test_a_context_that_nobody_would_read_is_refused(write_task: WriteTask, opened: Opened) -> None:
+    """On the command line and in the task file."""
+    assert opened == {}
+    task = write_task(extra=SECTION.format(threshold=0.9))
+    result = run("classify", task, "--text", "woof", "--context", "Dogs bark.")
+    assert (result.exit_code, "'label_probability': leave them out" in result.stderr) == (2, True)
+    task = write_task(extra=SECTION.format(threshold=0.9).replace("[cascade]", '[cascade]\ncontext = "x"', 1))
+    result = run("classify", task, "--text", "woof")
+    assert (result.exit_code, "cascade.context: Input should come with" in result.stderr) == (2, True)
+
+
 def test_classify_says_when_nobody_was_sure(write_task: WriteTask, opened: Opened) -> None:
     """An answer nobody vouches for is not passed off as one."""
     task = write_task(extra=SECTION.format(threshold=0.98))

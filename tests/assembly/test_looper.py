@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 
-from calibrant.assembly import read_looper
+from calibrant import Classifier, Task
+from calibrant.assembly import open_classifier, read_looper
 from calibrant.core import CascadeSettings, ConfigurationError
+from calibrant.testing import FaultServer
 
 # Keys and values as the looper's page documents them.
 DOCUMENTED = """\
@@ -331,3 +334,53 @@ def test_a_file_that_is_not_utf8_names_the_line(tmp_path: Path) -> None:
     ]
     (tmp_path / "looper.yaml").write_bytes(b"\xef\xbb\xbfthreshold: 0.5\r\n")
     assert read_looper(tmp_path / "looper.yaml").threshold == 0.5
+
+
+def test_an_empty_token_filter_is_unset(tmp_path: Path) -> None:
+    """As the page's table of defaults has it."""
+    assert read(tmp_path, 'token_filter: ""\n').token_filter == CascadeSettings().token_filter
+
+
+TASK = """\
+name = "films"
+labels = ["negative", "positive"]
+field = "sentiment"
+prompt = "Is the review negative or positive? Answer negative or positive."
+[cascade]
+file = "looper.yaml"
+"""
+
+
+def opened(directory: Path, models: str) -> Classifier:
+    """Return the cascade of the documented configuration and these models."""
+    (directory / "looper.yaml").write_text(DOCUMENTED)
+    (directory / "task.toml").write_text(TASK + models)
+    return open_classifier(Task.from_file(directory / "task.toml"))
+
+
+def test_the_documented_configuration_accepts_answers_of_a_server(tmp_path: Path) -> None:
+    """The frame of the answer, which its grammar forced, is no evidence and no lack of it."""
+
+    def rule(text: str) -> tuple[str, float]:
+        return ("positive", 0.95) if "lovely" in text else ("positive", 0.6)
+
+    with FaultServer(["negative", "positive"], rule, field="sentiment") as server:
+        one = f'[[cascade.models]]\nname = "openai/NAME"\napi_base = "{server.api_base}"\noptions = {{api_key = "k"}}\n'
+        cascade = opened(tmp_path, one.replace("NAME", "small-7b") + one.replace("NAME", "large-70b"))
+        sure, unsure = cascade.classify_many(["lovely", "so so"])
+        cascade.close()
+    expected = 0.5 * (3 + math.log(0.95)) / 3 + 0.5 * (1 - math.exp(-math.log(19) / 3))
+    assert (sure.label, sure.accepted, sure.reason, len(sure.steps)) == ("positive", True, "", 1)
+    assert sure.confidence == pytest.approx(expected)
+    assert (unsure.accepted, unsure.reason, len(unsure.steps)) == (False, "no model was sure enough", 2)
+
+
+@pytest.mark.real_model
+def test_the_documented_configuration_accepts_answers_of_the_embedded_model(tmp_path: Path) -> None:
+    """It writes its answers, as the method reads tokens; what it was given does not count."""
+    one = '[[cascade.models]]\nname = "local/smollm2-135m"\n'
+    cascade = opened(tmp_path, one + one + 'prompt = "Tell negative from positive reviews."\n')
+    found = cascade.classify("I hate it.")
+    cascade.close()
+    assert (found.label, found.accepted) == ("negative", True)
+    assert found.steps[0].confidence is not None

@@ -207,13 +207,13 @@ ROOT_KEYS = (
         pytest.param(
             HEAD + '[model]\nname = "x"\n[data]\ntrain = "t.jsonl"\ntest_file = "x"\n',
             "task.toml:8: unknown key 'data.test_file': expected one of file, train, validation, test, "
-            "input_column, answer_column, split_column, answer_separator.",
+            "input_column, answer_column, split_column, context_column, answer_separator.",
             id="unknown-key-in-section",
         ),
         pytest.param(
             HEAD + 'data = { train = "t.jsonl", tset = "x" }\n',
             "task.toml:4: unknown key 'data.tset': expected one of file, train, validation, test, "
-            "input_column, answer_column, split_column, answer_separator.",
+            "input_column, answer_column, split_column, context_column, answer_separator.",
             id="unknown-key-in-inline-table",
         ),
         pytest.param(

@@ -296,7 +296,7 @@ def test_changed_rows_are_refused_and_further_rows_are_welcome(tmp_path: Path) -
     evaluator.evaluate(rows(3), out=tmp_path)
     changed = rows(3)
     changed[1] = replace(changed[1], input="another meow")
-    with pytest.raises(StateError, match=r":2: was evaluated on another text or answer than row 2"):
+    with pytest.raises(StateError, match=r":2: was evaluated on another text, answer or context than row 2"):
         evaluator.evaluate(changed, out=tmp_path)
     with pytest.raises(StateError, match="holds more rows than the 2 to be evaluated"):
         evaluator.evaluate(rows(2), out=tmp_path)

@@ -86,7 +86,12 @@ def query_of(candidate: Candidate, row: ConfidenceDataInst) -> Query:
         raise ConfigurationError(
             f"Expected a candidate with a system prompt, got the components {list(candidate)}."
         )
-    return Query(prompt=prompt, text=row["input"], user_template=candidate.get(USER_TEMPLATE))
+    return Query(
+        prompt=prompt,
+        text=row["input"],
+        user_template=candidate.get(USER_TEMPLATE),
+        context=row.get("context"),
+    )
 
 
 def output_of(prediction: Prediction) -> ConfidenceRolloutOutput:

@@ -26,11 +26,14 @@ class ConfidenceDataInst(TypedDict):
         Its true label; compared without regard to case and surrounding space.
     additional_context : mapping of str to str, optional
         Shown in the feedback of wrong answers.
+    context : str or None, optional
+        What the answer has to rest on; shown to a cascade's verifier only.
     """
 
     input: str
     answer: str
     additional_context: NotRequired[Mapping[str, str]]
+    context: NotRequired[str | None]
 
 
 class ConfidenceRolloutOutput(TypedDict):

@@ -30,6 +30,7 @@ _LOG = logging.getLogger("calibrant")
 
 # What only a task file says of a cascade, whether or not the rest stands in the looper's own.
 _ROW_LIMITS: Final = ("max_escalations", "max_tokens", "max_cost", "deadline_seconds")
+_OF_THE_TASK: Final = (*_ROW_LIMITS, "context")
 _TOKEN_METHODS: Final = frozenset({"avg_logprob", "margin", "hybrid"})
 
 
@@ -115,7 +116,7 @@ def resolved_cascade(settings: CascadeSettings) -> CascadeSettings:
     if settings.file is None:
         return settings
     looper = read_looper(settings.file)
-    own: dict[str, Any] = {name: getattr(settings, name) for name in _ROW_LIMITS}
+    own: dict[str, Any] = {name: getattr(settings, name) for name in _OF_THE_TASK}
     return looper.model_copy(update={**own, "models": _chosen(settings, looper.models)})
 
 
@@ -154,7 +155,8 @@ def _open_cascade(
         models = []
         routed: RoutedClient | None = None
         for own in settings.models:
-            described = replace(rowless, model=own, prompt=task.prompt if own.prompt is None else own.prompt)
+            prompt = task.prompt if own.prompt is None else own.prompt
+            described = replace(rowless, model=_with_tokens(own, settings), prompt=prompt)
             if own.name == ROUTED and routing is not None:
                 routed = routed or _routed(routing, task, opened)
                 classifier = _checked(Classifier.from_task(described, client=routed), routed, routing)
@@ -182,12 +184,24 @@ def _open_cascade(
             cost_quality_tradeoff=settings.cost_quality_tradeoff,
             on_error=settings.on_error,
             **{name: getattr(settings, name) for name in _ROW_LIMITS},
+            context_of=settings.context,
             limits=limits,
             journal=journal,
             owns_models=True,
         )
         opened.pop_all()
     return cascade
+
+
+def _with_tokens(model: CascadeModelSettings, settings: CascadeSettings) -> CascadeModelSettings:
+    """Return a model that writes its answers where the method reads tokens and nothing else is said.
+
+    An embedded model would otherwise score its labels, and there would be no token to read.
+    """
+    reads_tokens = settings.confidence_method in _TOKEN_METHODS
+    if not reads_tokens or model.scoring is not None or model.label_codes:
+        return model
+    return model.model_copy(update={"scoring": "decode"})
 
 
 def _method(settings: CascadeSettings, classifiers: Sequence[Classifier]) -> ConfidenceMethod:

@@ -38,6 +38,7 @@ from calibrant.cascade.automix._several import (
     plan_models,
 )
 from calibrant.cascade.automix._tree import CascadeAction
+from calibrant.cascade.automix._union import UnionBaseline, union_baseline
 from calibrant.cascade.methods._entailment import AutoMixEntailment
 from calibrant.cascade.methods._filters import TokenFilter
 from calibrant.cascade.methods._label_probability import LabelProbability
@@ -110,6 +111,7 @@ __all__ = [
     "SignalBins",
     "ThresholdMetaVerifier",
     "TokenFilter",
+    "UnionBaseline",
     "Verification",
     "Verifier",
     "VerifierPrompt",
@@ -132,5 +134,6 @@ __all__ = [
     "routing_frontier",
     "tie_ranks",
     "token_f1",
+    "union_baseline",
     "write_pomdp",
 ]

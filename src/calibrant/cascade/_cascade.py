@@ -6,11 +6,12 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final, Self, TypeVar, get_args
+from typing import Any, Final, NoReturn, Self, TypeVar, get_args
 
 from calibrant.calibration import Fingerprint, LabelPriorCorrection
 from calibrant.cascade._calibrator import Calibrator
 from calibrant.cascade._escalation import EscalationRule, Thresholds, in_order, open_policy
+from calibrant.cascade._evidence import check_evidence, check_tokens
 from calibrant.cascade._judge import ContextOf, Judge
 from calibrant.cascade._limits import RowLimits
 from calibrant.cascade._models import CascadeModel, with_names
@@ -19,16 +20,16 @@ from calibrant.cascade._order import EscalationOrder, escalated
 from calibrant.cascade._protocol import ConfidenceMethod
 from calibrant.cascade._purse import Purse
 from calibrant.cascade._walk import CascadeRunner, Member, OnError, Walk
+from calibrant.cascade.automix._several import CascadePolicy
 from calibrant.core import (
     Client,
     Completion,
     CompletionRequest,
-    CompositeLabels,
     ConfigurationError,
     Journal,
     LogprobSpace,
 )
-from calibrant.inference import Classifier, Decoding, Gate, Limits
+from calibrant.inference import Classifier, Gate, Limits
 
 __all__ = ["Cascade"]
 
@@ -60,6 +61,15 @@ class _CascadeClient:
 
     def close(self) -> None:
         """Hold nothing."""
+
+
+class _NoConstructor:
+    """Hides `Classifier.from_task`, which makes a classifier of one model."""
+
+    def __get__(self, _instance: object, _owner: type) -> NoReturn:
+        raise AttributeError(
+            "A cascade is not made by from_task: calibrant.assembly.open_classifier(task) opens the cascade of a task."
+        )
 
 
 class Cascade(Classifier):
@@ -101,17 +111,21 @@ class Cascade(Classifier):
     max_escalations, max_tokens, max_cost, deadline_seconds : number, optional
         What one row may take, at least 0: answers passed over, tokens and US dollars of all its calls,
         seconds. They are looked at before a further model is asked; see `RowLimits`.
-    meta_verifier : object with ``route``, or sequence of them, optional
+    meta_verifier : object with ``route``, sequence of them, or CascadePolicy, optional
         Decides instead of a threshold, as `EscalationRule` says; one per model but the last, whose
-        answer is then taken.
+        answer is then taken. A policy of `plan_models` decides for all models at once, in the order in which they
+        are asked: which one is first, whose answers are verified, and which one comes next, so that a row may go
+        from the smallest straight to the largest. Where a model fails, or nothing says how sure it is, the next one
+        is asked and believed.
     calibrators : sequence of (Calibrator or None), optional
         One per model as listed; applied to the method's confidence before anything is decided.
     verify_last : bool, optional
         Whether the method is asked about the last model's answer; by default, unless a meta-verifier
         decides. An answer nobody verified has no confidence and is not accepted.
-    context_of : callable, optional
+    context_of : callable or str, optional
         Returns what the answer to a text should be grounded in, or None, for methods that use it; in keys
-        of a journal it counts by its name.
+        of a journal it counts by its name. A text stands for all. A text that is asked about with a context of its
+        own (`TextWithContext`, a row's `Example.context`) has that.
     name : str, optional
         By default ``cascade(first -> second)``.
     limits : Limits, optional
@@ -148,6 +162,8 @@ class Cascade(Classifier):
     ['small-1b', 'large-8b']
     """
 
+    from_task = _NoConstructor()
+
     def __init__(  # noqa: PLR0913  (keyword-only options)
         self,
         classifiers: Sequence[Classifier | CascadeModel],
@@ -162,7 +178,7 @@ class Cascade(Classifier):
         max_tokens: int | None = None,
         max_cost: float | None = None,
         deadline_seconds: float | None = None,
-        meta_verifier: EscalationRule | Sequence[EscalationRule] | None = None,
+        meta_verifier: EscalationRule | Sequence[EscalationRule] | CascadePolicy | None = None,
         calibrators: Sequence[Calibrator | None] | None = None,
         verify_last: bool | None = None,
         context_of: ContextOf | None = None,
@@ -193,6 +209,7 @@ class Cascade(Classifier):
             calibrators=in_order(calibrators, places),
             verify_last=verify_last,
         )
+        check_evidence(asked[:-1] if policy.final_last else asked, self.method)
         self.name = name or f"cascade({' -> '.join(model.label for model in asked)})"
         self.labels, self.field = asked[0].classifier.labels, asked[0].classifier.field
         # What all have in common: an optimiser starts from it.
@@ -259,7 +276,7 @@ class Cascade(Classifier):
     def thresholds(self) -> tuple[float, ...] | None:
         """The confidence in [0, 1] from which each model's answer is accepted; None under meta-verifiers."""
         policy = self._walk.policy
-        return None if policy.meta_verifiers else policy.thresholds
+        return None if policy.meta_verifiers or policy.plan is not None else policy.thresholds
 
     @property
     def prior_correction(self) -> LabelPriorCorrection | None:
@@ -383,34 +400,7 @@ def _check(models: Sequence[CascadeModel], method: ConfidenceMethod) -> None:
                 f"{list(classifier.labels.labels)} for {model.label!r}."
             )
         if method.needs_tokens:
-            _check_tokens(model, method)
-
-
-def _check_tokens(model: CascadeModel, method: ConfidenceMethod) -> None:
-    """Refuse a model whose answers have no tokens that a method could read.
-
-    Raises
-    ------
-    ConfigurationError
-        As said.
-    """
-    classifier = model.classifier
-    if not isinstance(classifier.runner.method, Decoding):
-        raise ConfigurationError(
-            f"Expected models whose answers come with token log-probabilities, which {method.name} reads, but "
-            f"{model.label!r} scores its labels without writing one: give it scoring='decode' (without label "
-            "codes), or take the method label_probability."
-        )
-    if isinstance(classifier.labels, CompositeLabels) and getattr(method, "token_filter", "") == "label":
-        raise ConfigurationError(
-            f"Expected {method.name} with token_filter='all' where answers hold several labels, got 'label', which "
-            "reads the tokens of one: set it, or take the method label_probability."
-        )
-    if classifier.prior_correction is not None:
-        raise ConfigurationError(
-            f"Expected no prior_correction of {model.label!r} with {method.name}, which reads the tokens of the "
-            "uncorrected answer: leave it out, or take the method label_probability."
-        )
+            check_tokens(model, method)
 
 
 def _member(model: CascadeModel, method: ConfidenceMethod, limits: Limits | None) -> Member:

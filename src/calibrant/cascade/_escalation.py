@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,9 @@ from calibrant.calibration import Fingerprint
 from calibrant.cascade._calibrator import Calibrator, applied, behaviour
 from calibrant.cascade._checks import is_number
 from calibrant.cascade._protocol import Assessment, ConfidenceMethod, NoEvidence
+from calibrant.cascade.automix._policy import bin_numbers
+from calibrant.cascade.automix._several import CascadePolicy
+from calibrant.cascade.automix._tree import CascadeAction, Seen
 from calibrant.cascade.planning._rules import KeepRule
 from calibrant.core import ConfigurationError, StateError
 from calibrant.inference import Classifier
@@ -58,6 +62,8 @@ class Policy:
         Whether the last model's answer is taken however sure it is.
     verify_last : bool
         Whether the method is asked about the last model's answer.
+    plan : CascadePolicy or None
+        Decides instead of all that which model is asked next and which answer is verified.
     """
 
     thresholds: tuple[float, ...]
@@ -67,6 +73,38 @@ class Policy:
     description: Mapping[str, Any]
     final_last: bool
     verify_last: bool
+    plan: CascadePolicy | None = None
+
+    def next_model(self, position: int | None, seen: Seen) -> int | None:
+        """Return the place of the model to ask after this one (None: of the first); None where there is no other.
+
+        `seen` holds the verified models of the row and their scores. After a failure, or an answer without evidence,
+        no plan goes on: the next model is asked, and believed.
+        """
+        following = 0 if position is None else position + 1
+        if self.plan is not None:
+            following = max(following, self.plan.actions[seen].model)
+        return following if following < len(self.thresholds) else None
+
+    def verifies(self, position: int, seen: Seen) -> bool:
+        """Return whether the method is asked about the answer of the model at this place."""
+        if self.plan is not None:
+            action = self.plan.actions[seen]
+            return action.kind == "verify" and action.model == position
+        return self.verify_last or position < len(self.thresholds) - 1
+
+    def believes(self, position: int, seen: Seen) -> bool:
+        """Return whether the answer of the model at this place ends the row whatever is known of it."""
+        if self.plan is not None:
+            return not self.verifies(position, seen)
+        return self.final_last and position == len(self.thresholds) - 1
+
+    def noted(self, seen: Seen, position: int, assessed: Assessment) -> Seen:
+        """Return what has been seen with this assessment."""
+        if self.plan is None:
+            return seen
+        found = bin_numbers(np.array([assessed.confidence]), self.plan.k[position])
+        return (*seen, (position, int(found[0])))
 
     def calibrated(self, position: int, assessed: Assessment, label: str | None) -> Assessment | NoEvidence:
         """Return the assessment with the confidence that counts."""
@@ -82,8 +120,13 @@ class Policy:
             attempts=assessed.attempts,
         )
 
-    def accepts(self, position: int, assessed: Assessment, label: str | None, text: str) -> bool:
-        """Return whether the answer of the model at this place to this text is sure enough."""
+    def accepts(self, position: int, assessed: Assessment, label: str | None, text: str, seen: Seen) -> bool:
+        """Return whether the answer of the model at this place to this text is sure enough.
+
+        `seen` holds the scores of the models so far, its own included.
+        """
+        if self.plan is not None:
+            return self.plan.actions[seen] == CascadeAction(kind="report", model=position)
         if position < len(self.meta_verifiers):
             return not self.meta_verifiers[position](assessed.confidence, label, text)
         if position < len(self.native_thresholds):
@@ -116,7 +159,7 @@ def open_policy(  # noqa: PLR0913  (keyword-only options)
     *,
     threshold: Thresholds | None,
     native_threshold: Thresholds | None,
-    meta_verifier: EscalationRule | Sequence[EscalationRule] | None,
+    meta_verifier: EscalationRule | Sequence[EscalationRule] | CascadePolicy | None,
     calibrators: Sequence[Calibrator | None],
     verify_last: bool | None,
 ) -> Policy:
@@ -142,6 +185,8 @@ def open_policy(  # noqa: PLR0913  (keyword-only options)
         )
     for classifier, calibrator in zip(classifiers, calibrators, strict=True):
         _check_fingerprint(classifier, calibrator)
+    if isinstance(meta_verifier, CascadePolicy):
+        return _planned(meta_verifier, calibrators, verify_last=verify_last)
     routers = _routers(meta_verifier, count)
     # Without a threshold of its own the last model's answer is taken.
     native = () if native_threshold is None else _each(native_threshold, count, "native_threshold")
@@ -165,6 +210,56 @@ def open_policy(  # noqa: PLR0913  (keyword-only options)
             "verify_last": not routers if verify_last is None else verify_last,
         },
     )
+
+
+def _planned(
+    plan: CascadePolicy, calibrators: Sequence[Calibrator | None], *, verify_last: bool | None
+) -> Policy:
+    """Return the policy that carries a plan for all models out."""
+    count = len(calibrators)
+    if len(plan.k) != count - 1:
+        raise ConfigurationError(
+            f"Expected a policy for the {count} models of the cascade, got one for {len(plan.k) + 1}: plan it from "
+            "rows that these models answered."
+        )
+    if not _is_complete(plan):
+        raise ConfigurationError(
+            f"Expected a policy with an action for all that can be seen, as plan_models returns it, got {plan!r}: take "
+            "one of its policies."
+        )
+    if verify_last is not None:
+        raise ConfigurationError(
+            f"Expected no verify_last with a policy of plan_models, which says whose answers are verified, got "
+            f"{verify_last!r}: leave it out."
+        )
+    actions = sorted((seen, action.kind, action.model) for seen, action in plan.actions.items())
+    digest = hashlib.sha256(json.dumps([plan.k, actions]).encode()).hexdigest()
+    return Policy(
+        thresholds=(0.0,) * count,
+        native_thresholds=(),
+        meta_verifiers=(),
+        calibrators=tuple(None if one is None else applied(one) for one in calibrators),
+        final_last=True,
+        verify_last=False,
+        plan=plan,
+        description={
+            "plan": {"models": count, "sha256": digest},
+            "calibrators": [None if one is None else behaviour(one) for one in calibrators],
+        },
+    )
+
+
+def _is_complete(plan: CascadePolicy) -> bool:
+    """Return whether a policy has an action, of one of its models, for everything its own actions lead to."""
+    reached: list[Seen] = [()]
+    for seen in reached:  # grows on the way
+        action = plan.actions.get(seen)
+        last = len(plan.k) - (0 if action is None or action.kind == "report" else 1)
+        if action is None or not 0 <= action.model <= last:
+            return False
+        if action.kind == "verify":
+            reached += [(*seen, (action.model, step)) for step in range(plan.k[action.model] + 1)]
+    return True
 
 
 def _thresholds(

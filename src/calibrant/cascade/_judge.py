@@ -18,7 +18,7 @@ __all__ = ["ContextOf", "Judge"]
 
 _LOG = logging.getLogger("calibrant")
 
-ContextOf = Callable[[str], str | None]
+ContextOf = Callable[[str], str | None] | str
 
 
 class Judge:
@@ -28,8 +28,9 @@ class Judge:
     ----------
     method : ConfidenceMethod
         What says how sure an answer is.
-    context_of : callable, optional
-        Returns what the answer to a text should be grounded in.
+    context_of : callable or str, optional
+        Returns what the answer to a text should be grounded in, or says it for all texts; asked where a query brings
+        no context of its own.
 
     Attributes
     ----------
@@ -43,10 +44,9 @@ class Judge:
     """
 
     def __init__(self, method: ConfidenceMethod, context_of: ContextOf | None) -> None:
-        if context_of is not None and not callable(context_of):
+        if context_of is not None and not (callable(context_of) or isinstance(context_of, str)):
             raise ConfigurationError(
-                f"Expected context_of to be a function from texts to texts, got {context_of!r}: with one context for "
-                "all, write lambda text: context."
+                f"Expected context_of to be a function from texts to texts, or one text for all, got {context_of!r}."
             )
         self.method = method
         self._warned = False
@@ -59,7 +59,7 @@ class Judge:
         context = self._context_of
         return {
             "confidence": {"method": self.method.name, **self.method.describe()},
-            "context": context and getattr(context, "__qualname__", repr(context)),
+            "context": context and getattr(context, "__qualname__", str(context)),
         }
 
     def copy(self) -> Judge:
@@ -87,14 +87,13 @@ class Judge:
         ConfigurationError, NotFittedError
             The method cannot judge any answer.
         """
-        if self._context_of is not None:
-            try:
-                context: object = self._context_of(query.text)
-            except Exception as error:  # noqa: BLE001  (as in `_ask`)
-                return self._failed("context_of", error)
-            if context is not None and not isinstance(context, str):
-                return NoEvidence(reason=f"expected a text or None of context_of, got {context!r:.80}")
-            answered = replace(answered, context=context)
+        try:
+            context = self._context(query)
+        except Exception as error:  # noqa: BLE001  (as in `_ask`)
+            return self._failed("context_of", error)
+        if context is not None and not isinstance(context, str):
+            return NoEvidence(reason=f"expected a text or None of context_of, got {context!r:.80}")
+        answered = replace(answered, context=context)
         # What is read from tokens alone takes no call.
         journal = None if self.method.needs_tokens else self.journal
         if journal is None:
@@ -107,6 +106,12 @@ class Judge:
         if isinstance(found, Assessment) and found.attempts:
             journal.put(key, _to_prediction(found, answered.prediction.label))
         return found
+
+    def _context(self, query: Query) -> object:
+        """Return what the answer to a query should rest on."""
+        if query.context is not None or self._context_of is None:
+            return query.context
+        return self._context_of(query.text) if callable(self._context_of) else self._context_of
 
     async def _ask(self, answered: Answered) -> Assessment | NoEvidence:
         try:

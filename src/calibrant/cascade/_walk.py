@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Awaitable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
@@ -15,6 +16,7 @@ from calibrant.cascade._limits import RowLimits
 from calibrant.cascade._order import EscalationOrder
 from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
 from calibrant.cascade._purse import Purse
+from calibrant.cascade.automix._tree import Seen
 from calibrant.core import (
     CompletionRequest,
     LogprobSpace,
@@ -75,8 +77,10 @@ class _Row:
         "confidence",
         "decided",
         "escalations",
+        "seen",
         "started",
         "steps",
+        "stopped",
         "systemic",
         "unpriced",
         "usage",
@@ -95,6 +99,8 @@ class _Row:
         self.best = -1.0
         self.confidence: float | None = None
         self.decided = False  # whether the answer is sure enough
+        self.stopped = ""  # why the next model was not asked
+        self.seen: Seen = ()  # scores that a plan for all models has asked for
 
     def offer(self, prediction: Prediction, confidence: float | None) -> None:
         """Take an answer over what there is, if it is as sure at least; one without evidence is the least sure."""
@@ -208,12 +214,15 @@ class Walk:
             Every model failed for a reason that every call would meet, and none has ever answered.
         """
         row = _Row()
-        for position, member in enumerate(self.members):
-            if position and (reason := self._reached(row)):
-                row.steps[-1] = _with_reason(row.steps[-1], f"the next model was not asked: {reason}")
+        position = self.policy.next_model(None, row.seen)
+        while position is not None:
+            if row.steps and (reason := self._reached(row)):
+                row.stopped = f"the next model was not asked: {reason}"
+                row.steps[-1] = _with_reason(row.steps[-1], row.stopped)
                 break
-            if await self._step(row, position, self._under(query, member)):
+            if await self._step(row, position, self._under(query, self.members[position])):
                 break
+            position = self.policy.next_model(position, row.seen)
         return self._result(row)
 
     def _reached(self, row: _Row) -> str:
@@ -227,9 +236,9 @@ class Walk:
     def _under(self, query: Query, member: Member) -> Query:
         """Return the query as the member is asked it."""
         own, template = member.classifier, query.user_template
-        return Query(
+        return replace(
+            query,
             prompt=own.prompt if query.prompt == self.prompt else query.prompt,
-            text=query.text,
             user_template=own.user_template if template == self.user_template else template,
         )
 
@@ -246,7 +255,8 @@ class Walk:
         if isinstance(assessed, NoEvidence):
             row.add(_step(member, Verdict.NO_EVIDENCE, found, usage, assessed))
             return self._without_evidence(row, position, found, assessed.reason)
-        row.decided = self.policy.accepts(position, assessed, found.label, query.text)
+        row.seen = self.policy.noted(row.seen, position, assessed)
+        row.decided = self.policy.accepts(position, assessed, found.label, query.text, row.seen)
         verdict = Verdict.ACCEPTED if row.decided else Verdict.ESCALATED
         row.add(_step(member, verdict, found, usage, assessed))
         (row.take if row.decided else row.offer)(found, assessed.confidence)
@@ -257,7 +267,7 @@ class Walk:
         asked = classifier.runner.answer(query)
         try:
             # The first model's answer is waited for in any case: without it there is none.
-            found = await (self._in_time(row, asked) if position else asked)
+            found = await (self._in_time(row, asked) if row.steps else asked)
         except ProviderError as error:
             if error.systemic:
                 row.systemic.append(error)
@@ -270,8 +280,8 @@ class Walk:
     async def _assess(
         self, row: _Row, position: int, query: Query, found: Prediction
     ) -> Assessment | NoEvidence:
-        if position == len(self.members) - 1 and not self.policy.verify_last:
-            return NoEvidence(reason="the last model's answer is taken as it is")
+        if not self.policy.verifies(position, row.seen):
+            return NoEvidence(reason="its answer is taken as it is")
         member = self.members[position]
         classifier = member.classifier
         if (query.prompt, query.user_template) != (classifier.prompt, classifier.user_template):
@@ -326,7 +336,7 @@ class Walk:
 
     def _without_evidence(self, row: _Row, position: int, found: Prediction, reason: str) -> bool:
         """Go on without evidence, or end the row; returns which."""
-        if self.policy.final_last and position == len(self.members) - 1:
+        if self.policy.believes(position, row.seen):
             row.take(found, None)
             return True
         if self.on_error == "fail":
@@ -346,6 +356,8 @@ class Walk:
         if found.outcome is not Outcome.OK:
             failed = [step for step in row.steps if step.outcome is not Outcome.OK or step.reason]
             reason = "; ".join(f"{step.model}: {step.reason}" for step in failed)
+        elif not row.decided:
+            reason = _why_not_accepted(row)
         return replace(
             found,
             confidence=row.confidence,
@@ -381,6 +393,13 @@ class CascadeRunner(Runner):
 
     async def _predict(self, query: Query) -> Prediction:
         return await self.walk.answer(query)
+
+    def _key(self, query: Query) -> str:
+        """Return a digest of everything that can change the prediction, the verifier's context included."""
+        key = super()._key(query)
+        if query.context is None:
+            return key
+        return hashlib.sha256(f"{key}\0{query.context}".encode("utf-8", "surrogatepass")).hexdigest()
 
     def _is_final(self, prediction: Prediction) -> bool:
         """Return whether no other answer may come when the row is asked again.
@@ -420,6 +439,17 @@ def _step(
         usage=usage,
         attempts=found.attempts + (0 if assessed is None else assessed.attempts),
     )
+
+
+def _why_not_accepted(row: _Row) -> str:
+    """Return why no answer of a row was accepted: no model was sure enough, or nothing says how sure they are."""
+    what = (
+        "no model was sure enough" if row.confidence is not None else "nothing says how sure the models are"
+    )
+    # An escalated step's reason is the verifier's own, and belongs to that step alone.
+    said = [row.stopped if step.verdict is Verdict.ESCALATED else step.reason for step in row.steps]
+    told = "; ".join(dict.fromkeys(filter(None, said)))
+    return f"{what}: {told}" if told else what
 
 
 def _with_reason(step: Step, reason: str) -> Step:

@@ -9,7 +9,7 @@ import typer
 
 from calibrant.cli._errors import reports_errors
 from calibrant.cli._later import RootGroup
-from calibrant.cli._options import ApiBase, AsJson, Options
+from calibrant.cli._options import ApiBase, AsJson, Context, ContextColumn, Options
 
 __all__ = ["app", "main"]
 
@@ -111,6 +111,8 @@ def classify(  # noqa: PLR0913
         Path | None, typer.Option(help="File with that prompt's label-prior correction: label_prior.json.")
     ] = None,
     model: Model = None,
+    context: Context = None,
+    context_column: ContextColumn = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON Lines: one JSON object per text.")
     ] = False,
@@ -126,6 +128,8 @@ def classify(  # noqa: PLR0913
         label_prior=label_prior,
         model=model,
         as_json=as_json,
+        context=context,
+        context_column=context_column,
     )
 
 
@@ -194,6 +198,8 @@ def evaluate(  # noqa: PLR0913
     workers: Annotated[
         int | None, typer.Option(help="Workers of --engine ray, with a CPU each; 2 by default.")
     ] = None,
+    context: Context = None,
+    context_column: ContextColumn = None,
     as_json: AsJson = False,
 ) -> None:
     """Evaluate a prompt on labelled rows: predictions, accuracy with intervals, calibration, cost."""
@@ -228,6 +234,8 @@ def evaluate(  # noqa: PLR0913
             engine=engine,
             ray_address=ray_address,
             workers=workers,
+            context=context,
+            context_column=context_column,
             as_json=as_json,
         ),
     )

@@ -136,7 +136,10 @@ def _file_rows(task: Task, file: Path) -> list[Example]:
     columns = task.columns
     labelled = file.suffix.lower() != ".txt" and columns.answer in next(iter(read_rows(file))).values
     if not labelled:
-        return [Example(input=text, answer="") for text in read_texts(file, columns=columns)]
+        return [
+            Example(input=text if isinstance(text, str) else text.text, answer="")
+            for text in read_texts(file, columns=replace(columns, context=None))
+        ]
     rows = []
     for example, line in read_examples(file, columns=columns):
         answer = task.labels.canonical(example.answer)

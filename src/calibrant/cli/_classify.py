@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from calibrant.assembly import open_classifier
 from calibrant.calibration import LabelPriorCorrection
+from calibrant.cli._context import with_context
 from calibrant.cli._errors import FAILED
-from calibrant.core import ConfigurationError, DataError, Example, Outcome, Task, read_texts
+from calibrant.core import ConfigurationError, DataError, Example, Outcome, Task, TextWithContext, read_texts
 from calibrant.evaluation import row_record
 
 if TYPE_CHECKING:
@@ -32,12 +33,14 @@ def run_classify(  # noqa: PLR0913  (keyword-only options)
     model: str | None,
     as_json: bool,
     label_prior: Path | None = None,
+    context: str | None = None,
+    context_column: str | None = None,
 ) -> None:
     """Open the task's classifier, and classify with it; see `print_predictions`."""
     if not texts and file is None:
         raise ConfigurationError("Expected --text or --file, got neither.")
-    task = Task.from_file(task_file)
-    texts = all_texts(texts, file, task)
+    task = with_context(Task.from_file(task_file), context=context, column=context_column)
+    given = all_texts(texts, file, task)
     classifier = open_classifier(task, model=model)
     try:
         if prompt is not None:
@@ -46,12 +49,12 @@ def run_classify(  # noqa: PLR0913  (keyword-only options)
             classifier.prior_correction = LabelPriorCorrection.load(
                 label_prior, fingerprint=classifier.fingerprint()
             )
-        print_predictions(classifier, texts, as_json=as_json)
+        print_predictions(classifier, given, as_json=as_json)
     finally:
         classifier.close()
 
 
-def all_texts(texts: Sequence[str], file: Path | None, task: Task) -> list[str]:
+def all_texts(texts: Sequence[str], file: Path | None, task: Task) -> list[str | TextWithContext]:
     """Return the texts named on the command line, then those of the file.
 
     Raises
@@ -64,7 +67,7 @@ def all_texts(texts: Sequence[str], file: Path | None, task: Task) -> list[str]:
 
 
 def print_predictions(
-    classifier: Classifier, texts: list[str], *, as_json: bool, with_model: bool = False
+    classifier: Classifier, texts: list[str | TextWithContext], *, as_json: bool, with_model: bool = False
 ) -> None:
     """Classify and print one line per text, each as soon as it and all before it are answered.
 
@@ -74,7 +77,7 @@ def print_predictions(
     ----------
     classifier : Classifier
         Who is asked; it is left open.
-    texts : list of str
+    texts : list of str or TextWithContext
         What is classified.
     as_json : bool
         Whether lines are JSON objects.
@@ -98,7 +101,7 @@ class _ReaderGoneError(Exception):
 class _Listing:
     """Prints rows in the order of the texts, whatever the order of the answers."""
 
-    def __init__(self, texts: list[str], *, as_json: bool, with_model: bool) -> None:
+    def __init__(self, texts: list[str | TextWithContext], *, as_json: bool, with_model: bool) -> None:
         self._texts = texts
         self._with_model = with_model
         self._as_json = as_json
@@ -111,7 +114,8 @@ class _Listing:
         lines = []
         while self._printed in self._waiting:
             ready = self._waiting.pop(self._printed)
-            text = self._texts[self._printed]
+            given = self._texts[self._printed]
+            text = given.text if isinstance(given, TextWithContext) else given
             lines.append(_line(text, ready, as_json=self._as_json, with_model=self._with_model) + "\n")
             self._printed += 1
         if not lines:
@@ -175,13 +179,10 @@ def _answered_by(prediction: Prediction) -> str:
 
 
 def _unsure(prediction: Prediction) -> str:
-    """Return what to add where no model of a cascade was sure enough, or nothing says how sure they are."""
+    """Return what to add where no answer of a cascade was accepted."""
     if prediction.accepted is not False:
         return ""
-    if prediction.confidence is None and prediction.steps:
-        why = prediction.steps[-1].reason
-        return f"\t(not accepted: nothing says how sure the models are: {_shorten(why, 200)})"
-    return "\t(not accepted: no model was sure enough)"
+    return f"\t(not accepted: {_shorten(prediction.reason or 'no model was sure enough', 200)})"
 
 
 def _record(text: str, prediction: Prediction) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from calibrant.assembly import open_classifier, record_run
 from calibrant.calibration import LabelPriorCorrection
 from calibrant.cli._cascade import cascade_lines
 from calibrant.cli._classify import read_prompt
+from calibrant.cli._context import with_context
 from calibrant.cli._errors import FAILED, GATE_FAILED, INTERRUPTED
 from calibrant.cli._history import history_lines
 from calibrant.cli._interrupts import ENDED_BY_SIGNAL, interruptible
@@ -104,6 +105,8 @@ class EvaluateOptions:
         Of the cluster.
     workers : int or None
         How many.
+    context, context_column : str or None
+        What answers have to rest on, for all rows, and the column of a row's own.
     """
 
     out: Path
@@ -126,13 +129,17 @@ class EvaluateOptions:
     engine: str = "local"
     ray_address: str | None = None
     workers: int | None = None
+    context: str | None = None
+    context_column: str | None = None
 
 
 def run_evaluate(task_file: Path, options: EvaluateOptions) -> None:
     """Evaluate, print the numbers, and exit with 1 (ended early), 3 (a gate) or 130 (interrupted)."""
     gates = dict(map(_gate, options.fail_under))
     _check(options)
-    task = Task.from_file(task_file, splits=())
+    task = with_context(
+        Task.from_file(task_file, splits=()), context=options.context, column=options.context_column
+    )
     check_gates(gates, task.labels)
     rows = Dataset(
         source=labelled_source(task, options.file, options.split),

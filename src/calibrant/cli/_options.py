@@ -7,10 +7,18 @@ from typing import Annotated, Any
 
 import typer
 
-__all__ = ["ApiBase", "AsJson", "Options", "parse_option"]
+__all__ = ["ApiBase", "AsJson", "Context", "ContextColumn", "Options", "parse_option"]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 ApiBase = Annotated[str | None, typer.Option(help="Endpoint of an OpenAI-compatible server.")]
+Context = Annotated[
+    str | None,
+    typer.Option(metavar="TEXT", help="What answers have to rest on, for a cascade that verifies them."),
+]
+ContextColumn = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Column with a row's own context; --context is for the others."),
+]
 Options = Annotated[
     list[str] | None,
     typer.Option(metavar="KEY=VALUE", help="An option of every call; may be given several times."),

@@ -40,7 +40,10 @@ def serve(  # noqa: PLR0913
     ] = 0.7,
     prompt: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Another prompt, with {question}, {answer} and {context} in it."),
+        typer.Option(
+            metavar="FILE",
+            help="Another prompt, with {question}, {answer} and {context} in it; its replies may reason first.",
+        ),
     ] = None,
     max_concurrency: Annotated[int, typer.Option(help="Calls of the model in flight at most.")] = 10,
     api_base: ApiBase = None,

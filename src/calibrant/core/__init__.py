@@ -2,7 +2,13 @@
 
 from calibrant.core.answers import unknown_answer
 from calibrant.core.aspects import Aspect
-from calibrant.core.cascade_settings import LOOPER_KEYS, CascadeModelSettings, CascadeSettings, HybridWeights
+from calibrant.core.cascade_settings import (
+    LOOPER_KEYS,
+    VERIFYING_METHODS,
+    CascadeModelSettings,
+    CascadeSettings,
+    HybridWeights,
+)
 from calibrant.core.completion import (
     Client,
     Completion,
@@ -56,6 +62,7 @@ from calibrant.core.rows import (
     DataSource,
     Example,
     Row,
+    TextWithContext,
     iter_examples,
     read_examples,
     read_rows,
@@ -73,6 +80,7 @@ from calibrant.core.task import ROUTED, Split, Task, check_answer
 __all__ = [
     "LOOPER_KEYS",
     "ROUTED",
+    "VERIFYING_METHODS",
     "Aspect",
     "BanditSettings",
     "CalibrantError",
@@ -127,6 +135,7 @@ __all__ = [
     "StateError",
     "Step",
     "Task",
+    "TextWithContext",
     "TierSettings",
     "Token",
     "TriageSettings",

@@ -12,11 +12,13 @@ import pydantic
 from calibrant.core.sections import Amount, Count, Number, Section, Share, wrong
 from calibrant.core.settings import ModelSettings
 
-__all__ = ["LOOPER_KEYS", "CascadeModelSettings", "CascadeSettings", "HybridWeights"]
+__all__ = ["LOOPER_KEYS", "VERIFYING_METHODS", "CascadeModelSettings", "CascadeSettings", "HybridWeights"]
 
 ENTAILMENT: Final = "automix_entailment"
 HYBRID: Final = "hybrid"
 LEARNED: Final = "learned"
+VERIFYING_METHODS: Final = (ENTAILMENT, "self_verify")
+"""Confidence methods that are shown what an answer has to rest on."""
 _SUM_TOLERANCE: Final = 1e-9
 
 
@@ -104,7 +106,7 @@ class CascadeSettings(Section):
     cost_quality_tradeoff : float, default 0.3
         How much cheapness counts against quality for ``automix``, in [0, 1].
     token_filter : str, default "label"
-        Which tokens count: ``all``, ``stop``, ``label`` or ``tool_call_args``.
+        Which tokens count: ``all``, ``stop``, ``label`` or ``tool_call_args``; empty is unset.
     on_error : str, default "skip"
         ``skip`` asks the next model, ``fail`` gives the row up.
     hybrid_weights : HybridWeights or None
@@ -113,6 +115,9 @@ class CascadeSettings(Section):
         Address of the verifier; only with ``automix_entailment``, which needs one.
     verifier_timeout_seconds : float, default 0
         Seconds it may take; 0 is 60. Only with ``automix_entailment``.
+    context : str or None
+        What every answer has to rest on, where its row names nothing else; only with ``self_verify`` and
+        ``automix_entailment``.
     learned_file : Path or None
         What a `calibrant.cascade.LearnedScorer` was saved to; only with ``learned``, which needs one.
     max_escalations, max_tokens : int or None
@@ -142,12 +147,18 @@ class CascadeSettings(Section):
     hybrid_weights: HybridWeights | None = None
     verifier_server_url: str | None = pydantic.Field(default=None, validate_default=True)
     verifier_timeout_seconds: Amount = 0.0
+    context: str | None = pydantic.Field(default=None, min_length=1)
     learned_file: Path | None = pydantic.Field(default=None, validate_default=True)
     max_escalations: Count | None = None
     max_tokens: Count | None = None
     max_cost: Amount | None = None
     deadline_seconds: Amount | None = None
     models: tuple[CascadeModelSettings, ...] = ()
+
+    @pydantic.field_validator("token_filter", mode="before")
+    @classmethod
+    def _read_unset(cls, token_filter: object) -> object:
+        return "label" if token_filter == "" else token_filter
 
     @pydantic.field_validator("threshold", mode="before")
     @classmethod
@@ -189,6 +200,17 @@ class CascadeSettings(Section):
                 "say where the verifier answers",
             )
         return url
+
+    @pydantic.field_validator("context")
+    @classmethod
+    def _check_context(cls, context: str | None, info: pydantic.ValidationInfo) -> str | None:
+        from_file = info.data.get("file") is not None
+        if context is not None and not (from_file or any(_may_be(one, info) for one in VERIFYING_METHODS)):
+            raise wrong(
+                "Input should come with confidence_method = 'self_verify' or 'automix_entailment'",
+                "set one, or leave it out",
+            )
+        return context
 
     @pydantic.field_validator("learned_file")
     @classmethod

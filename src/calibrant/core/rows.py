@@ -19,6 +19,7 @@ __all__ = [
     "DataSource",
     "Example",
     "Row",
+    "TextWithContext",
     "iter_examples",
     "read_examples",
     "read_rows",
@@ -39,6 +40,22 @@ _SPLITS = {
 _EMPTY: Mapping[str, str] = MappingProxyType({})
 
 
+@dataclass(frozen=True)
+class TextWithContext:
+    """A text to classify, and what its answer has to rest on; a cascade's verifier is shown both.
+
+    Attributes
+    ----------
+    text : str
+        The text.
+    context : str or None
+        What its answer has to rest on.
+    """
+
+    text: str
+    context: str | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Example:
     """One labelled text.
@@ -51,6 +68,8 @@ class Example:
         Its true label; the JSON text of a whole answer where it holds several.
     additional_context : mapping of str to str
         What a person would want to know when the answer is wrong; shown in feedback only.
+    context : str or None
+        What the answer has to rest on; shown to a cascade's verifier only.
 
     Raises
     ------
@@ -61,12 +80,18 @@ class Example:
     input: str
     answer: str
     additional_context: Mapping[str, str] = field(default_factory=lambda: _EMPTY)
+    context: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.input, str):
             raise DataError(f"Expected the input of an example as text, got {self.input!r:.80}.")
         if not isinstance(self.answer, str):
             raise DataError(not_text(self.answer))
+
+    @property
+    def text(self) -> str | TextWithContext:
+        """What a classifier is asked: the input, with its context where there is one."""
+        return self.input if self.context is None else TextWithContext(self.input, self.context)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +109,8 @@ class Columns:
         Whether an answer holds any number of labels.
     separator : str
         What stands between such labels where they are not given as a JSON array.
+    context : str or None
+        What the answer has to rest on, for a cascade's verifier; a row may lack it.
     """
 
     input: str = "input"
@@ -93,6 +120,7 @@ class Columns:
     fields: tuple[tuple[str, str], ...] = ()
     multi_label: bool = False
     separator: str = ";"
+    context: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,7 +305,8 @@ def iter_examples(
         example = Example(
             input=_text(row, columns.input),
             answer=_answer(row, columns),
-            additional_context=_context(row, columns.additional_context),
+            additional_context=_additional(row, columns.additional_context),
+            context=_context(row, columns.context),
         )
         yield example, row.line
 
@@ -305,7 +334,7 @@ class DataSource:
         return iter_examples(self.path, columns=self.columns, split=self.split)
 
 
-def read_texts(path: Path, *, columns: Columns = Columns()) -> list[str]:
+def read_texts(path: Path, *, columns: Columns = Columns()) -> list[str | TextWithContext]:
     """Read unlabelled texts: the lines of a ``.txt`` file that are not blank, or a column of a data file.
 
     Parameters
@@ -313,7 +342,7 @@ def read_texts(path: Path, *, columns: Columns = Columns()) -> list[str]:
     path : Path
         ``.txt``, or a file `read_rows` reads.
     columns : Columns
-        Which column holds the text.
+        Which columns hold the text, and its context, if any.
 
     Raises
     ------
@@ -321,14 +350,23 @@ def read_texts(path: Path, *, columns: Columns = Columns()) -> list[str]:
         A row lacks a text, or as `read_rows`.
     """
     if path.suffix.lower() != ".txt":
-        return [_text(row, columns.input) for row in read_rows(path)]
+        return [_with_context(row, columns) for row in read_rows(path)]
+    if columns.context is not None:
+        raise DataError(
+            f"expected a data file with a column {columns.context!r}, got lines of text.", path=path
+        )
     if not path.is_file():
         raise DataError("no such file: check the path.", path=path)
     with path.open("rb") as file:
-        found = [text for _, text in _lines(file, path)]
+        found: list[str | TextWithContext] = [text for _, text in _lines(file, path)]
     if not found:
         raise DataError("expected one text per line, got an empty file.", path=path)
     return found
+
+
+def _with_context(row: Row, columns: Columns) -> str | TextWithContext:
+    text, context = _text(row, columns.input), _context(row, columns.context)
+    return text if context is None else TextWithContext(text, context)
 
 
 def _text(row: Row, column: str) -> str:
@@ -380,7 +418,14 @@ def _split(row: Row, column: str) -> str:
     return split
 
 
-def _context(row: Row, column: str) -> Mapping[str, str]:
+def _context(row: Row, column: str | None) -> str | None:
+    """Return what the answer to a row has to rest on; a row may have nothing there, but not lack the column."""
+    if column is None or (column in row.values and row.values[column] in (None, "")):
+        return None
+    return _text(row, column)
+
+
+def _additional(row: Row, column: str) -> Mapping[str, str]:
     value = row.values.get(column)
     if value in (None, "", {}):
         return _EMPTY

@@ -51,6 +51,7 @@ class _DataSection(Section):
     input_column: str = "input"
     answer_column: str = "answer"
     split_column: str = "split"
+    context_column: str | None = pydantic.Field(default=None, min_length=1)
     answer_separator: str = pydantic.Field(default=";", min_length=1)
 
     def sources(self, directory: Path, columns: Columns) -> dict[Split, DataSource]:
@@ -105,6 +106,7 @@ class _TaskFile(Section):
             fields=tuple((field.name, field.column or field.name) for field in self.fields or ()),
             multi_label=self.multi_label,
             separator=data.answer_separator,
+            context=data.context_column,
         )
 
 

@@ -192,14 +192,15 @@ def _is_finished(path: Path, line: bytes, block: list[tuple[int, Example]], inde
     try:
         record = json.loads(line)
         example = block[place][1] if 0 <= place < len(block) else None
-        same = example is not None and (record["input"], record["answer"]) == (example.input, example.answer)
+        asked = record["input"], record["answer"], record.get("context")
+        same = example is not None and asked == (example.input, example.answer, example.context)
         failed = Outcome(record["outcome"]) is Outcome.ERROR
     except (KeyError, TypeError, ValueError) as error:
         raise _damaged(path, error) from error
     if not same:
         raise StateError(
-            f"{path}: row {index + 1} was evaluated on another text or answer than the input has now: choose a new "
-            "directory, or restore the data."
+            f"{path}: row {index + 1} was evaluated on another text, answer or context than the input has now: choose "
+            "a new directory, or restore the data."
         )
     return not failed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -36,6 +36,15 @@ _SEE_LOG: Final = (
     "see Ray's log of the worker for the reason, such as too little memory or a crash in a library."
 )
 _DIED_OPENING: Final = f"Workers died again and again while they opened the classifier: {_SEE_LOG}"
+
+
+class LentRow(NamedTuple):
+    """A row on its way to a worker."""
+
+    place: int
+    text: str
+    answer: str
+    context: str | None = None
 
 
 class Answered(NamedTuple):
@@ -128,7 +137,11 @@ class Reader:
             if self.book is not None and self.book.closed():
                 return
             finished = self.kept.get(number, frozenset())
-            rows = [(index, row.input, row.answer) for index, row in block if index not in finished]
+            rows = [
+                LentRow(index, row.input, row.answer, row.context)
+                for index, row in block
+                if index not in finished
+            ]
             yield pa.table({"block": [number], "rows": [json.dumps(rows)]})
 
 
@@ -211,7 +224,7 @@ class Worker:
         columns = zip(*found, strict=True)
         return pa.table({name: list(column) for name, column in zip(Answered._fields, columns, strict=True)})
 
-    def answer(self, number: int, rows: list[tuple[int, str, str]]) -> Answered:
+    def answer(self, number: int, rows: Sequence[Sequence[Any]]) -> Answered:
         """Answer the rows of a block, as many as the budgets allow."""
         lines: list[bytes] = []
         stopped = ""
@@ -231,18 +244,19 @@ class Worker:
             return Answered.fault(number, b"".join(lines), error)
         return Answered(number, b"".join(lines), stopped)
 
-    def _answer(self, rows: list[tuple[int, str, str]], lines: list[bytes]) -> str:
+    def _answer(self, rows: Sequence[Sequence[Any]], lines: list[bytes]) -> str:
         """Answer rows that were lent; returns why that ended early."""
+        lent = [LentRow(*row) for row in rows]  # lists, once they have been JSON
+        examples = [Example(input=row.text, answer=row.answer, context=row.context) for row in lent]
 
         def deliver(place: int, prediction: Prediction) -> None:
-            index, text, answer = rows[place]
-            lines.append(row_line(index, Example(input=text, answer=answer), prediction))
+            lines.append(row_line(lent[place].place, examples[place], prediction))
             self._failures = self._failures + 1 if prediction.outcome is Outcome.ERROR else 0
 
         before = self._spent()
         try:
             stopped = run_sync(
-                self._classifier.aclassify_each([text for _, text, _ in rows], deliver, stop=self._stop)
+                self._classifier.aclassify_each([row.text for row in examples], deliver, stop=self._stop)
             )
         finally:
             self._book.settle(len(rows), self._spent().since(before))

@@ -65,7 +65,7 @@ class Inspection:
     rows : int
         Rows.
     sha256 : str
-        Digest of all inputs and answers, in order.
+        Digest of all inputs, answers and contexts, in order.
     """
 
     rows: int
@@ -104,7 +104,8 @@ def inspect(examples: Iterable[Example], labels: LabelSet) -> Inspection:
     rows = 0
     for example in checked(examples, labels):
         rows += 1
-        for text in (example.input, example.answer):
+        context = () if example.context is None else (example.context,)
+        for text in (example.input, example.answer, *context):
             data = text.encode("utf-8", "surrogatepass")
             digest.update(len(data).to_bytes(8, "big"))
             digest.update(data)

@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-from calibrant.core import ConfigurationError, Example, Journal, Prediction, described_labels
+from calibrant.core import ConfigurationError, Example, Journal, Prediction, TextWithContext, described_labels
 from calibrant.evaluation._cache import open_cache
 from calibrant.evaluation._data import Inspection, checked, inspect
 from calibrant.evaluation._directory import RunDirectory
@@ -277,12 +277,12 @@ class _Run:
     def _rows(self) -> Iterator[Example]:
         return checked(self._examples, self.classifier.labels)
 
-    def _texts(self) -> Iterator[str]:
+    def _texts(self) -> Iterator[str | TextWithContext]:
         file = self._file
         for index, example in enumerate(self._rows()):
             if file is None or not file.is_finished(index):
                 self._under_way.append((index, example))
-                yield example.input
+                yield example.text
 
     def _deliver(self, _number: int, prediction: Prediction) -> None:
         index, example = self._under_way.popleft()

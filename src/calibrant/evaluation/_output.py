@@ -77,8 +77,8 @@ class PredictionsFile:
         number = self.rows + 1
         try:
             record = json.loads(line)
-            index, text, answer = record["index"], record["input"], record["answer"]
-            same = example is not None and (text, answer) == (example.input, example.answer)
+            index, *asked = record["index"], record["input"], record["answer"], record.get("context")
+            same = example is not None and asked == [example.input, example.answer, example.context]
             failed = Outcome(record["outcome"]) is Outcome.ERROR
             if same and not failed:
                 self._tally.add_record(record)
@@ -99,7 +99,7 @@ class PredictionsFile:
             )
         if not same:
             raise StateError(
-                f"{self._path}:{number}: was evaluated on another text or answer than row {number} of the "
+                f"{self._path}:{number}: was evaluated on another text, answer or context than row {number} of the "
                 "input has now: choose a new directory, or restore the data."
             )
         if failed:

@@ -16,7 +16,7 @@ def row_record(index: int, example: Example, prediction: Prediction) -> dict[str
 
     ``correct`` is None where the row failed for the server's reasons, or its true label is not known.
     ``attempts`` is 0 where the model's answer was known already, so that nothing was paid; tokens and
-    cost are those of the answer. Answers that hold several labels have ``parts``.
+    cost are those of the answer. Answers that hold several labels have ``parts``; a row with a context has that.
 
     Parameters
     ----------
@@ -49,6 +49,8 @@ def row_record(index: int, example: Example, prediction: Prediction) -> dict[str
         "completion_tokens": usage.completion_tokens,
         "cost": usage.cost,
     }
+    if example.context is not None:
+        record["context"] = example.context
     if prediction.steps:
         record["steps"] = [step_to_record(step) for step in prediction.steps]
         record["accepted"] = prediction.accepted

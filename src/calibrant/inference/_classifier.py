@@ -20,6 +20,7 @@ from calibrant.core import (
     LogprobSpace,
     Prediction,
     Task,
+    TextWithContext,
 )
 from calibrant.inference._calls import Calls
 from calibrant.inference._choice import MethodOptions, Scoring, choose_method
@@ -327,18 +328,21 @@ class Classifier:
         """Look predictions up in `journal` from now on, and store them there."""
         self.runner.journal = journal
 
-    def classify(self, text: str) -> Prediction:
-        """Classify one text."""
+    def classify(self, text: str | TextWithContext) -> Prediction:
+        """Classify one text; its context, if any, is for a cascade's verifier."""
         return self.classify_many([text])[0]
 
     def classify_many(
-        self, texts: Sequence[str], *, on_prediction: Callable[[int, Prediction], None] | None = None
+        self,
+        texts: Sequence[str | TextWithContext],
+        *,
+        on_prediction: Callable[[int, Prediction], None] | None = None,
     ) -> list[Prediction]:
         """Classify texts concurrently.
 
         Parameters
         ----------
-        texts : sequence of str
+        texts : sequence of str or TextWithContext
             What to classify.
         on_prediction : callable, optional
             Called with the index and the prediction of each text as it is answered.
@@ -355,22 +359,25 @@ class Classifier:
         """
         return run_sync(self.aclassify_many(texts, on_prediction=on_prediction))
 
-    async def aclassify(self, text: str) -> Prediction:
+    async def aclassify(self, text: str | TextWithContext) -> Prediction:
         """Classify one text, for use inside an event loop."""
         return (await self.aclassify_many([text]))[0]
 
     async def aclassify_many(
-        self, texts: Sequence[str], *, on_prediction: Callable[[int, Prediction], None] | None = None
+        self,
+        texts: Sequence[str | TextWithContext],
+        *,
+        on_prediction: Callable[[int, Prediction], None] | None = None,
     ) -> list[Prediction]:
         """Classify texts concurrently, for use inside an event loop; see `classify_many`."""
-        queries = [Query(prompt=self.prompt, text=text, user_template=self.user_template) for text in texts]
+        queries = [self._query(text) for text in texts]
         listener = on_prediction and (lambda index, found: on_prediction(index, self._corrected(found)))
         predictions = await self.runner.arun(queries, on_prediction=listener)
         return [self._corrected(prediction) for prediction in predictions]
 
     async def aclassify_each(
         self,
-        texts: Iterable[str],
+        texts: Iterable[str | TextWithContext],
         on_row: OnPrediction,
         *,
         on_prediction: OnPrediction | None = None,
@@ -380,7 +387,7 @@ class Classifier:
 
         Parameters
         ----------
-        texts : iterable of str
+        texts : iterable of str or TextWithContext
             Read as rows are begun, not ahead.
         on_row : callable
             Called with the index and the prediction of every text once, in the order of the texts.
@@ -399,12 +406,17 @@ class Classifier:
         ProviderError
             A fault that every call would meet, or nothing but failures.
         """
-        queries = (Query(prompt=self.prompt, text=text, user_template=self.user_template) for text in texts)
         return await self.runner.feed(
-            queries,
+            map(self._query, texts),
             lambda index, found: on_row(index, self._corrected(found)),
             on_prediction=on_prediction and (lambda i, found: on_prediction(i, self._corrected(found))),
             stop=stop,
+        )
+
+    def _query(self, text: str | TextWithContext) -> Query:
+        given = text if isinstance(text, TextWithContext) else TextWithContext(text)
+        return Query(
+            prompt=self.prompt, text=given.text, user_template=self.user_template, context=given.context
         )
 
     async def acomplete(self, request: CompletionRequest) -> tuple[Completion, int]:

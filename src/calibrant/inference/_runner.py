@@ -52,11 +52,14 @@ class Query:
         The text to classify.
     user_template : str or None
         Shapes the user message; every ``{input}`` in it becomes the text.
+    context : str or None
+        What the answer has to rest on; no part of the messages.
     """
 
     prompt: str
     text: str
     user_template: str | None = None
+    context: str | None = None
 
     def messages(self) -> tuple[Message, ...]:
         """Return the chat messages of this query."""

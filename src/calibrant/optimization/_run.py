@@ -297,7 +297,10 @@ def _fingerprint(task: Task, model: ModelLike | Classifier | None, plan: _Plan) 
         "prior_correction": plan.prior_correction,
         "settings": task.model.model_dump(exclude={"concurrency"}),
         "rows": [
-            [(e.input, e.answer, dict(e.additional_context)) for e in task.rows(split)]
+            [
+                (e.input, e.answer, dict(e.additional_context), *([] if e.context is None else [e.context]))
+                for e in task.rows(split)
+            ]
             for split in ("train", "validation", "test")
         ],
     }
@@ -368,11 +371,14 @@ class _FileLogger:
 
 
 def _row(example: Example) -> Row:
-    return {
+    row: Row = {
         "input": example.input,
         "answer": example.answer,
         "additional_context": dict(example.additional_context),
     }
+    if example.context is not None:
+        row["context"] = example.context
+    return row
 
 
 @dataclass(kw_only=True)
@@ -429,7 +435,8 @@ class _Run:
     def _predict(self, candidate: Mapping[str, str]) -> list[Prediction]:
         template = candidate.get(USER_TEMPLATE)
         queries = [
-            Query(prompt=candidate[COMPONENT], text=e.input, user_template=template) for e in self.task.test
+            Query(prompt=candidate[COMPONENT], text=e.input, user_template=template, context=e.context)
+            for e in self.task.test
         ]
         predictions = self.adapter.classifier.runner.run(
             queries, on_prediction=lambda _, prediction: self.tracker.on_prediction(prediction)

@@ -104,7 +104,9 @@ def test_the_line_itself_lifts_nothing_and_a_frontier_something() -> None:
     assert region_lifts([51.0], [0.75], **ENDS).lifts == pytest.approx((0.0,) * 5, abs=1e-12)
     rng = np.random.default_rng(0)
     small, large = rng.integers(0, 2, 200), np.ones(200)
-    frontier = routing_frontier(rng.integers(0, 9, 200) / 8, small, large, small_cost=1, large_cost=50)
+    frontier = routing_frontier(
+        rng.integers(0, 9, 200) / 8, small, large, small_cost=1, large_cost=50, verifier_cost=0
+    )
     ends = {"small_performance": small.mean(), "small_cost": 1, "large_performance": 1.0, "large_cost": 50}
     assert min(region_lifts(frontier.cost, frontier.performance, **ends).lifts) >= -1e-9
 

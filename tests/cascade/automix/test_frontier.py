@@ -183,7 +183,8 @@ def test_a_price_picks_the_best_point(rows: Rows, price: float) -> None:
 
 def test_a_frontier_by_hand() -> None:
     """Four rows, two bins, free verifier: the unsure bin gains 1 for 10, the sure one 0."""
-    frontier = routing_frontier([0, 0, 1, 1], [0, 0, 1, 1], [1, 1, 1, 1], small_cost=1, large_cost=10)
+    rows = ([0, 0, 1, 1], [0, 0, 1, 1], [1, 1, 1, 1])
+    frontier = routing_frontier(*rows, small_cost=1, large_cost=10, verifier_cost=0)
     assert frontier.cost.tolist() == [1.0, 6.0]
     assert frontier.performance.tolist() == [0.5, 1.0]
     assert frontier.action == ("small", "verify")
@@ -197,13 +198,27 @@ def test_a_frontier_by_hand() -> None:
     assert frontier.policy(0).threshold is None
 
 
+def test_looking_costs_a_small_call_unless_something_else_is_said() -> None:
+    """As in AutoMix, where the small model verifies its own answer; per row, where costs are."""
+    rows = ([0, 0, 1, 1], [0, 0, 1, 1], [1, 1, 1, 1])
+    unset, free = (
+        routing_frontier(*rows, small_cost=[1, 2, 3, 2], large_cost=10, **more)
+        for more in ({}, {"verifier_cost": 0.0})
+    )
+    assert (unset.cost.tolist(), free.cost.tolist()) == ([2.0, 9.0], [2.0, 7.0])
+    for frontier, more in ((unset, {}), (free, {"verifier_cost": 0.0})):
+        spent, _ = frontier.policy(1).expected(*rows, small_cost=[1, 2, 3, 2], large_cost=10, **more)
+        assert spent.mean() == frontier.cost[1]
+
+
 def test_bins_that_gain_alike_are_routed_together() -> None:
     """Ties are no break points: between them any mixture is as good."""
     signal = np.repeat([0.0, 0.5, 1.0], 7)
     large = np.tile([1, 1, 1, 0, 0, 0, 0], 3)
     frontier = routing_frontier(signal, np.zeros(21), large, small_cost=1, large_cost=0.3)
     assert len(frontier) == 1  # the large model at once is cheaper, and better
-    frontier = routing_frontier(signal, np.where(signal == 1, large, 0), large, small_cost=1, large_cost=50)
+    rows = (signal, np.where(signal == 1, large, 0), large)
+    frontier = routing_frontier(*rows, small_cost=1, large_cost=50, verifier_cost=0)
     assert frontier.n_routed.tolist() == [0, 2]
 
 
@@ -231,7 +246,8 @@ def test_rounding_to_k_steps_joins_what_lies_near() -> None:
 
 def test_unseen_signals_count_as_the_next_lower_one_seen() -> None:
     """A threshold's own meaning: trust from the least trusted signal on."""
-    frontier = routing_frontier([0.2, 0.6], [0, 1], [1, 1], small_cost=1, large_cost=5, thresholds_only=True)
+    costs = {"small_cost": 1, "large_cost": 5, "verifier_cost": 0}
+    frontier = routing_frontier([0.2, 0.6], [0, 1], [1, 1], **costs, thresholds_only=True)
     policy = frontier.policy(-1)
     assert policy.threshold == 0.6
     assert policy.route_probability([0.0, 0.2, 0.4, 0.59, 0.6, 0.9]).tolist() == [1, 1, 1, 1, 0, 0]
@@ -314,5 +330,5 @@ def test_what_cannot_be_had_is_said() -> None:
 
 def test_equal_costs_are_a_trade_like_any_other() -> None:
     """Where both cost the same the better one is asked at once, and one may still look first."""
-    frontier = routing_frontier([0, 1], [0, 1], [1, 0], small_cost=2, large_cost=2)
+    frontier = routing_frontier([0, 1], [0, 1], [1, 0], small_cost=2, large_cost=2, verifier_cost=0)
     assert (frontier.cost.tolist(), frontier.performance.tolist()) == ([2.0, 3.0], [0.5, 1.0])

@@ -126,7 +126,8 @@ def test_prices_trace_the_frontier(seed: int) -> None:
         shares = [r.mean() for r in found]
         assert shares == sorted(set(shares))
         assert shares[0] == 0.0
-        # Looking costs nothing here, so that the models' own points are routing no row and all rows.
+        # Neither the small model nor looking costs anything here, so that the models' own points are routing no
+        # row and all rows.
         frontier = routing_frontier(*rows, small_cost=0.0, large_cost=50.0, thresholds_only=cuts)
         assert len(shares) >= len(frontier)
         at = [frontier.at(50.0 * share) for share in shares]

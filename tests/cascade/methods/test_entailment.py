@@ -13,8 +13,15 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from calibrant.cascade import Answered, Assessment, AutoMixEntailment, ConfidenceMethod, NoEvidence
-from calibrant.core import ConfigurationError, Prediction
+from calibrant.cascade import (
+    Answered,
+    Assessment,
+    AutoMixEntailment,
+    ConfidenceMethod,
+    NoEvidence,
+    Verifier,
+)
+from calibrant.core import ConfigurationError, Prediction, ProviderError
 from calibrant.inference import Classifier, RetryPolicy
 from calibrant.testing import FakeClient
 from loopback import LoopbackServer
@@ -478,3 +485,59 @@ def test_many_questions_at_once_are_all_answered(server: VerifierServer) -> None
 
     assert all(isinstance(found, Assessment) for found in asyncio.run(all_of_them()))
     assert len(server.asked) == 50
+
+
+# --- in this process -----------------------------------------------------------------------------
+
+WORDS = ["correct", "incorrect"]
+
+
+def in_process(
+    *votes: str, failures: dict[int, Exception] | None = None
+) -> tuple[AutoMixEntailment, FakeClient]:
+    """Return a method whose verifier's samples say this, and the verifier's model."""
+    left = iter(votes)
+    model = FakeClient(WORDS, lambda _: next(left), field="verdict", failures=failures)
+    verifier = Verifier(model, k=len(votes), retry=RetryPolicy(attempts=1))
+    return AutoMixEntailment(verifier=verifier), model
+
+
+def test_a_verifier_in_this_process_needs_no_service() -> None:
+    """It is told what a service is told, and its samples are counted and paid for alike."""
+    method, model = in_process("correct", "correct", "incorrect", "correct")
+    found = asyncio.run(method.assess(answered(prompt="Which animal?", context="Cats purr.")))
+    assert isinstance(found, Assessment)
+    assert (found.confidence, found.native, found.attempts) == (0.75, 0.75, 4)
+    assert found.reason == "3 of 4 samples found the answer correct"
+    for said in ('"Which animal?\\n\\nIt purrs."', '"cat"', '"Cats purr."'):
+        assert said in model.requests[0].messages[-1]["content"]
+    assert method.url is None
+    method.close()
+    assert not model.closed
+
+
+def test_a_verifier_without_a_verdict_is_no_evidence() -> None:
+    """Whether nothing can be read, or nobody answers."""
+    down = ProviderError("is down.", provider="fake", retryable=False)
+    method, _ = in_process("correct", "correct", failures={0: down, 1: down})
+    found = asyncio.run(method.assess(answered()))
+    assert isinstance(found, NoEvidence)
+    assert "is down" in found.reason
+
+
+def test_verifiers_are_told_apart() -> None:
+    """By what can change a verdict."""
+    first, second = in_process("correct")[0], in_process("correct", "correct")[0]
+    assert first.describe() != second.describe()
+    assert "url" not in first.describe()
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"url": ""}, {"verifier": "small"}, {"url": "http://127.0.0.1:9", "verifier": "both"}]
+)
+def test_one_verifier_is_needed(options: dict[str, Any]) -> None:
+    """An address or a `Verifier`."""
+    if options.get("verifier") == "both":
+        options = {**options, "verifier": in_process("correct")[0].verifier}
+    with pytest.raises(ConfigurationError, match="verifier"):
+        AutoMixEntailment(**options)

@@ -71,7 +71,7 @@ def token(logprob: float, *others: float, data: bytes = b"x") -> Token:
 def test_a_mean_logprob_becomes_a_confidence(native: float, confidence: float) -> None:
     """A line from -3 to 0; a genuine log-probability of 0 is certainty."""
     assert AvgLogprob().to_confidence(native) == pytest.approx(confidence, abs=1e-12)
-    found = assess(AvgLogprob(token_filter="all"), answered(token(native), token(native)))
+    found = assess(AvgLogprob(token_filter="all"), answered(token(native, -9.0), token(native, -9.0)))
     assert (found.confidence, found.native) == (pytest.approx(confidence, abs=1e-12), native)
 
 
@@ -119,7 +119,7 @@ def test_what_was_ruled_out_does_not_outweigh_a_tie() -> None:
 
 
 def test_weights_of_zero_mean_zero() -> None:
-    """Their evidence is not looked at, nor needed, nor asked for."""
+    """Their evidence is not looked at, nor needed."""
     alone = answered(token(-0.3))
     assert assess(
         Hybrid(logprob_weight=1.0, margin_weight=0.0, token_filter="all"), alone
@@ -127,8 +127,11 @@ def test_weights_of_zero_mean_zero() -> None:
     pair = answered(token(-2.9, -4.9))
     only_margin = assess(Hybrid(logprob_weight=0, margin_weight=1, token_filter="all"), pair)
     assert only_margin.confidence == pytest.approx(Margin().to_confidence(2.0))
-    assert [Hybrid(logprob_weight=w, margin_weight=1 - w).top_logprobs for w in (0.0, 0.5, 1.0)] == [2, 2, 1]
-    assert (AvgLogprob().top_logprobs, Margin().top_logprobs) == (1, 2)
+
+
+def test_every_method_asks_for_an_alternative() -> None:
+    """It tells a token the model was sure of from one that was forced on it."""
+    assert [method().top_logprobs for method in METHODS] == [2, 2, 2]
 
 
 # --- settings ------------------------------------------------------------------------------------
@@ -228,8 +231,42 @@ def test_a_single_alternative_is_no_margin_of_anything() -> None:
         token(0.0, data=b'{"category": "'), token(-0.1, -2.0, data=b"a"), token(0.0, data=b'"}')
     )
     assert assess(Margin(), framed).native == pytest.approx(1.9)
-    assert assess(Margin(token_filter="stop"), answered(token(0.0, data=b'{"'), token(-0.1, -2.0))).native > 1
-    assert "two alternatives" in refused(Margin(token_filter="all"), framed)
+    assert assess(Margin(token_filter="all"), framed).native == pytest.approx(1.9)
+
+
+GIVEN = Token(b'{"category": "', 0.0)
+
+
+@pytest.mark.parametrize("token_filter", ["label", "stop", "all"])
+@pytest.mark.parametrize("method", METHODS)
+def test_given_and_forced_tokens_count_under_no_filter(method: Any, token_filter: Any) -> None:
+    """Nobody chose them: they neither lack an alternative nor raise a mean."""
+    chosen = (token(-0.5, -2.5, data=b"c"), token(-0.7, -1.7, data=b"a"))
+    forced = token(-1e-7, data=b't"}')
+    found = assess(method(token_filter=token_filter), answered(GIVEN, *chosen, forced))
+    assert found == assess(method(token_filter="all"), answered(*chosen))
+
+
+def test_a_sure_token_with_alternatives_counts() -> None:
+    """Probability 1 by rounding is the model's own; -9999 is an alternative like others."""
+    sure = (token(0.0, -9999.0, data=b"c"), token(-0.6, -1.6, data=b"at"))
+    found = assess(AvgLogprob(token_filter="all"), answered(GIVEN, *sure))
+    assert found.native == pytest.approx(-0.3)
+
+
+def test_an_answer_without_any_choice_is_no_evidence() -> None:
+    """The model was asked nothing."""
+    for method in METHODS:
+        assert "had a choice" in refused(
+            method(token_filter="all"), answered(GIVEN, token(0.0, data=b'cat"}'))
+        )
+
+
+def test_a_server_without_alternatives_still_has_log_probabilities() -> None:
+    """It does not say which tokens were forced, so that all count."""
+    tokens = (GIVEN, Token(b"cat", -0.6), Token(b'"}', 0.0))
+    assert assess(AvgLogprob(token_filter="all"), answered(*tokens)).native == pytest.approx(-0.2)
+    assert assess(AvgLogprob(), answered(*tokens)).native == pytest.approx(-0.6)
 
 
 def test_a_filter_that_keeps_nothing_is_no_evidence() -> None:
@@ -299,7 +336,9 @@ def test_a_more_probable_token_never_lowers_the_confidence(
     raised = list(logprobs)
     raised[at % len(raised)] = min(0.0, raised[at % len(raised)] + more)
     method = AvgLogprob(token_filter="all")
-    before, after = (assess(method, answered(*map(token, row))) for row in (logprobs, raised))
+    before, after = (
+        assess(method, answered(*(token(one, -9.0) for one in row))) for row in (logprobs, raised)
+    )
     assert after.confidence >= before.confidence - 1e-12
 
 

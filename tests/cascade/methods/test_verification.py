@@ -356,6 +356,52 @@ def test_a_prompt_of_the_users_own_is_used() -> None:
     )
 
 
+REASONING = "Context: {context}\nQuestion: {question}\nAI Generated Answer: {generated_answer}\nEvaluation:"
+
+
+def test_the_papers_name_of_the_answers_place_is_known() -> None:
+    """As a prompt that was written for AutoMix has it."""
+    assert VerifierPrompt(REASONING).fill("Who?", "Ann").splitlines()[2] == 'AI Generated Answer: "Ann"'
+
+
+@pytest.mark.parametrize(
+    ("reply", "vote"),
+    [
+        ("She never left. Verification Decision: The AI generated answer is Incorrect.", "incorrect"),
+        (
+            "Incorrect at first sight.\n\nVerification Decision: The AI generated answer is Correct.",
+            "correct",
+        ),
+        ("The report says so.\n**CORRECT**", "correct"),
+        ("This is not correct.", "incorrect"),
+        ("It isn't correct.", "incorrect"),
+        ('It fits. {"verdict": "incorrect"}', "incorrect"),
+        ('{"verdict": "correct"}', "correct"),
+        ("Nobody could have known.", "unreadable"),
+        ("A correction was made.", "unreadable"),
+    ],
+)
+def test_the_last_verdict_counts_under_a_prompt_of_the_users_own(reply: str, vote: str) -> None:
+    """It may ask for reasons first."""
+    assert verified(says(reply), prompt=REASONING).samples == (vote,)
+
+
+def test_no_schema_is_sent_with_a_prompt_of_the_users_own() -> None:
+    """It would leave no room for reasons; our own prompt comes with one, however it is named."""
+    schemas = []
+    for prompt in (REASONING, VERIFIER_PROMPT, None):
+        client = judge(["correct"])
+        Verifier(client, k=1, prompt=prompt).verify("Who?", "Ann")
+        schemas.append(client.requests[0].response_format is None)
+    assert schemas == [True, False, False]
+
+
+def test_a_refusal_under_a_prompt_of_the_users_own_is_no_vote() -> None:
+    """Whatever word it ends with."""
+    refused = says("I will not say that it is correct.", refusal="I will not say that it is correct.")
+    assert verified("incorrect", refused, prompt=REASONING).samples == ("incorrect", "unreadable")
+
+
 def test_describe_holds_what_can_change_a_verdict_and_no_key() -> None:
     """As JSON."""
     described = Verifier(judge([]), k=3, options={"api_key": "sk-secret-1", "top_p": 0.5}).describe()

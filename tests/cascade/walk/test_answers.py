@@ -21,11 +21,12 @@ from calibrant.core import (
     Prediction,
     ProviderError,
     StateError,
+    TextWithContext,
     Usage,
     Verdict,
 )
 from calibrant.inference import Classifier
-from calibrant.testing import FakeClient, FakeContinuingClient
+from calibrant.testing import FakeClient, FakeContinuingClient, MemoryJournal
 
 Build = Callable[..., Any]
 
@@ -104,7 +105,9 @@ def test_a_native_threshold_beyond_the_end_of_confidence_counts(
     build: Build, native_threshold: float, accepted: bool
 ) -> None:
     """The answer's mean log-probability is -5, which is a confidence of 0 like all from -3 down."""
-    built = build(("cat", math.exp(-5.0)), "dog", method="avg_logprob", native_threshold=native_threshold)
+    built = build(
+        ("cat", math.exp(-5.0)), ("dog", 0.99), method="avg_logprob", native_threshold=native_threshold
+    )
     found = built.cascade.classify("t")
     assert found.steps[0].native == pytest.approx(-5.0)
     assert (found.label == "cat") is accepted
@@ -147,7 +150,7 @@ class Halved:
         ({"method": ConfidenceMethod}, "ConfidenceMethod"),
         ({"method": Margin}, r"call it, as in Margin\(\)"),
         ({"native_threshold": -1.0, "calibrators": [Halved(), None]}, "threshold with calibrators"),
-        ({"context_of": "It meows."}, "context_of to be a function"),
+        ({"context_of": 5}, "context_of to be a function"),
         ({"calibrators": [None]}, "one calibrator"),
         ({"meta_verifier": object()}, "method route"),
         ({"meta_verifier": []}, "per model but the last, 1, got 0"),
@@ -204,11 +207,13 @@ def test_an_answer_without_evidence_is_a_last_resort(build: Build, told: Any) ->
     """Any answer with a confidence comes before it, and it is never passed off as sure."""
     worst = build("cat", "dog", method=told({"a": 0.0, "b": None}), threshold=0.5).cascade.classify("t")
     assert (worst.label, worst.confidence, worst.accepted) == ("cat", 0.0, False)
+    assert worst.reason == "no model was sure enough: nothing was told"
     assert verdicts(worst) == ["escalated", "no_evidence"]
     none = build("cat", "dog", method=told(lambda _: None), threshold=0.0).cascade.classify("t")
     assert (none.label, none.confidence, none.accepted, none.outcome) == ("dog", None, False, Outcome.OK)
     assert none.steps[0].reason == "nothing was told"
     assert none.steps[0].label == "cat"
+    assert none.reason == "nothing says how sure the models are: nothing was told"
     later = build("cat", "dog", method=told({"a": None, "b": 0.1})).cascade.classify("t")
     assert (later.label, later.confidence) == ("dog", 0.1)
     failed = build("cat", DOWN, method=told({"a": None})).cascade.classify("t")
@@ -689,6 +694,24 @@ def test_a_method_that_was_not_fitted_ends_the_run(build: Build) -> None:
     """It is no fault of a row: every one would go to the dearest model."""
     with pytest.raises(NotFittedError, match="fit"):
         build("cat", "dog", method=LearnedScorer()).cascade.classify_many(["t"])
+
+
+def test_a_text_brings_its_own_context(build: Build, told: Any) -> None:
+    """It comes before the one that stands for all; the models read neither."""
+    method = told()
+    built = build(("cat", 0.9), method=method, context_of="Cats purr.", journal=MemoryJournal())
+    texts = ["t", TextWithContext("t", "It barks."), TextWithContext("t")]
+    built.cascade.classify_many(texts)
+    assert {(one.question, one.context) for one in method.asked} == {("t", "Cats purr."), ("t", "It barks.")}
+    assert {message["content"] for one in built.clients[0].requests for message in one.messages} == {"", "t"}
+    assert built.cascade.classify(texts[1]).attempts == 0
+    assert built.calls == [1]
+
+
+def test_contexts_for_all_are_told_apart(build: Build) -> None:
+    """By what they say."""
+    one, other = (build("cat", context_of=context).cascade for context in ("one", "other"))
+    assert one.fingerprint() != other.fingerprint()
 
 
 @pytest.mark.parametrize(

@@ -492,3 +492,10 @@ def test_closing_closes_what_the_cascade_owns(told: Any, monkeypatch: pytest.Mon
     clients, owners = models()
     Cascade(owners, method="margin").close()
     assert (method.closed, [client.closed for client in clients]) == (2, [False, False])
+
+
+def test_a_cascade_is_not_made_from_a_task_alone() -> None:
+    """The constructor of one model's classifier is not there; the message names what opens a task's cascade."""
+    assert not hasattr(Cascade, "from_task")
+    with pytest.raises(AttributeError, match="open_classifier"):
+        Cascade.from_task  # noqa: B018

@@ -54,6 +54,24 @@ def test_names_and_options_that_do_not_fit_are_refused(name: str, options: dict[
         method_named(name, **options)
 
 
+@pytest.mark.parametrize("name", ["avg_logprob", "margin", "hybrid", "label_probability"])
+def test_a_model_that_never_has_evidence_is_refused(build: Build, name: str) -> None:
+    """Every row would ask all models in vain; the last one's answer may be taken as it is."""
+    sure, silent = {}, {"space": "none"}
+    with pytest.raises(ConfigurationError, match="'b' reports none"):
+        build(("cat", 0.9), "dog", method=name, threshold=0.8, classifiers=[sure, silent])
+    build(("cat", 0.9), "dog", method=name, threshold=[0.8], classifiers=[sure, silent])
+
+
+@pytest.mark.parametrize("name", ["avg_logprob", "margin", "hybrid"])
+def test_arguments_of_tool_calls_are_refused_where_answers_hold_none(build: Build, name: str) -> None:
+    """A field among arguments is another matter."""
+    method = method_named(name, token_filter="tool_call_args")
+    with pytest.raises(ConfigurationError, match="hold no arguments of a tool call"):
+        build(("cat", 0.9), ("dog", 0.9), method=method)
+    build(("cat", 0.9), method=method, classifiers=[{"field": "arguments.category"}])
+
+
 def test_options_reach_the_method() -> None:
     """By their names."""
     method = method_named("hybrid", logprob_weight=0.25, margin_weight=0.75)

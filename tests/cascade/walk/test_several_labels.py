@@ -46,7 +46,7 @@ def test_the_tokens_of_one_label_are_refused_and_those_of_all_are_not() -> None:
     """Which tokens are the label's is not clear where there are several."""
     with pytest.raises(ConfigurationError, match="token_filter='all'"):
         Cascade(models("[]", "[]"), method=AvgLogprob(), threshold=0.8)
-    cascade = Cascade(models('["cat"]', "[]"), method=AvgLogprob(token_filter="all"), threshold=0.8)
+    cascade = Cascade(models(('["cat"]', 0.9), "[]"), method=AvgLogprob(token_filter="all"), threshold=0.8)
     found = cascade.classify("text")
     assert found.steps[0].verdict is Verdict.ACCEPTED
     assert found.label == '["cat"]'

@@ -18,6 +18,7 @@ from calibrant.cascade.automix._routing_checks import (
     check_costs,
     check_rows,
     check_scores,
+    check_verifier_cost,
 )
 from calibrant.core import ConfigurationError
 from calibrant.metrics import check_values
@@ -149,7 +150,7 @@ def routing_frontier(  # noqa: PLR0913  (keyword-only options)
     *,
     small_cost: ArrayLike,
     large_cost: ArrayLike,
-    verifier_cost: ArrayLike = 0.0,
+    verifier_cost: ArrayLike | None = None,
     k: int | None = None,
     thresholds_only: bool = False,
 ) -> RoutingFrontier:
@@ -167,7 +168,8 @@ def routing_frontier(  # noqa: PLR0913  (keyword-only options)
         Performance of either model on the same rows: 0 and 1, or any score in [0, 1].
     small_cost, large_cost, verifier_cost : float or array-like of shape (n,)
         What the small model, the large one and looking at the signal cost, at least 0, in one unit of any kind. A
-        routed row pays for all three.
+        routed row pays for all three. By default looking costs as much as a small call, as in AutoMix; 0 is right
+        for a signal that comes with the answer, such as its confidence.
     k : int, optional
         Round signals to the k + 1 values 0, 1/k, ..., 1. By default each distinct value is a bin of its own:
         right for shares of k samples, and much too flattering for confidences that never repeat (see Notes).
@@ -203,7 +205,7 @@ def routing_frontier(  # noqa: PLR0913  (keyword-only options)
     dear = np.bincount(bin_of, weights=large_costs).astype(np.float64)
     order = np.arange(len(levels)) if thresholds_only else _by_worth(gain, dear)
     asked = check_costs("small_cost", small_cost, n).mean()
-    looked = asked + check_costs("verifier_cost", verifier_cost, n).mean()
+    looked = asked + check_verifier_cost(verifier_cost, small_cost, n).mean()
     base = small.mean()
     # Small as it is, large at once, and looking first with 0, 1, ..., B bins routed.
     cost = np.concatenate(([asked, large_costs.mean(), looked], looked + np.cumsum(dear[order]) / n))

@@ -13,6 +13,7 @@ from calibrant.cascade.automix._routing_checks import (
     check_costs,
     check_rows,
     check_scores,
+    check_verifier_cost,
 )
 from calibrant.core import ConfigurationError
 from calibrant.metrics import check_values
@@ -176,7 +177,7 @@ class RoutingPolicy:
         *,
         small_cost: ArrayLike,
         large_cost: ArrayLike,
-        verifier_cost: ArrayLike = 0.0,
+        verifier_cost: ArrayLike | None = None,
     ) -> tuple[Array, Array]:
         """Return each row's expected cost and performance, both of shape (n,), without drawing anything.
 
@@ -187,7 +188,7 @@ class RoutingPolicy:
         n = check_rows(signal=chance, small_score=small, large_score=large)
         asked = check_costs("small_cost", small_cost, n)
         dearer = check_costs("large_cost", large_cost, n)
-        looked = asked + check_costs("verifier_cost", verifier_cost, n)
+        looked = asked + check_verifier_cost(verifier_cost, small_cost, n)
         cost = self.small * asked + self.large * dearer + self.verify * (looked + chance * dearer)
         used = self.large + self.verify * chance
         return cost, small + used * (large - small)

@@ -14,6 +14,7 @@ __all__ = [
     "check_costs",
     "check_rows",
     "check_scores",
+    "check_verifier_cost",
 ]
 
 Array = NDArray[np.float64]
@@ -87,3 +88,8 @@ def check_costs(name: str, cost: ArrayLike, n: int, *, positive: bool = False) -
         )
         raise ConfigurationError(msg)
     return np.broadcast_to(array, (n,))
+
+
+def check_verifier_cost(cost: ArrayLike | None, small_cost: ArrayLike, n: int) -> Array:
+    """Return what looking at each signal costs, shape (n,): one call of the small model where nothing is said."""
+    return check_costs("verifier_cost", small_cost if cost is None else cost, n)

@@ -23,6 +23,7 @@ __all__ = [
     "CascadeFrontier",
     "CascadePolicy",
     "cascade_frontier",
+    "check_prices",
     "plan_models",
 ]
 
@@ -118,7 +119,7 @@ class CascadePolicy:
 
         Parameters and errors are those of `plan_models`; the rows may be others than those of the plan.
         """
-        costs, looks = _check_prices(cost, verifier_cost, models=len(self.k) + 1)
+        costs, looks = check_prices(cost, verifier_cost, models=len(self.k) + 1)
         done = self.decide(verifier_scores)
         columns = [check_scores(f"scores[{m}]", column) for m, column in enumerate(scores)]
         if len(columns) != len(costs):
@@ -229,7 +230,7 @@ def cascade_frontier(
     if not (np.isfinite(value).all() and (mass >= 0.0).all() and abs(float(mass.sum()) - 1.0) <= 1e-6):
         msg = f"Expected finite performance and probabilities that sum to 1, got a sum of {float(mass.sum()):.6g}."
         raise ConfigurationError(msg)
-    costs, looks = _check_prices(cost, verifier_cost, models=mass.ndim + 1)
+    costs, looks = check_prices(cost, verifier_cost, models=mass.ndim + 1)
     tree = Tree(root=Node(mass=mass, gain=mass * value, after=0), cost=costs, verifier_cost=looks)
     x, y = tree.hull(tree.root)
     return CascadeFrontier(cost=x, performance=y, _tree=tree)
@@ -324,7 +325,8 @@ def _check_bins(verifier_scores: Sequence[ArrayLike], k: tuple[int, ...]) -> lis
     return bins
 
 
-def _check_prices(cost: ArrayLike, verifier_cost: ArrayLike, *, models: int) -> tuple[Array, Array]:
+def check_prices(cost: ArrayLike, verifier_cost: ArrayLike, *, models: int) -> tuple[Array, Array]:
+    """Return costs of shape (N,) and verifier costs of shape (N - 1,), all at least 0, or ConfigurationError."""
     costs, looks = check_values("cost", cost), check_values("verifier_cost", verifier_cost)
     if (len(costs), len(looks)) != (models, models - 1) or min(costs.min(), looks.min()) < 0.0:
         msg = (

@@ -1,4 +1,4 @@
-"""AutoMix's entailment check by a verifier that is a service of its own."""
+"""AutoMix's entailment check, by a verifier in this process or by one that is a service of its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from calibrant.cascade._checks import check_share, is_count, is_number, is_share
 from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
-from calibrant.core import ConfigurationError, ProviderError, Usage
+from calibrant.cascade.methods._verification import Verifier
+from calibrant.core import ConfigurationError, DataError, ProviderError, Usage
 from calibrant.inference import JsonService, Query, RetryPolicy
 
 __all__ = ["AutoMixEntailment"]
@@ -24,33 +25,46 @@ _CALLED: Final = "verifier"
 
 
 class AutoMixEntailment:
-    """Asks a verifier service how many of its samples find an answer right.
+    """Asks a verifier how many of its samples find an answer right: in process, or as a service.
 
-    ``POST /verify`` with question, answer, the context where there is one, and the threshold. What comes back is
-    believed only if it is consistent: a confidence in [0, 1] that agrees with the counts, where there
-    are counts, up to rounding to two places. Everything else is `NoEvidence`, never a guess. The
-    service's ``should_escalate`` decides nothing, as the cascade has the threshold; where it contradicts the
-    service's own confidence, the reason says so. ``calibrant verifier serve`` is such a service.
+    With `verifier` nothing else has to run: hand it the small model itself for AutoMix's self-verification, k
+    samples an answer. (`SelfVerify` is something else: one call, and a grade.)
+
+    With `url` the verifier is a service: ``POST /verify`` with question, answer, the context where there is one,
+    and the threshold. What comes back is believed only if it is consistent: a confidence in [0, 1] that agrees with
+    the counts, where there are counts, up to rounding to two places. Everything else is `NoEvidence`, never a
+    guess. The service's ``should_escalate`` decides nothing, as the cascade has the threshold; where it contradicts
+    the service's own confidence, the reason says so. ``calibrant verifier serve`` is such a service.
 
     Parameters
     ----------
-    url : str
+    url : str, optional
         Address of the service, such as ``http://127.0.0.1:8889``; http or https, without credentials,
-        query, fragment and white space. ``/verify`` is appended unless it ends so.
+        query, fragment and white space. ``/verify`` is appended unless it ends so. Either `url` or `verifier`.
+    verifier : Verifier, optional
+        Asked in this process instead; `close` leaves it open.
     threshold : float, default 0.7
-        The method's default threshold, in [0, 1]; sent along.
+        The method's default threshold, in [0, 1]; sent along to a service.
     timeout_seconds : float, default 60
-        Seconds one call may take; 0 stands for 60.
+        Seconds one call of a service may take; 0 stands for 60.
     include_task : bool, default True
         Whether the classifier's prompt is part of the question: a label can hardly be verified without the
         task. Without a prompt the question is the text alone.
     retry : RetryPolicy, optional
-        How passing faults are retried; by default up to 3 calls in all.
+        How passing faults of a service are retried; by default up to 3 calls in all.
 
     Raises
     ------
     ConfigurationError
-        A parameter is out of range.
+        A parameter is out of range, or `url` and `verifier` are both given, or neither.
+
+    Examples
+    --------
+    >>> from calibrant.cascade import Verifier
+    >>> from calibrant.testing import FakeClient
+    >>> small = FakeClient(["correct", "incorrect"], {}, default="correct", field="verdict")
+    >>> AutoMixEntailment(verifier=Verifier(small, k=4)).default_threshold
+    0.7
     """
 
     name: Final = "automix_entailment"
@@ -59,8 +73,9 @@ class AutoMixEntailment:
 
     def __init__(
         self,
-        url: str,
+        url: str | None = None,
         *,
+        verifier: Verifier | None = None,
         threshold: float = 0.7,
         timeout_seconds: float = 60,
         include_task: bool = True,
@@ -71,36 +86,59 @@ class AutoMixEntailment:
             raise ConfigurationError(
                 f"Expected timeout_seconds to be a number of seconds, 0 (for 60) or more, got {timeout_seconds!r}."
             )
-        if not isinstance(url, str) or not url:
-            raise ConfigurationError(
-                f"Expected the address of a verifier for automix_entailment, got {url!r}: start one with `calibrant "
-                "verifier serve` and set verifier_server_url to the address it prints."
-            )
         self.include_task = include_task
-        self._service = JsonService(
-            _with_route(url),
-            name=_CALLED,
-            timeout_seconds=float(timeout_seconds) or _DEFAULT_SECONDS,
-            most_bytes=_MOST_BYTES,
-            retry=retry or RetryPolicy(attempts=3),
-        )
+        self.verifier = verifier
+        self._service: JsonService | None = None
+        if verifier is None:
+            self._service = JsonService(
+                _with_route(_checked(url)),
+                name=_CALLED,
+                timeout_seconds=float(timeout_seconds) or _DEFAULT_SECONDS,
+                most_bytes=_MOST_BYTES,
+                retry=retry or RetryPolicy(attempts=3),
+            )
+        elif url is not None or not isinstance(verifier, Verifier):
+            raise ConfigurationError(
+                f"Expected either the address of a verifier or a calibrant.cascade.Verifier, got {url!r} and "
+                f"{verifier!r:.80}: leave one out."
+            )
 
     @property
-    def url(self) -> str:
-        """Where questions are sent."""
-        return self._service.url
+    def url(self) -> str | None:
+        """Where questions are sent; None where the verifier is asked in this process."""
+        return None if self._service is None else self._service.url
 
     async def assess(self, answered: Answered) -> Assessment | NoEvidence:
         """Return the verifier's confidence; whatever goes wrong on the way is `NoEvidence`."""
+        if self._service is not None:
+            return await self._posted(self._service, answered)
+        assert self.verifier is not None  # noqa: S101  (for the type checker)
+        answer = answered.prediction.label or answered.prediction.text
+        try:
+            found = await self.verifier.averify(self._question(answered), answer, answered.context)
+        except (DataError, ProviderError) as error:
+            return NoEvidence(reason=str(error), attempts=getattr(error, "attempts", 0))
+        if found.confidence is None:
+            return NoEvidence(reason=found.reason, usage=found.usage, attempts=found.attempts)
+        counts = _in_words(found.verified_count, found.total_samples)
+        return Assessment(
+            confidence=found.confidence,
+            native=found.confidence,
+            reason="; ".join(filter(None, (counts, found.reason))),
+            usage=found.usage,
+            attempts=found.attempts,
+        )
+
+    async def _posted(self, service: JsonService, answered: Answered) -> Assessment | NoEvidence:
         heard = _Heard()
         try:
-            answer, attempts = await self._service.post(self._body(answered), on_object=heard.add)
+            answer, attempts = await service.post(self._body(answered), on_object=heard.add)
         except ProviderError as error:
             return NoEvidence(reason=str(error), usage=heard.usage, attempts=error.attempts)
         try:
             confidence, reason = _read(answer)
         except _Disbelieved as error:
-            reason = f"{_CALLED}: {error} Look at what answers at {self.url}."
+            reason = f"{_CALLED}: {error} Look at what answers at {service.url}."
             return NoEvidence(reason=reason, usage=heard.usage, attempts=attempts)
         return Assessment(
             confidence=confidence,
@@ -121,12 +159,14 @@ class AutoMixEntailment:
         return check_share("a share of samples", native)
 
     def describe(self) -> Mapping[str, Any]:
-        """Return where the verifier is, and what it is told."""
-        return {"method": self.name, "url": self.url, "include_task": self.include_task}
+        """Return who verifies, or where, and what it is told."""
+        who = {"url": self.url} if self.verifier is None else {"verifier": self.verifier.describe()}
+        return {"method": self.name, **who, "include_task": self.include_task}
 
     def close(self) -> None:
-        """Close the connections."""
-        self._service.close()
+        """Close the connections to a service; a verifier that was handed in is left open."""
+        if self._service is not None:
+            self._service.close()
 
     def _body(self, answered: Answered) -> dict[str, Any]:
         body = {
@@ -207,7 +247,21 @@ def _counts(answer: Mapping[str, Any], confidence: float) -> str:
             f"expected confidence {verified / total:.3g} of {verified} verified samples out of {total}, got "
             f"{confidence:.3g}: its numbers contradict each other."
         )
+    return _in_words(verified, total)
+
+
+def _in_words(verified: int, total: int) -> str:
     return f"{verified} of {total} samples found the answer correct"
+
+
+def _checked(url: object) -> str:
+    if not isinstance(url, str) or not url:
+        raise ConfigurationError(
+            f"Expected the address of a verifier for automix_entailment, got {url!r}: start one with `calibrant "
+            "verifier serve` and set verifier_server_url to the address it prints, or pass verifier=Verifier(...) in "
+            "Python."
+        )
+    return url
 
 
 def _with_route(url: str) -> str:

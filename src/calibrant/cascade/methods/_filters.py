@@ -12,12 +12,16 @@ from calibrant.cascade.methods._tool_calls import argument_spans
 from calibrant.core import Completion, ConfigurationError, LogprobsUnavailableError, Token
 from calibrant.logprobs import align
 
-__all__ = ["TokenFilter", "check_filter", "kept_tokens"]
+__all__ = ["TokenFilter", "check_filter", "chosen_tokens", "kept_tokens"]
 
 TokenFilter: TypeAlias = Literal["all", "stop", "label", "tool_call_args"]
 """``all``: every token. ``label``: those that hold content of the label field's value. ``stop``: all
 but special, stop and layout tokens. ``tool_call_args``: those that hold values of a tool call's arguments.
+Under no filter count tokens that were given to the model or forced on it: probability 1, and no alternative.
 """
+
+# A rounding error of a 32-bit float below probability 1.
+_CERTAIN: Final = -1e-6
 
 # JSON punctuation, quotes, the marks of a code fence, and white space.
 _LAYOUT: Final = b'{}[]:,"` \t\r\n\v\f'
@@ -75,6 +79,41 @@ def kept_tokens(tokens: Sequence[Token], which: TokenFilter, *, text: str, field
             "token_filter, such as 'label' or 'all'."
         )
     return kept
+
+
+def chosen_tokens(kept: Sequence[Token], tokens: Sequence[Token]) -> tuple[Token, ...]:
+    """Return the tokens at which the model had a choice, in order, at least one.
+
+    A token of probability 1 without an alternative was given to the model (the beginning of its answer) or forced
+    on it by a grammar, and says nothing about how sure it is. Where a server lists no alternatives at all, that
+    cannot be told, and every token counts.
+
+    Parameters
+    ----------
+    kept : sequence of Token
+        The tokens a filter kept.
+    tokens : sequence of Token
+        All tokens of the answer.
+
+    Raises
+    ------
+    LogprobsUnavailableError
+        The model had no choice at any of them.
+    """
+    if not any(token.top for token in tokens):
+        return tuple(kept)
+    chosen = tuple(token for token in kept if not _is_forced(token))
+    if not chosen:
+        raise LogprobsUnavailableError(
+            f"Expected a token at which the model had a choice, got {len(kept)} of probability 1 without an "
+            "alternative, which were given to the model or forced on it: use another token_filter, such as 'label', "
+            "or the method label_probability."
+        )
+    return chosen
+
+
+def _is_forced(token: Token) -> bool:
+    return token.logprob >= _CERTAIN and all(data == token.data for data, _ in token.top)
 
 
 def _holding_content(tokens: Sequence[Token]) -> tuple[Token, ...]:

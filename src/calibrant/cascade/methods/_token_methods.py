@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 
 from calibrant.cascade._checks import check_real, check_share
 from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
-from calibrant.cascade.methods._filters import TokenFilter, check_filter, kept_tokens
+from calibrant.cascade.methods._filters import TokenFilter, check_filter, chosen_tokens, kept_tokens
 from calibrant.core import ConfigurationError, LogprobsUnavailableError, Token
 from calibrant.logprobs import UnparsedError, field_value
 
@@ -41,7 +41,7 @@ def _gap(token: Token) -> float:
     if len(listed) < 2:
         raise LogprobsUnavailableError(
             f"Expected at least two alternatives at every token that counts, got {len(listed)} at {token.data!r}: "
-            "ask for top_logprobs of 2 or more, and leave out tokens that had no choice with token_filter='label'."
+            "ask for top_logprobs of 2 or more, or use avg_logprob with a server that lists no alternatives."
         )
     best, second = sorted(listed, reverse=True)[:2]
     return max(best, _LEAST) - max(second, _LEAST)
@@ -101,14 +101,15 @@ def _evidence(answered: Answered, token_filter: TokenFilter) -> tuple[Token, ...
     if classifier.prior_correction is not None:
         _refuse_corrected(answered)
     kept = kept_tokens(prediction.tokens, token_filter, text=prediction.text, field=classifier.field)
-    for token in kept:
+    chosen = chosen_tokens(kept, prediction.tokens)
+    for token in chosen:
         # Reading an answer drops these; tokens that were made elsewhere may still hold them.
         if not all(logprob <= 0.0 for logprob in (token.logprob, *(value for _, value in token.top))):
             raise LogprobsUnavailableError(
                 f"Expected log-probabilities <= 0, got {token.logprob} at {token.data!r} or NaN or more among its "
                 "alternatives: the answer's evidence cannot be used."
             )
-    return kept
+    return chosen
 
 
 def _refuse_corrected(answered: Answered) -> None:
@@ -139,8 +140,7 @@ class AvgLogprob(_TokenMethod):
     A log-probability is what the server reports: the probability under the grammar in ``masked``
     space, the unconstrained model's in ``raw`` space. There, a label that a grammar forced on the model
     looks improbable however clear the choice among the labels was, and nearly every answer of a small
-    model falls below the threshold: `LabelProbability` compares the labels with each other. Text that
-    was given to an embedded model has probability 1 and no alternatives; ``label`` leaves it out.
+    model falls below the threshold: `LabelProbability` compares the labels with each other.
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ class AvgLogprob(_TokenMethod):
 
     name: ClassVar[str] = "avg_logprob"
     default_threshold: ClassVar[float] = 2.0 / 3.0
-    top_logprobs: ClassVar[int] = 1
+    top_logprobs: ClassVar[int] = 2  # an alternative tells a sure token from a forced one
 
     def _measure(self, tokens: Sequence[Token]) -> float:
         return _mean_logprob(tokens)
@@ -188,8 +188,7 @@ class Margin(_TokenMethod):
     decided the model was, not that it was for the emitted token: under sampling, or in ``raw`` space
     under a grammar, the two differ.
 
-    Every token that counts needs two alternatives. One that had no choice is no evidence of
-    anything.
+    Every token that counts needs two alternatives. One at which the model had no choice does not count.
 
     Parameters
     ----------
@@ -248,6 +247,7 @@ class Hybrid(_TokenMethod):
     margin_weight: float = 0.5
     name: ClassVar[str] = "hybrid"
     default_threshold: ClassVar[float] = 0.5
+    top_logprobs: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -258,11 +258,6 @@ class Hybrid(_TokenMethod):
                 f"Expected weights that add up to 1, got logprob_weight={self.logprob_weight!r} and "
                 f"margin_weight={self.margin_weight!r}, which make {total:g}: give both."
             )
-
-    @property
-    def top_logprobs(self) -> int:
-        """Two, or one where the margin has no weight."""
-        return 2 if self.margin_weight > 0.0 else 1
 
     def _measure(self, tokens: Sequence[Token]) -> float:
         score = self.logprob_weight * _from_logprob(_mean_logprob(tokens))

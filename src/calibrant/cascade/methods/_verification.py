@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -47,6 +48,7 @@ _VERDICTS: Final = LabelSet([_CORRECT, _INCORRECT])
 # A context that nearly every model has room for, in characters: all samples are asked at once.
 _FITS: Final = 4_000
 _NOTHING: Final = Answers(given=(), failures=())
+_WORD: Final = re.compile(r"(\bnot\s+|n['\u2019]t\s+)?\b(in)?correct\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,10 +99,12 @@ class Verifier:
     """Asks a model several times whether an answer is right; the share that says so is the confidence [1]_.
 
     The answer may be a label or any text, the question a text to classify or any question, with or
-    without a context the answer has to rest on. A sample is a vote only if it is exactly
-    ``{"verdict": "correct"}`` or ``{"verdict": "incorrect"}``, or one of the two words alone; any other
-    counts among the samples and not among the verified ones. Where no sample can be read, or fewer than
-    half of the calls succeed, there is no verdict.
+    without a context the answer has to rest on. Under our own prompt a JSON schema is sent, and a sample is a
+    vote only if it is exactly ``{"verdict": "correct"}`` or ``{"verdict": "incorrect"}``, or one of the two words
+    alone. Under another prompt none is sent, so that the model may reason first: the last ``correct`` or
+    ``incorrect`` of a sample is its vote ("not correct" is ``incorrect``). Any other sample counts among the samples
+    and not among the verified ones. Where no sample can be read, or fewer than half of the calls succeed, there is
+    no verdict.
 
     A context that is too long for the model is cut at its end, by halves until it fits; question and
     answer are never cut.
@@ -166,7 +170,10 @@ class Verifier:
         self._owns_client = not isinstance(model, Client)
         self.client = open_client(model, concurrency=concurrency, options=options)
         self._options = call_options(options)
-        self._schema = enum_schema(_VERDICTS, _FIELD)
+        # A schema would leave the model no room to reason before its verdict.
+        reasons_first = self.prompt.template != VERIFIER_PROMPT
+        self._schema = None if reasons_first else enum_schema(_VERDICTS, _FIELD)
+        self._vote = _last_verdict if reasons_first else _exact_verdict
         self._method = Decoding(
             client=self.client,
             reader=AnswerReader(labels=_VERDICTS, field=_FIELD, answer_field=_FIELD, space=LogprobSpace.NONE),
@@ -256,7 +263,7 @@ class Verifier:
         )
 
     def _counted(self, answers: Answers, *, context_cut: int) -> Verification:
-        samples = tuple(map(_vote, answers.given))
+        samples = tuple(map(self._vote, answers.given))
         verified, total = samples.count(_CORRECT), len(samples)
         problem = self._problem(answers, samples)
         confidence = verified / total if total and not problem else None
@@ -268,7 +275,7 @@ class Verifier:
             usage=answers.usage,
             attempts=answers.attempts,
             context_cut=context_cut,
-            reason=problem or _remark(answers, samples),
+            reason=problem or self._remark(answers, samples),
         )
 
     def _problem(self, answers: Answers, samples: tuple[str, ...]) -> str:
@@ -281,10 +288,28 @@ class Verifier:
         if samples.count(_UNREADABLE) < len(samples):
             return ""
         return (
-            f'Expected samples of the verifier to be {{"verdict": "correct"}} or {{"verdict": "incorrect"}}, '
-            f"none of {len(samples)} is: {_unread(answers)}. Use a model that keeps to a schema, or a prompt that "
-            "asks for this more clearly."
+            f'Expected samples of the verifier to be {{"verdict": "correct"}} or {{"verdict": "incorrect"}}, or under '
+            "a prompt of your own to end with one of the two words, "
+            f"none of {len(samples)} is: {self._unread(answers)}. "
+            "Use a model that keeps to a schema, or a prompt that asks for this more clearly; a reply that is cut off "
+            "needs more max_tokens."
         )
+
+    def _remark(self, answers: Answers, samples: tuple[str, ...]) -> str:
+        remarks = []
+        failures = [found for found in answers.failures if not isinstance(found, ContextLengthError)]
+        if failures:
+            remarks.append(f"{len(failures)} samples failed, the first: {failures[0]}")
+        unreadable = samples.count(_UNREADABLE)
+        if unreadable:
+            remarks.append(
+                f"{unreadable} of {len(samples)} samples cannot be read, the first: {self._unread(answers)}"
+            )
+        return "; ".join(remarks)
+
+    def _unread(self, answers: Answers) -> str:
+        first = next(sample for sample in answers.given if self._vote(sample) == _UNREADABLE)
+        return first.reason or repr(first.text[:80])
 
     def describe(self) -> dict[str, Any]:
         """Return what can change a verification as JSON values, free of credentials."""
@@ -326,7 +351,7 @@ def _check(k: object, temperature: object, options: Mapping[str, Any]) -> None:
         raise ConfigurationError(f"Expected the seed of a verifier to be a whole number, got {seed!r}.")
 
 
-def _vote(sample: Prediction) -> str:
+def _exact_verdict(sample: Prediction) -> str:
     """Return what a sample says; a model without schemas may write the word alone."""
     if sample.label is not None:
         return sample.label
@@ -334,23 +359,15 @@ def _vote(sample: Prediction) -> str:
     return _VERDICTS.canonical(word) or _UNREADABLE
 
 
-def _remark(answers: Answers, samples: tuple[str, ...]) -> str:
-    remarks = []
-    if answers.failures:
-        failures = [failure for failure in answers.failures if not isinstance(failure, ContextLengthError)]
-        if failures:
-            remarks.append(f"{len(failures)} samples failed, the first: {failures[0]}")
-    unreadable = samples.count(_UNREADABLE)
-    if unreadable:
-        remarks.append(
-            f"{unreadable} of {len(samples)} samples cannot be read, the first: {_unread(answers)}"
-        )
-    return "; ".join(remarks)
-
-
-def _unread(answers: Answers) -> str:
-    first = next(sample for sample in answers.given if _vote(sample) == _UNREADABLE)
-    return first.reason or repr(first.text[:80])
+def _last_verdict(sample: Prediction) -> str:
+    """Return the last verdict of a sample that may reason first."""
+    if sample.label is not None or sample.outcome is not Outcome.UNPARSED:
+        return sample.label or _UNREADABLE
+    words = list(_WORD.finditer(sample.text))
+    if not words:
+        return _UNREADABLE
+    negated, wrong = words[-1].groups()
+    return _INCORRECT if negated or wrong else _CORRECT
 
 
 def _joined(one: Answers, other: Answers) -> Answers:

@@ -12,6 +12,7 @@ from calibrant.core import ConfigurationError
 __all__ = ["VERIFIER_PROMPT", "VerifierPrompt"]
 
 _SLOTS: Final = ("question", "answer", "context")
+_ALIASES: Final = {"generated_answer": "answer"}  # as the paper's prompts have it
 _SLOT: Final = re.compile(r"\{([A-Za-z_]\w*)\}")
 _NO_CONTEXT: Final = "(none)"
 # What chat templates mark turns with (<|im_end|>, </s>, <start_of_turn>, [INST]): inside a text it would be read
@@ -72,9 +73,9 @@ class VerifierPrompt:
     Parameters
     ----------
     template : str
-        Holds ``{question}``, ``{answer}`` and ``{context}``, without quotation marks around them; a
-        case without a context has ``(none)`` there. It must ask for ``{"verdict": "correct"}`` or
-        ``{"verdict": "incorrect"}``.
+        Holds ``{question}``, ``{answer}`` (or ``{generated_answer}``) and ``{context}``, without quotation marks
+        around them; a case without a context has ``(none)`` there. It must ask for a reply whose last verdict is
+        the word ``correct`` or ``incorrect``, or for ``{"verdict": "correct"}`` or ``{"verdict": "incorrect"}``.
 
     Raises
     ------
@@ -94,7 +95,7 @@ class VerifierPrompt:
         if not isinstance(self.template, str):
             msg = f"Expected the verifier's prompt to be a text, got {self.template!r}."  # type: ignore[unreachable]
             raise ConfigurationError(msg)
-        found = _SLOT.findall(self.template)
+        found = [_ALIASES.get(name, name) for name in _SLOT.findall(self.template)]
         missing = [f"{{{name}}}" for name in _SLOTS if name not in found]
         if missing:
             raise ConfigurationError(
@@ -116,7 +117,7 @@ class VerifierPrompt:
             "context": _quoted(context) if context else _NO_CONTEXT,
         }
         # In one pass: a place named in a text is text.
-        return _SLOT.sub(lambda slot: texts[slot[1]], self.template)
+        return _SLOT.sub(lambda slot: texts[_ALIASES.get(slot[1], slot[1])], self.template)
 
 
 def _quoted(text: str) -> str:

@@ -1,0 +1,69 @@
+"""Refuses models whose answers a confidence method could never judge, before anything is paid."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from calibrant.cascade._models import CascadeModel
+from calibrant.cascade._protocol import ConfidenceMethod
+from calibrant.cascade.methods._label_probability import LabelProbability
+from calibrant.core import CompositeLabels, ConfigurationError, LogprobSpace
+from calibrant.inference import Decoding
+
+__all__ = ["check_evidence", "check_tokens"]
+
+
+def check_tokens(model: CascadeModel, method: ConfidenceMethod) -> None:
+    """Refuse a model whose answers have no tokens that a method could read.
+
+    Raises
+    ------
+    ConfigurationError
+        As said.
+    """
+    classifier = model.classifier
+    if not isinstance(classifier.runner.method, Decoding):
+        raise ConfigurationError(
+            f"Expected models whose answers come with token log-probabilities, which {method.name} reads, but "
+            f"{model.label!r} scores its labels without writing one: give it scoring='decode' (without label "
+            "codes), or take the method label_probability."
+        )
+    if isinstance(classifier.labels, CompositeLabels) and getattr(method, "token_filter", "") == "label":
+        raise ConfigurationError(
+            f"Expected {method.name} with token_filter='all' where answers hold several labels, got 'label', which "
+            "reads the tokens of one: set it, or take the method label_probability."
+        )
+    if classifier.prior_correction is not None:
+        raise ConfigurationError(
+            f"Expected no prior_correction of {model.label!r} with {method.name}, which reads the tokens of the "
+            "uncorrected answer: leave it out, or take the method label_probability."
+        )
+
+
+def check_evidence(judged: Sequence[CascadeModel], method: ConfidenceMethod) -> None:
+    """Refuse a model whose answers the method can never judge: it would be asked in vain.
+
+    Raises
+    ------
+    ConfigurationError
+        As said.
+    """
+    for model in judged:
+        runner = model.classifier.runner
+        reads_logprobs = method.needs_tokens or isinstance(method, LabelProbability)
+        if (
+            reads_logprobs
+            and isinstance(runner.method, Decoding)
+            and runner.method.space is LogprobSpace.NONE
+        ):
+            raise ConfigurationError(
+                f"Expected models that report log-probabilities, which {method.name} reads, but {model.label!r} "
+                "reports none: give it scoring='sampled' with the method label_probability, or take self_verify."
+            )
+        asks_for_arguments = getattr(method, "token_filter", "") == "tool_call_args"
+        if asks_for_arguments and '"arguments"' not in json.dumps(runner.response_format):
+            raise ConfigurationError(
+                f"Expected {method.name} with another token_filter than 'tool_call_args', as the answers of "
+                f"{model.label!r} hold no arguments of a tool call: take token_filter='label'."
+            )

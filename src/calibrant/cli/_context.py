@@ -1,0 +1,47 @@
+"""What answers have to rest on, as the command line says it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from calibrant.assembly import read_looper
+from calibrant.core import VERIFYING_METHODS, ConfigurationError, Task
+
+__all__ = ["with_context"]
+
+
+def with_context(task: Task, *, context: str | None, column: str | None) -> Task:
+    """Return the task with a context for all rows, and a column that holds a row's own.
+
+    Parameters
+    ----------
+    task : Task
+        Its cascade verifies answers.
+    context : str or None
+        For rows without one of their own; None leaves the task's.
+    column : str or None
+        Column of the data files; None leaves the task's.
+
+    Raises
+    ------
+    ConfigurationError
+        Nobody would read the context.
+    """
+    if context is None and column is None:
+        return task
+    cascade = task.cascade
+    file = None if cascade is None else cascade.file
+    own = cascade if file is None else read_looper(file)
+    method = None if own is None else own.confidence_method
+    if cascade is None or method not in VERIFYING_METHODS:
+        raise ConfigurationError(
+            "Expected a task with a [cascade] whose confidence_method is 'self_verify' or 'automix_entailment' for "
+            f"--context and --context-column, got {method or 'one model'!r}: leave them out."
+        )
+    if context is not None:
+        task = replace(task, cascade=cascade.model_copy(update={"context": context or None}))
+    if column is None:
+        return task
+    columns = replace(task.columns, context=column)
+    sources = {split: replace(source, columns=columns) for split, source in task.sources.items()}
+    return replace(task, columns=columns, sources=sources)

@@ -1,0 +1,81 @@
+"""AutoMix's Union baseline: one two-model mix for each budget."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrant.cascade import plan_models, routing_frontier, union_baseline
+from calibrant.core import ConfigurationError
+
+COST = [1.0, 10.0, 50.0]
+
+
+def rows(n: int, seed: int) -> tuple[list[Any], list[Any]]:
+    """Return verifier scores of two models, and scores of three that know more and more."""
+    rng = np.random.default_rng(seed)
+    hardness = rng.random(n)
+    scores = [(rng.random(n) < ability - hardness).astype(float) for ability in (1.0, 1.3, 1.7)]
+    return [np.round(8 * np.clip(s * 0.6 + rng.random(n) * 0.4, 0, 1)) / 8 for s in scores[:2]], scores
+
+
+def test_the_budget_decides_between_the_mixes() -> None:
+    """Below the middle model's cost that of the small and the middle one, above it the other."""
+    verifiers, scores = rows(400, 0)
+    union = union_baseline(verifiers, scores, cost=COST)
+    assert [union.pair(cost=budget) for budget in (1.0, 9.99, 10.0, 30.0, 50.0, 99.0)] == [0, 0, 1, 1, 1, 1]
+    for first, budget in ((0, 6.0), (1, 30.0)):
+        pair = routing_frontier(
+            verifiers[first],
+            scores[first],
+            scores[first + 1],
+            small_cost=COST[first],
+            large_cost=COST[first + 1],
+            k=8,
+        )
+        assert union.mixture(cost=budget).performance == pair.mixture(cost=budget).performance
+        spent, performance = union.evaluate(verifiers, scores, cost=budget)
+        assert spent.mean() == pytest.approx(budget)
+        assert performance.mean() == pytest.approx(pair.mixture(cost=budget).performance)
+
+
+def test_three_models_together_are_never_worse() -> None:
+    """On the rows that were learned from, whatever may be spent."""
+    verifiers, scores = rows(600, 1)
+    union = union_baseline(verifiers, scores, cost=COST)
+    together = plan_models(verifiers, scores, cost=COST, verifier_cost=COST[:2], shrinkage=0.0)
+    for budget in (2.0, 5.0, 9.0, 12.0, 25.0, 40.0):
+        first, second, share = together.mixture(cost=budget)
+        mixed = (1 - share) * first.performance + share * second.performance
+        assert mixed >= union.mixture(cost=budget).performance - 1e-9
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"cost": [1, 2]}, "3 costs and 2 verifier costs"),
+        ({"cost": [10, 1, 50]}, "from the cheapest"),
+        ({"verifier_cost": [1]}, "2 verifier costs"),
+        ({"verifier_scores": [[0.5]]}, "all but the last"),
+        ({"scores": [[1.0]], "cost": [1], "verifier_scores": []}, "2 models"),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused(changed: dict[str, Any], message: str) -> None:
+    """With what was expected."""
+    given = {
+        "verifier_scores": [[0.5], [0.5]],
+        "scores": [[0.0], [1.0], [1.0]],
+        "cost": [1, 10, 50],
+        **changed,
+    }
+    with pytest.raises(ConfigurationError, match=message):
+        union_baseline(**given)
+
+
+def test_a_budget_below_the_smallest_model_is_refused() -> None:
+    """Nothing can be had for it."""
+    verifiers, scores = rows(50, 2)
+    with pytest.raises(ConfigurationError, match="at least 1"):
+        union_baseline(verifiers, scores, cost=COST).mixture(cost=0.5)
