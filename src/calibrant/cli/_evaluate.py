@@ -47,7 +47,7 @@ from calibrant.inference import Limits
 if TYPE_CHECKING:
     from calibrant.evaluation import EvaluationMetrics, EvaluationResult, HistoryEntry
     from calibrant.inference import Classifier, Stop
-    from calibrant.metrics import StructureFigure
+    from calibrant.metrics import AnsweredLabels, StructureFigure
     from calibrant.store import PredictionCache
 
     _Record = Callable[[EvaluationResult], tuple[HistoryEntry | None, StateError | None]]
@@ -379,7 +379,8 @@ def print_result(
         return
     title = f"{task.name}: {record['model']}, {result.metrics.rows:,} rows"
     table = _table(result.metrics)
-    lines = aligned(table)
+    labels = result.metrics.answered_labels
+    lines = [*aligned(table), *([labels.warning] if labels is not None and labels.collapsed else [])]
     lines += [] if result.metrics.cascade is None else cascade_lines(result.metrics.cascade)
     lines += [] if routing is None else routing.lines()
     lines += [] if entry is None else history_lines(entry)
@@ -401,6 +402,7 @@ def _table(metrics: EvaluationMetrics) -> list[tuple[str, str, str]]:
         ),
         *_composite_lines(metrics),
         ("macro F1", number(metrics.macro_f1), f"{answered:,} answered rows"),
+        *_labels_line(metrics.answered_labels),
         *(() if metrics.structure is None else map(_figure, metrics.structure.figures())),
         ("calibration error (ECE)", number(metrics.ece), with_confidence),
         ("Brier score", number(metrics.brier), with_confidence),
@@ -409,6 +411,14 @@ def _table(metrics: EvaluationMetrics) -> list[tuple[str, str, str]]:
     ]
     table += [("failed", f"{count:,}", kind) for kind, count in metrics.errors.items()]
     return table
+
+
+def _labels_line(found: AnsweredLabels | None) -> list[tuple[str, str, str]]:
+    """Return how many labels were answered."""
+    if found is None:
+        return []
+    about = f"{found.found:,} of the {found.present:,} that occur in these rows"
+    return [("labels answered", str(found), about)]
 
 
 def _composite_lines(metrics: EvaluationMetrics) -> list[tuple[str, str, str]]:

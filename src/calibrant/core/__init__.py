@@ -61,6 +61,7 @@ from calibrant.core.rows import (
     read_rows,
     read_texts,
 )
+from calibrant.core.search_verdict import WHAT_ACCEPTED_MEANS, changed_prompt, search_verdict
 from calibrant.core.sections import describe_problem
 from calibrant.core.settings import CalibrationSettings, ModelSettings, ScoringSettings
 from calibrant.core.structures import (
@@ -73,6 +74,7 @@ from calibrant.core.task import ROUTED, Split, Task, check_answer
 __all__ = [
     "LOOPER_KEYS",
     "ROUTED",
+    "WHAT_ACCEPTED_MEANS",
     "Aspect",
     "BanditSettings",
     "CalibrantError",
@@ -131,6 +133,7 @@ __all__ = [
     "TriageSettings",
     "Usage",
     "Verdict",
+    "changed_prompt",
     "check_answer",
     "damaged_record",
     "describe_problem",
@@ -147,6 +150,7 @@ __all__ = [
     "read_rows",
     "read_texts",
     "remove_leftovers",
+    "search_verdict",
     "step_to_record",
     "structured_labels",
     "unknown_answer",
