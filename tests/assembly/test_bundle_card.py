@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from calibrant import Classifier, LabelSet, Task
-from calibrant.assembly import LABELS_ANSWERED, collapse_warning, export, read_bundle
+from calibrant.assembly import LABELS_ANSWERED, collapse_warning, export, read_bundle, record_run
 from calibrant.assembly._bundle_card import card
 from calibrant.assembly._bundle_export import _history
 from calibrant.assembly._bundle_figures import accepted_of, figures_of
@@ -186,12 +186,21 @@ def test_a_bundle_repeats_that_its_classifier_has_collapsed(tmp_path: Path) -> N
         Classifier.from_task(task, model=FakeClient(task.labels, lambda _: "a", field="x"))
     ) as one:
         BatchEvaluator(one).evaluate(task.test, out=tmp_path / "run")
-    bundle = export(tmp_path / "run", tmp_path / "bundle", task=task, model="fake")
+    record_run(tmp_path / "run", [(task, "fake")])
+    bundle = export(tmp_path / "run", tmp_path / "bundle")
     (share,) = [figure for figure in bundle.figures if figure.name == LABELS_ANSWERED]
     assert (share.estimate, share.rows) == (1 / 8, 16)
     warning = "Collapsed: only 12% of the labels that occur in the rows were ever answered."
     assert collapse_warning(bundle.figures) == warning
     assert f"- **{warning}**" in bundle.card
+    assert f"warning: {warning}" in said(tmp_path)
+
+
+def said(folder: Path) -> str:
+    """Return what `calibrant export` prints of the run in a folder."""
+    done = CliRunner().invoke(app, ["export", str(folder / "run"), "--out", str(folder / "again")])
+    assert done.exit_code == 0, done.output
+    return done.stdout
 
 
 def test_a_history_keeps_a_thousand_confidences_at_even_distances() -> None:

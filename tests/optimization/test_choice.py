@@ -80,6 +80,22 @@ def test_more_confidence_in_the_same_answers_is_no_improvement() -> None:
     assert (sure.accuracy, sure.macro_f1) == (seed.accuracy, seed.macro_f1)
 
 
+@pytest.mark.parametrize(
+    ("answers", "sure"),
+    [
+        ("abbacddc", 0.9),  # as many right, more evenly over the labels
+        ("aabbccaa", 0.05),  # more right, and so unsure of it that the score falls
+    ],
+)
+def test_an_improvement_is_one_in_score_and_accuracy_too(answers: str, sure: float) -> None:
+    """Macro-F1 alone, or without the score, does not make one."""
+    other = {"validation": answers, "test": answers * 4}
+    result = search(TRUTH, {SEED: POOR, "Other.": other}, {SEED: 0.6, "Other.": sure})
+    assert (result.accepted, result.chosen) == (1, 0)
+    seed, found = result.validated
+    assert (found.macro_f1 or 0.0) > (seed.macro_f1 or 0.0)
+
+
 def test_more_right_rows_of_fewer_labels_are_no_improvement() -> None:
     """Accuracy up, macro-F1 down: most rows are `a`, and the prompt answers nothing else."""
     truth = {"validation": "aaaaaabcd", "test": "aaaaaabcd" * 4}

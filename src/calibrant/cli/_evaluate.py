@@ -380,7 +380,10 @@ def print_result(
     title = f"{task.name}: {record['model']}, {result.metrics.rows:,} rows"
     table = _table(result.metrics)
     labels = result.metrics.answered_labels
-    lines = [*aligned(table), *([labels.warning] if labels is not None and labels.collapsed else [])]
+    lines = [
+        *aligned(table),
+        *([f"warning: {labels.warning}"] if labels is not None and labels.collapsed else []),
+    ]
     lines += [] if result.metrics.cascade is None else cascade_lines(result.metrics.cascade)
     lines += [] if routing is None else routing.lines()
     lines += [] if entry is None else history_lines(entry)

@@ -99,7 +99,9 @@ def _asked(task: Task, model: str | None) -> Iterator[str | Classifier | None]:
 
 def _table(result: OptimizationResult) -> Table:
     title = f"{result.task}: {result.seed_prompt.rows} test rows, {result.model}"
-    table = Table(title=Text(title))  # names may hold brackets, which are markup in plain text
+    table = Table(
+        title=Text(title), pad_edge=False
+    )  # names may hold brackets, which are markup in plain text
     table.add_column("prompt")
     table.add_column("accuracy", justify="right")
     table.add_column("95 % interval", justify="right")
