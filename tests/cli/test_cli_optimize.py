@@ -76,7 +76,8 @@ def test_a_better_prompt_is_found_shown_and_kept(write_task: WriteTask, fake: Fa
     result = run(write_task(), "--out", out, *BUDGET)
     assert result.exit_code == 0, result.stderr
     assert "animals: 4 test rows, fake" in result.stdout
-    assert [line.split()[1:4:2] for line in result.stdout.splitlines() if "│" in line] == [
+    cells = [line.split("│")[1:3] for line in result.stdout.splitlines() if "│" in line]
+    assert [[cell.strip() for cell in row] for row in cells] == [
         ["seed", "0.500"],
         ["best", "1.000"],
     ]

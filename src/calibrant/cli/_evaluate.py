@@ -394,7 +394,7 @@ def print_result(
 
 def _table(metrics: EvaluationMetrics) -> list[tuple[str, str, str]]:
     """Return name, value and denominator of each number."""
-    correct, rows, answered = metrics.correct, metrics.rows, metrics.answered
+    correct, rows, answered, labels = metrics.correct, metrics.rows, metrics.answered, metrics.answered_labels
     with_confidence = f"{metrics.rows_with_confidence:,} rows with a confidence"
     table = [
         ("accuracy, all rows", with_interval(metrics.accuracy), f"{correct:,} of {rows:,} rows"),
@@ -405,7 +405,7 @@ def _table(metrics: EvaluationMetrics) -> list[tuple[str, str, str]]:
         ),
         *_composite_lines(metrics),
         ("macro F1", number(metrics.macro_f1), f"{answered:,} answered rows"),
-        *_labels_line(metrics.answered_labels),
+        *([] if labels is None else [_labels_line(labels)]),
         *(() if metrics.structure is None else map(_figure, metrics.structure.figures())),
         ("calibration error (ECE)", number(metrics.ece), with_confidence),
         ("Brier score", number(metrics.brier), with_confidence),
@@ -416,12 +416,8 @@ def _table(metrics: EvaluationMetrics) -> list[tuple[str, str, str]]:
     return table
 
 
-def _labels_line(found: AnsweredLabels | None) -> list[tuple[str, str, str]]:
-    """Return how many labels were answered."""
-    if found is None:
-        return []
-    about = f"{found.found:,} of the {found.present:,} that occur in these rows"
-    return [("labels answered", str(found), about)]
+def _labels_line(found: AnsweredLabels) -> tuple[str, str, str]:
+    return "labels answered", str(found), f"{found.found:,} of the {found.present:,} that occur in these rows"
 
 
 def _composite_lines(metrics: EvaluationMetrics) -> list[tuple[str, str, str]]:
