@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from calibrant import ConfidenceAdapter
 from calibrant.adapters import PRIOR_ROWS
 from calibrant.core import ConfigurationError, LabelSet
 from calibrant.logprobs import enum_schema
+from calibrant.store import PredictionCache
 from calibrant.testing import FakeClient
 
 LABELS = ("cat", "dog")
@@ -61,19 +63,49 @@ def test_the_corrected_confidence_is_the_corrected_probability(client: FakeClien
 
 
 def test_the_correction_is_fitted_once_per_prompt_and_counted(client: FakeClient) -> None:
-    """The same 64 texts for every prompt, paid for in the first evaluation."""
+    """On the rows asked first, filled up to 64 with the same texts for every prompt."""
     asked = adapter(client, prior_correction="batch", prior_texts=TEXTS)
-    first = evaluate(asked, "I like cats")
-    assert first.num_metric_calls == PRIOR_ROWS + 2
-    assert len(client.requests) == PRIOR_ROWS + 2
+    assert evaluate(asked, "I like cats").num_metric_calls == PRIOR_ROWS
+    assert len(client.requests) == asked.metric_calls == PRIOR_ROWS
     assert evaluate(asked, "I like cats").num_metric_calls == 2
-    assert evaluate(asked, "I do not").num_metric_calls == PRIOR_ROWS + 2
+    assert evaluate(asked, "I do not").num_metric_calls == PRIOR_ROWS
+    sent = texts_by_prompt(client)
+    assert sent["I like cats"] == sent["I do not"]
+    assert len(sent["I do not"] - {"meow", "woof"}) == PRIOR_ROWS - 2
+
+
+def texts_by_prompt(client: FakeClient) -> dict[str, set[str]]:
+    """Return what was asked under which prompt."""
     sent: dict[str, set[str]] = {}
     for request in client.requests:
         prompt, text = (message["content"] for message in request.messages)
         sent.setdefault(prompt, set()).add(text)
-    assert sent["I like cats"] == sent["I do not"]
-    assert len(sent["I do not"] - {"meow", "woof"}) == PRIOR_ROWS
+    return sent
+
+
+def test_enough_rows_need_no_other_texts(client: FakeClient) -> None:
+    """A validation pass of 64 rows asks nothing else, and its correction is the mean over it."""
+    asked = adapter(client, prior_correction="batch", prior_texts=["other text"])
+    rows: list[Any] = [{"input": text, "answer": "cat"} for text in TEXTS[:PRIOR_ROWS]]
+    found = asked.evaluate(rows, {"system_prompt": "I like cats"}, capture_traces=True)
+    assert found.num_metric_calls == len(client.requests) == PRIOR_ROWS
+    assert "other text" not in texts_by_prompt(client)["I like cats"]
+    assert found.trajectories is not None
+    dog, cat = 0.4 / 0.25, 0.6 / 0.75
+    assert found.trajectories[1]["prediction"].confidence == pytest.approx(dog / (dog + cat), rel=1e-6)
+
+
+def test_a_minibatch_borrows_from_validation_and_validation_asks_the_rest(
+    client: FakeClient, tmp_path: Path
+) -> None:
+    """With a journal the correction of an accepted prompt costs no call of its own."""
+    with PredictionCache(tmp_path / "cache.db") as journal:
+        asked = adapter(client, prior_correction="batch", prior_texts=TEXTS, journal=journal)
+        candidate = {"system_prompt": "I like cats"}
+        assert asked.evaluate(ROWS, candidate).num_metric_calls == PRIOR_ROWS
+        validation: list[Any] = [{"input": text, "answer": "cat"} for text in TEXTS]
+        asked.evaluate(validation, candidate)
+    assert len(client.requests) == asked.metric_calls == len(TEXTS) + len(ROWS)
 
 
 def test_several_candidates_are_corrected_in_one_go(client: FakeClient) -> None:
@@ -82,7 +114,7 @@ def test_several_candidates_are_corrected_in_one_go(client: FakeClient) -> None:
     items = [({"system_prompt": prompt}, ROWS) for prompt in ("I like cats", "I do not")]
     found = asked.batch_evaluate(items)
     assert [[output["parsed_value"] for output in batch.outputs] for batch in found] == [["cat", "dog"]] * 2
-    assert sum(batch.num_metric_calls or 0 for batch in found) == 2 * (PRIOR_ROWS + 2)
+    assert sum(batch.num_metric_calls or 0 for batch in found) == 2 * PRIOR_ROWS
 
 
 def test_answers_without_log_probabilities_stay_as_they_are() -> None:

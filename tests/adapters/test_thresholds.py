@@ -90,15 +90,14 @@ def test_a_given_scoring_strategy_stays(client: FakeClient) -> None:
 def test_the_sample_is_corrected_for_the_label_prior_too(client: FakeClient) -> None:
     """Thresholds belong to the confidences that are scored."""
     texts = [row["input"] for row in TRAIN]
-    found = adapter(client, prior_correction="batch", prior_texts=texts)
+    rows = [*TRAIN[::2], *TRAIN[1:40:2]]  # three cats for every dog, so that the prior is none of 0.5
+    found = adapter(client, prior_correction="batch", prior_texts=texts, threshold_rows=rows)
     evaluation = evaluate(found, "listen well")
-    assert evaluation.num_metric_calls == THRESHOLD_ROWS + 64 + 2
+    assert evaluation.num_metric_calls == THRESHOLD_ROWS + 2
     assert found.suggested_thresholds is not None
     confidence = evaluation.trajectories[0]["prediction"].confidence
     assert confidence != pytest.approx(0.96, abs=1e-6)
-    assert found.suggested_thresholds.cluster.upper == pytest.approx(
-        max(t["prediction"].confidence for t in evaluation.trajectories), abs=1e-6
-    )
+    assert found.suggested_thresholds.cluster.upper == pytest.approx(confidence, abs=1e-6)
 
 
 def test_a_sample_without_right_answers_leaves_the_thresholds_and_says_so(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import re
@@ -12,21 +13,24 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from calibrant import LabelSet, Task
-from calibrant.assembly import export, read_bundle
+from calibrant import Classifier, LabelSet, Task
+from calibrant.assembly import LABELS_ANSWERED, collapse_warning, export, read_bundle, record_run
 from calibrant.assembly._bundle_card import card
 from calibrant.assembly._bundle_export import _history
 from calibrant.assembly._bundle_figures import accepted_of, figures_of
 from calibrant.assembly._task_record import RunSettings, task_to_record
 from calibrant.calibration import read_predictions
 from calibrant.cli import app
-from calibrant.core import ConfigurationError, Prediction, StateError
+from calibrant.core import ConfigurationError, Example, Prediction, StateError
+from calibrant.evaluation import BatchEvaluator
 from calibrant.metrics import wilson_interval
+from calibrant.testing import FakeClient
 from packed import packed
 
 WriteTask = Callable[..., Path]
 ROWS = [{"input": f"{n} a {'cat' if n % 3 else 'dog'}", "answer": "cat"} for n in range(60)]
 LABELS = LabelSet(["cat", "dog"])
+LETTERS = tuple(Example(input=f"{n} {label}", answer=label) for n in range(2) for label in "abcdefgh")
 NOTHING = {"suggested": None, "no_suggestion": "", "certified": None, "certification": None}
 
 
@@ -159,6 +163,44 @@ def test_figures_of_a_search_are_about_answered_rows() -> None:
     assert (best.rows, first.rows, difference.rows) == (8, 8, 7)
     assert len(figures_of(None, searched(improved=False), None, saved)) == 2
     assert len(figures_of(None, searched(comparison=None), None, saved)) == 2
+
+
+def test_a_search_of_today_adds_macro_f1() -> None:
+    """And a choice that the test rows refute is compared all the same."""
+    record = searched(improved=False, chosen=1)
+    record["best_prompt"] = record["seed_prompt"] = {**record["seed_prompt"], "macro_f1": 0.25}
+    names = [figure.name for figure in figures_of(None, record, None, predictions((0.9, True)))]
+    assert names == [
+        "test accuracy, this prompt",
+        "test macro F1, this prompt",
+        "test accuracy, first prompt",
+        "test macro F1, first prompt",
+        "test accuracy, this minus first prompt",
+    ]
+
+
+def test_a_bundle_repeats_that_its_classifier_has_collapsed(tmp_path: Path) -> None:
+    """On the card, in the figures and when it is exported."""
+    task = Task(name="letters", labels=LabelSet(list("abcdefgh")), prompt="Which?", field="x", test=LETTERS)
+    with contextlib.closing(
+        Classifier.from_task(task, model=FakeClient(task.labels, lambda _: "a", field="x"))
+    ) as one:
+        BatchEvaluator(one).evaluate(task.test, out=tmp_path / "run")
+    record_run(tmp_path / "run", [(task, "fake")])
+    bundle = export(tmp_path / "run", tmp_path / "bundle")
+    (share,) = [figure for figure in bundle.figures if figure.name == LABELS_ANSWERED]
+    assert (share.estimate, share.rows) == (1 / 8, 16)
+    warning = "Collapsed: only 12% of the labels that occur in the rows were ever answered."
+    assert collapse_warning(bundle.figures) == warning
+    assert f"- **{warning}**" in bundle.card
+    assert f"warning: {warning}" in said(tmp_path)
+
+
+def said(folder: Path) -> str:
+    """Return what `calibrant export` prints of the run in a folder."""
+    done = CliRunner().invoke(app, ["export", str(folder / "run"), "--out", str(folder / "again")])
+    assert done.exit_code == 0, done.output
+    return done.stdout
 
 
 def test_a_history_keeps_a_thousand_confidences_at_even_distances() -> None:

@@ -111,3 +111,19 @@ def test_a_search_differs_from_its_evaluation_in_figures_alone(write_task: Write
     found = diff_bundles(tmp_path / "run", tmp_path / "again")
     assert (found.prompt, found.settings, found.corrections) == ("", (), ())
     assert found.figures
+
+
+@pytest.mark.usefixtures("asked")
+def test_a_search_of_an_earlier_version_is_exported(write_task: WriteTask, tmp_path: Path) -> None:
+    """Its result says neither which prompt was chosen among which, nor how many labels were answered."""
+    searched(write_task(extra='\n[model]\nname = "small"\n', train=TRAIN), tmp_path / "run")
+    path = tmp_path / "run" / "result.json"
+    record = json.loads(path.read_text())
+    for part in (record, record["seed_prompt"], record["best_prompt"]):
+        for name in ("validated", "chosen", "macro_f1", "answered_labels"):
+            part.pop(name, None)
+    path.write_text(json.dumps(record))
+    card = export(tmp_path / "run", tmp_path / "bundle").card
+    assert "The prompt quotes training rows" in card
+    assert "test accuracy, this minus first prompt" in card
+    assert "labels answered, share of those in the rows" in card

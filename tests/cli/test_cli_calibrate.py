@@ -267,3 +267,14 @@ def test_an_unfinished_run_is_noticed(tmp_path: Path, metrics: dict[str, Any] | 
     assert found.exit_code == 0
     assert said in found.stderr
     assert ("warning" in found.stderr) == bool(said)
+
+
+def test_a_finished_search_is_finished(tmp_path: Path) -> None:
+    """It has a result instead of metrics; an evaluation without metrics is warned of."""
+    write(tmp_path / "predictions.jsonl", rows(200))
+    (tmp_path / "run.json").write_text("{}")
+    assert "so the run is not finished" in run(tmp_path, "--out", tmp_path / "out").stderr
+    (tmp_path / "result.json").write_text("{}")
+    result = run(tmp_path, "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.stderr
+    assert "not finished" not in result.stderr

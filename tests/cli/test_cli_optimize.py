@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from typer.testing import CliRunner, Result
 from calibrant.cli import _optimize as command
 from calibrant.cli import _progress as progress_module
 from calibrant.cli import app
-from calibrant.optimization import OptimizationResult, Progress, PromptScore
+from calibrant.metrics import AnsweredLabels
+from calibrant.optimization import OptimizationResult, Progress, PromptScore, ValidatedPrompt
 from calibrant.testing import Answer, FakeClient
 
 WriteTask = Callable[..., Path]
@@ -68,7 +70,8 @@ def test_a_better_prompt_is_found_shown_and_kept(write_task: WriteTask, fake: Fa
     result = run(write_task(), "--out", out, *BUDGET)
     assert result.exit_code == 0, result.stderr
     assert "animals: 4 test rows, fake" in result.stdout
-    assert [line.split()[1:4:2] for line in result.stdout.splitlines() if "│" in line] == [
+    cells = [line.split("│")[1:3] for line in result.stdout.splitlines() if "│" in line]
+    assert [[cell.strip() for cell in row] for row in cells] == [
         ["seed", "0.500"],
         ["best", "1.000"],
     ]
@@ -101,7 +104,7 @@ def test_it_says_so_when_nothing_was_better(write_task: WriteTask, fake: Fake) -
     fake(never_learns)
     result = run(write_task(), *BUDGET)
     assert result.exit_code == 0, result.stderr
-    assert "No prompt was better than the seed prompt on the validation rows (0 of " in result.stdout
+    assert "on the validation rows: the seed prompt is kept." in result.stdout
     assert "Best minus seed" not in result.stdout
 
 
@@ -313,12 +316,32 @@ def shown(monkeypatch: pytest.MonkeyPatch, write_task: WriteTask, result: Optimi
 def test_what_is_not_known_is_not_invented(write_task: WriteTask, monkeypatch: pytest.MonkeyPatch) -> None:
     """Dashes for missing numbers; failures, missing evidence and cost in words."""
     text = shown(monkeypatch, write_task, result_of())
-    rows = [line.split("│")[2:6] for line in text.splitlines() if "seed " in line and "│" in line]
-    assert [[cell.strip() for cell in row] for row in rows] == [["-", "-", "-", "0.500"]]
+    rows = [line.split("│")[2:8] for line in text.splitlines() if "seed " in line and "│" in line]
+    assert [[cell.strip() for cell in row] for row in rows] == [["-", "-", "-", "-", "-", "0.500"]]
     assert "3 test answers failed for the server's reasons and count neither way." in text
     assert "4 of 10 completions of the search came without usable log-probabilities" in text
     assert "12 calls in the search, 0 of 2 proposals accepted, 5 s, $0.0123." in text
     assert "Files:" not in text
+
+
+def test_a_collapsed_prompt_is_shown_as_such(write_task: WriteTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Macro-F1 and labels in the table, a warning below; the best prompt is warned of as well."""
+    few = AnsweredLabels(answered=2, total=8, present=8, found=2, share=0.25)
+    score = replace(result_of().seed_prompt, macro_f1=0.07, answered_labels=few)
+    validated = ValidatedPrompt(
+        candidate={}, score=0.5, accuracy=0.2, macro_f1=0.07, credit=None, answered_labels=few
+    )
+    found = result_of(
+        seed_prompt=score, best_prompt=score, validated=(validated, validated), chosen=1, accepted=1
+    )
+    text = shown(monkeypatch, write_task, found)
+    rows = [line.split("│")[4:6] for line in text.splitlines() if "best " in line and "│" in line]
+    assert [[cell.strip() for cell in row] for row in rows] == [["0.070", "2 of 8"]]
+    for name in ("seed", "best"):
+        assert (
+            f"warning: {name} prompt: Collapsed: of the 8 labels that occur in these rows only 2 were ever answered."
+        ) in text
+    assert "Accepted proposals scored more than the prompt they were made from on a minibatch" in text
 
 
 def test_brackets_in_names_are_not_markup(write_task: WriteTask, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -336,8 +336,46 @@ def test_a_search_shows_both_prompts_and_their_difference(write_run: WriteRun) -
 def test_a_search_without_a_better_prompt_says_so(write_run: WriteRun) -> None:
     """And shows no difference of a prompt from itself."""
     html, page = page_of(write_run(SEARCH_ROWS, result=search_record(improved=False)))
-    assert "No prompt was better than the first one on the validation rows." in html
+    assert (
+        "No prompt was better than the seed prompt on the validation rows: the seed prompt is kept." in html
+    )
     assert all(table[0][:2] != ["run", "minus"] for table in page.tables)
+
+
+def test_a_search_says_what_was_chosen_and_what_accepted_means(write_run: WriteRun) -> None:
+    """A choice that the test rows refute is compared all the same."""
+    seed = {"score": 0.2, "accuracy": 0.4, "macro_f1": 0.3}
+    record = search_record(
+        improved=False,
+        chosen=1,
+        validated=[seed, {"score": 0.3, "accuracy": 0.5, "macro_f1": 0.4}],
+        comparison={"interval": {"lower": -0.3, "upper": -0.1}},
+    )
+    html, page = page_of(write_run(SEARCH_ROWS, result=record))
+    assert "score 0.200 -&gt; 0.300, accuracy 0.400 -&gt; 0.500, macro-F1 0.300 -&gt; 0.400." in html
+    assert "No improvement: on the test rows the chosen prompt is worse than the seed prompt" in html
+    assert "Accepted proposals scored more than the prompt they were made from" in html
+    assert page.table("run", "minus")
+
+
+def test_a_collapsed_classifier_is_warned_of_and_counted(write_run: WriteRun) -> None:
+    """At the top of the page, and among the numbers."""
+    rows = [row(str(i), label, "a", 0.9) for i, label in enumerate("abcdabcd")]
+    html, page = page_of(write_run(rows, metrics=metrics_record(per_label={name: {} for name in "abcde"})))
+    assert (
+        '<p class="remark" role="note">Collapsed: of the 4 labels that occur in these rows only 1 were'
+        in html
+    )
+    found = {cells[0]: cells[1:] for cells in page.table("what", "value")}
+    assert found["labels answered"] == [
+        "0.250",
+        "-",
+        "1 of the 4 labels that occur in these rows; 1 of 5 labels in all",
+    ]
+    html, _ = page_of(
+        write_run([row(str(i), label, label, 0.9) for i, label in enumerate("abcd")], name="other")
+    )
+    assert "Collapsed" not in html
 
 
 def test_runs_are_compared_with_the_first_on_rows_they_share(write_run: WriteRun, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Plugs calibrant into prompt optimisers: `ConfidenceAdapter` for ``gepa.optimize``."""
 
+from calibrant.adapters._calls import CallBudget, SearchSize
 from calibrant.adapters._gepa import ConfidenceAdapter
 from calibrant.adapters._objectives import OBJECTIVES, Objective
 from calibrant.adapters._prior import PRIOR_ROWS, PriorCorrection
@@ -15,6 +16,7 @@ __all__ = [
     "OBJECTIVES",
     "PRIOR_ROWS",
     "THRESHOLD_ROWS",
+    "CallBudget",
     "ConfidenceAdapter",
     "ConfidenceDataInst",
     "ConfidenceRolloutOutput",
@@ -22,5 +24,6 @@ __all__ = [
     "EvaluationObserver",
     "Objective",
     "PriorCorrection",
+    "SearchSize",
     "Thresholds",
 ]

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from gepa.core.adapter import EvaluationBatch, ProposalFn
 
+from calibrant.adapters._calls import CallBudget, CallCounter, SearchSize
 from calibrant.adapters._failures import FailureMonitor
 from calibrant.adapters._objectives import Objective, resolve_objectives
 from calibrant.adapters._open_labels import over_all_labels
@@ -17,6 +18,7 @@ from calibrant.adapters._parameters import (
     check_calls,
     check_thresholds,
     labels_of,
+    prepare_proposer,
     refuse_open,
     refuse_several,
 )
@@ -25,11 +27,15 @@ from calibrant.adapters._reference import ReferenceAttributes
 from calibrant.adapters._results import Grader
 from calibrant.adapters._rows import Candidate, checked_row, query_of, record_of
 from calibrant.adapters._thresholds import Thresholds, open_thresholds
-from calibrant.adapters._types import ConfidenceDataInst, ConfidenceRolloutOutput, ConfidenceTrajectory
+from calibrant.adapters._types import (
+    ConfidenceDataInst,
+    ConfidenceRolloutOutput,
+    ConfidenceTrajectory,
+    EvaluationObserver,
+)
 from calibrant.calibration import LabelPriorCorrection, ThresholdSuggestion
 from calibrant.core import (
     Client,
-    CompositeLabels,
     ConfigurationError,
     Journal,
     LabelSet,
@@ -100,14 +106,17 @@ class ConfidenceAdapter(ReferenceAttributes):
         How passing faults are retried.
     on_prediction : callable, optional
         Called with every prediction as it is made, for progress.
+    observer : EvaluationObserver, optional
+        Hears of every evaluation, beside the proposer.
     scoring, tolerance
         How labels are scored; see `Classifier`.
     prior_correction : {"batch"}, optional
         Scores and feedback use predictions without the label prior of their prompt: the mean
-        distribution over `prior_texts` under the same prompt is divided out (batch calibration).
-        The calls it takes, once per prompt, count as metric calls.
+        distribution over the first rows asked under it is divided out (batch calibration).
     prior_texts : iterable of str
-        Unlabelled texts for it, such as the training inputs; 64 of them are used, always the same.
+        Unlabelled texts that fill up to 64 rows where a prompt is first asked about fewer, such as a
+        minibatch. They count as metric calls. With `journal` take the validation inputs: a prompt
+        that reaches validation is then asked about no row that it would not be asked about anyway.
     thresholds : {"auto"}, optional
         Both thresholds, and the scoring strategy unless one is given, come from `suggest_thresholds`
         on 80 of `threshold_rows` under the first prompt evaluated; the calls count as metric calls.
@@ -116,15 +125,6 @@ class ConfidenceAdapter(ReferenceAttributes):
     labels : LabelSet, optional
         The labels of the schema, with their structure: `OrdinalLabels` (in their order from low to high) and
         `HierarchicalLabels` earn an answer that is nearly right a part of the score, and feedback says how near.
-
-    Attributes
-    ----------
-    model, response_schema, scoring_strategy, high_confidence_threshold, low_confidence_threshold, failure_score
-        As given, or the defaults.
-    completions : int
-        Rows answered with a legal label so far.
-    completions_without_logprobs : int
-        How many of them came without usable log-probabilities; these score by correctness alone.
 
     Raises
     ------
@@ -156,6 +156,7 @@ class ConfidenceAdapter(ReferenceAttributes):
         journal: Journal | None = None,
         retry: RetryPolicy | None = None,
         on_prediction: Callable[[Prediction], None] | None = None,
+        observer: EvaluationObserver | None = None,
         scoring: Scoring | None = None,
         tolerance: Tolerance | None = None,
         prior_correction: PriorCorrection | None = None,
@@ -200,6 +201,7 @@ class ConfidenceAdapter(ReferenceAttributes):
             objectives=objectives,
             proposer=proposer,
             on_prediction=on_prediction,
+            observer=observer,
             prior_correction=prior_correction,
             prior_texts=prior_texts,
             thresholds=thresholds,
@@ -216,8 +218,8 @@ class ConfidenceAdapter(ReferenceAttributes):
             Asked with the candidate's prompt instead of its own.
         **options
             ``scoring_strategy``, ``high_confidence_threshold``, ``low_confidence_threshold``,
-            ``failure_score``, ``objectives``, ``proposer``, ``on_prediction``, ``prior_correction``,
-            ``prior_texts``, ``thresholds`` and ``threshold_rows``, as above.
+            ``failure_score``, ``objectives``, ``proposer``, ``on_prediction``, ``observer``,
+            ``prior_correction``, ``prior_texts``, ``thresholds`` and ``threshold_rows``, as above.
         """
         adapter = cls.__new__(cls)
         adapter._set_up(classifier, model=classifier.client.name, **options)  # noqa: SLF001  (its own class)
@@ -236,6 +238,7 @@ class ConfidenceAdapter(ReferenceAttributes):
         objectives: Iterable[str] | Mapping[str, Objective] | None = None,
         proposer: ProposalFn | None = None,
         on_prediction: Callable[[Prediction], None] | None = None,
+        observer: EvaluationObserver | None = None,
         prior_correction: PriorCorrection | None = None,
         prior_texts: Iterable[str] = (),
         thresholds: Thresholds | None = None,
@@ -255,8 +258,7 @@ class ConfidenceAdapter(ReferenceAttributes):
         self.failure_score = failure_score
         self.objectives = resolve_objectives(objectives, labels=classifier.labels)
         self.propose_new_texts = proposer
-        self.completions = 0
-        self.completions_without_logprobs = 0
+        self._counter = CallCounter(classifier)
         self._on_prediction = on_prediction
         self._prior = open_prior(prior_correction, prior_texts, labels=classifier.labels)
         self._scoring_is_given = scoring_strategy is not None
@@ -266,14 +268,47 @@ class ConfidenceAdapter(ReferenceAttributes):
             labels=classifier.labels,
         )
         self._failures = FailureMonitor()
-        self._observe = getattr(proposer, "observe", None)
-        _prepare(proposer, classifier)
-        self._asked: set[Query] = set()
+        self._observers = [one for one in (proposer, observer) if isinstance(one, EvaluationObserver)]
+        prepare_proposer(proposer, classifier.labels, classifier.field)
+
+    @property
+    def metric_calls(self) -> int:
+        """Rows asked so far; with a journal, rows asked again under the same prompt count once."""
+        return self._counter.metric_calls
+
+    @property
+    def completions(self) -> int:
+        """Rows answered with a legal label so far."""
+        return self._counter.completions
+
+    @property
+    def completions_without_logprobs(self) -> int:
+        """How many of them came without usable log-probabilities; these score by correctness alone."""
+        return self._counter.without_logprobs
 
     @property
     def labels(self) -> LabelSet:
         """The legal labels."""
         return self.classifier.labels
+
+    def budget(
+        self, max_metric_calls: int, *, valset: Sequence[ConfidenceDataInst], minibatch_size: int = 3
+    ) -> CallBudget:
+        """Return a stopper for ``gepa.optimize`` that makes `max_metric_calls` an upper bound; see `CallBudget`.
+
+        Raises
+        ------
+        ConfigurationError
+            It does not pay for the first validation and one accepted proposal.
+        """
+        size = SearchSize.of(
+            [row["input"] for row in valset],
+            minibatch_size=minibatch_size,
+            threshold_rows=0 if self._thresholds is None else len(self._thresholds.rows),
+            prior_texts=() if self._prior is None else self._prior.texts,
+            journalled=self._counter.journalled,
+        )
+        return CallBudget(self._counter, size, max_metric_calls)
 
     def evaluate(
         self,
@@ -374,8 +409,8 @@ class ConfidenceAdapter(ReferenceAttributes):
         for (candidate, _), batch in zip(items, rows, strict=True):
             own = slice(start, start + len(batch))
             start = own.stop
-            if self._observe is not None:
-                self._observe(candidate, batch, predictions[own])
+            for observer in self._observers:
+                observer.observe(candidate, batch, predictions[own])
             result = grader.grade(batch, predictions[own], capture_traces=capture_traces)
             # At least one call, so that a search that finds nothing new to ask comes to an end.
             found.append(replace(result, num_metric_calls=max(1, sum(new[own]))))
@@ -387,13 +422,13 @@ class ConfidenceAdapter(ReferenceAttributes):
         wanted = [*sample, *queries]
         prior = [] if self._prior is None else self._prior.queries(wanted)
         asked = [*prior, *wanted]
-        new = self._new(asked)
+        new = self._counter.new(asked)
         predictions = self.classifier.runner.run(
             asked, on_prediction=lambda index, found: self._notify(found) if new[index] else None
         )
-        self._count(asked, predictions, new)
+        self.check_failures(self._counter.count(asked, predictions, new))
         if self._prior is not None:
-            self._prior.fit(prior, predictions[: len(prior)])
+            self._prior.fit(asked, predictions)
         found = [self.corrected(q, p) for q, p in zip(wanted, predictions[len(prior) :], strict=True)]
         if sample:
             self._set_thresholds(found[: len(sample)])
@@ -424,17 +459,6 @@ class ConfidenceAdapter(ReferenceAttributes):
         """Return `prediction` without the label prior of its prompt, if the adapter corrects at all."""
         return prediction if self._prior is None else self._prior.correct(query, prediction)
 
-    def _new(self, queries: Sequence[Query]) -> list[bool]:
-        """Return which queries count against GEPA's budget: with a journal, those not answered before."""
-        if self.classifier.runner.journal is None:
-            return [True] * len(queries)
-        seen = set(self._asked)
-        new = []
-        for query in queries:
-            new.append(query not in seen)
-            seen.add(query)
-        return new
-
     def _grader(self) -> Grader:
         """Return what grades predictions; ``thresholds="auto"`` may set it up anew between two batches."""
         return Grader(
@@ -451,29 +475,6 @@ class ConfidenceAdapter(ReferenceAttributes):
         if self._on_prediction is not None:
             self._on_prediction(prediction)
 
-    def _count(
-        self, queries: Sequence[Query], predictions: Sequence[Prediction], new: Sequence[bool]
-    ) -> None:
-        first = self.completions_without_logprobs == 0
-        asked = [prediction for prediction, is_new in zip(predictions, new, strict=True) if is_new]
-        answered = [prediction for prediction in asked if prediction.outcome is Outcome.OK]
-        self.completions += len(answered)
-        self.completions_without_logprobs += sum(prediction.confidence is None for prediction in answered)
-        if first and self.completions_without_logprobs:
-            _LOG.warning(
-                "%s: %d of %d answers came without usable log-probabilities; these are scored by correctness alone.",
-                self.classifier.client.name,
-                self.completions_without_logprobs,
-                self.completions,
-            )
-        if self.classifier.runner.journal is not None:
-            self._asked.update(
-                query
-                for query, prediction in zip(queries, predictions, strict=True)
-                if prediction.outcome is not Outcome.ERROR
-            )
-        self.check_failures(asked)
-
     def check_failures(self, predictions: Sequence[Prediction]) -> None:
         """Take note of new predictions, and stop a run in which too many failed.
 
@@ -483,13 +484,3 @@ class ConfidenceAdapter(ReferenceAttributes):
             More than 20 % of the last 50 rows, or of a larger batch, and at least 5 failed.
         """
         self._failures.record(predictions, provider=self.classifier.client.name)
-
-
-def _prepare(proposer: ProposalFn | None, classifier: Classifier) -> None:
-    """Tell a proposer that wants to know what answers look like."""
-    prepare = getattr(proposer, "prepare", None)
-    if prepare is not None:
-        labels = classifier.labels
-        prepare(
-            labels=labels if isinstance(labels, CompositeLabels) else labels.labels, field=classifier.field
-        )

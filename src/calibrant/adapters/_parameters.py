@@ -8,7 +8,15 @@ from typing import Any, TypeAlias
 from calibrant.core import CompositeLabels, ConfigurationError, LabelSet, LogprobSpace, OpenLabels
 from calibrant.logprobs import labels_from_schema
 
-__all__ = ["Schema", "check_calls", "check_thresholds", "labels_of", "refuse_open", "refuse_several"]
+__all__ = [
+    "Schema",
+    "check_calls",
+    "check_thresholds",
+    "labels_of",
+    "prepare_proposer",
+    "refuse_open",
+    "refuse_several",
+]
 
 Schema: TypeAlias = Mapping[str, Any] | type
 """A JSON schema, an OpenAI-style ``response_format``, or a Pydantic model."""
@@ -120,3 +128,10 @@ def _structured(labels: LabelSet, found: tuple[str, ...]) -> LabelSet:
             "or leave labels out."
         )
     return labels
+
+
+def prepare_proposer(proposer: object, labels: LabelSet, field: str) -> None:
+    """Tell a proposer that wants to know what answers look like."""
+    prepare = getattr(proposer, "prepare", None)
+    if prepare is not None:
+        prepare(labels=labels if isinstance(labels, CompositeLabels) else labels.labels, field=field)

@@ -16,6 +16,7 @@ __all__ = ["PRIOR_ROWS", "PriorCorrection", "PriorCorrector", "open_prior"]
 PriorCorrection: TypeAlias = Literal["batch"]
 
 PRIOR_ROWS: Final = 64
+"""Rows that the label prior of a prompt is the mean of, at least, where there are as many texts."""
 
 _Key = tuple[str, str | None]
 
@@ -23,15 +24,15 @@ _Key = tuple[str, str | None]
 class PriorCorrector:
     """Corrects predictions for the label prior of the prompt they were made under.
 
-    The correction of a prompt is fitted once, on the same texts for every prompt, without their
-    answers.
+    The correction of a prompt is fitted once, without answers, on the rows that its first evaluation asks; where these
+    are fewer than `PRIOR_ROWS`, the first of `texts` fill up, in an order that is the same for every prompt.
 
     Parameters
     ----------
     texts : iterable of str
-        Unlabelled texts; a fixed sample of `PRIOR_ROWS` of them is used.
+        Unlabelled texts, best those that are asked later on anyway, such as the validation inputs.
     seed : int, default 0
-        Seed of the sample.
+        Seed of their order.
 
     Raises
     ------
@@ -44,31 +45,32 @@ class PriorCorrector:
         if not found:
             raise ConfigurationError(
                 "Expected texts to fit the label-prior correction on, got none: pass prior_texts, such as the "
-                "inputs of the training rows."
+                "inputs of the validation rows."
             )
-        if len(found) > PRIOR_ROWS:
-            chosen = np.random.default_rng(seed).choice(len(found), PRIOR_ROWS, replace=False)
-            found = [found[i] for i in sorted(chosen)]
-        self.texts = tuple(found)
+        self.texts = tuple(found[i] for i in np.random.default_rng(seed).permutation(len(found)))
         self._fitted: dict[_Key, LabelPriorCorrection | None] = {}
 
     def queries(self, asked: Sequence[Query]) -> list[Query]:
-        """Return what must be asked before predictions of these queries can be corrected."""
-        keys = dict.fromkeys(_key(query) for query in asked)
+        """Return what must be asked besides `asked` before its predictions can be corrected."""
+        texts: dict[_Key, dict[str, None]] = {}
+        for query in asked:
+            texts.setdefault(_key(query), {})[query.text] = None
         return [
             Query(prompt=prompt, text=text, user_template=template)
-            for prompt, template in keys
+            for (prompt, template), own in texts.items()
             if (prompt, template) not in self._fitted
-            for text in self.texts
+            for text in [text for text in self.texts if text not in own][: max(0, PRIOR_ROWS - len(own))]
         ]
 
     def fit(self, asked: Sequence[Query], predictions: Sequence[Prediction]) -> None:
-        """Fit the corrections of the prompts in `asked`, which came from `queries`."""
-        rows: dict[_Key, list[Prediction]] = {}
+        """Fit the corrections of prompts that have none yet on all rows asked under them, equal texts once."""
+        rows: dict[_Key, dict[str, Prediction]] = {}
         for query, prediction in zip(asked, predictions, strict=True):
-            rows.setdefault(_key(query), []).append(prediction)
+            rows.setdefault(_key(query), {})[query.text] = prediction
         for key, found in rows.items():
-            known = [p.distribution.logprobs for p in found if p.distribution is not None]
+            if key in self._fitted:
+                continue
+            known = [p.distribution.logprobs for p in found.values() if p.distribution is not None]
             self._fitted[key] = LabelPriorCorrection("batch").fit(np.array(known)) if known else None
 
     def correction(self, query: Query) -> LabelPriorCorrection | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NotRequired, Protocol, TypedDict
+from typing import Any, NotRequired, Protocol, TypedDict, runtime_checkable
 
 from calibrant.core import Prediction
 
@@ -99,6 +99,7 @@ class ConfidenceTrajectory(TypedDict):
     feedback: str
 
 
+@runtime_checkable
 class EvaluationObserver(Protocol):
     """Something that wants to hear of every evaluation, such as a proposer.
 

@@ -3,6 +3,7 @@
 from calibrant.assembly._bundle import Bundle, BundleHistory, Decision, Figure, read_bundle
 from calibrant.assembly._bundle_diff import BundleDiff, Change, diff_bundles
 from calibrant.assembly._bundle_export import export
+from calibrant.assembly._bundle_figures import LABELS_ANSWERED, collapse_warning
 from calibrant.assembly._bundle_load import load, open_bundle
 from calibrant.assembly._looper import read_looper
 from calibrant.assembly._open import open_classifier
@@ -10,6 +11,7 @@ from calibrant.assembly._routing import default_router_state, open_routed_client
 from calibrant.assembly._task_record import RecordedTask, record_run
 
 __all__ = [
+    "LABELS_ANSWERED",
     "Bundle",
     "BundleDiff",
     "BundleHistory",
@@ -17,6 +19,7 @@ __all__ = [
     "Decision",
     "Figure",
     "RecordedTask",
+    "collapse_warning",
     "default_router_state",
     "diff_bundles",
     "export",

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from calibrant.assembly._bundle import Figure
+from calibrant.assembly._bundle_figures import collapse_warning
 from calibrant.assembly._task_record import RunSettings
 from calibrant.core import FieldLabels, LabelSet, MultiLabels
 
@@ -49,6 +50,7 @@ def card(  # noqa: PLR0913  (keyword-only options)
     answered_by: Mapping[str, int],
     corrected: bool,
     calibrator: bool,
+    verdict: Sequence[str] = (),
 ) -> str:
     """Return the card as Markdown.
 
@@ -76,6 +78,8 @@ def card(  # noqa: PLR0913  (keyword-only options)
         Rows by the model that its server says answered; empty where nobody counted.
     corrected, calibrator : bool
         Whether a label prior is divided out, and whether there is a calibrator.
+    verdict : sequence of str, optional
+        What the search for the prompt found, in sentences.
     """
     treatment = _treatment(
         prompt, str(fingerprint["space"]), answered_by, corrected=corrected, calibrator=calibrator
@@ -89,7 +93,7 @@ def card(  # noqa: PLR0913  (keyword-only options)
         "## Thresholds",
         "\n\n".join(_thresholds(thresholds)),
         "## What to know",
-        "\n".join(f"- {line}" for line in _remarks(settings, proposer)),
+        "\n".join(f"- {line}" for line in _remarks(settings, proposer, verdict, figures)),
         "## Use",
         _USE,
         _fingerprint(fingerprint),
@@ -201,7 +205,13 @@ def _thresholds(thresholds: Mapping[str, Any]) -> Iterator[str]:
         yield f"None: {why}"
 
 
-def _remarks(settings: RunSettings, proposer: str | None) -> Iterator[str]:
+def _remarks(
+    settings: RunSettings, proposer: str | None, verdict: Sequence[str], figures: Sequence[Figure]
+) -> Iterator[str]:
+    if warning := collapse_warning(figures):
+        yield f"**{warning}**"
+    if verdict:
+        yield " ".join(verdict)
     if proposer == _EXEMPLAR:
         yield "The prompt quotes training rows: whoever has this folder can read them."
     else:

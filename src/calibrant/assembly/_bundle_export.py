@@ -13,7 +13,7 @@ import numpy as np
 
 from calibrant.assembly._bundle import Bundle, read_bundle
 from calibrant.assembly._bundle_card import card
-from calibrant.assembly._bundle_figures import accepted_of, figures_of, thresholds_of
+from calibrant.assembly._bundle_figures import accepted_of, answered_of, figures_of, thresholds_of
 from calibrant.assembly._bundle_files import json_text, refuse_taken, write_folder
 from calibrant.assembly._task_record import (
     RunSettings,
@@ -30,7 +30,9 @@ from calibrant.core import (
     LabelSet,
     StateError,
     Task,
+    changed_prompt,
     labels_to_record,
+    search_verdict,
 )
 from calibrant.inference import call_options
 from calibrant.inference.doctor import identity
@@ -151,8 +153,7 @@ def _read_run(path: Path, task: Task | str | Path | None, model: str | None, cal
     if not path.is_dir():
         raise DataError("no such directory: expected that of a run.", path=path)
     search, metrics = _record(path / "result.json"), _record(path / "metrics.json")
-    why = None if search is not None else unfinished(path)
-    if why is not None:
+    if (why := unfinished(path)) is not None:
         raise StateError(f"{path} {why}: run the same command again to finish it, and export then.")
     predictions = load_predictions(path)
     if predictions.fingerprint is None:
@@ -289,6 +290,7 @@ def _files(run: _Run, calibration: Path) -> dict[str, str]:
     thresholds = thresholds_of(run.calibration)
     figures = figures_of(run.metrics, run.search, run.calibration, run.predictions)
     first = task_from_record(run.settings.tasks[0], place=run.path / "task.json").task
+    figures += tuple(answered_of(run.predictions, first.labels))
     if first.cascade is None and run.settings.plan is None:  # else its models have a say, too
         figures += tuple(accepted_of(run.predictions, thresholds))
     files = {
@@ -310,7 +312,10 @@ def _files(run: _Run, calibration: Path) -> dict[str, str]:
         name=first.name,
         labels=first.labels,
         prompt=run.prompt,
-        proposer=None if run.search is None or not run.search["improved"] else str(run.search["proposer"]),
+        proposer=None
+        if run.search is None or not changed_prompt(run.search)
+        else str(run.search["proposer"]),
+        verdict=[] if run.search is None else search_verdict(run.search),
         figures=figures,
         thresholds=thresholds,
         fingerprint=run.fingerprint.to_record(),

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
 
 from calibrant.assembly._bundle import Figure, rule_of
 from calibrant.calibration import UNKNOWN, SavedPredictions
-from calibrant.metrics import wilson_interval
+from calibrant.core import LabelSet, changed_prompt
+from calibrant.metrics import answer_summary, wilson_interval
 
-__all__ = ["accepted_of", "figures_of", "thresholds_of"]
+__all__ = ["LABELS_ANSWERED", "accepted_of", "answered_of", "collapse_warning", "figures_of", "thresholds_of"]
+
+LABELS_ANSWERED: Final = "labels answered, share of those in the rows"
 
 _Record = Mapping[str, Any]
 
@@ -94,6 +97,27 @@ def accepted_of(predictions: SavedPredictions, thresholds: _Record) -> Iterator[
         )
 
 
+def answered_of(predictions: SavedPredictions, labels: LabelSet) -> Iterator[Figure]:
+    """Yield which share of the labels that occur in the rows was answered; nothing without labelled rows."""
+    answers = [None if answer is None else labels.canonical(answer) for answer in predictions.answers]
+    known = [
+        (answer, given)
+        for answer, given, failed in zip(answers, predictions.labels, predictions.failed, strict=True)
+        if answer is not None and not failed
+    ]
+    summary = answer_summary(labels, [answer for answer, _ in known], [given for _, given in known])
+    if summary is not None:
+        yield Figure(name=LABELS_ANSWERED, estimate=summary.answered_labels.share, rows=len(known))
+
+
+def collapse_warning(figures: Iterable[Figure]) -> str:
+    """Return a plain sentence where fewer than half of the labels in the rows were answered; else an empty text."""
+    share = next((figure.estimate for figure in figures if figure.name == LABELS_ANSWERED), 1.0)
+    if share >= 0.5:
+        return ""
+    return f"Collapsed: only {share:.0%} of the labels that occur in the rows were ever answered."
+
+
 def _share(name: str, count: int, rows: int) -> Figure:
     found = wilson_interval(count, rows)
     return Figure(
@@ -157,10 +181,13 @@ def _searched(search: _Record) -> Iterator[Figure]:
         if score["accuracy"] is not None:
             answered = int(score["rows"]) - int(score["outcomes"].get("error", 0))
             yield _with_interval(name, score["accuracy"], answered)
+            if score.get("macro_f1") is not None:  # not in results of earlier versions
+                named = name.replace("accuracy", "macro F1")
+                yield Figure(name=named, estimate=float(score["macro_f1"]), rows=answered)
             if score.get("credit") is not None:
                 yield _with_interval(name.replace("accuracy", "credit"), score["credit"], answered)
     comparison = search["comparison"]
-    if search["improved"] and comparison is not None:
+    if changed_prompt(search) and comparison is not None:
         yield _with_interval(
             "test accuracy, this minus first prompt", comparison["interval"], int(comparison["n"])
         )

@@ -139,15 +139,16 @@ def _read(found: Iterable[Row], source: Path) -> _Rows:
 
 
 def unfinished(path: str | Path) -> str | None:
-    """Return why an evaluation's directory does not hold all of its rows, or None.
+    """Return why the directory of a run does not hold all of its rows, or None.
 
     Parameters
     ----------
     path : path
-        As for `load_predictions`; nothing is known of what is no directory of `calibrant evaluate`.
+        As for `load_predictions`; nothing is known of what is no directory of `calibrant evaluate` or
+        `calibrant optimize`. A search writes its result when it ends.
     """
     place = Path(path)
-    if not (place / "run.json").exists():
+    if not (place / "run.json").exists() or (place / "result.json").exists():
         return None
     try:
         metrics = json.loads((place / "metrics.json").read_text(encoding="utf-8"))

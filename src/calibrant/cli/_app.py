@@ -60,7 +60,9 @@ def optimize(  # noqa: PLR0913
         str | None,
         typer.Option(help="exemplar (needs no second model) or reflection; chosen by --reflection-model."),
     ] = None,
-    max_metric_calls: Annotated[int, typer.Option(help="Rows the search may classify.")] = 600,
+    max_metric_calls: Annotated[
+        int, typer.Option(help="Rows the search may ask, at most; the test rows are apart.")
+    ] = 600,
     minibatch_size: Annotated[
         int | None, typer.Option(help="Training rows a proposal is tried on first.")
     ] = None,

@@ -48,7 +48,7 @@ from calibrant.inference import Limits
 if TYPE_CHECKING:
     from calibrant.evaluation import EvaluationMetrics, EvaluationResult, HistoryEntry
     from calibrant.inference import Classifier, Stop
-    from calibrant.metrics import StructureFigure
+    from calibrant.metrics import AnsweredLabels, StructureFigure
     from calibrant.store import PredictionCache
 
     _Record = Callable[[EvaluationResult], tuple[HistoryEntry | None, StateError | None]]
@@ -386,7 +386,11 @@ def print_result(
         return
     title = f"{task.name}: {record['model']}, {result.metrics.rows:,} rows"
     table = _table(result.metrics)
-    lines = aligned(table)
+    labels = result.metrics.answered_labels
+    lines = [
+        *aligned(table),
+        *([f"warning: {labels.warning}"] if labels is not None and labels.collapsed else []),
+    ]
     lines += [] if result.metrics.cascade is None else cascade_lines(result.metrics.cascade)
     lines += [] if routing is None else routing.lines()
     lines += [] if entry is None else history_lines(entry)
@@ -397,7 +401,7 @@ def print_result(
 
 def _table(metrics: EvaluationMetrics) -> list[tuple[str, str, str]]:
     """Return name, value and denominator of each number."""
-    correct, rows, answered = metrics.correct, metrics.rows, metrics.answered
+    correct, rows, answered, labels = metrics.correct, metrics.rows, metrics.answered, metrics.answered_labels
     with_confidence = f"{metrics.rows_with_confidence:,} rows with a confidence"
     table = [
         ("accuracy, all rows", with_interval(metrics.accuracy), f"{correct:,} of {rows:,} rows"),
@@ -408,6 +412,7 @@ def _table(metrics: EvaluationMetrics) -> list[tuple[str, str, str]]:
         ),
         *_composite_lines(metrics),
         ("macro F1", number(metrics.macro_f1), f"{answered:,} answered rows"),
+        *([] if labels is None else [_labels_line(labels)]),
         *(() if metrics.structure is None else map(_figure, metrics.structure.figures())),
         ("calibration error (ECE)", number(metrics.ece), with_confidence),
         ("Brier score", number(metrics.brier), with_confidence),
@@ -416,6 +421,10 @@ def _table(metrics: EvaluationMetrics) -> list[tuple[str, str, str]]:
     ]
     table += [("failed", f"{count:,}", kind) for kind, count in metrics.errors.items()]
     return table
+
+
+def _labels_line(found: AnsweredLabels) -> tuple[str, str, str]:
+    return "labels answered", str(found), f"{found.found:,} of the {found.present:,} that occur in these rows"
 
 
 def _composite_lines(metrics: EvaluationMetrics) -> list[tuple[str, str, str]]:

@@ -8,7 +8,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from calibrant.assembly import BundleDiff, Change, Figure, diff_bundles, export
+from calibrant.assembly import (
+    LABELS_ANSWERED,
+    BundleDiff,
+    Change,
+    Figure,
+    collapse_warning,
+    diff_bundles,
+    export,
+)
 from calibrant.cli._errors import GATE_FAILED
 from calibrant.cli._tables import aligned
 from calibrant.core import ConfigurationError
@@ -35,8 +43,18 @@ def run_export(
     ]
     if left_out:
         lines.append(f"Left out, as they may be credentials: {'; '.join(left_out)}.")
+    lines += _measured(bundle.figures)
     lines.append(f'Load it with calibrant.load("{out}"); what it is, and how good, is in {out}/card.md.')
     sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _measured(figures: Sequence[Figure]) -> Iterator[str]:
+    """Yield how many labels are answered and how well, with a warning where these are too few."""
+    shown = [figure for figure in figures if "macro F1" in figure.name or figure.name == LABELS_ANSWERED]
+    if shown:
+        yield "; ".join(f"{figure.name} {figure.estimate:.3f}" for figure in shown) + "."
+    if warning := collapse_warning(figures):
+        yield f"warning: {warning}"
 
 
 def run_diff(before: Path, after: Path, *, require_same: bool, as_json: bool) -> None:

@@ -6,29 +6,24 @@ import json
 import sys
 from dataclasses import asdict
 
-from calibrant.clients import local_models
+from calibrant.clients import local_models, name_forms
 
 __all__ = ["run_models"]
 
 EMBEDDED = "embedded, no key needed"
-PATTERNS = (
-    ("llamacpp:PATH.gguf", "any GGUF file, embedded", 'pip install "calibrant[local]"'),
-    ("openai/NAME", "an OpenAI-compatible server", "api_base under [model] in the task file"),
-    ("PROVIDER/NAME", "any provider litellm knows", "the provider's key in the environment"),
-)
 
 
 def run_models(*, as_json: bool) -> None:
     """Print the embedded models with their state, then the other forms of names."""
-    known = local_models()
+    known, forms = local_models(), name_forms()
     if as_json:
         records = [
             {**asdict(model), "path": str(model.path or ""), "pattern": False, "description": EMBEDDED}
             for model in known
         ]
         patterns = [
-            {"name": name, "pattern": True, "description": what, "needs": needs}
-            for name, what, needs in PATTERNS
+            {"name": form.name, "pattern": True, "description": form.description, "needs": form.needs}
+            for form in forms
         ]
         sys.stdout.write(json.dumps(records + patterns) + "\n")
         return
@@ -36,8 +31,8 @@ def run_models(*, as_json: bool) -> None:
     for model in known:
         state = f"ready: {model.path}" if model.installed else f"missing, run: {model.install_command}"
         _write(model.name, EMBEDDED, state)
-    for name, what, needs in PATTERNS:
-        _write(name, what, f"needs: {needs}")
+    for form in forms:
+        _write(form.name, form.description, f"needs: {form.needs}" if form.needs else f"ready: {form.ready}")
 
 
 def _write(name: str, what: str, state: str) -> None:

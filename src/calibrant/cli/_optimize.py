@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 from rich.table import Table
@@ -16,8 +16,8 @@ from rich.text import Text
 from calibrant.assembly import open_classifier, record_run
 from calibrant.cli._progress import ProgressDisplay
 from calibrant.cli._providers import routing_stats
-from calibrant.cli._tables import dollars, with_interval
-from calibrant.core import ConfigurationError, Task
+from calibrant.cli._tables import dollars, number, with_interval
+from calibrant.core import WHAT_ACCEPTED_MEANS, ConfigurationError, Task, search_verdict
 from calibrant.optimization import optimize
 from calibrant.reports import write_report
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("calibrant")
 
 __all__ = ["run_optimize"]
+
+_WIDTH: Final = 120  # of a table that goes to a file, in characters
 
 
 def run_optimize(
@@ -53,6 +55,8 @@ def run_optimize(
         print(json.dumps({**result.to_record(), **found}, ensure_ascii=False))  # noqa: T201
         return
     console = Console(soft_wrap=False)
+    if not console.is_terminal:
+        console.width = max(console.width, _WIDTH)
     console.print(_table(result))
     for line in [*([] if routing is None else routing.lines()), *_remarks(result, out)]:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -95,10 +99,14 @@ def _asked(task: Task, model: str | None) -> Iterator[str | Classifier | None]:
 
 def _table(result: OptimizationResult) -> Table:
     title = f"{result.task}: {result.seed_prompt.rows} test rows, {result.model}"
-    table = Table(title=Text(title))  # names may hold brackets, which are markup in plain text
+    table = Table(
+        title=Text(title), pad_edge=False
+    )  # names may hold brackets, which are markup in plain text
     table.add_column("prompt")
     table.add_column("accuracy", justify="right")
     table.add_column("95 % interval", justify="right")
+    table.add_column("macro-F1", justify="right")
+    table.add_column("labels answered", justify="right")
     table.add_column("mean probability", justify="right")
     table.add_column("validation score", justify="right")
     scores = {"seed": result.seed_prompt, "best": result.best_prompt}
@@ -110,25 +118,22 @@ def _table(result: OptimizationResult) -> Table:
     return table
 
 
-def _cells(score: PromptScore) -> tuple[str, str, str, str]:
+def _cells(score: PromptScore) -> tuple[str, ...]:
     accuracy = score.accuracy
     return (
         "-" if accuracy is None else f"{accuracy.estimate:.3f}",
         "-" if accuracy is None else f"{accuracy.lower:.3f} to {accuracy.upper:.3f}",
+        number(score.macro_f1),
+        "-" if score.answered_labels is None else str(score.answered_labels),
         "-" if score.mean_probability is None else f"{score.mean_probability:.3f}",
         f"{score.validation_score:.3f}",
     )
 
 
 def _remarks(result: OptimizationResult, out: Path | None) -> list[str]:
-    lines = []
+    lines = search_verdict(result.to_record())
     comparison = result.comparison
-    if not result.improved:
-        lines.append(
-            f"No prompt was better than the seed prompt on the validation rows ({result.accepted} of "
-            f"{result.proposals} proposals accepted): the best prompt is the seed prompt."
-        )
-    elif comparison is not None:
+    if result.chosen and comparison is not None:
         interval = comparison.interval
         lines.append(
             f"Best minus seed: {comparison.difference:+.3f} accuracy, 95 % interval {interval.lower:+.3f} to "
@@ -140,8 +145,11 @@ def _remarks(result: OptimizationResult, out: Path | None) -> list[str]:
                 f"Credit, best minus seed: {credit.estimate:+.3f}, 95 % interval {credit.lower:+.3f} to "
                 f"{credit.upper:+.3f}."
             )
-    scores = [result.seed_prompt, *([result.best_prompt] if result.improved else [])]
-    errors = sum(score.outcomes.get("error", 0) for score in scores)
+    scores = {"seed": result.seed_prompt, **({"best": result.best_prompt} if result.chosen else {})}
+    for name, score in scores.items():
+        if score.answered_labels is not None and score.answered_labels.collapsed:
+            lines.append(f"warning: {name} prompt: {score.answered_labels.warning}")
+    errors = sum(score.outcomes.get("error", 0) for score in scores.values())
     if errors:
         lines.append(f"{errors} test answers failed for the server's reasons and count neither way.")
     if result.completions_without_logprobs:
@@ -154,6 +162,8 @@ def _remarks(result: OptimizationResult, out: Path | None) -> list[str]:
         f"{result.metric_calls} calls in the search, {result.accepted} of {result.proposals} proposals accepted, "
         f"{result.seconds:.0f} s{cost}."
     )
+    if result.accepted:
+        lines.append(WHAT_ACCEPTED_MEANS)
     if out is not None:
         lines.append(f"Files: {out}/result.json, best_prompt.txt, predictions.jsonl, report.html")
     return lines

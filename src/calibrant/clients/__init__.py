@@ -3,6 +3,7 @@
 from calibrant.clients._batch_api import BatchApi, RemoteBatch
 from calibrant.clients._callable import CallableClient
 from calibrant.clients._constraint import Choice, Choices, Constraint, choices_for, constraint_for
+from calibrant.clients._forms import NameForm, name_forms
 from calibrant.clients._litellm import LiteLLMClient
 from calibrant.clients._litellm_embedder import LiteLLMEmbedder, embedding_matrix
 from calibrant.clients._llamacpp import LlamaCppClient
@@ -26,6 +27,7 @@ __all__ = [
     "LiteLLMEmbedder",
     "LlamaCppClient",
     "LocalModel",
+    "NameForm",
     "OpenAIChatClient",
     "OpenAICompatibleClient",
     "RateState",
@@ -35,6 +37,7 @@ __all__ = [
     "constraint_for",
     "embedding_matrix",
     "local_models",
+    "name_forms",
     "needs_litellm",
     "rate_state",
     "redact",

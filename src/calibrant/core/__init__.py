@@ -68,6 +68,7 @@ from calibrant.core.rows import (
     read_rows,
     read_texts,
 )
+from calibrant.core.search_verdict import WHAT_ACCEPTED_MEANS, changed_prompt, search_verdict
 from calibrant.core.sections import describe_problem
 from calibrant.core.settings import CalibrationSettings, ModelSettings, ScoringSettings
 from calibrant.core.structures import (
@@ -81,6 +82,7 @@ __all__ = [
     "LOOPER_KEYS",
     "ROUTED",
     "VERIFYING_METHODS",
+    "WHAT_ACCEPTED_MEANS",
     "Aspect",
     "BanditSettings",
     "CalibrantError",
@@ -141,6 +143,7 @@ __all__ = [
     "TriageSettings",
     "Usage",
     "Verdict",
+    "changed_prompt",
     "check_answer",
     "damaged_record",
     "describe_problem",
@@ -157,6 +160,7 @@ __all__ = [
     "read_rows",
     "read_texts",
     "remove_leftovers",
+    "search_verdict",
     "step_to_record",
     "structured_labels",
     "unknown_answer",

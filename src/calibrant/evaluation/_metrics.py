@@ -17,6 +17,7 @@ from calibrant.core import (
     OrdinalLabels,
 )
 from calibrant.metrics import (
+    AnsweredLabels,
     CascadeMetrics,
     CompositeMetrics,
     HierarchicalMetrics,
@@ -127,9 +128,17 @@ class EvaluationMetrics:
         """Rows this session added, a second."""
         return self.session_rows / self.seconds if self.seconds > 0 else 0.0
 
+    @property
+    def answered_labels(self) -> AnsweredLabels | None:
+        """How many of the labels were answered; None without answered rows."""
+        if self.composite is not None:
+            return self.composite.answered_labels
+        return AnsweredLabels.of(self.per_label) if self.per_label else None
+
     def to_record(self) -> dict[str, Any]:
         """Return the metrics as JSON values, as ``metrics.json`` holds them."""
         numbers = asdict(self)
+        labels = self.answered_labels
         for name in ("cascade", "composite", "structure"):
             if numbers[name] is None:
                 del numbers[name]
@@ -143,6 +152,7 @@ class EvaluationMetrics:
             "accuracy_answered": _interval(
                 self.accuracy_answered, self.correct, self.answered, "rows whose outcome is not error"
             ),
+            "answered_labels": None if labels is None else labels.to_record(),
             "rows_per_second": self.rows_per_second,
         }
 

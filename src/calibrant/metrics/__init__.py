@@ -3,13 +3,19 @@
 from calibrant.metrics._bootstrap import bootstrap_interval
 from calibrant.metrics._calibration_error import brier_score, expected_calibration_error, log_loss
 from calibrant.metrics._cascade import CascadeMetrics, CascadeModelMetrics, CascadeTally
-from calibrant.metrics._classification import ClassificationSummary, LabelMetrics, classification_summary
+from calibrant.metrics._classification import (
+    AnsweredLabels,
+    ClassificationSummary,
+    LabelMetrics,
+    classification_summary,
+)
 from calibrant.metrics._composite import (
     CompositeMetrics,
     CompositeTally,
     DecisionMetrics,
     GivenPart,
     PartMetrics,
+    answer_summary,
 )
 from calibrant.metrics._distributions import multiclass_brier_score, multiclass_log_loss
 from calibrant.metrics._intervals import mean_interval, paired_mean_interval, wilson_interval
@@ -25,6 +31,7 @@ from calibrant.metrics._structure import (
 from calibrant.metrics._validation import check_confidence, check_confidence_correct, check_values
 
 __all__ = [
+    "AnsweredLabels",
     "CascadeMetrics",
     "CascadeModelMetrics",
     "CascadeTally",
@@ -40,6 +47,7 @@ __all__ = [
     "PartMetrics",
     "StructureFigure",
     "StructureMetrics",
+    "answer_summary",
     "aurc",
     "auroc",
     "bootstrap_interval",

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core import ConfigurationError, LabelSet, normalise_label
 
-__all__ = ["ClassificationSummary", "LabelMetrics", "classification_summary"]
+__all__ = ["AnsweredLabels", "ClassificationSummary", "LabelMetrics", "classification_summary"]
+
+_COLLAPSED: Final = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,12 +30,88 @@ class LabelMetrics:
         ``2 tp / (2 tp + fp + fn)``, in [0, 1]; 0 if the label occurs nowhere.
     support : int
         Rows that truly have this label.
+    predicted : int
+        Rows predicted as this label.
     """
 
     precision: float
     recall: float
     f1: float
     support: int
+    predicted: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnsweredLabels:
+    """How many labels were answered at least once, on answered rows.
+
+    Where an answer holds several labels, every label that it can hold counts; of fields every ``field=label``.
+
+    Attributes
+    ----------
+    answered : int
+        Labels that were answered at least once.
+    total : int
+        Labels in the label set.
+    present : int
+        Labels that are the true label of at least one row.
+    found : int
+        Labels among the present ones that were answered at least once.
+    share : float
+        `found` over `present`, in [0, 1]; of fields, the smallest of theirs. 1 where no label is present.
+    """
+
+    answered: int
+    total: int
+    present: int
+    found: int
+    share: float
+
+    @classmethod
+    def of(cls, per_label: Mapping[str, LabelMetrics], fields: Iterable[str] = ()) -> AnsweredLabels:
+        """Count the labels.
+
+        Parameters
+        ----------
+        per_label : mapping of str to LabelMetrics
+            Every label of the label set, answered or not.
+        fields : iterable of str, optional
+            Names of the fields, where labels are called ``field=label``.
+        """
+        groups = [
+            [own for name, own in per_label.items() if name.startswith(f"{field}=")] for field in fields
+        ]
+        present = [own for own in per_label.values() if own.support]
+        return cls(
+            answered=sum(own.predicted > 0 for own in per_label.values()),
+            total=len(per_label),
+            present=len(present),
+            found=sum(own.predicted > 0 for own in present),
+            share=min(map(_share, groups or [present])),
+        )
+
+    @property
+    def collapsed(self) -> bool:
+        """True if fewer than half of the labels that occur in the rows were answered (of fields: in any of them)."""
+        return self.share < _COLLAPSED
+
+    @property
+    def warning(self) -> str:
+        """One plain sentence if the classifier has collapsed, else an empty text."""
+        if not self.collapsed:
+            return ""
+        where = f"of the {self.present:,} labels that occur in these rows only {self.found:,} were"
+        if self.found >= _COLLAPSED * self.present:  # the other fields make up for one
+            where = f"in one of the fields only {self.share:.0%} of the labels that occur in these rows were"
+        return f"Collapsed: {where} ever answered."
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the counts as JSON values, ``collapsed`` among them."""
+        return {**asdict(self), "collapsed": self.collapsed}
+
+    def __str__(self) -> str:
+        """Return the count as text, ``2 of 8``."""
+        return f"{self.answered:,} of {self.total:,}"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -104,6 +183,11 @@ class ClassificationSummary:
             other=other,
             n=n,
         )
+
+    @property
+    def answered_labels(self) -> AnsweredLabels:
+        """How many of the labels were answered."""
+        return AnsweredLabels.of(self.per_label)
 
 
 def classification_summary(
@@ -177,7 +261,11 @@ def _per_label(
     f1 = _ratio(2 * hits, predicted + support)
     return {
         name: LabelMetrics(
-            precision=float(precision[i]), recall=float(recall[i]), f1=float(f1[i]), support=int(support[i])
+            precision=float(precision[i]),
+            recall=float(recall[i]),
+            f1=float(f1[i]),
+            support=int(support[i]),
+            predicted=int(predicted[i]),
         )
         for i, name in enumerate(names)
     }
@@ -186,3 +274,8 @@ def _per_label(
 def _ratio(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return part / whole, 0 where whole is 0."""
     return part / np.maximum(whole, 1)
+
+
+def _share(labels: Iterable[LabelMetrics]) -> float:
+    present = [own.predicted > 0 for own in labels if own.support]
+    return sum(present) / len(present) if present else 1.0

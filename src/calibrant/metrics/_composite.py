@@ -11,10 +11,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core import CompositeLabels, Interval, LabelSet, MultiLabels, Prediction
-from calibrant.metrics._classification import LabelMetrics
+from calibrant.metrics._classification import (
+    AnsweredLabels,
+    ClassificationSummary,
+    LabelMetrics,
+    classification_summary,
+)
 from calibrant.metrics._intervals import wilson_interval
 
-__all__ = ["CompositeMetrics", "CompositeTally", "DecisionMetrics", "GivenPart", "PartMetrics"]
+__all__ = [
+    "CompositeMetrics",
+    "CompositeTally",
+    "DecisionMetrics",
+    "GivenPart",
+    "PartMetrics",
+    "answer_summary",
+]
 
 _BINS: Final = 15
 _EDGES: Final[list[float]] = np.linspace(0.0, 1.0, _BINS + 1).tolist()
@@ -122,6 +134,11 @@ class CompositeMetrics:
     hamming_loss: float | None
     jaccard: float | None
     samples_f1: float | None
+
+    @property
+    def answered_labels(self) -> AnsweredLabels:
+        """How many of the labels in `per_label` were answered."""
+        return AnsweredLabels.of(self.per_label, self.parts if self.kind == "fields" else ())
 
 
 class _Sureness:
@@ -243,11 +260,36 @@ class CompositeTally:
                 recall=float(recall[place]),
                 f1=float(f1[place]),
                 support=int(support[place]),
+                predicted=int(given[place]),
                 missed=int(self._missed[place]),
                 added=int(self._added[place]),
             )
             for name, place in self._place.items()
         }
+
+
+def answer_summary(
+    labels: LabelSet, answers: Sequence[str], given: Sequence[str | None]
+) -> ClassificationSummary | CompositeMetrics | None:
+    """Summarise answers of any kind of label set; None without rows.
+
+    Parameters
+    ----------
+    labels : LabelSet
+        The legal answers.
+    answers : sequence of str, length n
+        True answers, spelled as in the label set.
+    given : sequence of (str or None), length n
+        Predicted ones; None, or what is no legal answer, is wrong.
+    """
+    if not answers:
+        return None
+    if not isinstance(labels, CompositeLabels):
+        return classification_summary(answers, given, labels=labels)
+    tally = CompositeTally(labels)
+    for answer, label in zip(answers, given, strict=True):
+        tally.add(answer, label)
+    return tally.metrics()
 
 
 def _ratio(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -1,5 +1,6 @@
 """The search for a better prompt: runs GEPA on a task, keeps and resumes its run directory."""
 
+from calibrant.optimization._choice import RowScores, ValidatedPrompt
 from calibrant.optimization._exemplar import ExemplarProposer
 from calibrant.optimization._progress import Progress, ProgressListener
 from calibrant.optimization._result import OptimizationResult, PromptScore
@@ -11,5 +12,7 @@ __all__ = [
     "Progress",
     "ProgressListener",
     "PromptScore",
+    "RowScores",
+    "ValidatedPrompt",
     "optimize",
 ]

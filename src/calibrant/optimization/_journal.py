@@ -10,7 +10,7 @@ from typing import IO, Any, Self
 
 from calibrant.core import Prediction, StateError, prediction_from_record, prediction_to_record
 
-__all__ = ["JsonlStore", "PredictionJournal"]
+__all__ = ["FileLogger", "JsonlStore", "PredictionJournal"]
 
 
 class JsonlStore:
@@ -93,3 +93,16 @@ class PredictionJournal:
 
     def __exit__(self, *exception: object) -> None:
         self._store.__exit__(*exception)
+
+
+class FileLogger:
+    """GEPA's log, kept in the run directory or dropped."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+
+    def log(self, message: object) -> None:
+        """Append a message."""
+        if self._path is not None:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(f"{message}\n")

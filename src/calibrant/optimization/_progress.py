@@ -31,8 +31,8 @@ class Progress:
     phase : str
         ``search`` or ``test``.
     calls, total : int
-        Rows classified in this phase, and its budget; a search stops at the first
-        opportunity after the budget, so `calls` may pass `total` a little.
+        Rows classified in this phase, and at most; a search ends before a proposal that could
+        exceed its budget.
     best_score : float or None
         Best mean validation score so far, in [0, 1].
     proposals, accepted : int

@@ -23,12 +23,14 @@ from calibrant.core import (
     write_atomically,
 )
 from calibrant.metrics import (
+    AnsweredLabels,
     PairedComparison,
     mean_interval,
     paired_comparison,
     paired_mean_interval,
     wilson_interval,
 )
+from calibrant.optimization._choice import ValidatedPrompt, credits_of, row_scores
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -65,6 +67,10 @@ class PromptScore:
     credit : Interval or None
         Mean part of the answers that is right, on the rows of `accuracy`, where an answer can be nearly right: its
         labels have a structure, or it holds several. None elsewhere.
+    macro_f1 : float or None
+        Mean F1 over all labels, in [0, 1], on the rows of `accuracy`; None when there is none.
+    answered_labels : AnsweredLabels or None
+        How many of the labels were answered on these rows; None when there is none.
     """
 
     prompt: str
@@ -74,6 +80,8 @@ class PromptScore:
     accuracy: Interval | None
     mean_probability: float | None
     credit: Interval | None = None
+    macro_f1: float | None = None
+    answered_labels: AnsweredLabels | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,12 +97,13 @@ class OptimizationResult:
     proposer : str
         ``exemplar``, ``reflection`` or the name of the user's own.
     seed_prompt, best_prompt : PromptScore
-        The prompt the search started from and the best on validation; equal when nothing
-        better was found.
+        The prompt the search started from, and the one that the validation rows chose: better there in score, in
+        accuracy (in credit, where an answer can be nearly right) and in macro-F1. Equal when there was none.
     best_candidate : mapping of str to str
         All component texts of the best prompt.
     improved : bool
-        Whether anything better than the seed was found on validation.
+        True if the validation rows chose another prompt than the seed prompt, and the test rows do not show that it
+        is worse: no interval of the difference lies below 0. The choice itself never looks at test rows.
     comparison : PairedComparison or None
         Best minus seed on the test rows both were scored on.
     credit_difference : Interval or None
@@ -102,7 +111,8 @@ class OptimizationResult:
     metric_calls : int
         Rows classified by the search; a row asked for again under the same prompt counts once.
     proposals, accepted : int
-        Prompts tried on a minibatch, and those that went on to validation.
+        Prompts tried on a minibatch of training rows, and those that GEPA accepted: they scored more there than the
+        prompt they were made from, and went on to validation.
     completions, completions_without_logprobs : int
         Rows of the search that ended in a legal label, and those of them whose confidence is unknown.
     cost : float or None
@@ -111,6 +121,10 @@ class OptimizationResult:
         Wall time of this session, in seconds.
     thresholds : ThresholdSuggestion or None
         The confidence thresholds the search found for itself; None where it was given them.
+    validated : tuple of ValidatedPrompt
+        All prompts that were asked about the validation rows, the seed prompt first.
+    chosen : int
+        Place of the best prompt among them; 0 is the seed prompt.
     """
 
     task: str
@@ -131,6 +145,8 @@ class OptimizationResult:
     seconds: float
     thresholds: ThresholdSuggestion | None = None
     credit_difference: Interval | None = None
+    validated: tuple[ValidatedPrompt, ...] = ()
+    chosen: int = 0
 
     def to_record(self) -> dict[str, Any]:
         """Return the result as JSON values, as ``result.json`` holds them."""
@@ -142,6 +158,10 @@ class OptimizationResult:
         ):
             if part[name] is None:  # of plain labels
                 del part[name]
+        scores = [(record[name], getattr(self, name)) for name in ("seed_prompt", "best_prompt")]
+        for part, found in [*scores, *zip(record["validated"], self.validated, strict=True)]:
+            labels = found.answered_labels
+            part["answered_labels"] = None if labels is None else labels.to_record()
         return {"schema_version": SCHEMA_VERSION, "kind": "optimization", **record}
 
 
@@ -154,7 +174,8 @@ def score_prompt(
     labels: LabelSet,
 ) -> PromptScore:
     """Summarise predictions on the test rows."""
-    credit = np.array([found for found in _credit(examples, predictions, labels) if found is not None])
+    credit = np.array([one for one in credits_of(examples, predictions, labels) if one is not None])
+    found = row_scores(examples, predictions, labels=labels)
     correct = _correct(examples, predictions)
     answered = [is_correct for is_correct in correct if is_correct is not None]
     confidences = [p.confidence for p in predictions if p.confidence is not None]
@@ -166,6 +187,8 @@ def score_prompt(
         accuracy=wilson_interval(sum(answered), len(answered)) if answered else None,
         mean_probability=sum(confidences) / len(confidences) if confidences else None,
         credit=mean_interval(credit, np.ones(len(credit), dtype=np.int64)) if len(credit) else None,
+        macro_f1=found.macro_f1,
+        answered_labels=found.answered_labels,
     )
 
 
@@ -188,20 +211,9 @@ def compare_credit(
     examples: Sequence[Example], seed: Sequence[Prediction], best: Sequence[Prediction], *, labels: LabelSet
 ) -> Interval | None:
     """Return how much more credit the best prompt earns on the rows of `compare`; None where answers earn none."""
-    pairs = zip(_credit(examples, seed, labels), _credit(examples, best, labels), strict=True)
+    pairs = zip(credits_of(examples, seed, labels), credits_of(examples, best, labels), strict=True)
     gains = [b - a for a, b in pairs if a is not None and b is not None]
     return paired_mean_interval(gains) if len(gains) > 1 else None
-
-
-def _credit(
-    examples: Sequence[Example], predictions: Sequence[Prediction], labels: LabelSet
-) -> list[float | None]:
-    """Return the credit of every row; None where it failed, or an answer is one plain label."""
-    plain = type(labels) is LabelSet
-    return [
-        None if plain or prediction.outcome is Outcome.ERROR else labels.credit(prediction, example.answer)
-        for example, prediction in zip(examples, predictions, strict=True)
-    ]
 
 
 def _correct(examples: Sequence[Example], predictions: Sequence[Prediction]) -> list[bool | None]:

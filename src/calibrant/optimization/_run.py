@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from calibrant.adapters import PRIOR_ROWS, THRESHOLD_ROWS, ConfidenceAdapter, PriorCorrection, Thresholds
+from calibrant.adapters import THRESHOLD_ROWS, ConfidenceAdapter, PriorCorrection, SearchSize, Thresholds
 from calibrant.adapters import ConfidenceDataInst as Row
 from calibrant.calibration import Fingerprint, LabelPriorCorrection
 from calibrant.core import (
@@ -26,10 +26,11 @@ from calibrant.core import (
     normalise_label,
 )
 from calibrant.inference import Classifier, Query
+from calibrant.optimization._choice import Choice, ValidationLog, choose, is_worse
 from calibrant.optimization._directory import JOURNAL, open_directory
 from calibrant.optimization._exemplar import ExemplarProposer
 from calibrant.optimization._guard import Guard
-from calibrant.optimization._journal import JsonlStore, PredictionJournal
+from calibrant.optimization._journal import FileLogger, JsonlStore, PredictionJournal
 from calibrant.optimization._progress import ProgressListener, ProgressTracker
 from calibrant.optimization._reflection import Reflection, name_of, open_reflection
 from calibrant.optimization._result import (
@@ -49,8 +50,6 @@ from calibrant.scoring import (
 )
 
 if TYPE_CHECKING:
-    from gepa import GEPAResult
-
     from calibrant.inference import ModelLike
 
 __all__ = ["optimize"]
@@ -94,7 +93,8 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         How prompts are proposed; ``reflection`` when a reflection model is given, else
         ``exemplar``, which needs none. A callable has GEPA's proposal signature.
     max_metric_calls : int, default 600
-        Rows the search may classify; it stops at the first opportunity after.
+        Rows the search may ask, those for label prior and thresholds included: an upper bound. The search ends before
+        a proposal that could exceed it. Equal questions count once; the test rows are asked afterwards, and apart.
     minibatch_size : int, optional
         Training rows a proposal is tried on first; 20 for ``exemplar``, else 3.
     seed : int, default 0
@@ -105,9 +105,9 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     progress : callable, optional
         Called with a `Progress` whenever something changed.
     prior_correction : {"batch", "off"}, optional
-        ``batch`` divides the label prior of every prompt out of its predictions, fitted on 64
-        training inputs without their answers, which count as metric calls. By default what the task
-        says under ``[calibration]``.
+        ``batch`` divides the label prior of every prompt out of its predictions. It is fitted, without answers, on
+        the first rows asked under the prompt; a proposal's minibatch is filled up to 64 of them with validation rows,
+        which are asked anyway if it is accepted. By default what the task says under ``[calibration]``.
     thresholds : {"auto"}, optional
         Take the confidence thresholds of scores and feedback from 80 training rows under the first
         prompt, which count as metric calls. By default what the task says under ``[scoring]``.
@@ -115,12 +115,13 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     Returns
     -------
     OptimizationResult
-        Seed and best prompt with their scores on the test rows.
+        Seed and best prompt with their scores on the test rows. The best prompt is one that improves on the seed
+        prompt on the validation rows in score, accuracy and macro-F1, and else the seed prompt itself.
 
     Raises
     ------
     ConfigurationError
-        Rows are missing, the budget is too small, or a reflection model is needed.
+        Rows are missing, the budget pays for no accepted proposal, or a reflection model is needed.
     StateError
         `out` holds another run.
     ProviderError
@@ -131,7 +132,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         _check_names(_asked(model), reflection_model, proposer)
     task = task if isinstance(task, Task) else Task.from_file(task)
     plan = _plan(task, reflection_model, proposer, minibatch_size, seed, prior_correction, thresholds)
-    _check_budget(task, plan, max_metric_calls)
+    _size(task, plan).check(max_metric_calls)
     scoring = _scoring(task.scoring)
     with ExitStack() as stack:
         classifier = _open(task, model, stack)
@@ -140,10 +141,12 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         store = stack.enter_context(JsonlStore(_file(directory, "reflections.jsonl")))
         tracker = ProgressTracker(progress, total=max_metric_calls)
         reflection = plan.reflection_model
+        log = ValidationLog(task.validation)
         run = _Run(
             task=task,
             plan=plan,
-            adapter=_adapter(classifier, scoring, task, plan, tracker),
+            adapter=_adapter(classifier, scoring, task, plan, tracker, log),
+            validation=log,
             reflection=None if reflection is None else open_reflection(reflection, store),
             tracker=tracker,
             log=_file(directory, "search.log"),
@@ -273,17 +276,14 @@ def _teaching(task: Task) -> list[Example]:
     return [example for example in task.train if normalise_label(example.input) not in held_out]
 
 
-def _check_budget(task: Task, plan: _Plan, max_metric_calls: int) -> None:
-    n_prior = 0 if plan.prior_correction is None else min(PRIOR_ROWS, len(task.train))
-    n_sample = 0 if plan.thresholds is None else min(THRESHOLD_ROWS, len(task.train))
-    floor = 2 * (len(task.validation) + plan.minibatch_size + n_prior) + n_sample
-    if max_metric_calls < floor:
-        prior = f" and two label-prior corrections from {n_prior} training rows" if n_prior else ""
-        sample = f" and {n_sample} training rows for thresholds" if n_sample else ""
-        raise ConfigurationError(
-            f"Expected max_metric_calls >= {floor}, got {max_metric_calls}: one accepted proposal takes two passes "
-            f"over {len(task.validation)} validation rows, two minibatches of {plan.minibatch_size}{prior}{sample}."
-        )
+def _size(task: Task, plan: _Plan) -> SearchSize:
+    texts = [example.input for example in task.validation]
+    return SearchSize.of(
+        texts,
+        minibatch_size=plan.minibatch_size,
+        threshold_rows=0 if plan.thresholds is None else min(THRESHOLD_ROWS, len(task.train)),
+        prior_texts=() if plan.prior_correction is None else texts,
+    )
 
 
 def _fingerprint(task: Task, model: ModelLike | Classifier | None, plan: _Plan) -> dict[str, Any]:
@@ -318,7 +318,12 @@ def _fingerprint(task: Task, model: ModelLike | Classifier | None, plan: _Plan) 
 
 
 def _adapter(
-    classifier: Classifier, scoring: ScoringStrategy, task: Task, plan: _Plan, tracker: ProgressTracker
+    classifier: Classifier,
+    scoring: ScoringStrategy,
+    task: Task,
+    plan: _Plan,
+    tracker: ProgressTracker,
+    log: ValidationLog,
 ) -> ConfidenceAdapter:
     return ConfidenceAdapter.from_classifier(
         classifier,
@@ -327,8 +332,9 @@ def _adapter(
         low_confidence_threshold=task.scoring.low,
         proposer=plan.proposer,
         on_prediction=tracker.on_prediction,
+        observer=log,
         prior_correction=plan.prior_correction,
-        prior_texts=[example.input for example in task.train],
+        prior_texts=[example.input for example in task.validation],
         thresholds=plan.thresholds,
         threshold_rows=[_row(example) for example in task.train],
     )
@@ -358,18 +364,6 @@ def _scoring(settings: ScoringSettings) -> ScoringStrategy:
         ) from error
 
 
-class _FileLogger:
-    """GEPA's log, kept in the run directory or dropped."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-
-    def log(self, message: object) -> None:
-        if self._path is not None:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(f"{message}\n")
-
-
 def _row(example: Example) -> Row:
     row: Row = {
         "input": example.input,
@@ -388,13 +382,14 @@ class _Run:
     task: Task
     plan: _Plan
     adapter: ConfidenceAdapter
+    validation: ValidationLog
     reflection: Reflection | None
     tracker: ProgressTracker
     log: Path | None
     calls: int = 0
 
-    def search(self, max_metric_calls: int) -> GEPAResult[Any, Any]:
-        """Run GEPA until the budget is used up."""
+    def search(self, max_metric_calls: int) -> Choice:
+        """Run GEPA until the budget is used up, and choose."""
         import gepa  # noqa: PLC0415  (heavy)
 
         candidate = {COMPONENT: self.task.prompt}
@@ -404,29 +399,36 @@ class _Run:
         if self.plan.proposer is not None:
             guard = Guard(self.plan.proposer, name=f"proposer {self.plan.name}", hint="Mend the proposer.")
             self.adapter.propose_new_texts = guard
+        valset = [_row(example) for example in self.task.validation]
+        budget = self.adapter.budget(max_metric_calls, valset=valset, minibatch_size=self.plan.minibatch_size)
         found = gepa.optimize(
             seed_candidate=candidate,
             trainset=[_row(example) for example in self.task.train],
-            valset=[_row(example) for example in self.task.validation],
+            valset=valset,
             adapter=self.adapter,
             reflection_lm=self.reflection,
             reflection_minibatch_size=self.plan.minibatch_size,
             module_selector="all" if self.reflection is None else "round_robin",
-            max_metric_calls=max_metric_calls,
-            stop_callbacks=[self.tracker.should_stop, *([] if guard is None else [guard.should_stop])],
+            stop_callbacks=[
+                budget,
+                self.tracker.should_stop,
+                *([] if guard is None else [guard.should_stop]),
+            ],
             callbacks=[self.tracker],
-            logger=_FileLogger(self.log),
+            logger=FileLogger(self.log),
             track_best_outputs=False,
             seed=self.plan.seed,
         )
         if guard is not None and guard.error is not None:
             raise guard.error
-        self.calls = self.tracker.now.calls
-        return found
+        self.calls = self.adapter.metric_calls
+        scored = zip(found.candidates, found.val_aggregate_scores, strict=True)
+        validated = [self.validation.validated(*pair, labels=self.task.labels) for pair in scored]
+        return choose(validated)
 
-    def test(self, found: GEPAResult[Any, Any]) -> dict[str, list[Prediction]]:
+    def test(self, found: Choice) -> dict[str, list[Prediction]]:
         """Return the predictions of the seed and the best prompt on the test rows."""
-        seed, best = found.candidates[0], found.candidates[found.best_idx]
+        seed, best = found.seed.candidate, found.best.candidate
         self.tracker.start_test(len(self.task.test) * (1 if seed == best else 2))
         predictions = {"seed": self._predict(seed)}
         predictions["best"] = predictions["seed"] if seed == best else self._predict(best)
@@ -450,9 +452,9 @@ class _Run:
             )
         return [self.adapter.corrected(q, p) for q, p in zip(queries, predictions, strict=True)]
 
-    def label_prior(self, found: GEPAResult[Any, Any]) -> tuple[LabelPriorCorrection, Fingerprint] | None:
+    def label_prior(self, found: Choice) -> tuple[LabelPriorCorrection, Fingerprint] | None:
         """Return the best prompt's correction and what it belongs to; None where nothing is corrected."""
-        best = found.candidates[found.best_idx]
+        best = found.best.candidate
         query = Query(prompt=best[COMPONENT], text="", user_template=best.get(USER_TEMPLATE))
         correction = self.adapter.label_prior(query)
         if correction is None:
@@ -461,19 +463,18 @@ class _Run:
         return correction, classifier.fingerprint()
 
     def result(
-        self, found: GEPAResult[Any, Any], predictions: Mapping[str, Sequence[Prediction]], *, seconds: float
+        self, found: Choice, predictions: Mapping[str, Sequence[Prediction]], *, seconds: float
     ) -> OptimizationResult:
         """Put the numbers together."""
+        labels = self.task.labels
         seed, best = (
             score_prompt(
-                found.candidates[index][COMPONENT],
-                found.val_aggregate_scores[index],
-                self.task.test,
-                predictions[name],
-                labels=self.task.labels,
+                one.candidate[COMPONENT], one.score, self.task.test, predictions[name], labels=labels
             )
-            for name, index in (("seed", 0), ("best", found.best_idx))
+            for name, one in (("seed", found.seed), ("best", found.best))
         )
+        comparison = compare(self.task.test, predictions["seed"], predictions["best"])
+        credit = compare_credit(self.task.test, predictions["seed"], predictions["best"], labels=labels)
         costs = [self.tracker.now.cost, None if self.reflection is None else self.reflection.total_cost]
         known = [cost for cost in costs if cost is not None]
         return OptimizationResult(
@@ -483,9 +484,9 @@ class _Run:
             proposer=self.plan.name,
             seed_prompt=seed,
             best_prompt=best,
-            best_candidate=dict(found.candidates[found.best_idx]),
-            improved=found.candidates[found.best_idx] != found.candidates[0],
-            comparison=compare(self.task.test, predictions["seed"], predictions["best"]),
+            best_candidate=found.best.candidate,
+            improved=found.chosen != 0 and not is_worse(comparison, credit),
+            comparison=comparison,
             metric_calls=self.calls,
             proposals=self.tracker.now.proposals,
             accepted=self.tracker.now.accepted,
@@ -494,7 +495,7 @@ class _Run:
             cost=sum(known) if known else None,
             seconds=seconds,
             thresholds=self.adapter.suggested_thresholds,
-            credit_difference=compare_credit(
-                self.task.test, predictions["seed"], predictions["best"], labels=self.task.labels
-            ),
+            credit_difference=credit,
+            validated=found.validated,
+            chosen=found.chosen,
         )

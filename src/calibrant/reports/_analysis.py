@@ -31,6 +31,7 @@ __all__ = [
     "Figure",
     "Mistakes",
     "RiskCoverage",
+    "collapse_warning",
     "compare",
     "confidence_bars",
     "confusion",
@@ -175,6 +176,7 @@ def headline(rows: Rows, table: ClassificationSummary | None) -> list[Figure]:
     if labelled != judged:
         figures.append(_share("accuracy, failed rows counted as wrong", right, labelled, "labelled rows"))
     figures += [_macro_f1(table)] if rows.composite is None else _of_parts(rows.composite)
+    figures += _labels_answered(rows, table)
     figures += _structured(rows, table)
     confidence, correct = rows.confidence[rows.scored], rows.correct[rows.scored].astype(np.float64)
     about = f"{len(correct):,} rows with a confidence"
@@ -199,6 +201,26 @@ def headline(rows: Rows, table: ClassificationSummary | None) -> list[Figure]:
         Figure(name="AURC", about=f"{about}; 0 is best", value=aurc(confidence, correct) if some else None),
     ]
     return figures
+
+
+def collapse_warning(rows: Rows, table: ClassificationSummary | None) -> str:
+    """Return a plain sentence where fewer than half of the labels in the rows are answered; else an empty text."""
+    summary = rows.composite or table
+    return "" if summary is None else summary.answered_labels.warning
+
+
+def _labels_answered(rows: Rows, table: ClassificationSummary | None) -> list[Figure]:
+    summary = rows.composite or table
+    if summary is None:
+        return []
+    found = summary.answered_labels
+    return [
+        Figure(
+            name="labels answered",
+            about=f"{found.found:,} of the {found.present:,} labels that occur in these rows; {found} labels in all",
+            value=found.found / found.present if found.present else None,
+        )
+    ]
 
 
 def _of_parts(found: CompositeMetrics) -> list[Figure]:

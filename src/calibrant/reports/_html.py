@@ -16,7 +16,7 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
-from calibrant.core import ConfigurationError, StateError, write_atomically
+from calibrant.core import WHAT_ACCEPTED_MEANS, ConfigurationError, StateError, write_atomically
 from calibrant.metrics import ClassificationSummary, holm
 from calibrant.reports import _analysis as analysis
 from calibrant.reports import _charts as charts
@@ -154,6 +154,8 @@ def _section(identity: str, name: str, run: Run, limit: int) -> dict[str, Any]:
         "name": name,
         "run": run,
         "figures": analysis.headline(rows, table),
+        "collapsed": analysis.collapse_warning(rows, table),
+        "accepted": WHAT_ACCEPTED_MEANS,
         "seed_figures": _seed_figures(run),
         "unscored": int((rows.judged & ~rows.scored).sum()),
         "bins": bins,
@@ -276,7 +278,7 @@ def _comparisons(names: Sequence[str], runs: Sequence[Run]) -> list[analysis.Com
             found=analysis.compare(run.search.seed, run.rows),
         )
         for name, run in zip(names, runs, strict=True)
-        if run.search and run.search.seed is not None and run.search.record["improved"]
+        if run.search and run.search.seed is not None and run.search.changed
     ]
     compared += [
         analysis.Comparison(name=name, base=names[0], found=analysis.compare(runs[0].rows, run.rows))

@@ -16,7 +16,9 @@ from calibrant.core import (
     LabelSet,
     OrdinalLabels,
     StateError,
+    changed_prompt,
     labels_from_record,
+    search_verdict,
 )
 from calibrant.reports._charts import CertifiedPoint
 from calibrant.reports._rows import Rows, read_rows
@@ -38,11 +40,17 @@ class Search:
         Lines of the first and the best prompt as (kind, text); kind is same, added or removed.
     seed : Rows or None
         The test rows under the first prompt.
+    changed : bool
+        True if the best prompt is another than the first.
+    verdict : list of str
+        What was chosen, and whether the test rows bear it out.
     """
 
     record: Mapping[str, Any]
     diff: list[tuple[str, str]]
     seed: Rows | None
+    changed: bool
+    verdict: list[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,9 +185,10 @@ def _search(path: Path, record: Mapping[str, Any], seed: Rows | None) -> Search:
             record[name] for name in ("proposer", "seed", "metric_calls", "accepted", "proposals", "improved")
         ]
         shown += [f"{record[name]['validation_score']:.3f}" for name in ("seed_prompt", "best_prompt")]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        changed, verdict = changed_prompt(record), search_verdict(record)
+    except (IndexError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise StateError(f"{path}: expected a complete result ({error!r}): run the search again.") from error
-    return Search(record=record, diff=diff, seed=seed)
+    return Search(record=record, diff=diff, seed=seed, changed=changed, verdict=verdict)
 
 
 def _diff(seed: str, best: str) -> list[tuple[str, str]]:

@@ -1,0 +1,76 @@
+"""The forms that a model's name can have, and what is missing here to use each."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from dataclasses import dataclass
+
+from calibrant.clients._endpoint import resolve_endpoint
+from calibrant.clients._weights import ENGINE_COMMAND
+from calibrant.core import ConfigurationError
+
+__all__ = ["NameForm", "name_forms"]
+
+_KEY = "_API_KEY"
+_OPENAI_KEY = "OPENAI_API_KEY"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NameForm:
+    """A form of model names.
+
+    Attributes
+    ----------
+    name : str
+        The form, with what varies in capitals: ``openai/NAME``.
+    description : str
+        What such a model is.
+    needs : str
+        What is missing here to use one; empty if nothing is.
+    ready : str
+        What was found, where nothing is missing.
+    """
+
+    name: str
+    description: str
+    needs: str
+    ready: str
+
+
+def name_forms() -> list[NameForm]:
+    """Return the forms of names besides those of `local_models`; loads nothing and asks nobody."""
+    has_engine = importlib.util.find_spec("xllamacpp") is not None
+    keys = sorted(name for name, value in os.environ.items() if name.endswith(_KEY) and value.strip())
+    others = [name for name in keys if name != _OPENAI_KEY]
+    return [
+        NameForm(
+            name="llamacpp:PATH.gguf",
+            description="any GGUF file, embedded",
+            needs="" if has_engine else ENGINE_COMMAND,
+            ready="the engine is installed",
+        ),
+        NameForm(
+            name="openai/NAME",
+            description="OpenAI, or an OpenAI-compatible server",
+            needs=""
+            if _has_openai()
+            else f"{_OPENAI_KEY} in the environment, or api_base under [model] in the task file",
+            ready="the environment names a key or a server; others need api_base under [model] in the task file",
+        ),
+        NameForm(
+            name="PROVIDER/NAME",
+            description="any provider litellm knows",
+            needs="" if others else f"the provider's key in the environment, such as ANTHROPIC{_KEY}",
+            ready=f"in the environment: {', '.join(others)}; another provider needs its own key",
+        ),
+    ]
+
+
+def _has_openai() -> bool:
+    """Return whether the environment names a key for OpenAI, or another server."""
+    try:
+        resolve_endpoint("openai/NAME")
+    except ConfigurationError:
+        return False
+    return True

@@ -1,0 +1,90 @@
+"""What a search found, in plain sentences: for the table of the command, the page and the card of a bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["WHAT_ACCEPTED_MEANS", "changed_prompt", "search_verdict"]
+
+_Record = Mapping[str, Any]
+
+WHAT_ACCEPTED_MEANS = (
+    "Accepted proposals scored more than the prompt they were made from on a minibatch of training rows, and went on "
+    "to the validation rows; these alone decide which prompt is best."
+)
+"""GEPA's word, explained."""
+
+
+def changed_prompt(record: _Record) -> bool:
+    """Return whether the best prompt of a search is another than the seed prompt.
+
+    Parameters
+    ----------
+    record : mapping
+        ``result.json``. Earlier versions, which chose by score alone, called every other prompt improved.
+    """
+    return bool(record.get("chosen", record["improved"]))
+
+
+def search_verdict(record: _Record) -> list[str]:
+    """Return what was chosen on the validation rows, and whether the test rows bear it out.
+
+    Parameters
+    ----------
+    record : mapping
+        ``result.json``.
+    """
+    validated = record.get("validated") or []
+    if not changed_prompt(record):
+        return _kept(validated)
+    if not validated:  # by an earlier version
+        return _tested(record)
+    chosen = f"Chosen on the validation rows: {_steps(validated[0], validated[record['chosen']])}."
+    return [chosen, *_tested(record)]
+
+
+def _kept(validated: list[_Record]) -> list[str]:
+    if len(validated) < 2:
+        return ["No prompt was better than the seed prompt on the validation rows: the seed prompt is kept."]
+    seed, *others = validated
+    best = max(others, key=lambda one: float(one["score"]))
+    kept = (
+        f"No prompt was better than the seed prompt on the validation rows in score, {_counted(seed)} and macro-F1 at "
+        "once: the seed prompt is kept."
+    )
+    return [
+        kept,
+        f"The best of {len(others)} other{'s' if len(others) > 1 else ''} by score: {_steps(seed, best)}.",
+    ]
+
+
+def _tested(record: _Record) -> list[str]:
+    """Say it where the test rows speak against the choice, or show nothing."""
+    found = [
+        interval
+        for interval in ((record.get("comparison") or {}).get("interval"), record.get("credit_difference"))
+        if interval
+    ]
+    if any(interval["upper"] < 0 for interval in found):
+        worse = (
+            "No improvement: on the test rows the chosen prompt is worse than the seed prompt, as the interval of the "
+            "difference lies below 0."
+        )
+        return [worse]
+    if any(interval["lower"] > 0 for interval in found):
+        return ["The test rows bear this out: the interval of the difference lies above 0."]
+    return ["The test rows show no difference: its interval holds 0."] if found else []
+
+
+def _counted(seed: _Record) -> str:
+    return "accuracy" if seed.get("credit") is None else "credit"
+
+
+def _steps(seed: _Record, other: _Record) -> str:
+    names = [("score", "score"), (_counted(seed), _counted(seed)), ("macro_f1", "macro-F1")]
+    return ", ".join(f"{name} {_number(seed[key])} -> {_number(other[key])}" for key, name in names)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

@@ -1,0 +1,169 @@
+"""Which of the prompts that a search has validated is the best one: decided on the validation rows alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from calibrant.core import Example, Interval, LabelSet, Outcome, Prediction
+from calibrant.metrics import AnsweredLabels, PairedComparison, answer_summary
+
+__all__ = [
+    "Choice",
+    "RowScores",
+    "ValidatedPrompt",
+    "ValidationLog",
+    "choose",
+    "credits_of",
+    "is_worse",
+    "row_scores",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowScores:
+    """How many rows were right, and how evenly over the labels; on rows that did not fail.
+
+    Attributes
+    ----------
+    accuracy, macro_f1 : float or None
+        Share of right answers, and mean F1 over all labels, in [0, 1]; None without rows.
+    credit : float or None
+        Mean part of the answers that is right, in [0, 1], where an answer can be nearly right; None elsewhere.
+    answered_labels : AnsweredLabels or None
+        How many of the labels were answered; None without rows.
+    """
+
+    accuracy: float | None
+    macro_f1: float | None
+    credit: float | None
+    answered_labels: AnsweredLabels | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidatedPrompt(RowScores):
+    """A prompt that was asked about all validation rows, and how it did there.
+
+    Attributes
+    ----------
+    candidate : mapping of str to str
+        Its component texts.
+    score : float
+        Mean score, in [0, 1]: what the search climbs.
+    """
+
+    candidate: Mapping[str, str]
+    score: float
+
+
+class ValidationLog:
+    """Keeps the predictions on the validation rows; an `EvaluationObserver`.
+
+    Parameters
+    ----------
+    examples : sequence of Example
+        The validation rows.
+    """
+
+    def __init__(self, examples: Sequence[Example]) -> None:
+        self._examples = examples
+        self._inputs = [example.input for example in examples]
+        self._predictions: dict[frozenset[tuple[str, str]], Sequence[Prediction]] = {}
+
+    def observe(
+        self,
+        candidate: Mapping[str, str],
+        rows: Sequence[Mapping[str, object]],
+        predictions: Sequence[Prediction],
+    ) -> None:
+        """Keep the predictions if they are about all validation rows."""
+        if [row["input"] for row in rows] == self._inputs:
+            self._predictions[frozenset(candidate.items())] = predictions
+
+    def validated(self, candidate: Mapping[str, str], score: float, *, labels: LabelSet) -> ValidatedPrompt:
+        """Return how a candidate did that GEPA has validated."""
+        found = row_scores(self._examples, self._predictions[frozenset(candidate.items())], labels=labels)
+        return ValidatedPrompt(
+            candidate=dict(candidate),
+            score=score,
+            accuracy=found.accuracy,
+            macro_f1=found.macro_f1,
+            credit=found.credit,
+            answered_labels=found.answered_labels,
+        )
+
+
+def row_scores(
+    examples: Sequence[Example], predictions: Sequence[Prediction], *, labels: LabelSet
+) -> RowScores:
+    """Score the rows that did not fail for the server's reasons."""
+    pairs = [
+        (example.answer, prediction.label)
+        for example, prediction in zip(examples, predictions, strict=True)
+        if prediction.outcome is not Outcome.ERROR
+    ]
+    summary = answer_summary(labels, [truth for truth, _ in pairs], [given for _, given in pairs])
+    credit = [found for found in credits_of(examples, predictions, labels) if found is not None]
+    return RowScores(
+        accuracy=sum(truth == given for truth, given in pairs) / len(pairs) if pairs else None,
+        macro_f1=None if summary is None else summary.macro_f1,
+        credit=sum(credit) / len(credit) if credit else None,
+        answered_labels=None if summary is None else summary.answered_labels,
+    )
+
+
+def credits_of(
+    examples: Sequence[Example], predictions: Sequence[Prediction], labels: LabelSet
+) -> list[float | None]:
+    """Return the credit of every row; None where it failed, or an answer is one plain label."""
+    plain = type(labels) is LabelSet
+    return [
+        None if plain or prediction.outcome is Outcome.ERROR else labels.credit(prediction, example.answer)
+        for example, prediction in zip(examples, predictions, strict=True)
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The validated prompts, the seed prompt first, and the place of the best one."""
+
+    validated: tuple[ValidatedPrompt, ...]
+    chosen: int
+
+    @property
+    def seed(self) -> ValidatedPrompt:
+        """The prompt that the search began with."""
+        return self.validated[0]
+
+    @property
+    def best(self) -> ValidatedPrompt:
+        """The best prompt."""
+        return self.validated[self.chosen]
+
+
+def choose(validated: Sequence[ValidatedPrompt]) -> Choice:
+    """Choose the best prompt; the seed prompt, the first one, where no other is an improvement.
+
+    An improvement is better than the seed prompt in score, in accuracy and in macro-F1: a higher score alone may come
+    from more confidence in the same answers, and a higher accuracy from answering the most frequent label alone. Where
+    an answer can be nearly right its credit takes the place of accuracy, and macro-F1, which knows right answers only,
+    must not fall. Of several improvements the one with the highest score is best.
+    """
+    seed = validated[0]
+    better = [place for place, found in enumerate(validated) if _is_improvement(found, seed)]
+    best = max(better, key=lambda place: (validated[place].score, -place), default=0)
+    return Choice(validated=tuple(validated), chosen=best)
+
+
+def _is_improvement(found: ValidatedPrompt, seed: ValidatedPrompt) -> bool:
+    if found.accuracy is None or found.macro_f1 is None or found.score <= seed.score:
+        return False
+    if found.credit is None:
+        return found.accuracy > (seed.accuracy or 0.0) and found.macro_f1 > (seed.macro_f1 or 0.0)
+    return found.credit > (seed.credit or 0.0) and found.macro_f1 >= (seed.macro_f1 or 0.0)
+
+
+def is_worse(comparison: PairedComparison | None, credit_difference: Interval | None) -> bool:
+    """Return whether an interval of best minus seed on the test rows lies below 0."""
+    intervals = [None if comparison is None else comparison.interval, credit_difference]
+    return any(interval is not None and interval.upper < 0.0 for interval in intervals)

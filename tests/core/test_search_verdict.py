@@ -1,0 +1,69 @@
+"""What a search found, in plain sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from calibrant.core import changed_prompt, search_verdict
+
+SEED = {"score": 0.1, "accuracy": 0.2, "macro_f1": 0.14}
+BETTER = {"score": 0.3, "accuracy": 0.4, "macro_f1": 0.35}
+SURER = {"score": 0.5, "accuracy": 0.2, "macro_f1": 0.07}
+
+
+def record(lower: float, upper: float, **changes: Any) -> dict[str, Any]:
+    """Return what the verdict reads of a result with this interval on the test rows."""
+    found = {"improved": True, "validated": [SEED, SURER, BETTER], "chosen": 2, **changes}
+    return {**found, "comparison": {"interval": {"lower": lower, "upper": upper}}}
+
+
+@pytest.mark.parametrize(
+    ("interval", "words"),
+    [
+        ((0.02, 0.3), "The test rows bear this out"),
+        ((-0.1, 0.3), "The test rows show no difference"),
+        ((-0.3, -0.02), "No improvement: on the test rows the chosen prompt is worse than the seed prompt"),
+    ],
+)
+def test_choice_and_test_rows_are_two_statements(interval: tuple[float, float], words: str) -> None:
+    """The first is the same whatever the second says."""
+    chosen, tested = search_verdict(record(*interval))
+    assert chosen == (
+        "Chosen on the validation rows: score 0.100 -> 0.300, accuracy 0.200 -> 0.400, macro-F1 0.140 -> 0.350."
+    )
+    assert tested.startswith(words)
+
+
+def test_a_kept_seed_prompt_says_what_the_best_other_one_lacked() -> None:
+    """A higher score without a higher macro-F1."""
+    kept, other = search_verdict(record(0.0, 0.0, validated=[SEED, SURER], chosen=0, improved=False))
+    assert "in score, accuracy and macro-F1 at once: the seed prompt is kept." in kept
+    assert other == (
+        "The best of 1 other by score: score 0.100 -> 0.500, accuracy 0.200 -> 0.200, macro-F1 0.140 -> 0.070."
+    )
+
+
+def test_a_search_that_validated_nothing_keeps_the_seed_prompt() -> None:
+    """No proposal passed its minibatch."""
+    (kept,) = search_verdict(record(0.0, 0.0, validated=[SEED], chosen=0, improved=False))
+    assert kept.endswith("the seed prompt is kept.")
+
+
+def test_credit_takes_the_place_of_accuracy() -> None:
+    """Where an answer can be nearly right."""
+    validated = [{**SEED, "credit": 0.5}, {**BETTER, "credit": 0.75}]
+    chosen, *_ = search_verdict(record(0.0, 0.1, validated=validated, chosen=1))
+    assert "credit 0.500 -> 0.750" in chosen
+    assert "accuracy" not in chosen
+
+
+def test_results_of_earlier_versions_are_read() -> None:
+    """They called every other prompt improved, and say nothing of the validation rows."""
+    for improved in (True, False):
+        old = {"improved": improved, "comparison": {"interval": {"lower": -0.2, "upper": -0.1}}}
+        assert changed_prompt(old) is improved
+        (sentence,) = search_verdict(old)
+        assert sentence.startswith("No improvement" if improved else "No prompt was better")
+    assert search_verdict({"improved": True, "comparison": None}) == []

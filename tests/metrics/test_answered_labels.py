@@ -1,0 +1,83 @@
+"""How many labels a classifier uses, and when it has collapsed."""
+
+from __future__ import annotations
+
+import pytest
+
+from calibrant.core import Field, FieldLabels, LabelSet, MultiLabels
+from calibrant.metrics import AnsweredLabels, CompositeMetrics, answer_summary, classification_summary
+
+LABELS = ["a", "b", "c", "d", "e"]
+
+
+def counted(truth: str, given: str) -> AnsweredLabels:
+    """Return the count for one-letter labels; a dot is no answer."""
+    return classification_summary(
+        list(truth), [None if label == "." else label for label in given], labels=LABELS
+    ).answered_labels
+
+
+def test_labels_are_counted_once() -> None:
+    """However often they are answered."""
+    found = counted("aabbcc", "aaaae.")
+    assert (found.answered, found.total, found.present, found.found) == (2, 5, 3, 1)
+    assert str(found) == "2 of 5"
+
+
+@pytest.mark.parametrize(
+    ("truth", "given", "collapsed"),
+    [
+        ("abcd", "aabb", False),  # half of them
+        ("abcde", "aabba", True),
+        ("abcde", "aabbc", False),
+        ("ab", "aa", False),
+        ("abcd", "eeea", True),  # `e` is in no row
+        ("abcd", "....", True),
+        ("aaaa", "aaaa", False),
+    ],
+)
+def test_fewer_than_half_of_the_present_labels_is_a_collapse(
+    truth: str, given: str, *, collapsed: bool
+) -> None:
+    """Labels that are in no row do not count."""
+    found = counted(truth, given)
+    assert found.collapsed is collapsed
+    assert bool(found.warning) is collapsed
+
+
+def test_the_warning_names_both_counts() -> None:
+    """Those that were found, and those that were there."""
+    assert counted("abcd", "eeea").warning == (
+        "Collapsed: of the 4 labels that occur in these rows only 1 were ever answered."
+    )
+
+
+def test_one_collapsed_field_is_a_collapse() -> None:
+    """Although more than half of all labels are answered."""
+    labels = FieldLabels(
+        [
+            Field(name="topic", labels=LabelSet(["x", "y", "z"])),
+            Field(name="urgency", labels=LabelSet(["low", "high"])),
+        ]
+    )
+    truth = [{"topic": t, "urgency": u} for t, u in zip("xyzx", ["low", "high"] * 2, strict=True)]
+    given = [{**values, "topic": "x"} for values in truth]
+    found = answer_summary(labels, list(map(labels.answer_of, truth)), list(map(labels.answer_of, given)))
+    assert isinstance(found, CompositeMetrics)
+    assert str(found.answered_labels) == "3 of 5"
+    assert found.answered_labels.collapsed
+    assert "in one of the fields only 33% of the labels" in found.answered_labels.warning
+
+
+def test_labels_of_sets_count_one_by_one() -> None:
+    """Not set by set."""
+    labels = MultiLabels(["x", "y", "z"])
+    found = answer_summary(labels, ['["x", "y"]', '["z"]'], ['["x"]', "[]"])
+    assert found is not None
+    assert str(found.answered_labels) == "1 of 3"
+    assert found.answered_labels.collapsed
+
+
+def test_no_rows_have_no_summary() -> None:
+    """Nothing can be said about no data."""
+    assert answer_summary(LabelSet(["a", "b"]), [], []) is None

@@ -1,0 +1,131 @@
+"""A budget is an upper bound, whatever the search asks for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gepa
+import pytest
+
+from calibrant import ConfidenceAdapter
+from calibrant.core import ConfigurationError, Example, LabelSet, ProviderError, Task
+from calibrant.logprobs import enum_schema
+from calibrant.optimization import optimize
+from calibrant.testing import FakeClient
+
+LABELS = ("cat", "dog")
+
+
+def learner(text: str, prompt: str) -> dict[str, float]:
+    """Prefer cats, and tell dogs the better the longer the prompt is."""
+    cat = 0.9 if "meow" in text else max(0.2, 0.8 - len(prompt) / 40)
+    return {"cat": cat, "dog": 1.0 - cat}
+
+
+def examples(prefix: str, count: int) -> tuple[Example, ...]:
+    """Return as many cats as dogs."""
+    sounds = ("meow", "woof")
+    return tuple(Example(input=f"{prefix} {sounds[n % 2]} {n}", answer=LABELS[n % 2]) for n in range(count))
+
+
+def task(train: int, validation: int) -> Task:
+    """Return a task of so many rows."""
+    return Task(
+        name="animals",
+        labels=LABELS,
+        prompt="Which?",
+        field="category",
+        train=examples("train", train),
+        validation=examples("validation", validation),
+        test=examples("test", 6),
+    )
+
+
+def searched(client: FakeClient) -> int:
+    """Return how often the model was asked about rows that are no test rows."""
+    return sum(not request.messages[-1]["content"].startswith("test") for request in client.requests)
+
+
+@pytest.mark.parametrize("budget", [170, 173, 260, 301])
+@pytest.mark.parametrize(
+    "options", [{}, {"prior_correction": "batch"}, {"thresholds": "auto", "prior_correction": "batch"}]
+)
+def test_no_search_asks_more_rows_than_its_budget(budget: int, options: dict[str, Any]) -> None:
+    """Label prior and thresholds included; the test rows are apart."""
+    client = FakeClient(LABELS, learner)
+    result = optimize(task(60, 30), model=client, max_metric_calls=budget, minibatch_size=10, **options)
+    assert result.proposals >= 1
+    assert searched(client) == result.metric_calls <= budget
+
+
+@pytest.mark.parametrize("budget", [141, 152])
+def test_rows_that_fail_and_are_asked_again_are_within_the_budget(budget: int) -> None:
+    """A tenth of the validation rows fails the first time a prompt is asked about them; 141 would not do."""
+    failed: set[tuple[str, str]] = set()
+
+    def flaky(text: str, prompt: str) -> Any:
+        if text.startswith("validation") and text.endswith("0") and (text, prompt) not in failed:
+            failed.add((text, prompt))
+            return ProviderError("not now", provider="p", retryable=False)
+        return learner(text, prompt)
+
+    options: dict[str, Any] = {"minibatch_size": 10, "prior_correction": "batch", "max_metric_calls": budget}
+    if budget < 152:
+        with pytest.raises(ConfigurationError, match="up to 12 rows for the label prior"):
+            optimize(task(40, 60), model=FakeClient(LABELS, flaky), **options)
+        return
+    result = optimize(task(40, 60), model=FakeClient(LABELS, flaky), **options)
+    assert result.accepted == 1
+    assert 140 < result.metric_calls <= budget
+
+
+def test_a_prior_takes_no_rows_of_its_own_where_a_proposal_is_accepted() -> None:
+    """Two validations and the minibatches are all that is asked."""
+    client = FakeClient(LABELS, learner)
+    result = optimize(
+        task(40, 40), model=client, max_metric_calls=110, minibatch_size=10, prior_correction="batch"
+    )
+    assert (result.proposals, result.accepted, result.metric_calls) == (1, 1, 100)
+
+
+@pytest.mark.parametrize("prior", [None, "batch"])
+def test_the_adapter_keeps_a_budget_in_a_search_of_ones_own(prior: Any) -> None:
+    """Without a journal, where every row asked again is a call."""
+    rows: Any = [{"input": example.input, "answer": example.answer} for example in examples("row", 20)]
+    client = FakeClient(LABELS, learner)
+    adapter = ConfidenceAdapter(
+        client,
+        "category",
+        enum_schema(LabelSet(LABELS), "category"),
+        prior_correction=prior,
+        prior_texts=[row["input"] for row in rows],
+        proposer=lambda candidate, *_: {"system_prompt": candidate["system_prompt"] + " Look again."},
+    )
+    found = gepa.optimize(
+        seed_candidate={"system_prompt": "Which?"},
+        trainset=rows,
+        valset=rows,
+        adapter=adapter,
+        stop_callbacks=[adapter.budget(150, valset=rows)],
+        logger=_Silent(),
+    )
+    assert len(found.candidates) > 1
+    assert len(client.requests) == adapter.metric_calls <= 150
+
+
+class _Silent:
+    """A log that nobody reads."""
+
+    def log(self, message: str) -> None:
+        """Drop the message."""
+
+
+def test_a_budget_for_nothing_is_refused() -> None:
+    """By the adapter as by `optimize`."""
+    client = FakeClient(LABELS, learner)
+    rows: Any = [{"input": example.input, "answer": example.answer} for example in examples("row", 20)]
+    adapter = ConfidenceAdapter(client, "category", enum_schema(LabelSet(LABELS), "category"))
+    adapter.budget(46, valset=rows)
+    with pytest.raises(ConfigurationError, match="max_metric_calls >= 46, got 45"):
+        adapter.budget(45, valset=rows)
+    assert client.requests == []
