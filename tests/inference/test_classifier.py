@@ -388,9 +388,9 @@ def test_a_model_given_by_hand_takes_nothing_of_the_tasks_model(
     own = ModelSettings(name="openai/x", api_base="http://h/v1", space="raw", concurrency=3, options={"a": 1})
     described = Task(name="n", labels=LabelSet(LABELS), prompt="p", model=own)
     classifier = Classifier.from_task(described, model="other")
-    settings = {"space": None, "concurrency": 10, "options": {}, "scoring": None}
+    settings = {"space": None, "concurrency": None, "options": {}, "scoring": None}
     assert opened == [("other", settings)]
-    assert classifier.runner.gate.limits.concurrency == 10
+    assert classifier.runner.gate.concurrency == 10
     assert dict(classifier.runner.options) == {}
     (warning,) = caplog.messages
     assert warning.startswith("other is asked instead of openai/x: the task's api_base")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
+import os
+import sys
+import threading
 from collections.abc import Callable
 from typing import ParamSpec
 
 import typer
 
-__all__ = ["reports_errors"]
+__all__ = ["leave_if_interrupted", "reports_errors"]
 
 _P = ParamSpec("_P")
 
@@ -41,3 +45,20 @@ def reports_errors(command: Callable[_P, None]) -> Callable[_P, None]:
             raise typer.Exit(INTERRUPTED) from None
 
     return wrapped
+
+
+def leave_if_interrupted(code: object) -> None:
+    """End the process at once where it was interrupted and a call of ours still runs in a thread.
+
+    A call inside the embedded engine cannot be interrupted. The interpreter would wait for its thread, and an
+    engine that is torn down under a running call may crash. Everything is written by now.
+    """
+    computing = (
+        not thread.daemon and thread.name.startswith("calibrant-") for thread in threading.enumerate()
+    )
+    if code != INTERRUPTED or not any(computing):
+        return
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # nobody reads
+            stream.flush()
+    os._exit(INTERRUPTED)

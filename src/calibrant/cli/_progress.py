@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
+from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -24,12 +26,13 @@ _KINDS_SHOWN = 3
 
 
 class _State(NamedTuple):
-    """What is shown: ``phase: done/total unit, note``."""
+    """What is shown: ``phase: done/total unit, note``; `waits` is whether the note begins with a wait."""
 
     phase: str
     done: int
     total: int | None
     note: str
+    waits: bool = False
 
 
 class _Display:
@@ -83,6 +86,7 @@ class _Display:
         elif (
             self._last is None
             or self._last.phase != state.phase
+            or self._last.waits < state.waits
             or time.monotonic() - self._printed >= SECONDS_BETWEEN_LINES
         ):
             self._printed = time.monotonic()
@@ -114,7 +118,8 @@ class ProgressDisplay(_Display):
 
     def __call__(self, progress: Progress) -> None:
         """Show the newest state."""
-        self._show(_State(progress.phase, progress.calls, progress.total, _search_note(progress)))
+        note, waits = _search_note(progress), bool(progress.rate_limits)
+        self._show(_State(progress.phase, progress.calls, progress.total, note, waits))
 
 
 class EvaluationDisplay(_Display):
@@ -125,13 +130,22 @@ class EvaluationDisplay(_Display):
 
     def __call__(self, progress: EvaluationProgress) -> None:
         """Show the newest state."""
-        self._show(
-            _State("evaluate", progress.rows, progress.rows_expected, _evaluation_note(progress)),
-        )
+        note, waits = _evaluation_note(progress), bool(progress.rate_limits)
+        self._show(_State("evaluate", progress.rows, progress.rows_expected, note, waits))
+
+
+def _waits(rate_limits: Mapping[str, float]) -> list[str]:
+    """Return what is waited for, how long, and until when."""
+    now = time.time()
+    return [
+        f"waiting for {model}'s rate limit, {math.ceil(seconds)} s (until "
+        f"{time.strftime('%H:%M:%S', time.localtime(now + seconds))})"
+        for model, seconds in rate_limits.items()
+    ]
 
 
 def _search_note(progress: Progress) -> str:
-    parts = []
+    parts = _waits(progress.rate_limits)
     if progress.best_score is not None:
         parts.append(f"best score {progress.best_score:.3f}")
     parts.append(f"{progress.accepted} of {progress.proposals} proposals accepted")
@@ -141,7 +155,7 @@ def _search_note(progress: Progress) -> str:
 
 
 def _evaluation_note(progress: EvaluationProgress) -> str:
-    parts = [f"{progress.rows_per_second:,.1f} rows/s"]
+    parts = [*_waits(progress.rate_limits), f"{progress.rows_per_second:,.1f} rows/s"]
     accuracy = progress.accuracy_answered
     if accuracy is not None:
         parts.append(f"accuracy {accuracy.estimate:.3f} ({accuracy.lower:.3f} to {accuracy.upper:.3f})")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from calibrant.clients._callable import parse_space
-from calibrant.clients._declined import advised, declined, refusal
+from calibrant.clients._declined import advised, declined, refusal, without_access
 from calibrant.clients._endpoint import litellm_endpoint, secret_headers
 from calibrant.clients._translate import translate
 from calibrant.core import CompletionRequest, ConfigurationError, LogprobSpace, ProviderError
@@ -126,7 +126,8 @@ def litellm_failure(error: Exception, *, provider: str, options: Mapping[str, An
     secrets = [value for name, value in options.items() if "key" in name or "token" in name]
     for name in ("headers", "extra_headers"):
         secrets += secret_headers(options.get(name) or {})
-    return advised(error, translate(error, provider=provider, secrets=secrets))
+    found = translate(error, provider=provider, secrets=secrets)
+    return advised(error, without_access(error, found))
 
 
 def _litellm() -> ModuleType:
