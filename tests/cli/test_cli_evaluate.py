@@ -374,6 +374,21 @@ def test_progress_elsewhere_is_a_line_every_ten_seconds(
     ]
 
 
+def test_a_rate_limit_that_is_waited_for_is_named_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """In a line of its own, however short ago the last one was printed, and again as time goes by."""
+    with progress_module.EvaluationDisplay() as display:
+        display(EvaluationProgress(rows=1, rows_expected=9))
+        display(EvaluationProgress(rows=2, rows_expected=9, rate_limits={"openai/m": 57.2}))
+        display(EvaluationProgress(rows=2, rows_expected=9, rate_limits={"openai/m": 56.9}))
+    first, second, last = capsys.readouterr().err.splitlines()
+    assert first == "evaluate: 1/9 rows, 0.0 rows/s"
+    assert re.fullmatch(
+        r"evaluate: 2/9 rows, waiting for openai/m's rate limit, 58 s \(until \d\d:\d\d:\d\d\), 0\.0 rows/s",
+        second,
+    )
+    assert "57 s" in last
+
+
 def test_progress_on_a_terminal_is_a_bar(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -591,3 +606,74 @@ def test_options_of_another_engine_are_refused(
     result = run(write_task(), "--out", tmp_path / "run", *options)
     assert (result.exit_code, message in result.stderr) == (2, True)
     assert not (tmp_path / "run").exists()
+
+
+# A model that computes in threads of this process, as the embedded engine does: a call cannot be interrupted.
+IN_PROCESS = """
+import asyncio, sys, threading
+from concurrent.futures import ThreadPoolExecutor
+from calibrant.cli import main
+from calibrant.inference import _classifier
+from calibrant.testing import FakeClient
+
+STUCK = int(sys.argv.pop(1))
+
+class Engine(FakeClient):
+    in_process = True
+    pool = ThreadPoolExecutor(1, thread_name_prefix="calibrant-llamacpp")
+
+    async def complete(self, request):
+        if int(request.messages[-1]["content"].split()[0]) >= STUCK:
+            await asyncio.get_running_loop().run_in_executor(self.pool, threading.Event().wait)
+        return await super().complete(request)
+
+    def close(self):
+        self.pool.shutdown(wait=False, cancel_futures=True)
+
+engine = Engine(["cat", "dog"], lambda text: "cat" if "meow" in text else "dog")
+_classifier.open_client = lambda *_, **__: engine
+main()
+"""
+
+
+@pytest.mark.parametrize("command", ["evaluate", "classify"])
+def test_a_model_in_this_process_is_interrupted_at_once(
+    write_task: WriteTask, tmp_path: Path, command: str
+) -> None:
+    """Although a call never ends; what was answered is kept, and a rerun goes on."""
+    task, out, texts = write_task(test=animals(60)), tmp_path / "out", tmp_path / "texts.txt"
+    texts.write_text("\n".join(row["input"] for row in animals(60)))
+    options = {"evaluate": ("--out", out), "classify": ("--file", texts)}[command]
+    arguments = [command, *map(str, (task, *options))]
+    with subprocess.Popen(  # noqa: S603 (our own code)
+        [sys.executable, "-u", "-c", IN_PROCESS, "6", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stdout is not None
+        try:
+            if command == "classify":
+                printed = [running.stdout.readline() for _ in range(6)]
+                assert all(line.startswith(("cat", "dog")) for line in printed)
+            else:
+                wait_for(lambda: out.exists() and len(safe_lines(out)) == 6, running)
+            running.send_signal(signal.SIGINT)
+            _, stderr = running.communicate(timeout=30)
+        finally:
+            running.kill()
+    assert running.returncode == 130, stderr
+    if command == "evaluate":
+        assert "interrupted: the rows under way are given up; what was answered is kept" in stderr
+        assert "6 of 60 rows are saved; run the same command again to go on" in stderr
+        assert json.loads((out / "metrics.json").read_text())["stopped"] == "interrupted"
+        again = [sys.executable, "-c", IN_PROCESS, "60", *arguments, "--json"]
+        ended = subprocess.run(again, capture_output=True, text=True, check=True)  # noqa: S603
+        assert json.loads(ended.stdout)["rows"] == 60
+        assert [row["index"] for row in lines(out)] == list(range(60))
+
+
+def safe_lines(directory: Path) -> list[str]:
+    """Return the lines of ``predictions.jsonl`` so far."""
+    path = directory / "predictions.jsonl"
+    return path.read_text().splitlines() if path.exists() else []

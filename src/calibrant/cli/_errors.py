@@ -21,6 +21,7 @@ FAILED = 1
 BAD_INPUT = 2
 GATE_FAILED = 3
 INTERRUPTED = 130
+_ENGINE_THREADS = "calibrant-llamacpp"
 
 
 def reports_errors(command: Callable[_P, None]) -> Callable[_P, None]:
@@ -48,14 +49,13 @@ def reports_errors(command: Callable[_P, None]) -> Callable[_P, None]:
 
 
 def leave_if_interrupted(code: object) -> None:
-    """End the process at once where it was interrupted and a call of ours still runs in a thread.
+    """End the process at once where it was interrupted and the embedded engine still computes.
 
-    A call inside the embedded engine cannot be interrupted. The interpreter would wait for its thread, and an
-    engine that is torn down under a running call may crash. Everything is written by now.
+    A call inside the engine cannot be interrupted. The interpreter would wait for its thread (14 s for a long
+    text on a busy machine), and an engine that is torn down under a running call may crash. Everything is
+    written by now.
     """
-    computing = (
-        not thread.daemon and thread.name.startswith("calibrant-") for thread in threading.enumerate()
-    )
+    computing = (thread.name.startswith(_ENGINE_THREADS) for thread in threading.enumerate())
     if code != INTERRUPTED or not any(computing):
         return
     for stream in (sys.stdout, sys.stderr):
