@@ -26,6 +26,7 @@ from calibrant.core import Client, Interval, ProviderError
 from calibrant.evaluation import EvaluationProgress
 from calibrant.inference import Classifier, _classifier
 from calibrant.testing import Answer, FakeClient, FaultServer
+from claude_server import KEY, AnthropicServer
 
 WriteTask = Callable[..., Path]
 Rule = Callable[[str, str], Answer]
@@ -677,3 +678,48 @@ def safe_lines(directory: Path) -> list[str]:
     """Return the lines of ``predictions.jsonl`` so far."""
     path = directory / "predictions.jsonl"
     return path.read_text().splitlines() if path.exists() else []
+
+
+# --- models without log-probabilities -------------------------------------------------------------
+
+
+@pytest.fixture
+def claude(monkeypatch: pytest.MonkeyPatch) -> Iterator[AnthropicServer]:
+    """Return the server that litellm asks for Anthropic's models."""
+    server = AnthropicServer("cat")
+    monkeypatch.setenv("ANTHROPIC_API_BASE", server.root)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+    yield server
+    server.stop()
+
+
+@pytest.mark.parametrize("by_option", [True, False])
+def test_a_model_without_logprobs_is_told_with_two_lines_that_work(
+    write_task: WriteTask, tmp_path: Path, claude: AnthropicServer, by_option: bool
+) -> None:
+    """No call is made until they stand in the task file."""
+    own = '[model]\nname = "anthropic/claude-haiku-4-5"\n'
+    arguments = ("--model", "anthropic/claude-haiku-4-5") if by_option else ()
+    arguments = (*arguments, "--out", tmp_path / "out", "--no-cache")
+    first = run(write_task(extra="" if by_option else own), *arguments)
+    assert first.exit_code == 1
+    assert claude.requests == []
+    found = re.search(r'^\[model\]\nscoring = "sampled"$', first.stderr, re.MULTILINE)
+    assert found is not None, first.stderr
+    lines_shown = found.group() if by_option else own + found.group().removeprefix("[model]\n")
+    second = run(write_task(extra=lines_shown + "\n"), *arguments)
+    assert second.exit_code == 0, second.stderr
+    assert len(claude.requests) == 4 * 10
+    assert {row["label"] for row in lines(tmp_path / "out")} == {"cat"}
+
+
+def test_a_wrong_key_ends_it_at_once(
+    write_task: WriteTask, tmp_path: Path, claude: AnthropicServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is tried again, and no row is written."""
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "another")
+    extra = '[model]\nname = "anthropic/claude-haiku-4-5"\nscoring = "sampled"\n'
+    found = run(write_task(extra=extra), "--out", tmp_path / "out", "--no-cache")
+    assert found.exit_code == 1
+    assert "Check the API key." in found.stderr
+    assert claude.requests == []
