@@ -378,3 +378,27 @@ def test_a_server_that_fails_is_asked_again(server: Any, request_for_label: Any)
     error = failure(make_client(server), request_for_label)
     assert error.retryable
     assert not error.systemic
+
+
+def test_calls_that_would_all_fail_are_not_made(
+    monkeypatch: pytest.MonkeyPatch, request_for_label: Any
+) -> None:
+    """Of many at once, the first finds out for all; a later one finds out anew."""
+    litellm = _litellm()
+    calls, made = litellm.acompletion, []
+
+    async def counted(**arguments: Any) -> Any:
+        made.append(arguments["model"])
+        return await calls(**arguments)
+
+    monkeypatch.setattr(litellm, "acompletion", counted)
+    client = LiteLLMClient("anthropic/claude-haiku-4-5", api_key=KEY)
+
+    async def many() -> list[Any]:
+        several = [client.complete(request_for_label) for _ in range(64)]
+        return await asyncio.gather(*several, return_exceptions=True)
+
+    for rounds in (1, 2):
+        found = asyncio.run(many())
+        assert len(made) == rounds
+        assert all(isinstance(error, ProviderError) and error.systemic for error in found)
