@@ -23,7 +23,7 @@ prompt = "Sort the message of a customer."
 [data]
 test = "test.jsonl"
 """
-LONG = "please look at it again, and tell me where it is. " * 60
+LONG = "please look at it again, and tell me where it is. " * 25
 COMMAND = (sys.executable, "-c", "from calibrant.cli import main; main()", "evaluate")
 
 
@@ -63,9 +63,9 @@ def answered(out: Path) -> list[dict[str, Any]]:
 def test_no_row_starves() -> None:
     """With many in flight, rows end in the order in which they began."""
     ended: list[int] = []
-    texts = [f"{n}: my parcel has not come." for n in range(24)]
+    texts = [f"{n}: my parcel has not come." for n in range(12)]
     with Classifier(
-        model="local/smollm2-135m", labels=["billing", "shipping"], field="topic", concurrency=12
+        model="local/smollm2-135m", labels=["billing", "shipping"], field="topic", concurrency=6
     ) as classifier:
         classifier.classify_many(texts, on_prediction=lambda index, _: ended.append(index))
     assert ended == sorted(ended)

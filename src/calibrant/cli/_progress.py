@@ -26,13 +26,13 @@ _KINDS_SHOWN = 3
 
 
 class _State(NamedTuple):
-    """What is shown: ``phase: done/total unit, note``; `waits` is whether the note begins with a wait."""
+    """What is shown: ``phase: done/total unit, wait, note``; a bar has room for one of the two."""
 
     phase: str
     done: int
     total: int | None
     note: str
-    waits: bool = False
+    wait: str = ""
 
 
 class _Display:
@@ -86,7 +86,7 @@ class _Display:
         elif (
             self._last is None
             or self._last.phase != state.phase
-            or self._last.waits < state.waits
+            or (state.wait and not self._last.wait)
             or time.monotonic() - self._printed >= SECONDS_BETWEEN_LINES
         ):
             self._printed = time.monotonic()
@@ -100,13 +100,14 @@ class _Display:
             self._tasks[state.phase],  # type: ignore[arg-type]
             completed=state.done,
             total=None if state.total is None else max(state.total, state.done),
-            note=state.note,
+            note=state.wait or state.note,
         )
 
     def _print_line(self, state: _State) -> None:
         self._shown = state
         total = "?" if state.total is None else state.total
-        sys.stderr.write(f"{state.phase}: {state.done}/{total} {self._unit}, {state.note}\n")
+        notes = ", ".join(filter(None, (state.wait, state.note)))
+        sys.stderr.write(f"{state.phase}: {state.done}/{total} {self._unit}, {notes}\n")
         sys.stderr.flush()
 
 
@@ -118,8 +119,8 @@ class ProgressDisplay(_Display):
 
     def __call__(self, progress: Progress) -> None:
         """Show the newest state."""
-        note, waits = _search_note(progress), bool(progress.rate_limits)
-        self._show(_State(progress.phase, progress.calls, progress.total, note, waits))
+        note, wait = _search_note(progress), _wait(progress.rate_limits)
+        self._show(_State(progress.phase, progress.calls, progress.total, note, wait))
 
 
 class EvaluationDisplay(_Display):
@@ -130,22 +131,22 @@ class EvaluationDisplay(_Display):
 
     def __call__(self, progress: EvaluationProgress) -> None:
         """Show the newest state."""
-        note, waits = _evaluation_note(progress), bool(progress.rate_limits)
-        self._show(_State("evaluate", progress.rows, progress.rows_expected, note, waits))
+        note, wait = _evaluation_note(progress), _wait(progress.rate_limits)
+        self._show(_State("evaluate", progress.rows, progress.rows_expected, note, wait))
 
 
-def _waits(rate_limits: Mapping[str, float]) -> list[str]:
+def _wait(rate_limits: Mapping[str, float]) -> str:
     """Return what is waited for, how long, and until when."""
     now = time.time()
-    return [
+    return ", ".join(
         f"waiting for {model}'s rate limit, {math.ceil(seconds)} s (until "
         f"{time.strftime('%H:%M:%S', time.localtime(now + seconds))})"
         for model, seconds in rate_limits.items()
-    ]
+    )
 
 
 def _search_note(progress: Progress) -> str:
-    parts = _waits(progress.rate_limits)
+    parts = []
     if progress.best_score is not None:
         parts.append(f"best score {progress.best_score:.3f}")
     parts.append(f"{progress.accepted} of {progress.proposals} proposals accepted")
@@ -155,7 +156,7 @@ def _search_note(progress: Progress) -> str:
 
 
 def _evaluation_note(progress: EvaluationProgress) -> str:
-    parts = [*_waits(progress.rate_limits), f"{progress.rows_per_second:,.1f} rows/s"]
+    parts = [f"{progress.rows_per_second:,.1f} rows/s"]
     accuracy = progress.accuracy_answered
     if accuracy is not None:
         parts.append(f"accuracy {accuracy.estimate:.3f} ({accuracy.lower:.3f} to {accuracy.upper:.3f})")
