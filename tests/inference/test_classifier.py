@@ -466,14 +466,6 @@ def test_repr_says_model_labels_and_scoring(labels: list[str], scoring: Any, sho
     assert repr(Classifier(model=FakeClient(labels, {}), labels=labels, scoring=scoring)) == shown
 
 
-@pytest.mark.usefixtures("opened")
-def test_sampling_stays_with_the_task_whatever_the_model() -> None:
-    """Every model allows it; other ways of scoring belong to the task's own model."""
-    own = ModelSettings(name="x", scoring="sampled", samples=3)
-    described = Task(name="n", labels=LabelSet(LABELS), prompt="p", model=own)
-    assert Classifier.from_task(described, model="other").describe()["method"]["samples"] == 3
-
-
 LEFT_OPEN = """
 import asyncio, sys
 from calibrant import Classifier
