@@ -139,7 +139,7 @@ DEFAULTS = {
         "budget": None,
     },
     "calibrant.cascade.routing_frontier": {"verifier_cost": None},
-    "calibrant.evaluation.BatchEvaluator": {"concurrency": 64, "cache": None},
+    "calibrant.evaluation.BatchEvaluator": {"concurrency": None, "cache": None},
     "calibrant.evaluation.EvaluationHistory.record": {"passed": None, "family": None, "capture": "always"},
     "calibrant.evaluation.EvaluationHistory.interval": {
         "strategy": "full-history",

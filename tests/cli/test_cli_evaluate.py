@@ -26,6 +26,7 @@ from calibrant.core import Interval, ProviderError
 from calibrant.evaluation import EvaluationProgress
 from calibrant.inference import Classifier
 from calibrant.testing import Answer, FakeClient, FaultServer
+from claude_server import KEY, AnthropicServer
 
 WriteTask = Callable[..., Path]
 Rule = Callable[[str, str], Answer]
@@ -370,6 +371,21 @@ def test_progress_elsewhere_is_a_line_every_ten_seconds(
     ]
 
 
+def test_a_rate_limit_that_is_waited_for_is_named_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """In a line of its own, however short ago the last one was printed, and again as time goes by."""
+    with progress_module.EvaluationDisplay() as display:
+        display(EvaluationProgress(rows=1, rows_expected=9))
+        display(EvaluationProgress(rows=2, rows_expected=9, rate_limits={"openai/m": 57.2}))
+        display(EvaluationProgress(rows=2, rows_expected=9, rate_limits={"openai/m": 56.9}))
+    first, second, last = capsys.readouterr().err.splitlines()
+    assert first == "evaluate: 1/9 rows, 0.0 rows/s"
+    assert re.fullmatch(
+        r"evaluate: 2/9 rows, waiting for openai/m's rate limit, 58 s \(until \d\d:\d\d:\d\d\), 0\.0 rows/s",
+        second,
+    )
+    assert "57 s" in last
+
+
 def test_progress_on_a_terminal_is_a_bar(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -610,3 +626,118 @@ def test_the_table_counts_labels_and_warns_of_a_collapse(
     )
     found = json.loads((tmp_path / "cows" / "metrics.json").read_text())["answered_labels"]
     assert (found["answered"], found["present"], found["collapsed"]) == (0, 2, True)
+
+
+# A model that computes in threads of this process, as the embedded engine does: a call cannot be interrupted.
+IN_PROCESS = """
+import asyncio, sys, threading
+from concurrent.futures import ThreadPoolExecutor
+from calibrant.cli import main
+from calibrant.testing import FakeClient, fake_model
+
+STUCK = int(sys.argv.pop(1))
+
+class Engine(FakeClient):
+    in_process = True
+    pool = ThreadPoolExecutor(1, thread_name_prefix="calibrant-llamacpp")
+
+    async def complete(self, request):
+        if int(request.messages[-1]["content"].split()[0]) >= STUCK:
+            await asyncio.get_running_loop().run_in_executor(self.pool, threading.Event().wait)
+        return await super().complete(request)
+
+    def close(self):
+        self.pool.shutdown(wait=False, cancel_futures=True)
+
+engine = Engine(["cat", "dog"], lambda text: "cat" if "meow" in text else "dog")
+with fake_model("local/smollm2-135m", engine):
+    main()
+"""
+
+
+@pytest.mark.parametrize("command", ["evaluate", "classify"])
+def test_a_model_in_this_process_is_interrupted_at_once(
+    write_task: WriteTask, tmp_path: Path, command: str
+) -> None:
+    """Although a call never ends; what was answered is kept, and a rerun goes on."""
+    task, out, texts = write_task(test=animals(60)), tmp_path / "out", tmp_path / "texts.txt"
+    texts.write_text("\n".join(row["input"] for row in animals(60)))
+    options = {"evaluate": ("--out", out), "classify": ("--file", texts)}[command]
+    arguments = [command, *map(str, (task, *options))]
+    with subprocess.Popen(  # noqa: S603 (our own code)
+        [sys.executable, "-u", "-c", IN_PROCESS, "6", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stdout is not None
+        try:
+            if command == "classify":
+                printed = [running.stdout.readline() for _ in range(6)]
+                assert all(line.startswith(("cat", "dog")) for line in printed)
+            else:
+                wait_for(lambda: out.exists() and len(safe_lines(out)) == 6, running)
+            running.send_signal(signal.SIGINT)
+            _, stderr = running.communicate(timeout=30)
+        finally:
+            running.kill()
+    assert running.returncode == 130, stderr
+    if command == "evaluate":
+        assert "interrupted: the rows under way are given up; what was answered is kept" in stderr
+        assert "6 of 60 rows are saved; run the same command again to go on" in stderr
+        assert json.loads((out / "metrics.json").read_text())["stopped"] == "interrupted"
+        again = [sys.executable, "-c", IN_PROCESS, "60", *arguments, "--json"]
+        ended = subprocess.run(again, capture_output=True, text=True, check=True)  # noqa: S603
+        assert json.loads(ended.stdout)["rows"] == 60
+        assert [row["index"] for row in lines(out)] == list(range(60))
+
+
+def safe_lines(directory: Path) -> list[str]:
+    """Return the lines of ``predictions.jsonl`` so far."""
+    path = directory / "predictions.jsonl"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+# --- models without log-probabilities -------------------------------------------------------------
+
+
+@pytest.fixture
+def claude(monkeypatch: pytest.MonkeyPatch) -> Iterator[AnthropicServer]:
+    """Return the server that litellm asks for Anthropic's models."""
+    server = AnthropicServer("cat")
+    monkeypatch.setenv("ANTHROPIC_API_BASE", server.root)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+    yield server
+    server.stop()
+
+
+@pytest.mark.parametrize("by_option", [True, False])
+def test_a_model_without_logprobs_is_told_with_two_lines_that_work(
+    write_task: WriteTask, tmp_path: Path, claude: AnthropicServer, by_option: bool
+) -> None:
+    """No call is made until they stand in the task file."""
+    own = '[model]\nname = "anthropic/claude-haiku-4-5"\n'
+    arguments = ("--model", "anthropic/claude-haiku-4-5") if by_option else ()
+    arguments = (*arguments, "--out", tmp_path / "out", "--no-cache")
+    first = run(write_task(extra="" if by_option else own), *arguments)
+    assert first.exit_code == 1
+    assert claude.requests == []
+    found = re.search(r'^\[model\]\nscoring = "sampled"$', first.stderr, re.MULTILINE)
+    assert found is not None, first.stderr
+    lines_shown = found.group() if by_option else own + found.group().removeprefix("[model]\n")
+    second = run(write_task(extra=lines_shown + "\n"), *arguments)
+    assert second.exit_code == 0, second.stderr
+    assert len(claude.requests) == 4 * 10
+    assert {row["label"] for row in lines(tmp_path / "out")} == {"cat"}
+
+
+def test_a_wrong_key_ends_it_at_once(
+    write_task: WriteTask, tmp_path: Path, claude: AnthropicServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is tried again, and no row is written."""
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "another")
+    extra = '[model]\nname = "anthropic/claude-haiku-4-5"\nscoring = "sampled"\n'
+    found = run(write_task(extra=extra), "--out", tmp_path / "out", "--no-cache")
+    assert found.exit_code == 1
+    assert "Check the API key." in found.stderr
+    assert claude.requests == []

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -84,7 +85,9 @@ class TestRequest:
         client = LiteLLMClient("anthropic/claude-3-haiku-20240307", api_base=server.url, api_key=KEY)
         error = failure(client, request_for_label)
         assert "logprobs" in str(error)
-        assert "top_logprobs to 0" in str(error)
+        assert '[model]\nscoring = "sampled"' in str(error)
+        assert "drop_params" not in str(error)
+        assert error.systemic
         assert not error.retryable
         assert server.bodies == []
 
@@ -177,7 +180,9 @@ class TestFailures:
     def test_rejected_logprobs_say_what_to_do(self, server: Any, request_for_label: Any) -> None:
         """A provider that takes no logprobs gets a hint, whatever its wording."""
         server.answer(400, {"error": {"message": "Unsupported parameter: 'logprobs'", "code": "x"}})
-        assert "top_logprobs to 0" in str(failure(make_client(server), request_for_label))
+        error = failure(make_client(server), request_for_label)
+        assert error.systemic
+        assert '[model]\nscoring = "sampled"' in str(error)
 
     def test_other_rejected_parameters_say_what_to_do(self, server: Any, request_for_label: Any) -> None:
         """So does a model that insists on its own temperature."""
@@ -316,3 +321,84 @@ class TestImport:
         monkeypatch.setitem(sys.modules, "litellm", None)
         with pytest.raises(ConfigurationError, match="pip install"):
             ask(LiteLLMClient("openai/x"), request_for_label)
+
+
+KEYS = (
+    "OPENAI",
+    "AZURE",
+    "AZURE_OPENAI",
+    "ANTHROPIC",
+    "GEMINI",
+    "GOOGLE",
+    "FIREWORKS",
+    "FIREWORKS_AI",
+    "PERPLEXITY",
+)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "gpt-4.1-mini",
+        "azure/gpt-4.1-mini",
+        "claude-haiku-4-5",
+        "anthropic/claude-haiku-4-5",
+        "gemini/gemini-2.5-flash",
+        "fireworks_ai/x",
+        "perplexity/sonar",
+    ],
+)
+def test_a_missing_key_is_a_fault_of_every_call(
+    monkeypatch: pytest.MonkeyPatch, request_for_label: Any, model: str
+) -> None:
+    """Litellm calls some of them errors of the server with status 500, which would be tried again."""
+    for name in KEYS:
+        monkeypatch.delenv(f"{name}_API_KEY", raising=False)
+    error = failure(LiteLLMClient(model), replace(request_for_label, top_logprobs=0))
+    assert error.systemic
+    assert not error.retryable
+
+
+@pytest.mark.parametrize(
+    ("status", "words"), [(400, "API key not valid."), (500, "Invalid API key: x"), (401, "no")]
+)
+def test_a_wrong_key_is_a_fault_of_every_call(
+    server: Any, request_for_label: Any, status: int, words: str
+) -> None:
+    """Whatever status the provider says it with."""
+    server.answer(status, {"error": {"message": words}})
+    error = failure(make_client(server), request_for_label)
+    assert error.systemic
+    assert not error.retryable
+
+
+def test_a_server_that_fails_is_asked_again(server: Any, request_for_label: Any) -> None:
+    """An error of its own says nothing about keys."""
+    server.answer(500, {"error": {"message": "the key-value store is down"}})
+    error = failure(make_client(server), request_for_label)
+    assert error.retryable
+    assert not error.systemic
+
+
+def test_calls_that_would_all_fail_are_not_made(
+    monkeypatch: pytest.MonkeyPatch, request_for_label: Any
+) -> None:
+    """Of many at once, the first finds out for all; a later one finds out anew."""
+    litellm = _litellm()
+    calls, made = litellm.acompletion, []
+
+    async def counted(**arguments: Any) -> Any:
+        made.append(arguments["model"])
+        return await calls(**arguments)
+
+    monkeypatch.setattr(litellm, "acompletion", counted)
+    client = LiteLLMClient("anthropic/claude-haiku-4-5", api_key=KEY)
+
+    async def many() -> list[Any]:
+        several = [client.complete(request_for_label) for _ in range(64)]
+        return await asyncio.gather(*several, return_exceptions=True)
+
+    for rounds in (1, 2):
+        found = asyncio.run(many())
+        assert len(made) == rounds
+        assert all(isinstance(error, ProviderError) and error.systemic for error in found)

@@ -421,3 +421,27 @@ class TestOpening:
         assert "settings" not in described[0]
         assert described[1]["settings"] == {"chat_template": TEMPLATE}
         assert described[2]["settings"] == {"next_tokens": 9}
+
+
+def test_slots_are_given_out_in_the_order_of_asking(toy_server: Start) -> None:
+    """A worker that ends a row and begins the next one in the same turn does not pass those that wait."""
+    server = toy_server("llama.cpp")
+    server.slots = 1
+    order: list[int] = []
+    rows = iter(range(12))
+
+    async def run() -> None:
+        client = OpenAICompatibleClient("openai/toy", api_base=server.root)
+        await ask(client)  # finds out which server it is
+
+        async def work() -> None:
+            for row in rows:
+                async with client.continuing(REQUEST):
+                    order.append(row)
+                    await asyncio.sleep(0)
+
+        await asyncio.gather(*(work() for _ in range(4)))
+        client.close()
+
+    asyncio.run(run())
+    assert order == sorted(order)

@@ -30,7 +30,7 @@ from calibrant.evaluation._output import PredictionsFile
 from calibrant.evaluation._tally import Tally, error_kind
 from calibrant.inference import Limits, RetryPolicy, Stop
 from calibrant.metrics import brier_score, classification_summary, expected_calibration_error, wilson_interval
-from calibrant.testing import FakeClient, MemoryJournal
+from calibrant.testing import FakeClient, FaultServer, MemoryJournal
 
 LABELS = ["cat", "dog"]
 PASSING = {"attempts", "latency_seconds", "cost"}
@@ -545,3 +545,40 @@ def test_progress_tells_of_rows_rate_errors_and_the_rest() -> None:
     assert (last.rows, last.rows_expected, last.remaining) == (10, 10, 0)
     assert last.errors == {"HTTP 503, try later.": 1}
     assert last.accuracy_answered == wilson_interval(8, 9)
+
+
+# --- how long it will take ------------------------------------------------------------------------
+
+
+def test_the_time_left_is_that_of_the_calls() -> None:
+    """Many rows side by side end late and together: 8 of 10 calls each are made, though 2 of 100 rows are done."""
+    progress = EvaluationProgress(
+        rows=2, session_rows=2, remaining=98, seconds=60.0, calls=800, calls_of_rows=20, rows_called=2
+    )
+    assert progress.eta_seconds == pytest.approx((98 * 10 - 780) * 60.0 / 800)
+    cached = EvaluationProgress(rows=50, session_rows=50, remaining=50, seconds=5.0)
+    assert cached.eta_seconds == pytest.approx(5.0)
+
+
+def test_progress_counts_calls_and_names_a_rate_limit() -> None:
+    """An allowance that is used up is said to be waited for while it is."""
+    seen: list[EvaluationProgress] = []
+    headers = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "86400s"}
+    stop = Stop()
+
+    def listen(progress: EvaluationProgress) -> None:
+        seen.append(progress)
+        if progress.rate_limits:
+            stop.request("seen", at_once=True)
+
+    with FaultServer(LABELS, headers=headers) as server:
+        options = {"api_base": server.api_base, "api_key": "k"}
+        with Classifier(model="openai/m", labels=LABELS, field="category", options=options) as classifier:
+            rows = [Example(input=f"{n} cat", answer=LABELS[0]) for n in range(100)]
+            found = BatchEvaluator(classifier, concurrency=2).evaluate(rows, on_progress=listen, stop=stop)
+    assert found.metrics.stopped == "seen"
+    last = seen[-1]
+    (waited,) = {name for progress in seen for name in progress.rate_limits}
+    assert waited == "openai/m"
+    assert all(0 < progress.rate_limits.get("openai/m", 1) <= 60 for progress in seen)
+    assert last.calls == last.calls_of_rows == last.rows_called == last.rows

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,8 @@ from calibrant.assembly import open_classifier
 from calibrant.clients import local_models
 from calibrant.core import Outcome, Task
 from calibrant.inference import RoutedClient
+from calibrant.testing import FaultServer
+from claude_server import KEY, AnthropicServer
 
 FILE = Path(__file__).parents[2] / "examples" / "routing" / "task.toml"
 ADDRESS = "127.0.0.1:8642"
@@ -74,3 +77,28 @@ def test_the_example_of_litellm_s_router_runs() -> None:
     calls = dict(re.findall(r"^(\w+): (\d+) calls, mean success 0\.\d\d$", found.stdout, re.MULTILINE))
     assert calls.keys() == {"shaky", "steady"}
     assert int(calls["steady"]) > int(calls["shaky"])
+
+
+def test_the_snippet_of_the_readme_is_answered_by_both_providers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them gives no log-probabilities, so it must not stand there under the default scoring."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    (block,) = (
+        found for found in re.findall(r"```py\n(.*?)```", readme, re.DOTALL) if "RoutedClient" in found
+    )
+    snippet, _, _ = block.partition("from calibrant.adapters.litellm")
+    claude = AnthropicServer("negative", field="sentiment")
+    monkeypatch.setenv("ANTHROPIC_API_BASE", claude.root)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    labels = ["negative", "positive"]
+    with FaultServer(labels, field="sentiment", answers=lambda _: "positive") as openai:
+        monkeypatch.setenv("OPENAI_BASE_URL", openai.api_base)
+        namespace: dict[str, Any] = {}
+        lines = snippet.rstrip().splitlines()
+        lines[-1] = "classifier = " + lines[-1]
+        exec("\n".join(lines), namespace)  # noqa: S102 (our own README)
+        found = namespace["classifier"].classify_many([f"text {n}" for n in range(4)])
+    claude.stop()
+    stats = namespace["model"].stats()
+    assert all(one.calls and not one.failures for one in stats.values()), stats
+    assert {prediction.outcome.value for prediction in found} == {"ok"}

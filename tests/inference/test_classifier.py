@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,7 +24,7 @@ from calibrant.core import (
     ProviderError,
 )
 from calibrant.inference import Decoding, RetryPolicy
-from calibrant.testing import FakeClient, fake_response
+from calibrant.testing import FakeClient, FaultServer, fake_response
 
 LABELS = ["cat", "dog"]
 TEXTS = ["meow 1", "woof 2", "meow 3", "woof 4"]
@@ -388,9 +390,9 @@ def test_a_model_given_by_hand_takes_nothing_of_the_tasks_model(
     own = ModelSettings(name="openai/x", api_base="http://h/v1", space="raw", concurrency=3, options={"a": 1})
     described = Task(name="n", labels=LabelSet(LABELS), prompt="p", model=own)
     classifier = Classifier.from_task(described, model="other")
-    settings = {"space": None, "concurrency": 10, "options": {}, "scoring": None}
+    settings = {"space": None, "concurrency": None, "options": {}, "scoring": None}
     assert opened == [("other", settings)]
-    assert classifier.runner.gate.limits.concurrency == 10
+    assert classifier.runner.gate.concurrency == 10
     assert dict(classifier.runner.options) == {}
     (warning,) = caplog.messages
     assert warning.startswith("other is asked instead of openai/x: the task's api_base")
@@ -426,3 +428,64 @@ def test_another_question_that_fails_says_how_often_it_was_asked() -> None:
     with pytest.raises(ProviderError) as caught:
         asyncio.run(classifier.acomplete(CompletionRequest(messages=({"role": "user", "content": "Sure?"},))))
     assert caught.value.attempts == 1
+
+
+# --- as a context manager -------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("opened")
+def test_with_closes_a_model_opened_by_name(animals: FakeClient) -> None:
+    """Also inside an event loop, and after an error."""
+    with Classifier(model="m", labels=LABELS, field="category") as classifier:
+        assert classifier.classify("meow").label == "cat"
+        assert not animals.closed
+    assert animals.closed
+
+    async def ask() -> str | None:
+        async with Classifier(model="m", labels=LABELS, field="category") as found:
+            animals.closed = False
+            return (await found.aclassify("meow")).label
+
+    assert asyncio.run(ask()) == "cat"
+    assert animals.closed
+
+
+@pytest.mark.parametrize(
+    ("labels", "scoring", "shown"),
+    [
+        (["a", "b"], None, "Classifier(model='fake', labels=['a', 'b'], scoring='decode')"),
+        (
+            [f"l{n}" for n in range(9)],
+            "sampled",
+            "Classifier(model='fake', labels=['l0', 'l1', 'l2', 'l3', 'l4', ... 9 in all], scoring='sampled')",
+        ),
+    ],
+)
+def test_repr_says_model_labels_and_scoring(labels: list[str], scoring: Any, shown: str) -> None:
+    """Of many labels, the first five and their number."""
+    assert repr(Classifier(model=FakeClient(labels, {}), labels=labels, scoring=scoring)) == shown
+
+
+LEFT_OPEN = """
+import asyncio, sys
+from calibrant import Classifier
+
+classifier = Classifier(model="openai/m", labels=["cat", "dog"], field="category",
+                        options={"api_base": sys.argv[1], "api_key": "k"})
+if sys.argv[2] == "sync":
+    classifier.classify("cat")
+loop = asyncio.new_event_loop()
+print(loop.run_until_complete(classifier.aclassify("dog")).label)
+if sys.argv[2] == "closed loop":
+    loop.close()
+"""
+
+
+@pytest.mark.parametrize("way", ["sync", "open loop", "closed loop"])
+def test_a_program_may_end_without_close(way: str) -> None:
+    """A loop of the program's own, such as a notebook's, closes no session when it ends."""
+    with FaultServer(LABELS) as server:
+        command = [sys.executable, "-W", "default", "-c", LEFT_OPEN, server.api_base, way]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    assert (ended.returncode, ended.stdout) == (0, "dog\n"), ended.stderr
+    assert "Unclosed" not in ended.stderr

@@ -10,7 +10,7 @@ import pytest
 
 from calibrant import Classifier, Prediction
 from calibrant.core import Outcome, ProviderError
-from calibrant.inference import RetryPolicy
+from calibrant.inference import RetryPolicy, Stop
 from calibrant.testing import FakeClient, MemoryJournal
 
 LABELS = ("cat", "dog")
@@ -209,3 +209,32 @@ class _Forgetful(FakeClient):
         if len(self.requests) in self.forgets:
             response["choices"][0].pop("logprobs", None)
         return response
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_stop_gives_up_the_rows_under_way_where_it_is_asked_to(at_once: bool) -> None:
+    """What was answered is delivered; without `at_once` the rows under way are finished."""
+    begun, hold, stop = asyncio.Event(), asyncio.Event(), Stop()
+    delivered: list[int] = []
+
+    class Slow(FakeClient):
+        async def complete(self, request: Any) -> object:
+            if int(request.messages[-1]["content"]) >= 3:
+                begun.set()
+                await hold.wait()
+            return await super().complete(request)
+
+    async def run() -> str:
+        made = classifier(Slow(LABELS, {}, default="cat"), concurrency=2)
+        row = made.aclassify_each(map(str, range(9)), lambda index, _: delivered.append(index), stop=stop)
+        task = asyncio.ensure_future(row)
+        await begun.wait()
+        while len(delivered) < 3:  # noqa: ASYNC110 (what is waited for is not an event)
+            await asyncio.sleep(0)
+        stop.request("interrupted", at_once=at_once)
+        if not at_once:
+            hold.set()
+        return await task
+
+    assert asyncio.run(run()) == "interrupted"
+    assert delivered == ([0, 1, 2] if at_once else [0, 1, 2, 3, 4])

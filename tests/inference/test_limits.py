@@ -22,7 +22,7 @@ from calibrant.core import (
     RateLimitError,
     Usage,
 )
-from calibrant.inference import Gate, Limits, RetryPolicy, Stop
+from calibrant.inference import Gate, Limits, RetryPolicy, Stop, rate_limit_waits
 from calibrant.testing import FakeClient
 
 LABELS = ("cat", "dog")
@@ -405,3 +405,54 @@ def test_rates_may_be_kept_elsewhere() -> None:
     assert clock.now == pytest.approx(105)
     found.charge(Usage(prompt_tokens=3, completion_tokens=4))
     assert told == [7]
+
+
+# --- engines in this process, and what is waited for ----------------------------------------------
+
+
+class InProcess(FakeClient):
+    """A model that computes in this process."""
+
+    in_process = True
+
+
+@pytest.mark.parametrize(
+    ("settings", "most"),
+    [
+        ({}, 4),
+        ({"concurrency": 7}, 7),
+        ({"limits": Limits(max_requests=99)}, 4),
+        ({"limits": Limits(concurrency=6)}, 6),
+    ],
+)
+def test_an_engine_in_this_process_has_four_rows_in_flight(settings: dict[str, Any], most: int) -> None:
+    """Unless a setting says another number."""
+    client = InProcess(LABELS, {}, default="cat", latency=0.001)
+    classifier(client, **settings).classify_many(list(map(str, range(20))))
+    assert client.max_in_flight == most
+
+
+def test_other_models_have_ten_rows_in_flight() -> None:
+    """Where limits name no number."""
+    client = FakeClient(LABELS, {}, default="cat", latency=0.001)
+    classifier(client, limits=Limits(max_requests=99)).classify_many(list(map(str, range(30))))
+    assert client.max_in_flight == 10
+
+
+def test_a_pause_is_told_with_its_time() -> None:
+    """By Retry-After and by an allowance that is used up; it ends with its time."""
+    clock, told = Time(), []
+    found = Gate(provider="p", clock=clock, sleep=clock.sleep)
+    found.on_pause = lambda: told.append(rate_limit_waits([found]))
+    assert rate_limit_waits([found]) == {}
+
+    async def fail() -> None:
+        found.leave(await found.enter(), BUSY, pause=20.0)
+
+    asyncio.run(fail())
+    clock.now += 5
+    assert rate_limit_waits([found]) == {"p": 15.0}
+    found.heard(RateState(remaining_requests=0, reset_requests_seconds=86400.0))
+    assert told == [{"p": 20.0}, {"p": 60.0}]
+    clock.now += 60
+    assert rate_limit_waits([found]) == {}

@@ -456,10 +456,12 @@ def test_a_task_file_may_ask_for_samples(tmp_path: Path, monkeypatch: pytest.Mon
     assert (method.samples, method.temperature) == (4, 0.3)
 
 
-def test_another_model_takes_no_samples_from_the_task(tmp_path: Path) -> None:
-    """Scoring belongs to the task's own model."""
+def test_another_model_is_sampled_too_where_the_task_says_so(tmp_path: Path) -> None:
+    """Every model allows it; other ways of scoring belong to the task's own model."""
     task = Task.from_file(write_task(tmp_path, 'scoring = "sampled"\nsamples = 4'))
-    assert isinstance(Classifier.from_task(task, model=FakeClient(LABELS, {})).runner.method, Decoding)
+    method = Classifier.from_task(task, model=FakeClient(LABELS, {})).runner.method
+    assert isinstance(method, Sampling)
+    assert method.samples == 4
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from calibrant.core import ConfigurationError, Example, ProviderError, ScoringSettings, StateError, Task
+from calibrant.inference import open_client
 from calibrant.optimization import Progress, optimize
 from calibrant.optimization._journal import JsonlStore
 from calibrant.optimization._run import _scoring
 from calibrant.scoring import BrierScoring, LogScoring, SigmoidScoring, ThresholdScoring
-from calibrant.testing import FakeClient
+from calibrant.testing import FakeClient, FaultServer
 
 LABELS = ["Food", "Fuel", "Rent"]
 
@@ -440,3 +441,50 @@ def test_no_library_writes_to_the_terminal(capsys: pytest.CaptureFixture[str]) -
     optimize(make_task(), model=client(), max_metric_calls=60, minibatch_size=4)
     captured = capsys.readouterr()
     assert captured.out == captured.err == ""
+
+
+# --- reflection models by name --------------------------------------------------------------------
+
+
+def test_a_reflection_model_takes_every_name_with_options() -> None:
+    """Such as a server's with an address; it is tried with one small call before the search asks anything."""
+    fake, seen = client(), []
+
+    def first(_number: int, body: Any) -> None:
+        seen.append((len(fake.requests), body["messages"][-1]["content"]))
+
+    with FaultServer(LABELS, lambda _: LABELS[0], faults=first) as server:
+        optimize(
+            make_task(),
+            model=fake,
+            reflection_model="hosted_vllm/writer",
+            reflection_options={"api_base": server.api_base, "max_tokens": 50},
+            max_metric_calls=80,
+        )
+    assert seen[0] == (0, "Answer with the word yes.")
+    assert len(seen) > 1
+
+
+@pytest.mark.parametrize(
+    "model", ["openai/writer", "gpt-4.1-mini", "llamacpp:/no/such.gguf", "local/no-such"]
+)
+def test_a_reflection_model_that_cannot_be_asked_costs_nothing(
+    monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    """The search does not begin."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    fake = client()
+    with pytest.raises((ConfigurationError, ProviderError)):
+        optimize(make_task(), model=fake, reflection_model=model, max_metric_calls=80)
+    assert fake.requests == []
+
+
+def test_progress_names_a_rate_limit_that_is_waited_for() -> None:
+    """As soon as the provider names it."""
+    seen: list[Progress] = []
+    headers = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "0.2s"}
+    with FaultServer(LABELS, lambda _: LABELS[0], headers=headers) as server:
+        model = open_client("openai/m", options={"api_base": server.api_base, "api_key": "k"})
+        optimize(make_task(), model=model, max_metric_calls=80, progress=seen.append)
+        model.close()
+    assert {name for progress in seen for name in progress.rate_limits} == {"openai/m"}

@@ -49,7 +49,7 @@ class ReferenceAttributes:
     @property
     def max_litellm_workers(self) -> int:
         """Calls in flight at most."""
-        return self.classifier.runner.gate.limits.concurrency
+        return self.classifier.runner.gate.concurrency
 
     @property
     def litellm_batch_completion_kwargs(self) -> dict[str, Any]:

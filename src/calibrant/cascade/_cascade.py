@@ -29,7 +29,7 @@ from calibrant.core import (
     Journal,
     LogprobSpace,
 )
-from calibrant.inference import Classifier, Gate, Limits
+from calibrant.inference import Classifier, Gate, Limits, is_in_process
 
 __all__ = ["Cascade"]
 
@@ -49,11 +49,14 @@ class _CascadeClient:
         The cascade's.
     space : LogprobSpace
         What its members' log-probabilities are.
+    in_process : bool
+        Whether all its members' calls are computed in this process.
     """
 
-    def __init__(self, name: str, space: LogprobSpace) -> None:
+    def __init__(self, name: str, space: LogprobSpace, *, in_process: bool) -> None:
         self.name = name
         self.space = space
+        self.in_process = in_process
 
     async def complete(self, request: CompletionRequest) -> object:  # noqa: ARG002  (the Protocol's)
         """Refuse: only the members have models."""
@@ -238,7 +241,7 @@ class Cascade(Classifier):
         walk.purse = purse
         self._walk = walk
         self.runner = CascadeRunner(
-            client=_CascadeClient(self.name, walk.space),
+            client=_CascadeClient(self.name, walk.space, in_process=all(map(is_in_process, self.clients))),
             method=walk,
             walk=walk,
             gate=purse,
@@ -428,7 +431,7 @@ def _limits(own: Limits, given: Limits, most: int | None) -> Limits:
     """Return the limits of one model, with so many calls in flight at most, under those given to the whole."""
     return replace(
         own,
-        concurrency=given.concurrency if most is None else min(most, given.concurrency),
+        concurrency=min(filter(None, (most, given.concurrency or own.concurrency)), default=None),
         requests_per_minute=given.requests_per_minute or own.requests_per_minute,
         tokens_per_minute=given.tokens_per_minute or own.tokens_per_minute,
         call_seconds=given.call_seconds or own.call_seconds,
@@ -439,10 +442,9 @@ def _combined(models: Sequence[CascadeModel]) -> Limits:
     """Return what the models' own limits mean for the whole."""
     own = [model.classifier.runner.gate.limits for model in models]
     deadlines = [limits.run_seconds for limits in own if limits.run_seconds is not None]
-    return Limits(
-        concurrency=max(limits.concurrency for limits in own),
-        run_seconds=min(deadlines, default=None),
-    )
+    most = max(model.classifier.runner.gate.concurrency for model in models)
+    said = any(limits.concurrency is not None for limits in own)
+    return Limits(concurrency=most if said else None, run_seconds=min(deadlines, default=None))
 
 
 def _common(values: Sequence[_V], otherwise: _V) -> _V:

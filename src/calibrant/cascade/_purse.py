@@ -26,7 +26,8 @@ class Purse(Gate):
     """
 
     def __init__(self, limits: Limits, members: Sequence[Gate]) -> None:
-        super().__init__(limits)
+        most = max(gate.concurrency for gate in members)
+        super().__init__(limits, default_concurrency=most)
         self._members = tuple(members)
 
     def pay(self, usage: Usage, attempts: int) -> None:

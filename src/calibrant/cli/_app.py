@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from calibrant.cli._errors import reports_errors
+from calibrant.cli._errors import leave_if_interrupted, reports_errors
 from calibrant.cli._later import RootGroup
-from calibrant.cli._options import ApiBase, AsJson, Context, ContextColumn, Options
+from calibrant.cli._options import ApiBase, AsJson, Context, ContextColumn, Options, parse_option
 
 __all__ = ["app", "main"]
 
@@ -54,7 +54,14 @@ def optimize(  # noqa: PLR0913
     *,
     model: Model = None,
     reflection_model: Annotated[
-        str | None, typer.Option(help="Model that rewrites the prompt from feedback (a litellm name).")
+        str | None,
+        typer.Option(help="Model that rewrites the prompt from feedback: any name that --model takes."),
+    ] = None,
+    reflection_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE", help="An option of the reflection model, such as api_base; several times."
+        ),
     ] = None,
     proposer: Annotated[
         str | None,
@@ -86,6 +93,7 @@ def optimize(  # noqa: PLR0913
         task,
         model=model,
         reflection_model=reflection_model,
+        reflection_options=dict(map(parse_option, reflection_option or [])),
         proposer=proposer,
         max_metric_calls=max_metric_calls,
         minibatch_size=minibatch_size,
@@ -153,7 +161,9 @@ def evaluate(  # noqa: PLR0913
         Path | None, typer.Option(help="Other labelled rows: JSON Lines, CSV or Parquet, however large.")
     ] = None,
     model: Model = None,
-    concurrency: Annotated[int | None, typer.Option(help="Calls in flight at most; 64 by default.")] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(help="Calls in flight at most; by default 64, and 4 on an embedded model.")
+    ] = None,
     max_cost: Annotated[
         float | None, typer.Option(help="Budget in US dollars; starts anew when a run goes on.")
     ] = None,
@@ -450,4 +460,8 @@ def models(
 
 def main() -> None:
     """Run the command line."""
-    app()
+    try:
+        app()
+    except SystemExit as end:
+        leave_if_interrupted(end.code)
+        raise

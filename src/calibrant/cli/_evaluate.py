@@ -43,7 +43,7 @@ from calibrant.evaluation import (
     require_parquet,
     write_parquet,
 )
-from calibrant.inference import Limits
+from calibrant.inference import Limits, is_in_process
 
 if TYPE_CHECKING:
     from calibrant.evaluation import EvaluationMetrics, EvaluationResult, HistoryEntry
@@ -61,7 +61,6 @@ __all__ = [
     "run_evaluate",
 ]
 
-_CONCURRENCY: Final = 64
 _ENGINES: Final = ("local", "ray")
 
 
@@ -150,7 +149,8 @@ def run_evaluate(task_file: Path, options: EvaluateOptions) -> None:
     classifier = _classifier(task, options, limits)
     try:
         record = _recorder(task, options, classifier)
-        with interruptible() as stop, EvaluationDisplay() as display:
+        at_once = options.engine == "local" and is_in_process(classifier.client)
+        with interruptible(at_once=at_once) as stop, EvaluationDisplay() as display:
             result = _evaluated(task, options, classifier, rows, on_progress=display, stop=stop)
         _write_down(task, options, classifier)
         if options.parquet and result.metrics.complete:
@@ -213,7 +213,7 @@ def _evaluated(
             stop=stop,
         )
     with _cache(options) as cache:
-        evaluator = BatchEvaluator(classifier, concurrency=limits.concurrency, limits=limits, cache=cache)
+        evaluator = BatchEvaluator(classifier, limits=limits, cache=cache)
         return evaluator.evaluate(rows, out=options.out, about=about, on_progress=on_progress, stop=stop)
 
 
@@ -280,7 +280,7 @@ def labelled_source(task: Task, file: Path | None, split: str) -> DataSource:
 def _limits(task: Task, options: EvaluateOptions) -> Limits:
     given = {name: value for name, value in options.limits.items() if value is not None}
     own = None if options.model is not None else task.model.concurrency
-    return Limits(**{"concurrency": own or _CONCURRENCY, **given})
+    return Limits(**{"concurrency": own, **given})
 
 
 def _classifier(task: Task, options: EvaluateOptions, limits: Limits) -> Classifier:

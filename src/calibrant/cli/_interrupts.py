@@ -18,19 +18,29 @@ __all__ = ["ENDED_BY_SIGNAL", "interruptible"]
 
 ENDED_BY_SIGNAL: Final = "interrupted"
 _SIGNALS: Final = ("SIGINT", "SIGTERM")
+_FINISHING: Final = "interrupted: finishing the rows under way; press Ctrl-C again to end at once."
+_GIVING_UP: Final = "interrupted: the rows under way are given up; what was answered is kept."
 
 
 @contextlib.contextmanager
-def interruptible() -> Iterator[Stop]:
-    """Return what the first Ctrl-C (or SIGTERM) asks to stop; a second one ends the run at once."""
+def interruptible(*, at_once: bool = False) -> Iterator[Stop]:
+    """Return what the first Ctrl-C (or SIGTERM) asks to stop; a second one ends the run at once.
+
+    Parameters
+    ----------
+    at_once : bool, default False
+        Give up the rows under way instead of finishing them: on a model in this process they cost nothing to
+        ask again.
+    """
     stop = Stop()
 
     def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
         if stop.reason == ENDED_BY_SIGNAL:
             raise KeyboardInterrupt
         stop.reason = ENDED_BY_SIGNAL
+        stop.request(ENDED_BY_SIGNAL, at_once=at_once)
         with contextlib.suppress(OSError, RuntimeError):  # nobody reads, or it was just being written
-            _say("interrupted: finishing the rows under way; press Ctrl-C again to end at once.")
+            _say(_GIVING_UP if at_once else _FINISHING)
 
     if threading.current_thread() is not threading.main_thread():
         yield stop

@@ -15,7 +15,7 @@ from calibrant.cli._interrupts import interruptible
 from calibrant.cli._progress import EvaluationDisplay
 from calibrant.core import ConfigurationError, LabelSet, Task
 from calibrant.evaluation import BatchEvaluator, Dataset, default_cache, open_cache
-from calibrant.inference import Classifier
+from calibrant.inference import Classifier, is_in_process
 
 __all__ = ["RunOptions", "run_planned"]
 
@@ -83,7 +83,12 @@ def _evaluate(
     """Evaluate labelled rows into a directory, and print the numbers."""
     source = labelled_source(task, options.file, options.split)
     rows = Dataset(source=source, labels=LabelSet.of(task.labels), limit=options.max_rows)
-    with open_cache(default_cache()) as cache, interruptible() as stop, EvaluationDisplay() as display:
+    at_once = is_in_process(planned.client)
+    with (
+        open_cache(default_cache()) as cache,
+        interruptible(at_once=at_once) as stop,
+        EvaluationDisplay() as display,
+    ):
         result = BatchEvaluator(planned, cache=cache).evaluate(
             rows, out=out, about={"task": task.name}, on_progress=display, stop=stop
         )

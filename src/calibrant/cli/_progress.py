@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
+from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -24,12 +26,13 @@ _KINDS_SHOWN = 3
 
 
 class _State(NamedTuple):
-    """What is shown: ``phase: done/total unit, note``."""
+    """What is shown: ``phase: done/total unit, wait, note``; a bar has room for one of the two."""
 
     phase: str
     done: int
     total: int | None
     note: str
+    wait: str = ""
 
 
 class _Display:
@@ -83,6 +86,7 @@ class _Display:
         elif (
             self._last is None
             or self._last.phase != state.phase
+            or (state.wait and not self._last.wait)
             or time.monotonic() - self._printed >= SECONDS_BETWEEN_LINES
         ):
             self._printed = time.monotonic()
@@ -96,13 +100,14 @@ class _Display:
             self._tasks[state.phase],  # type: ignore[arg-type]
             completed=state.done,
             total=None if state.total is None else max(state.total, state.done),
-            note=state.note,
+            note=state.wait or state.note,
         )
 
     def _print_line(self, state: _State) -> None:
         self._shown = state
         total = "?" if state.total is None else state.total
-        sys.stderr.write(f"{state.phase}: {state.done}/{total} {self._unit}, {state.note}\n")
+        notes = ", ".join(filter(None, (state.wait, state.note)))
+        sys.stderr.write(f"{state.phase}: {state.done}/{total} {self._unit}, {notes}\n")
         sys.stderr.flush()
 
 
@@ -114,7 +119,8 @@ class ProgressDisplay(_Display):
 
     def __call__(self, progress: Progress) -> None:
         """Show the newest state."""
-        self._show(_State(progress.phase, progress.calls, progress.total, _search_note(progress)))
+        note, wait = _search_note(progress), _wait(progress.rate_limits)
+        self._show(_State(progress.phase, progress.calls, progress.total, note, wait))
 
 
 class EvaluationDisplay(_Display):
@@ -125,9 +131,18 @@ class EvaluationDisplay(_Display):
 
     def __call__(self, progress: EvaluationProgress) -> None:
         """Show the newest state."""
-        self._show(
-            _State("evaluate", progress.rows, progress.rows_expected, _evaluation_note(progress)),
-        )
+        note, wait = _evaluation_note(progress), _wait(progress.rate_limits)
+        self._show(_State("evaluate", progress.rows, progress.rows_expected, note, wait))
+
+
+def _wait(rate_limits: Mapping[str, float]) -> str:
+    """Return what is waited for, how long, and until when."""
+    now = time.time()
+    return ", ".join(
+        f"waiting for {model}'s rate limit, {math.ceil(seconds)} s (until "
+        f"{time.strftime('%H:%M:%S', time.localtime(now + seconds))})"
+        for model, seconds in rate_limits.items()
+    )
 
 
 def _search_note(progress: Progress) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from calibrant.clients._translate import told
 from calibrant.core import ProviderError
 
-__all__ = ["advised", "declined", "refusal"]
+__all__ = ["advised", "declined", "refusal", "without_access"]
 
 _REFUSALS = frozenset(
     {
@@ -19,9 +20,20 @@ _REFUSALS = frozenset(
 )
 _BLOCKED = ("content_policy_violation", "content_filter", "responsibleaipolicyviolation")
 _NO_LOGPROBS = (
-    "This model gives no token log-probabilities through this provider: set top_logprobs to 0 to "
-    "classify without confidence, or choose a model that reports them."
+    "This model gives no token log-probabilities through this provider. Take the agreement of several answers for the "
+    "confidence: write in the task file (in Python: Classifier(scoring='sampled'))\n\n"
+    "[model]\n"
+    'scoring = "sampled"\n\n'
+    "or choose a model that reports them."
 )
+# litellm says of its own accord, often with status 500, that there is no key, or no library of the provider's.
+_NO_ACCESS = re.compile(
+    r"missing (?:\w+ )?api[ _]key|missing credentials|unable to locate credentials|no module named"
+    r"|api[ _]key\w* (?:client option must be set|is not set|is required)"
+    r"|(?:incorrect|invalid|no) (?:x-)?api[ _-]key|api key not valid",
+    re.IGNORECASE,
+)
+_CHECK_ACCESS = "Set the provider's key, or install the library that the message names."
 _NO_PARAMETER = "Leave out what the model does not accept: options={'temperature': None} sends none."
 
 
@@ -40,21 +52,41 @@ def refusal(error: ProviderError, model: str) -> dict[str, Any]:
 
 
 def advised(error: Exception, found: ProviderError) -> ProviderError:
-    """Return `found` with what the user can do, where it names a parameter the model does not accept."""
+    """Return `found` with what the user can do, where it names a parameter the model does not accept.
+
+    Without log-probabilities every other call would fail alike.
+    """
     message = str(found)
-    unsupported = type(error).__name__ == "UnsupportedParamsError" or "nsupported" in message
+    refused_by_litellm = (
+        type(error).__name__ == "UnsupportedParamsError"
+    )  # whatever the text: no call was made
     if "logprobs" in message:
-        hint = _NO_LOGPROBS
-    elif unsupported:
-        hint = _NO_PARAMETER
-    else:
+        return _with_hint(found, _NO_LOGPROBS, systemic=not found.retryable)
+    if refused_by_litellm or "nsupported" in message:
+        return _with_hint(found, _NO_PARAMETER, systemic=refused_by_litellm)
+    return found
+
+
+def without_access(error: Exception, found: ProviderError) -> ProviderError:
+    """Return `found` as a fault that every call would meet, where litellm says that it cannot call at all.
+
+    Its own word for a missing key is an error of the server's with status 500, which would be tried again.
+    """
+    denied = type(error).__name__ in {"AuthenticationError", "PermissionDeniedError"}
+    if not denied and _NO_ACCESS.search(str(found)) is None:
         return found
+    return _with_hint(found, None if found.systemic else _CHECK_ACCESS, systemic=True)
+
+
+def _with_hint(found: ProviderError, hint: str | None, *, systemic: bool) -> ProviderError:
+    # litellm goes on about switches of its own, which nobody here can set.
+    message, _, _ = str(found).removeprefix(f"{found.provider}: ").partition(" To drop these, set `litellm")
     return type(found)(
-        message.removeprefix(f"{found.provider}: "),
+        message,
         provider=found.provider,
         status=found.status,
-        retryable=found.retryable,
+        retryable=found.retryable and not systemic,
         retry_after=found.retry_after,
         hint=hint,
-        systemic=found.systemic,
+        systemic=systemic or found.systemic,
     )

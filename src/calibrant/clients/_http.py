@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import ipaddress
 import json
@@ -12,6 +13,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mappi
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 from calibrant.clients._endpoint import Endpoint
 from calibrant.clients._redact import redact
@@ -138,6 +140,7 @@ class JsonHttp:
         self._lines: dict[asyncio.AbstractEventLoop, _Line] = {}
         self._lock = threading.Lock()
         self._ending: set[asyncio.Task[None]] = set()
+        _open_clients.add(self)
 
     @property
     def shown(self) -> str:
@@ -279,6 +282,7 @@ class JsonHttp:
 
     def _end(self, loop: asyncio.AbstractEventLoop, line: _Line) -> None:
         if loop.is_closed():
+            _forget(line.session)
             return
         here = _running_loop()
         if here is loop:
@@ -300,7 +304,8 @@ class JsonHttp:
         session = self._session()
         line = _Line(session=session, keeper=_keep(session), gate=asyncio.Semaphore(self._calls))
         with self._lock:
-            self._lines = {other: kept for other, kept in self._lines.items() if not other.is_closed()}
+            for other in [other for other in self._lines if other.is_closed()]:
+                _forget(self._lines.pop(other).session)
             self._lines[loop] = line
         await anext(line.keeper)  # never suspends: no other task of this loop comes in between
         return line
@@ -350,6 +355,24 @@ class JsonHttp:
             message = str(found).removeprefix(f"{self._provider}: ")
             return ContextLengthError(message, provider=self._provider, status=error.status, hint=_SHORTEN)
         return found
+
+
+_open_clients: WeakSet[JsonHttp] = WeakSet()
+
+
+@atexit.register
+def _close_left_open() -> None:
+    """Close what a program leaves open: an event loop that it runs itself does not do so when it ends."""
+    for client in list(_open_clients):
+        client.close()
+
+
+def _forget(session: aiohttp.ClientSession) -> None:
+    """Close a session whose event loop is closed: nothing is left to wait for, so it never suspends."""
+    closing = session.close()
+    with contextlib.suppress(StopIteration):
+        closing.send(None)
+    closing.close()
 
 
 class HTTPStatusError(Exception):

@@ -7,11 +7,11 @@ import contextlib
 import os
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from calibrant.clients._callable import parse_space
-from calibrant.clients._declined import advised, declined, refusal
+from calibrant.clients._declined import advised, declined, refusal, without_access
 from calibrant.clients._endpoint import litellm_endpoint, secret_headers
 from calibrant.clients._translate import translate
 from calibrant.core import CompletionRequest, ConfigurationError, LogprobSpace, ProviderError
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 __all__ = ["LiteLLMClient", "litellm_failure"]
+
+# How long other calls wait for the first one. A missing key or a parameter that the provider does not take is noticed
+# by litellm itself, in milliseconds; 64 calls at once would all fail, and litellm leaves coroutines behind that nobody
+# awaits when they are cancelled.
+_HEAD_START_SECONDS: Final = 1.0
 
 
 class LiteLLMClient:
@@ -71,6 +76,10 @@ class LiteLLMClient:
         self._timeout = timeout
         self._options = options
         self._limit = max_concurrency
+        # The first call of each event loop while it is under way; its value is what every call would fail with.
+        self._first: WeakKeyDictionary[
+            asyncio.AbstractEventLoop, asyncio.Future[ProviderError | None] | None
+        ] = WeakKeyDictionary()
         self._gates: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
     async def complete(self, request: CompletionRequest) -> object:
@@ -81,6 +90,33 @@ class LiteLLMClient:
         ProviderError
             The call failed. Nothing is retried here, and no parameter is dropped silently.
         """
+        loop = asyncio.get_running_loop()
+        if loop not in self._first:
+            return await self._first_call(request, loop)
+        first = self._first[loop]
+        if first is not None:
+            await asyncio.wait([first], timeout=_HEAD_START_SECONDS)
+            failure = first.result() if first.done() else None
+            if failure is not None:
+                raise failure
+        return await self._call(request)
+
+    async def _first_call(self, request: CompletionRequest, loop: asyncio.AbstractEventLoop) -> object:
+        """Make the first call of an event loop; where every call would fail like it, those that wait for it do."""
+        first = self._first[loop] = loop.create_future()
+        failure: ProviderError | None = None
+        try:
+            return await self._call(request)
+        except ProviderError as error:
+            failure = error if error.systemic else None
+            raise
+        finally:
+            self._first[loop] = None
+            if failure is not None:
+                del self._first[loop]  # the next call finds out anew
+            first.set_result(failure)
+
+    async def _call(self, request: CompletionRequest) -> object:
         litellm = _litellm()
         arguments = self._arguments(request)
         async with self._gate():
@@ -126,7 +162,8 @@ def litellm_failure(error: Exception, *, provider: str, options: Mapping[str, An
     secrets = [value for name, value in options.items() if "key" in name or "token" in name]
     for name in ("headers", "extra_headers"):
         secrets += secret_headers(options.get(name) or {})
-    return advised(error, translate(error, provider=provider, secrets=secrets))
+    found = translate(error, provider=provider, secrets=secrets)
+    return advised(error, without_access(error, found))
 
 
 def _litellm() -> ModuleType:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 from calibrant.clients._constraint import (
@@ -27,6 +27,7 @@ from calibrant.clients._engine import (
     open_engine,
     release_engine,
 )
+from calibrant.clients._slots import Slots
 from calibrant.clients._weights import check_weights, locate_weights
 from calibrant.core import (
     CompletionRequest,
@@ -40,6 +41,8 @@ from calibrant.core import (
 )
 
 __all__ = ["LlamaCppClient"]
+
+_T = TypeVar("_T")
 
 _MAX_TOKENS = 512
 
@@ -77,6 +80,8 @@ class LlamaCppClient:
     ----------
     n_parallel : int
         As given.
+    in_process : bool
+        Always True: its calls cost this machine's time and nothing else.
     endpoint : str
         The file with its size and its time of change (nanoseconds since 1970); for `local`, the name
         alone.
@@ -88,6 +93,7 @@ class LlamaCppClient:
     """
 
     space = LogprobSpace.RAW
+    in_process: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -116,9 +122,9 @@ class LlamaCppClient:
         self._pool = ThreadPoolExecutor(n_parallel, thread_name_prefix="calibrant-llamacpp")
         self._lock = threading.Lock()
         self._engine: Engine | None = None
-        self._slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.LifoQueue[int]] = (
-            WeakKeyDictionary()
-        )
+        self._slots: WeakKeyDictionary[asyncio.AbstractEventLoop, Slots] = WeakKeyDictionary()
+        self._running: set[Future[Any]] = set()
+        self._abandoned: set[Future[Any]] = set()
 
     @classmethod
     def local(cls, model: str = "local/smollm2-135m", **settings: int | None) -> Self:
@@ -153,8 +159,7 @@ class LlamaCppClient:
         ConfigurationError
             The schema cannot be enforced, or the engine cannot load the file.
         """
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, self._answer, request)
+        return await self._computed(self._answer, request)
 
     def check_schema(self, response_format: Mapping[str, Any]) -> None:
         """Refuse a schema the engine would not enforce.
@@ -174,8 +179,7 @@ class LlamaCppClient:
         ConfigurationError
             A label holds a special token, has no tokens, or is longer than the context.
         """
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._pool, self._check_labels, tuple(labels))
+        await self._computed(self._check_labels, tuple(labels))
 
     def continuing(self, request: CompletionRequest) -> AbstractAsyncContextManager[Continuation]:
         """Return a row's place in the engine: a slot of its own, until the context ends."""
@@ -184,33 +188,43 @@ class LlamaCppClient:
     @asynccontextmanager
     async def _continuing(self, request: CompletionRequest) -> AsyncIterator[Continuation]:
         loop = asyncio.get_running_loop()
-        if loop not in self._slots:
-            self._slots[loop] = asyncio.LifoQueue()
-            for number in reversed(range(self._settings.n_parallel)):
-                self._slots[loop].put_nowait(number)
-        free = self._slots[loop]
-        slot = await free.get()
-        try:
+        slots = self._slots.setdefault(loop, Slots(self._settings.n_parallel))
+        async with slots.one() as slot:
             yield _Row(self, request, slot)
-        finally:
-            free.put_nowait(slot)
 
     async def next_tokens(
         self, request: CompletionRequest, text: str, slot: int, *, few: bool = False
     ) -> NextTokens:
         """Return what may follow `text`, computed in `slot`."""
-        loop = asyncio.get_running_loop()
         count = request.top_logprobs or (FEW_TOKENS if few else MANY_TOKENS)
         body = _next_body(request, text, count, slot)
-        found = await loop.run_in_executor(self._pool, self._next_tokens, body)
+        found = await self._computed(self._next_tokens, body)
         return replace(found, short=few and not request.top_logprobs)
 
     def close(self) -> None:
-        """Wait for running calls, then free the model unless another client uses it."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        """Wait for the calls that somebody waits for, then free the model unless another client uses it.
+
+        A call whose caller has given up (Ctrl-C, a deadline) cannot be interrupted inside the engine. It is
+        not waited for; the model is freed when it has ended and the client is gone.
+        """
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        wait(self._running - self._abandoned)
         if self._engine is not None:
-            release_engine(self._engine, holder=self)
+            if not any(call.running() for call in self._abandoned):
+                release_engine(self._engine, holder=self)
             self._engine = None
+
+    async def _computed(self, work: Callable[..., _T], *arguments: object) -> _T:
+        """Return what `work` returns, computed in a thread of the engine's."""
+        call = self._pool.submit(work, *arguments)
+        self._running.add(call)
+        call.add_done_callback(self._running.discard)
+        try:
+            return await asyncio.wrap_future(call)
+        except asyncio.CancelledError:
+            self._abandoned.add(call)
+            call.add_done_callback(self._abandoned.discard)
+            raise
 
     def _next_tokens(self, body: dict[str, Any]) -> NextTokens:
         engine = self._loaded()

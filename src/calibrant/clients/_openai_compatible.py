@@ -20,6 +20,7 @@ from calibrant.clients._servers import (
     readable,
     smaller_count,
 )
+from calibrant.clients._slots import Slots
 from calibrant.core import (
     CalibrantError,
     CompletionRequest,
@@ -151,12 +152,8 @@ class OpenAICompatibleClient(OpenAIChatClient):
         if server.slots is None:
             yield _Row(self, request, None)
             return
-        free = self._here().free(server.slots)
-        slot = await free.get()
-        try:
+        async with self._here().slots_of(server.slots).one() as slot:
             yield _Row(self, request, slot)
-        finally:
-            free.put_nowait(slot)
 
     async def render(self, request: CompletionRequest) -> str:
         """Return the prompt of a row, up to where its answer begins.
@@ -291,21 +288,19 @@ class _Shared:
         How often that was tried.
     failure : CalibrantError or None
         What came of the last try.
-    slots : asyncio.LifoQueue or None
-        The free slots.
+    slots : Slots or None
+        The server's slots, once their number is known.
     """
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     searches: int = 0
     failure: CalibrantError | None = None
-    slots: asyncio.LifoQueue[int] | None = None
+    slots: Slots | None = None
 
-    def free(self, count: int) -> asyncio.LifoQueue[int]:
-        """Return the queue of free slots."""
+    def slots_of(self, count: int) -> Slots:
+        """Return the slots of a server that has `count` of them."""
         if self.slots is None:
-            self.slots = asyncio.LifoQueue()
-            for number in reversed(range(count)):
-                self.slots.put_nowait(number)
+            self.slots = Slots(count)
         return self.slots
 
 

@@ -33,13 +33,12 @@ from calibrant.evaluation import (
     checked,
     inspect,
 )
-from calibrant.inference import Classifier, Limits, Stop
+from calibrant.inference import Classifier, Limits, Stop, default_concurrency, is_in_process
 from calibrant.metrics import wilson_interval
 
 __all__ = ["Opening", "evaluate"]
 
 _VERSION: Final = 1
-_CONCURRENCY: Final = 64
 _LOOK_SECONDS: Final = 0.2  # between two looks whether something says stop
 
 
@@ -116,11 +115,15 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
         The directory holds another run, is in use or cannot be written, or the workers died again and again.
     """
     require_ray()
-    cluster, limits = cluster or Cluster(), limits or Limits(concurrency=_CONCURRENCY)
+    cluster, limits = cluster or Cluster(), limits or Limits()
     own_share = share(limits, cluster.workers)
     classifier = opening(limits=own_share)
     try:
         labels, described = classifier.labels, classifier.describe()
+        if limits.concurrency is None and is_in_process(
+            classifier.client
+        ):  # every worker has an engine of its own
+            own_share = replace(own_share, concurrency=default_concurrency(classifier.client))
     finally:
         classifier.close()
     inspection = inspect(dataset, labels)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Final
 
 from calibrant.core import ConfigurationError
 from calibrant.inference import Limits
 
 __all__ = ["Cluster", "is_file", "share"]
+
+
+_CONCURRENCY: Final = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,18 +50,21 @@ class Cluster:
 def share(limits: Limits, workers: int) -> Limits:
     """Return the limits of one of so many workers: its part of the calls in flight; a `Ledger` keeps the others.
 
+    Where the limits do not say, 64 calls are in flight in all.
+
     Raises
     ------
     ConfigurationError
         There are fewer calls in flight than workers.
     """
-    if limits.concurrency < workers:
+    concurrency = limits.concurrency or _CONCURRENCY
+    if concurrency < workers:
         raise ConfigurationError(
             f"Expected at least one call in flight for each of {workers} workers, got a concurrency of "
-            f"{limits.concurrency}: raise it, or take fewer workers."
+            f"{concurrency}: raise it, or take fewer workers."
         )
     # Rounded down: all together never have more in flight than was said. The run's deadline is the driver's.
-    return replace(limits, concurrency=math.floor(limits.concurrency / workers), run_seconds=None)
+    return replace(limits, concurrency=math.floor(concurrency / workers), run_seconds=None)
 
 
 def is_file(cache: str) -> bool:

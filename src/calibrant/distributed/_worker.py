@@ -260,7 +260,7 @@ class Worker:
             )
         finally:
             self._book.settle(len(rows), self._spent().since(before))
-        if self._failures >= max(_FAILURES_IN_A_ROW, self._classifier.runner.gate.limits.concurrency):
+        if self._failures >= max(_FAILURES_IN_A_ROW, self._classifier.runner.gate.concurrency):
             raise ProviderError(  # nothing succeeds any more, in however small blocks
                 f"The last {self._failures} rows of a worker all failed, so the others were not asked. The last "
                 f"one: {json.loads(lines[-1])['reason']}",

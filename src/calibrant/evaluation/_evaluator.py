@@ -21,11 +21,12 @@ from calibrant.evaluation._metrics import EvaluationMetrics
 from calibrant.evaluation._output import PredictionsFile
 from calibrant.evaluation._progress import EvaluationProgress, EvaluationProgressListener
 from calibrant.evaluation._tally import Tally
-from calibrant.inference import Classifier, Limits, Stop, run_sync
+from calibrant.inference import Classifier, Limits, Stop, default_concurrency, rate_limit_waits, run_sync
 from calibrant.metrics import wilson_interval
 
 __all__ = ["BatchEvaluator", "EvaluationResult"]
 
+_CONCURRENCY: Final = 64
 _TICK: Final = 0.25  # seconds between reports
 _VERSION: Final = 1  # of run.json and predictions.jsonl
 
@@ -62,8 +63,9 @@ class BatchEvaluator:
     ----------
     classifier : Classifier
         What is evaluated; it is not changed, and not closed.
-    concurrency : int, default 64
-        Calls in flight at most.
+    concurrency : int, optional
+        Calls in flight at most; by default what `limits` or the classifier was told, else 64, and 4 for an embedded
+        engine.
     cache : Journal, str or path, optional
         Finished predictions, or the SQLAlchemy URL or file of a `calibrant.store.PredictionCache`. By
         default the classifier's own journal; without one, a directory keeps a private journal until its
@@ -92,13 +94,17 @@ class BatchEvaluator:
         self,
         classifier: Classifier,
         *,
-        concurrency: int = 64,
+        concurrency: int | None = None,
         cache: Journal | str | Path | None = None,
         limits: Limits | None = None,
     ) -> None:
         self._classifier = classifier
         self._cache = cache
-        self._limits = replace(limits or classifier.runner.gate.limits, concurrency=concurrency)
+        limits = limits or classifier.runner.gate.limits
+        most = limits.concurrency if concurrency is None else concurrency
+        if most is None:
+            most = default_concurrency(classifier.client, _CONCURRENCY)
+        self._limits = replace(limits, concurrency=most)
 
     def evaluate(
         self,
@@ -234,7 +240,7 @@ class _Run:
         self._predictions: list[Prediction] = []
         self._under_way: deque[tuple[int, Example]] = deque()
         self._todo = self._expected
-        self._answered = 0
+        self._answered = self._rows_called = self._calls_of_rows = 0
         self._stopped = ""
         self._started = time.perf_counter()
 
@@ -287,6 +293,8 @@ class _Run:
     def _deliver(self, _number: int, prediction: Prediction) -> None:
         index, example = self._under_way.popleft()
         self._answered += 1
+        self._rows_called += prediction.attempts > 0
+        self._calls_of_rows += prediction.attempts
         if self._file is not None:
             self._file.add(index, example, prediction)
         else:
@@ -305,6 +313,7 @@ class _Run:
             return
         tally = self._tally
         answered = tally.answered
+        gates = self.classifier.gates
         self._on_progress(
             EvaluationProgress(
                 rows=tally.rows,
@@ -315,6 +324,10 @@ class _Run:
                 accuracy_answered=wilson_interval(tally.correct, answered) if answered else None,
                 errors=dict(tally.errors),
                 cost=tally.cost if tally.priced else None,
+                calls=sum(gate.successes + gate.failures for gate in gates),
+                calls_of_rows=self._calls_of_rows,
+                rows_called=self._rows_called,
+                rate_limits=rate_limit_waits(gates),
             )
         )
 

@@ -19,7 +19,15 @@ from calibrant.inference._embeddings import (
 )
 from calibrant.inference._exact import ExactScoring, Tolerance
 from calibrant.inference._feed import OnPrediction, Stop
-from calibrant.inference._limits import Bucket, Gate, Limits, Pace
+from calibrant.inference._limits import (
+    Bucket,
+    Gate,
+    Limits,
+    Pace,
+    default_concurrency,
+    is_in_process,
+    rate_limit_waits,
+)
 from calibrant.inference._loop import run_sync
 from calibrant.inference._methods import Decoding, Method
 from calibrant.inference._models import ModelLike, call_options, open_client
@@ -86,12 +94,15 @@ __all__ = [
     "aexamine",
     "ask_together",
     "call_options",
+    "default_concurrency",
     "examine",
+    "is_in_process",
     "load_examination",
     "may_be_withheld",
     "open_batch_api",
     "open_client",
     "open_embedder",
+    "rate_limit_waits",
     "run_sync",
     "save_examination",
     "without_secrets",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from calibrant.calibration import Fingerprint, LabelPriorCorrection, correct_prediction
 from calibrant.clients import RetryPolicy
@@ -27,8 +27,9 @@ from calibrant.inference._choice import MethodOptions, Scoring, choose_method
 from calibrant.inference._codes import LabelCodes
 from calibrant.inference._exact import Tolerance
 from calibrant.inference._feed import OnPrediction, Stop
-from calibrant.inference._limits import Gate, Limits
+from calibrant.inference._limits import Gate, Limits, default_concurrency
 from calibrant.inference._loop import run_sync
+from calibrant.inference._managed import Managed
 from calibrant.inference._models import ModelLike, call_options, open_client
 from calibrant.inference._reader import AnswerReader
 from calibrant.inference._runner import Query, Runner
@@ -38,10 +39,11 @@ from calibrant.logprobs import enum_schema
 __all__ = ["Classifier"]
 
 _LOG = logging.getLogger("calibrant")
+_LABELS_SHOWN: Final = 5
 
 
-class Classifier:
-    """Classifies texts with one model under one prompt.
+class Classifier(Managed):
+    """Classifies texts with one model under one prompt; a context manager.
 
     Parameters
     ----------
@@ -64,7 +66,8 @@ class Classifier:
     top_logprobs : int, default 5
         Alternatives asked for per token.
     concurrency : int, optional
-        Calls in flight at most, 10 by default; an embedded engine computes as many as it has slots.
+        Calls in flight at most; 10 by default, 4 for an embedded engine, which computes as many at a time as it has
+        slots.
     space : str, optional
         What the log-probabilities are probabilities of, where the client's own is wrong.
     options : mapping, optional
@@ -110,8 +113,8 @@ class Classifier:
     --------
     >>> from calibrant.testing import FakeClient
     >>> fake = FakeClient(labels=["cat", "dog"], answers={"purrs": "cat"})
-    >>> classifier = Classifier(model=fake, labels=["cat", "dog"], field="category")
-    >>> classifier.classify("purrs").label
+    >>> with Classifier(model=fake, labels=["cat", "dog"], field="category") as classifier:
+    ...     classifier.classify("purrs").label
     'cat'
     """
 
@@ -172,7 +175,7 @@ class Classifier:
         refuse_misleading(model, options=options, method=self.runner.method)
 
     def _prepare(self, client: Client, top_logprobs: int, limits: Limits, journal: Journal | None) -> None:
-        gate = Gate(limits)
+        gate = Gate(limits, provider=client.name, default_concurrency=default_concurrency(client))
         self._calls = Calls(policy=self._retry, gate=gate)
         wanted = replace(self._wanted, calls=self._calls)
         self.runner = Runner(
@@ -202,7 +205,8 @@ class Classifier:
         task : Task
             The task.
         model : str, Client or callable, optional
-            Used instead of the task's own model; the task's options then do not apply.
+            Used instead of the task's own model; the task's options then do not apply, except for ``sampled``
+            scoring, which every model allows.
         client : Client, optional
             Stands for the task's own model, whose options apply; closed with the classifier.
         journal : Journal, optional
@@ -228,6 +232,7 @@ class Classifier:
         options = dict(own.options) if model is None else {}
         if model is None and own.api_base is not None:
             options["api_base"] = own.api_base
+        sampled = own.scoring == "sampled"
         found = cls(
             model=(own.name if client is None else client) if model is None else model,
             labels=task.labels,
@@ -239,9 +244,9 @@ class Classifier:
             space=own.space if model is None else None,
             options=options,
             journal=journal,
-            scoring=own.scoring if model is None else None,
+            scoring=own.scoring if model is None or sampled else None,
             tolerance=own.tolerance if model is None else None,
-            samples=own.samples if model is None else None,
+            samples=own.samples,
             label_codes=_label_codes(own.label_codes) if model is None else False,
         )
         found._owns_client = found._owns_client or found.client is client
@@ -480,6 +485,14 @@ class Classifier:
             if correction is None
             else {"prior": correction.prior_.tolist(), "strength": correction.strength_},
         }
+
+    def __repr__(self) -> str:
+        name, method = type(self).__name__, self.runner.method.describe()
+        labels = ", ".join(map(repr, self.labels.labels[:_LABELS_SHOWN]))
+        more = f", ... {len(self.labels)} in all" if len(self.labels) > _LABELS_SHOWN else ""
+        return (
+            f"{name}(model={self.client.name!r}, labels=[{labels}{more}], scoring={method.get('scoring')!r})"
+        )
 
     def close(self) -> None:
         """Free what the client holds; a client that was handed in is left open."""

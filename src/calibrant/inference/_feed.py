@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Generic, TypeAlias, TypeVar
 
 from calibrant.core import Outcome, Prediction, ProviderError
@@ -24,14 +26,45 @@ _FAILURES_IN_A_ROW: Final = 100
 
 
 class Stop:
-    """Ends a run early, after the rows under way."""
+    """Ends a run early.
+
+    Attributes
+    ----------
+    reason : str
+        Why; empty until somebody asked.
+    at_once : bool
+        True where the rows under way are given up too, instead of being finished.
+    """
 
     def __init__(self) -> None:
         self.reason = ""
+        self.at_once = False
+        self._give_up: set[Callable[[], None]] = set()
 
-    def request(self, reason: str) -> None:
-        """Begin no further row; `reason` says why. Safe to call from any thread or signal handler."""
+    def request(self, reason: str, *, at_once: bool = False) -> None:
+        """Begin no further row. Safe to call from any thread or signal handler.
+
+        Parameters
+        ----------
+        reason : str
+            Why; a reason given earlier stays.
+        at_once : bool, default False
+            Give up the rows under way, too; a later run asks about them again.
+        """
         self.reason = self.reason or reason
+        if at_once:
+            self.at_once = True
+            for give_up in tuple(self._give_up):
+                give_up()
+
+    @contextlib.contextmanager
+    def calling(self, give_up: Callable[[], None]) -> Iterator[None]:
+        """Call a function, from whatever thread, when the rows under way are to be given up."""
+        self._give_up.add(give_up)
+        try:
+            yield
+        finally:
+            self._give_up.discard(give_up)
 
 
 _R = TypeVar("_R")
@@ -92,12 +125,19 @@ class Feed(Generic[_R]):
     async def run(self, *, rows: int | None) -> str:
         """Answer the rows, of which there are so many, where that is known; returns why it ended early."""
         limits = self._gate.limits
-        workers = limits.concurrency if rows is None else min(limits.concurrency, rows)
+        n_workers = self._gate.concurrency if rows is None else min(self._gate.concurrency, rows)
         deadline = asyncio.timeout(limits.run_seconds)
+        loop = asyncio.get_running_loop()
+        workers: list[asyncio.Task[None]] = []
+
+        def give_up() -> None:
+            for worker in workers:
+                worker.cancel()
+
         try:
-            async with deadline, asyncio.TaskGroup() as group:
-                for _ in range(workers):
-                    group.create_task(self._work())
+            with self._stop.calling(partial(_in_loop, loop, give_up)):
+                async with deadline, asyncio.TaskGroup() as group:
+                    workers += [group.create_task(self._work()) for _ in range(n_workers)]
         except TimeoutError:
             if not deadline.expired():
                 raise
@@ -155,9 +195,13 @@ class Feed(Generic[_R]):
             return
         self._failures += 1
         limit = _FAILURES_IN_A_ROW if self._answered else _FAILURES_AT_FIRST
-        if self._failures >= limit and self._failures >= self._gate.limits.concurrency:
+        if self._failures >= limit and self._failures >= self._gate.concurrency:
             raise ProviderError(
                 f"The last {self._failures} rows all failed, so the others were not asked. The last one: "
                 f"{prediction.reason}",
                 provider=self._provider,
             )
+
+
+def _in_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
+    loop.call_soon_threadsafe(function)

@@ -7,16 +7,29 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import Final, Protocol
 
 from calibrant.clients import RateState
-from calibrant.core import ConfigurationError, ProviderError, Usage
+from calibrant.core import Client, ConfigurationError, ProviderError, Usage
 
-__all__ = ["DEFAULT_CONCURRENCY", "LONGEST_PAUSE", "Bucket", "Gate", "Limits", "Pace"]
+__all__ = [
+    "DEFAULT_CONCURRENCY",
+    "LONGEST_PAUSE",
+    "Bucket",
+    "Gate",
+    "Limits",
+    "Pace",
+    "default_concurrency",
+    "is_in_process",
+    "rate_limit_waits",
+]
 
 DEFAULT_CONCURRENCY: Final = 10
+# Rows of an engine in this process share its cores: more of them only finish later, each with a prompt of
+# its own between the calls of the others.
+_IN_PROCESS_CONCURRENCY: Final = 4
 
 # Refusals that say "too much at once", as opposed to faults of a single call.
 _OVERLOAD: Final = frozenset({429, 503, 529})
@@ -35,8 +48,9 @@ class Limits:
 
     Attributes
     ----------
-    concurrency : int, default 10
-        Calls in flight at most. Fewer while the provider says that it is overloaded.
+    concurrency : int, optional
+        Calls in flight at most, at least 1. Fewer while the provider says that it is overloaded. By default 10, and 4
+        for an engine in this process (one for each of its slots, where it has more).
     requests_per_minute, tokens_per_minute : float, optional
         Rates that are kept without waiting for the provider to complain. Tokens are those of prompts
         and answers, charged when a row is answered.
@@ -55,7 +69,7 @@ class Limits:
         A limit is not above 0.
     """
 
-    concurrency: int = DEFAULT_CONCURRENCY
+    concurrency: int | None = None
     requests_per_minute: float | None = None
     tokens_per_minute: float | None = None
     max_requests: int | None = None
@@ -131,6 +145,10 @@ class Gate:
     ----------
     limits : Limits, optional
         The limits.
+    provider : str, default ""
+        The model that the calls go to.
+    default_concurrency : int, default 10
+        Calls in flight at most, where the limits do not say.
     clock : function, default time.monotonic
         Returns seconds; tests replace it.
     sleep : coroutine function, default asyncio.sleep
@@ -138,6 +156,8 @@ class Gate:
 
     Attributes
     ----------
+    concurrency : int
+        Calls in flight at most.
     allowed : float
         Calls that may be in flight at the moment.
     requests, successes, failures : int
@@ -148,6 +168,10 @@ class Gate:
         US dollars they took, as far as prices are known.
     unpriced : int
         Rows whose price is not known.
+    provider : str
+        As given.
+    on_pause : callable or None
+        Called, from whatever thread, when the provider wants no further call for a while; see `pause_seconds`.
 
     References
     ----------
@@ -158,11 +182,16 @@ class Gate:
         self,
         limits: Limits = Limits(),
         *,
+        provider: str = "",
+        default_concurrency: int = DEFAULT_CONCURRENCY,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.limits = limits
-        self.allowed = float(limits.concurrency)
+        self.provider = provider
+        self.concurrency = limits.concurrency or default_concurrency
+        self.on_pause: Callable[[], None] | None = None
+        self.allowed = float(self.concurrency)
         self.requests = self.successes = self.failures = 0
         self.rows = 0
         self.tokens = 0
@@ -270,11 +299,13 @@ class Gate:
                 self._not_before = max(self._not_before, self._clock() + pause)
             if isinstance(error, ProviderError) and error.status in _OVERLOAD:
                 self._cut(epoch)
-            elif error is None and self.allowed < self.limits.concurrency:
-                self.allowed = min(float(self.limits.concurrency), self.allowed + 1.0 / self.allowed)
+            elif error is None and self.allowed < self.concurrency:
+                self.allowed = min(float(self.concurrency), self.allowed + 1.0 / self.allowed)
             if self._waiting:
                 for _ in range(max(1, int(self.allowed)) - self._in_flight):
                     self._wake()
+        if pause:
+            self._tell_pause()
 
     def _wake(self) -> None:
         """Tell the one that has waited longest to look again."""
@@ -297,11 +328,21 @@ class Gate:
         if pause:
             with self._lock:
                 self._not_before = max(self._not_before, self._clock() + min(pause, LONGEST_PAUSE))
+            self._tell_pause()
+
+    def _tell_pause(self) -> None:
+        if self.on_pause is not None:
+            self.on_pause()
+
+    @property
+    def pause_seconds(self) -> float:
+        """Seconds until the provider wants further calls; 0 where it said nothing, or the time has passed."""
+        return max(0.0, self._not_before - self._clock()) if self._not_before > 0.0 else 0.0
 
     @property
     def hopeless(self) -> bool:
         """Whether no call succeeded although every one that may be in flight was tried three times."""
-        return not self.successes and self.failures >= _TRIES * self.limits.concurrency
+        return not self.successes and self.failures >= _TRIES * self.concurrency
 
     def charge(self, usage: Usage, *, rows: int = 1) -> None:
         """Take note of what a row took, or (no `rows`) of what one took besides."""
@@ -336,3 +377,32 @@ class Gate:
 def _settle(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
+
+
+def is_in_process(client: Client) -> bool:
+    """Return whether a client's calls are computed in this process: they cost its time and nothing else."""
+    return getattr(client, "in_process", False) is True
+
+
+def default_concurrency(client: Client, otherwise: int = DEFAULT_CONCURRENCY) -> int:
+    """Return how many calls to a client are in flight at most, where nobody says.
+
+    Parameters
+    ----------
+    client : Client
+        Where the calls go.
+    otherwise : int, default 10
+        The number for a client that is not in this process.
+    """
+    if not is_in_process(client):
+        return otherwise
+    return max(_IN_PROCESS_CONCURRENCY, getattr(client, "n_parallel", 1))
+
+
+def rate_limit_waits(gates: Iterable[Gate]) -> dict[str, float]:
+    """Return the seconds until calls may begin again, by the model whose rate limit is waited for."""
+    waits: dict[str, float] = {}
+    for gate in gates:
+        if gate.pause_seconds > 0.0:
+            waits[gate.provider] = max(gate.pause_seconds, waits.get(gate.provider, 0.0))
+    return waits

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from calibrant.inference import rate_limit_waits
 
 if TYPE_CHECKING:
     from gepa.core.callbacks import (
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     )
 
     from calibrant.core import Prediction
+    from calibrant.inference import Gate
 
 __all__ = ["Progress", "ProgressListener", "ProgressTracker"]
 
@@ -39,6 +42,8 @@ class Progress:
         Prompts proposed and tried on a minibatch, and those that went on to validation.
     cost : float or None
         US dollars so far; None where no price is known.
+    rate_limits : mapping of str to float
+        Seconds until calls may begin again, by the model whose rate limit is waited for; empty where none is.
     """
 
     phase: Literal["search", "test"] = "search"
@@ -48,6 +53,7 @@ class Progress:
     proposals: int = 0
     accepted: int = 0
     cost: float | None = None
+    rate_limits: Mapping[str, float] = field(default_factory=dict)
 
 
 ProgressListener: TypeAlias = Callable[[Progress], None]
@@ -60,10 +66,21 @@ class ProgressTracker:
     def __init__(self, listener: ProgressListener | None, *, total: int) -> None:
         self.now = Progress(total=total)
         self._listener = listener
+        self._gates: tuple[Gate, ...] = ()
         self._lock = threading.Lock()
 
+    def watch(self, gates: Sequence[Gate]) -> None:
+        """Tell the listener when a rate limit is waited for at these gates."""
+        self._gates = tuple(gates)
+        for gate in self._gates:
+            gate.on_pause = self._on_pause
+
+    def _on_pause(self) -> None:
+        with self._lock:
+            self._update()
+
     def _update(self, **changes: object) -> None:
-        self.now = replace(self.now, **changes)  # type: ignore[arg-type]
+        self.now = replace(self.now, rate_limits=rate_limit_waits(self._gates), **changes)  # type: ignore[arg-type]
         if self._listener is not None:
             self._listener(self.now)
 

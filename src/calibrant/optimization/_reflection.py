@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
+from calibrant.core import CompletionRequest, ConfigurationError, ProviderError
+from calibrant.inference import Calls, call_options, is_in_process, open_client, run_sync
 from calibrant.optimization._guard import Guard
 
 if TYPE_CHECKING:
+    from calibrant.core import Client
     from calibrant.optimization._journal import JsonlStore
 
-__all__ = ["Reflection", "name_of", "open_reflection"]
+__all__ = ["Reflection", "check_names", "name_of", "open_reflection"]
+
+_SMALL_PROMPT: Final = "Answer with the word yes."
 
 
 class Reflection:
@@ -52,13 +58,94 @@ class Reflection:
         return str(stored)
 
 
-def open_reflection(model: str | Callable[[str], str], store: JsonlStore) -> Reflection:
-    """Return the reflection model for a litellm name or a function."""
-    if not isinstance(model, str):
-        return Reflection(model, name=name_of(model), store=store)
-    from gepa.lm import LM  # noqa: PLC0415  (loads litellm)
+class _NamedModel:
+    """A model opened by its name as a function ``prompt -> text``.
 
-    return Reflection(LM(model), name=model, store=store)
+    Parameters
+    ----------
+    model : str
+        As for `calibrant.inference.open_client`.
+    options : mapping
+        The same.
+    """
+
+    def __init__(self, model: str, options: Mapping[str, Any]) -> None:
+        self._client: Client = open_client(model, options=options)
+        self._calls = Calls()
+        # Prompts shall differ: the provider's own temperature. An engine in this process stays reproducible.
+        own: dict[str, Any] = {} if is_in_process(self._client) else {"temperature": None}
+        self._options = {**own, **call_options(options)}
+
+    @property
+    def total_cost(self) -> float:
+        """US dollars spent so far, where the model reports them."""
+        return self._calls.gate.cost
+
+    def __call__(self, prompt: Any) -> str:  # noqa: ANN401  (text or chat messages)
+        """Return what the model answers."""
+        messages = ({"role": "user", "content": prompt},) if isinstance(prompt, str) else tuple(prompt)
+        request = CompletionRequest(messages=messages, top_logprobs=0, options=self._options)
+        completion, _ = run_sync(self._calls.complete(self._client, request))
+        if not completion.text.strip():
+            raise ProviderError(
+                f"Expected text, got {completion.refusal or 'an empty answer'!r}.", provider=self._client.name
+            )
+        return completion.text
+
+    def close(self) -> None:
+        """Close the client."""
+        self._client.close()
+
+
+@contextlib.contextmanager
+def open_reflection(
+    model: str | Callable[[str], str] | None, store: JsonlStore, *, options: Mapping[str, Any] | None = None
+) -> Iterator[Reflection | None]:
+    """Return the reflection model for a name, which is tried with one small call, or for a function.
+
+    A function is not tried: it may count its calls, or cost what nobody expects.
+
+    Parameters
+    ----------
+    model : str, callable or None
+        None for a search without one.
+    store : JsonlStore
+        Where finished answers are kept.
+    options : mapping, optional
+        Options of a model given by its name.
+
+    Raises
+    ------
+    ConfigurationError
+        The model cannot be opened.
+    ProviderError
+        The model cannot be asked.
+    """
+    if model is None or not isinstance(model, str):
+        yield None if model is None else Reflection(model, name=name_of(model), store=store)
+        return
+    named = _NamedModel(model, options or {})
+    try:
+        named(_SMALL_PROMPT)
+        yield Reflection(named, name=model, store=store)
+    finally:
+        named.close()
+
+
+def check_names(*functions: object) -> None:
+    """Refuse functions without a name of their own, under which a run directory could keep what they paid for.
+
+    Raises
+    ------
+    ConfigurationError
+        One is a lambda.
+    """
+    for function in functions:
+        if "<lambda>" in name_of(function):
+            raise ConfigurationError(
+                f"Expected a function with a name of its own when out is given, got {name_of(function)}: what a run "
+                "has paid for is kept under the names of its models and proposer."
+            )
 
 
 def name_of(thing: object) -> str:

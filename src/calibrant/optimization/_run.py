@@ -32,7 +32,7 @@ from calibrant.optimization._exemplar import ExemplarProposer
 from calibrant.optimization._guard import Guard
 from calibrant.optimization._journal import FileLogger, JsonlStore, PredictionJournal
 from calibrant.optimization._progress import ProgressListener, ProgressTracker
-from calibrant.optimization._reflection import Reflection, name_of, open_reflection
+from calibrant.optimization._reflection import Reflection, check_names, name_of, open_reflection
 from calibrant.optimization._result import (
     OptimizationResult,
     compare,
@@ -69,6 +69,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     *,
     model: ModelLike | Classifier | None = None,
     reflection_model: str | Callable[[str], str] | None = None,
+    reflection_options: Mapping[str, Any] | None = None,
     proposer: Literal["exemplar", "reflection"] | Proposer | None = None,
     max_metric_calls: int = 600,
     minibatch_size: int | None = None,
@@ -88,7 +89,11 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         Answers instead of the task's own model. A classifier, such as the cascade of a task
         (`calibrant.assembly.open_classifier`), is neither changed nor closed.
     reflection_model : str or callable, optional
-        Writes new prompts from feedback: a litellm model name or ``prompt -> text``.
+        Writes new prompts from feedback: any name that `model` may have, asked once before the search begins, or
+        ``prompt -> text``.
+    reflection_options : mapping, optional
+        Options of a reflection model given by its name (``api_base``, ``temperature``, ...); see
+        `calibrant.inference.open_client`.
     proposer : {"exemplar", "reflection"} or callable, optional
         How prompts are proposed; ``reflection`` when a reflection model is given, else
         ``exemplar``, which needs none. A callable has GEPA's proposal signature.
@@ -129,7 +134,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     """
     started = time.perf_counter()
     if out is not None:
-        _check_names(_asked(model), reflection_model, proposer)
+        check_names(_asked(model), reflection_model, proposer)
     task = task if isinstance(task, Task) else Task.from_file(task)
     plan = _plan(task, reflection_model, proposer, minibatch_size, seed, prior_correction, thresholds)
     _size(task, plan).check(max_metric_calls)
@@ -140,14 +145,18 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         classifier.use_journal(stack.enter_context(PredictionJournal(_file(directory, JOURNAL))))
         store = stack.enter_context(JsonlStore(_file(directory, "reflections.jsonl")))
         tracker = ProgressTracker(progress, total=max_metric_calls)
-        reflection = plan.reflection_model
+        reflection = stack.enter_context(
+            open_reflection(plan.reflection_model, store, options=reflection_options)
+        )
         log = ValidationLog(task.validation)
+        adapter = _adapter(classifier, scoring, task, plan, tracker, log)
+        tracker.watch(adapter.classifier.gates)
         run = _Run(
             task=task,
             plan=plan,
-            adapter=_adapter(classifier, scoring, task, plan, tracker, log),
+            adapter=adapter,
             validation=log,
-            reflection=None if reflection is None else open_reflection(reflection, store),
+            reflection=reflection,
             tracker=tracker,
             log=_file(directory, "search.log"),
         )
@@ -174,15 +183,6 @@ def _open(task: Task, model: ModelLike | Classifier | None, stack: ExitStack) ->
     classifier = Classifier.from_task(task, model=model)
     stack.callback(classifier.close)
     return classifier
-
-
-def _check_names(*functions: object) -> None:
-    for function in functions:
-        if "<lambda>" in name_of(function):
-            raise ConfigurationError(
-                f"Expected a function with a name of its own when out is given, got {name_of(function)}: what a run "
-                "has paid for is kept under the names of its models and proposer."
-            )
 
 
 def _asked(model: ModelLike | Classifier | None) -> ModelLike | None:

@@ -158,7 +158,9 @@ class TestFaults:
         server.default = (400, {"error": {"message": "Unsupported value: 'temperature'"}}, {})
         assert "options={'temperature': None}" in str(failure(make()))
         server.default = (400, {"error": {"message": "logprobs are not allowed"}}, {})
-        assert "set top_logprobs to 0" in str(failure(make()))
+        error = failure(make())
+        assert error.systemic
+        assert '[model]\nscoring = "sampled"' in str(error)
 
     def test_a_token_without_a_number_costs_the_confidence_and_not_the_label(
         self, server: Any, make: Make

@@ -21,6 +21,7 @@ from calibrant.core import (
     Usage,
 )
 from calibrant.inference._embeddings import CachedEmbedder, Embedder
+from calibrant.inference._limits import is_in_process
 from calibrant.inference._several import total_usage
 from calibrant.inference.routed._assess import (
     Assessor,
@@ -156,6 +157,8 @@ class RoutedClient:
     endpoint : str
         The providers' models, addresses and options as JSON, free of credentials: what is learnt changes
         nothing about it, so that stored predictions stay valid.
+    in_process : bool
+        Whether every provider's calls are computed in this process.
     providers : tuple of Provider
         As given.
     router : Router
@@ -204,6 +207,7 @@ class RoutedClient:
         self.space = common_space(self.providers)
         self.name = f"routed:{router.strategy}({', '.join(found.name for found in self.providers)})"
         self.endpoint = identity_of(self.providers)
+        self.in_process = all(is_in_process(found.client) for found in self.providers)
         self._strategy = router.strategy
         self._policy = getattr(router, "router", router)  # inside one that shares what it learns
         self._embedder = CachedEmbedder(embedder) if isinstance(embedder, Embedder) else embedder
