@@ -40,6 +40,7 @@ from calibrant.core.label_records import described_labels, labels_from_record, l
 from calibrant.core.labels import LabelSet, normalise_label
 from calibrant.core.prediction import Outcome, Part, Prediction, Step, Usage, Verdict
 from calibrant.core.records import Journal, prediction_from_record, prediction_to_record, step_to_record
+from calibrant.core.reported import bounded_count, clean_line, clean_text
 from calibrant.core.router_state import RouterState
 from calibrant.core.routing_settings import (
     BanditSettings,
@@ -131,7 +132,10 @@ __all__ = [
     "TriageSettings",
     "Usage",
     "Verdict",
+    "bounded_count",
     "check_answer",
+    "clean_line",
+    "clean_text",
     "damaged_record",
     "describe_problem",
     "described_labels",

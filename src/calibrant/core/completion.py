@@ -107,6 +107,8 @@ class Completion:
         What the model wrote.
     tokens : tuple of Token or None
         The emitted tokens with their log-probabilities; None where none were reported.
+    evidence_problem : str
+        Why log-probabilities that were reported are no evidence (``tokens`` is then None); else empty.
     finish_reason : str or None
         ``stop``, ``length``, ... as OpenAI names them, lower case.
     refusal : str or None
@@ -126,6 +128,7 @@ class Completion:
     model: str | None = None
     usage: Usage = Usage()
     space: LogprobSpace | None = None
+    evidence_problem: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from functools import lru_cache
 from itertools import accumulate
 
 from calibrant.core import Completion, LogprobsUnavailableError, Token
-from calibrant.logprobs._completion import IMPOSSIBLE, TOLERANCE
+from calibrant.logprobs._completion import IMPOSSIBLE, TOLERANCE, contradiction
 from calibrant.logprobs._fields import (
     FieldPath,
     UnparsedError,
@@ -68,8 +68,19 @@ class AlignedField:
         first = self.holder(self.begin)
         while first and self.ends[first - 1] == self.begin == self.start(first - 1):
             first -= 1
-        last = self.holder(max(self.end - 1, self.begin))
-        return self.tokens[first : last + 1]
+        return self.tokens[first : self._last() + 1]
+
+    def touched(self) -> tuple[Token, ...]:
+        """Return the tokens that hold the value or a quote of it."""
+        return self.tokens[self.holder(self.begin - 1) : self.holder(self.end) + 1]
+
+    def _last(self) -> int:
+        """Return the index of the last token that holds content."""
+        return self.holder(max(self.end - 1, self.begin))
+
+    def closing(self) -> tuple[Token, ...]:
+        """Return the tokens behind the content of a text up to its closing quote; none where that shares one."""
+        return self.tokens[self._last() + 1 : self.holder(self.end) + 1]
 
     def joint_logprob(self) -> float:
         """Return the sum of the log-probabilities of the tokens that hold content, <= 0."""
@@ -139,11 +150,11 @@ def align(completion: Completion, field_path: str) -> AlignedField:
 def align_at(completion: Completion, path: FieldPath, name: str) -> AlignedField:
     """Find the tokens that spell the value at `path`, called `name` in messages; errors as `align`."""
     if not completion.tokens:
-        msg = (
-            "Expected token log-probabilities, got none that can be used (missing, null, NaN or positive): "
-            "ask for them with logprobs=True and top_logprobs."
+        raise LogprobsUnavailableError(
+            "Expected token log-probabilities, got none that can be used "
+            f"({completion.evidence_problem or 'none were reported'}): ask for them with logprobs=True and "
+            "top_logprobs, of a server that reports them."
         )
-        raise LogprobsUnavailableError(msg)
     body = json_body(completion.text)
     try:
         value = answer_value(body, path, name)
@@ -161,7 +172,12 @@ def align_at(completion: Completion, path: FieldPath, name: str) -> AlignedField
         )
         raise LogprobsUnavailableError(msg)
     ends = list(accumulate([len(token.data) for token in completion.tokens]))
-    return AlignedField(value, completion.tokens, ends, stream, span[0] + quote, span[1] - quote)
+    aligned = AlignedField(value, completion.tokens, ends, stream, span[0] + quote, span[1] - quote)
+    # `read_completion` looks at all tokens of a response; a completion made elsewhere comes without that look.
+    for problem in map(contradiction, aligned.touched()):
+        if problem:
+            raise LogprobsUnavailableError(f"The log-probabilities of {name!r} are no evidence: {problem}.")
+    return aligned
 
 
 def _span(stream: bytes, body: str, path: FieldPath, value: object) -> tuple[int, int] | None:
