@@ -62,6 +62,7 @@ from calibrant.core.rows import (
     read_rows,
     read_texts,
 )
+from calibrant.core.schema import SchemaNode, plain_schema, schema_target
 from calibrant.core.sections import describe_problem
 from calibrant.core.settings import CalibrationSettings, ModelSettings, ScoringSettings
 from calibrant.core.structures import (
@@ -122,6 +123,7 @@ __all__ = [
     "RoutingSettings",
     "RoutingStrategy",
     "Row",
+    "SchemaNode",
     "ScoringSettings",
     "Split",
     "StateError",
@@ -144,6 +146,7 @@ __all__ = [
     "labels_to_record",
     "normalise_label",
     "part_of",
+    "plain_schema",
     "prediction_from_record",
     "prediction_to_record",
     "read_examples",
@@ -151,6 +154,7 @@ __all__ = [
     "read_rows",
     "read_texts",
     "remove_leftovers",
+    "schema_target",
     "step_to_record",
     "structured_labels",
     "unknown_answer",
