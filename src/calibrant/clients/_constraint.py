@@ -265,7 +265,9 @@ def _bounded(node: Any, root: dict[str, Any]) -> Any:  # noqa: ANN401 (any part 
 
 def _largest_enum(node: SchemaNode, depth: int = 0) -> int:
     """Return how many values the largest enum has, in an element or a few objects down; 0 where there is none."""
-    below = [node.child(part) for part in (*node.names, 0)] if depth < _ENUM_DEPTH else []
+    if depth == _ENUM_DEPTH:
+        return len(node.values)
+    below = [node.child(0), *map(node.child, node.names)]
     return max(len(node.values), *(_largest_enum(child, depth + 1) for child in below if child), 0)
 
 

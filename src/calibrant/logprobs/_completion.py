@@ -49,7 +49,8 @@ def contradiction(token: Token) -> str:
     add up to clearly more than 1. Of a spelling that is listed twice the larger one counts.
     """
     if token.logprob == -math.inf:
-        return f"the token {token.data[:40]!r} was written, with the log-probability -Infinity"
+        shown = token.data[:40].decode(errors="replace")
+        return f"the token {shown!r} was written, with the log-probability -Infinity"
     if not token.top:
         return ""
     mass = math.fsum([math.exp(logprob) for _, logprob in token.top])
