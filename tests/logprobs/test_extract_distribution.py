@@ -372,11 +372,11 @@ def test_probabilities_that_rounding_takes_past_1_are_evidence(top: dict[str | b
     assert found.probability("A") > found.probability("B")
 
 
-def test_impossible_evidence_elsewhere_in_a_completion_does_not_matter() -> None:
-    """Of a completion that somebody else read, the tokens of the value are looked at."""
+def test_impossible_evidence_elsewhere_is_none_for_the_value_either() -> None:
+    """A server whose numbers cannot be is not believed anywhere."""
     tokens = [("{", 0.9, {"[": 0.9}), *sure('"category": "'), ("A", 0.6, {"A": 0.6, "B": 0.4}), *sure('"}')]
-    found = extract_distribution(answer('{"category": "A"}', tokens), ("A", "B"), "category")
-    assert found.confidence("A") == pytest.approx(0.6)
+    with pytest.raises(LogprobsUnavailableError, match=r"add up to 1\.80"):
+        extract_distribution(answer('{"category": "A"}', tokens), ("A", "B"), "category")
 
 
 def test_special_tokens_without_bytes_are_on_no_label() -> None:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from itertools import accumulate
 
 from calibrant.core import Completion, LogprobsUnavailableError, Token
-from calibrant.logprobs._completion import IMPOSSIBLE, TOLERANCE, contradiction
+from calibrant.logprobs._completion import IMPOSSIBLE, TOLERANCE
 from calibrant.logprobs._fields import (
     FieldPath,
     UnparsedError,
@@ -69,10 +69,6 @@ class AlignedField:
         while first and self.ends[first - 1] == self.begin == self.start(first - 1):
             first -= 1
         return self.tokens[first : self._last() + 1]
-
-    def touched(self) -> tuple[Token, ...]:
-        """Return the tokens that hold the value or a quote of it."""
-        return self.tokens[self.holder(self.begin - 1) : self.holder(self.end) + 1]
 
     def _last(self) -> int:
         """Return the index of the last token that holds content."""
@@ -172,12 +168,7 @@ def align_at(completion: Completion, path: FieldPath, name: str) -> AlignedField
         )
         raise LogprobsUnavailableError(msg)
     ends = list(accumulate([len(token.data) for token in completion.tokens]))
-    aligned = AlignedField(value, completion.tokens, ends, stream, span[0] + quote, span[1] - quote)
-    # `read_completion` looks at all tokens of a response; a completion made elsewhere comes without that look.
-    for problem in map(contradiction, aligned.touched()):
-        if problem:
-            raise LogprobsUnavailableError(f"The log-probabilities of {name!r} are no evidence: {problem}.")
-    return aligned
+    return AlignedField(value, completion.tokens, ends, stream, span[0] + quote, span[1] - quote)
 
 
 def _span(stream: bytes, body: str, path: FieldPath, value: object) -> tuple[int, int] | None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, zip_longest
+from math import exp
 from typing import Any, Final, TypedDict
 
 from calibrant.core import Completion, DataError, Token, Usage, bounded_count, clean_line, clean_text
@@ -53,14 +54,16 @@ def contradiction(token: Token) -> str:
         return f"the token {shown!r} was written, with the log-probability -Infinity"
     if not token.top:
         return ""
-    mass = math.fsum([math.exp(logprob) for _, logprob in token.top])
-    # The emitted one may be missing from the list, and spellings may be listed twice: only then it takes more.
-    if mass + math.exp(token.logprob) <= MOST_MASS:
+    mass = sum([exp(logprob) for _, logprob in token.top])
+    if mass <= MOST_MASS and (
+        mass + exp(token.logprob) <= MOST_MASS or (token.data, token.logprob) in token.top
+    ):
         return ""
+    # Not the usual list of different tokens with the emitted one among them: this takes longer.
     listed = {token.data: token.logprob}
     for data, logprob in token.top:
         listed[data] = max(logprob, listed.get(data, logprob))
-    mass = math.fsum([math.exp(logprob) for logprob in listed.values()])
+    mass = math.fsum([exp(logprob) for logprob in listed.values()])
     # NaN is none of this function's business.
     return f"the probabilities listed at one token add up to {mass:.2f}" if mass > MOST_MASS else ""
 
@@ -73,7 +76,8 @@ def read_completion(response: object) -> Completion:
     response : object
         An OpenAI or litellm response object; the same as a dict; a line of an OpenAI batch
         output file; a google-genai ``GenerateContentResponse``; a Vertex AI batch dict, alone or
-        under ``response``; the answer's plain text; or a `Completion`, returned as it is.
+        under ``response``; the answer's plain text; or a `Completion`, returned as it is
+        where there is nothing to clean or to drop.
 
     Returns
     -------
@@ -97,9 +101,9 @@ def read_completion(response: object) -> Completion:
         The shape is unknown, or the body holds an error or no answer: the server's fault.
     """
     if isinstance(response, Completion):
-        return _cleaned(response)
+        return response if response.evidence_problem is not None else _looked_at(response)
     if isinstance(response, str):
-        return Completion(text=clean_text(response))
+        return Completion(text=clean_text(response), evidence_problem="")
     body = _unwrap(response)
     if _get(body, "choices") is not None:
         return _read_openai(body)
@@ -111,17 +115,19 @@ def read_completion(response: object) -> Completion:
     raise DataError(msg)
 
 
-def _cleaned(completion: Completion) -> Completion:
-    """Return a completion that a client made itself, cleaned like every other; the same one if it is clean."""
+def _looked_at(completion: Completion) -> Completion:
+    """Return a completion that a client made itself as this module would have; the same one if nothing is wrong."""
+    problem = next(filter(None, map(contradiction, completion.tokens or ())), "")
     changes: dict[str, Any] = {
         "text": clean_text(completion.text),
+        "tokens": None if problem else completion.tokens,
         "refusal": completion.refusal and _message(completion.refusal),
         "model": completion.model and _name(completion.model),
         "usage": _bounded(completion.usage),
     }
     if all(getattr(completion, name) == value for name, value in changes.items()):
         return completion
-    return replace(completion, **changes)
+    return replace(completion, **changes, evidence_problem=problem)
 
 
 def _bounded(usage: Usage) -> Usage:
@@ -277,13 +283,11 @@ def _openai_tokens(items: Sequence[object]) -> Iterable[Token]:
     begin = len(items)
     for item, (data, logprob), top in zip(items, pairs[:begin], tops, strict=True):
         end = begin + len(top)
-        yield _written(data, logprob, _get(item, "logprob"), pairs[begin:end])
+        # An alternative may be impossible; what was written was not.
+        if logprob == IMPOSSIBLE and _get(item, "logprob") == -math.inf:
+            logprob = -math.inf  # noqa: PLW2901
+        yield Token(data, logprob, pairs[begin:end])
         begin = end
-
-
-def _written(data: bytes, logprob: float, reported: object, top: tuple[tuple[bytes, float], ...]) -> Token:
-    """Return an emitted token; what was `reported` as -inf, which an alternative may have, is kept for it."""
-    return Token(data, logprob if reported != -math.inf else -math.inf, top)
 
 
 def _openai_pairs(items: Sequence[Any]) -> tuple[tuple[bytes, float], ...]:
@@ -355,7 +359,13 @@ def _read_google(body: object) -> Completion:
     blocked = _first(_first(body, "prompt_feedback", "promptFeedback"), "block_reason", "blockReason")
     if blocked is not None and not _get(body, "candidates"):
         reason = str(getattr(blocked, "value", blocked))
-        return Completion(text="", finish_reason="content_filter", refusal=f"blocked: {reason}", **common)
+        return Completion(
+            text="",
+            finish_reason="content_filter",
+            refusal=_message(f"blocked: {reason}"),
+            evidence_problem="",
+            **common,
+        )
     candidate = _head(body, "candidates")
     text = _google_text(_get(_get(candidate, "content"), "parts"))
     stop = _first(candidate, "finish_reason", "finishReason")
@@ -365,7 +375,7 @@ def _read_google(body: object) -> Completion:
         text=text,
         **_google_evidence(_first(candidate, "logprobs_result", "logprobsResult")),
         finish_reason=finish_reason,
-        refusal=f"blocked: {getattr(stop, 'value', stop)}" if filtered else None,
+        refusal=_message(f"blocked: {getattr(stop, 'value', stop)}") if filtered else None,
         **common,
     )
 
@@ -385,9 +395,9 @@ def _google_evidence(result: object) -> _Evidence:
             # A list longer than the answer would raise below: evidence that does not fit is none.
             data, logprob = _google_pair(item)
             others = _get(top, "candidates") or ()
-            yield _written(
-                data, logprob, _google_logprob(item), tuple([_google_pair(other) for other in others])
-            )
+            if _google_logprob(item) == -math.inf:
+                logprob = -math.inf
+            yield Token(data, logprob, tuple([_google_pair(other) for other in others]))
 
     return _evidence(_first(result, "chosen_candidates", "chosenCandidates"), read)
 
