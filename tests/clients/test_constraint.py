@@ -158,7 +158,7 @@ def test_alternative_objects_that_differ_in_one_place_leave_one_choice() -> None
         {"kind": kind},
         {"kind": kind, "category": LABELS, "why": LABELS},
     ):
-        assert constraint_for(either({"kind": kind, "category": LABELS}, others)) is None
+        assert choices_for(either({"kind": kind, "category": LABELS}, others)) is None
 
 
 @pytest.mark.parametrize(
