@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
-from typing import Any
+from typing import Any, Literal
 
 import pydantic
 import pytest
@@ -20,6 +20,7 @@ from calibrant.clients._constraint import (
     looks_like_json,
 )
 from calibrant.core import ConfigurationError
+from calibrant.logprobs import as_response_format, labels_from_schema
 
 
 def as_format(schema: Any) -> Any:
@@ -85,6 +86,79 @@ def test_allof_with_one_reference_is_followed() -> None:
 def test_a_constant_is_a_choice_of_one() -> None:
     """{"const": ...} is an enum with one value."""
     assert constraint_for(as_format({"properties": {"category": {"const": "x"}}})).values == ("x",)
+
+
+LABELS = {"enum": ["a", "b"]}
+OTHERS = {"const": "c"}
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        {"anyOf": [LABELS, OTHERS]},
+        {"oneOf": [LABELS, OTHERS]},
+        {"anyOf": [{"const": "a"}, {"const": "b"}, {"const": "c"}]},
+        {"anyOf": [{"$ref": "#/$defs/labels"}, OTHERS, LABELS]},
+        {"description": "the topic", "$ref": "#/$defs/whole"},
+        {"allOf": [{"$ref": "#/$defs/whole"}], "description": "the topic"},
+        {"allOf": [{"enum": ["z", "a", "b", "c"]}, {"$ref": "#/$defs/whole"}]},
+    ],
+)
+def test_every_way_to_write_an_enum_leaves_one_choice(place: Any) -> None:
+    """Unions of literals, references and combinations name the same labels."""
+    schema = {
+        "$defs": {"labels": LABELS, "whole": {"anyOf": [{"$ref": "#/$defs/labels"}, OTHERS]}},
+        "type": "object",
+        "properties": {"category": place},
+    }
+    found = constraint_for(as_format(schema))
+    assert found == Constraint(prefix='{"category": "', values=("a", "b", "c"), suffix='"}')
+
+
+def test_a_union_of_literals_is_read_as_pydantic_writes_it() -> None:
+    """The schema reader of the labels and the engine's are one."""
+    topic = Literal["a"] | Literal["b", "c"]  # noqa: PYI030 (as it may be written)
+    model = pydantic.create_model("Answer", category=(topic, ...))
+    response_format = as_response_format(model)
+    assert labels_from_schema(response_format, "category") == ("a", "b", "c")
+    assert constraint_for(response_format).values == ("a", "b", "c")
+
+
+def test_constants_beside_the_choice_are_given() -> None:
+    """What a schema fixes, no model has to write."""
+    properties = {
+        "version": {"const": 2},
+        "kind": {"const": 'to"pic'},
+        "in": {"type": "object", "properties": {"category": LABELS, "safe": {"const": True}}},
+        "note": {"enum": [None]},
+    }
+    found = constraint_for(as_format({"type": "object", "properties": properties}))
+    assert found.prefix == '{"version": 2, "kind": "to\\"pic", "in": {"category": "'
+    assert found.suffix == '", "safe": true}, "note": null}'
+    assert answers(found) == [
+        {"version": 2, "kind": 'to"pic', "in": {"category": label, "safe": True}, "note": None}
+        for label in ("a", "b")
+    ]
+
+
+def test_alternative_objects_that_differ_in_one_place_leave_one_choice() -> None:
+    """Two of them that differ in two places do not allow every combination."""
+    kind = {"const": "topic"}
+
+    def either(*objects: Any) -> Any:
+        return as_format({"anyOf": [{"type": "object", "properties": one} for one in objects]})
+
+    same = either({"kind": kind, "category": LABELS}, {"kind": kind, "category": OTHERS})
+    assert constraint_for(same) == Constraint(
+        prefix='{"kind": "topic", "category": "', values=("a", "b", "c"), suffix='"}'
+    )
+    for others in (
+        {"kind": {"const": "other"}, "category": OTHERS},
+        {"category": OTHERS, "kind": kind},
+        {"kind": kind},
+        {"kind": kind, "category": LABELS, "why": LABELS},
+    ):
+        assert choices_for(either({"kind": kind, "category": LABELS}, others)) is None
 
 
 @pytest.mark.parametrize(
@@ -168,14 +242,14 @@ def test_json_and_its_beginnings_are_told_from_prose(text: Any, partial: Any, ex
 
 def test_several_enums_are_choices_with_the_json_between_them() -> None:
     """Everything but the labels is fixed; no single choice is left."""
-    inner = {"type": "object", "properties": {"b": {"enum": ["x", 'y"']}, "c": {"const": "z"}}}
+    inner = {"type": "object", "properties": {"b": {"enum": ["x", 'y"']}, "c": {"enum": ["z", "w"]}}}
     schema = as_format({"type": "object", "properties": {"a": {"enum": ["1", "2"]}, "in": inner}})
     found = choices_for(schema)
     assert found == Choices(
         choices=(
             Choice(path=("a",), before='{"a": "', values=("1", "2")),
             Choice(path=("in", "b"), before='", "in": {"b": "', values=("x", 'y\\"')),
-            Choice(path=("in", "c"), before='", "c": "', values=("z",)),
+            Choice(path=("in", "c"), before='", "c": "', values=("z", "w")),
         ),
         behind='"}}',
     )
@@ -188,7 +262,15 @@ def test_several_enums_are_choices_with_the_json_between_them() -> None:
 
 @pytest.mark.parametrize(
     "other",
-    [{"type": "string"}, {"type": "array", "items": {"enum": ["a"]}}, {"enum": [1]}, {"enum": []}, True],
+    [
+        {"type": "string"},
+        {"type": "array", "items": {"enum": ["a"]}},
+        {"enum": [1, 2]},
+        {"enum": ["a", None]},
+        {"enum": []},
+        {"anyOf": [{"enum": ["a", "b"]}, {"type": "string"}]},
+        True,
+    ],
 )
 def test_a_schema_that_leaves_more_open_has_no_choices(other: Any) -> None:
     """One property that is no enum of texts is enough."""
@@ -233,6 +315,8 @@ def test_an_array_of_labels_ends_when_every_label_may_have_been_given() -> None:
             "value": {"enum": [{"type": "array", "items": labels}]},
         },
     }
+    schema["properties"]["referred"] = {"type": "array", "items": {"$ref": "#/$defs/label"}}
+    schema["$defs"] = {"label": {"anyOf": [labels, {"const": "d"}]}}
     found = grammar_schema(schema)["properties"]
     assert {name: node.get("maxItems") for name, node in found.items()} == {
         "topics": 3,
@@ -241,6 +325,7 @@ def test_an_array_of_labels_ends_when_every_label_may_have_been_given() -> None:
         "free": None,
         "enum": 3,
         "value": None,
+        "referred": 4,
     }
     assert found["value"] == {"enum": [{"type": "array", "items": labels}]}
     assert "maxItems" not in topics

@@ -59,3 +59,11 @@ def test_a_provider_error_names_provider_and_hint() -> None:
     assert str(error) == "openai/x: slow down Wait."
     assert (error.retryable, error.retry_after, error.attempts) == (True, 2.0, 1)
     assert str(ProviderError("no", provider="p")) == "p: no"
+
+
+def test_what_a_server_said_can_be_printed_and_written() -> None:
+    """On one line, without terminal escapes and half surrogate pairs, and not endless."""
+    said = "\x1b[2Jno\x1b]0;title\x07\x1b]8;;http://x\x1b\\\n\x9b31m \ud800\x00é" + "x" * 10_000
+    text = str(ProviderError(said, provider="m\ud800", hint="Look there."))
+    assert text == "m\ufffd: no  \ufffdé" + "x" * (2000 - 10) + "... Look there."
+    text.encode()

@@ -15,6 +15,7 @@ from calibrant.core import (
     LabelDistribution,
     LogprobSpace,
     Outcome,
+    Part,
     Prediction,
     StateError,
     Usage,
@@ -41,6 +42,7 @@ def distributions(draw: st.DrawFn) -> LabelDistribution:
         space=draw(st.sampled_from(LogprobSpace)),
         emitted=draw(st.sampled_from([None, "", *labels])),
         error_bound=draw(st.none() | st.floats(0.0, 1.0)),
+        closing_logprob=draw(st.none() | logprob),
     )
 
 
@@ -110,6 +112,7 @@ def test_a_record_says_what_it_means_by_name() -> None:
         "space": "masked",
         "emitted": "cat",
         "error_bound": None,
+        "closing_logprob": None,
     }
 
 
@@ -123,6 +126,76 @@ def test_an_older_record_without_the_emitted_label_and_the_bound_is_read() -> No
     assert found.emitted is None
     assert found.error_bound is None
     assert found.confidence("cat") == pytest.approx(0.75)
+
+
+def nested(closing: float | None = None) -> LabelDistribution:
+    """Return a distribution whose emitted label begins another one."""
+    return LabelDistribution(
+        labels=("Bills", "Bills/Gas"),
+        logprobs=np.log([0.55, 0.45]),
+        measured=np.array([True, True]),
+        joint_logprob=math.log(0.98),
+        label_mass=0.98,
+        unresolved_mass=0.0,
+        space=LogprobSpace.MASKED,
+        emitted="Bills",
+        closing_logprob=closing,
+    )
+
+
+def older(made: Prediction) -> dict[str, Any]:
+    """Return the record of a version that did not know how probable the end of a label was."""
+    record = prediction_to_record(made)
+    for part in (record, *record.get("parts", ())):
+        del part["distribution"]["closing_logprob"]
+    return record
+
+
+def test_an_older_record_of_a_nested_label_agrees_with_its_distribution() -> None:
+    """Its confidence left the label's end out: a cache of yesterday must not bring that back."""
+    found = prediction_from_record(older(Prediction(label="Bills", confidence=0.98, distribution=nested())))
+    assert found.confidence == pytest.approx(0.55)
+
+
+def test_an_older_record_keeps_a_confidence_of_another_kind() -> None:
+    """A calibrated confidence, or one that a cascade's method gave, is not what the tokens said."""
+    found = prediction_from_record(older(Prediction(label="Bills", confidence=0.7, distribution=nested())))
+    assert found.confidence == 0.7
+
+
+def test_a_record_of_today_keeps_its_confidence() -> None:
+    """It knows how probable the end of the label was."""
+    distribution = nested(closing=math.log(0.9))
+    made = Prediction(label="Bills", confidence=distribution.confidence("Bills"), distribution=distribution)
+    found = prediction_from_record(prediction_to_record(made))
+    assert found.confidence == pytest.approx(0.98 * 0.9)
+
+
+def test_parts_of_an_older_record_take_the_whole_along() -> None:
+    """The confidence in several fields is the product of theirs."""
+    parts = (
+        Part(name="topic", label="Bills", confidence=0.98, distribution=nested()),
+        Part(name="urgency", label="Bills/Gas", confidence=0.5, distribution=nested()),
+    )
+    record = prediction_to_record(Prediction(label="{}", confidence=0.49, parts=parts))
+    for part in record["parts"]:
+        del part["distribution"]["closing_logprob"]
+    found = prediction_from_record(record)
+    assert [part.confidence for part in found.parts] == [pytest.approx(0.55), 0.5]
+    assert found.confidence == pytest.approx(0.55 * 0.5)
+
+
+def test_stored_words_and_counts_that_cannot_be_used_are_cleaned() -> None:
+    """Caches of earlier versions hold what a server said, as it said it."""
+    poisoned = record() | {
+        "model": "m\ud800\x1b[2J",
+        "reason": "r\x07" * 5000,
+        "usage": {"prompt_tokens": 10**400, "completion_tokens": 3, "cost": None},
+    }
+    found = prediction_from_record(poisoned)
+    assert found.model == "m\ufffd"
+    assert found.reason == "r" * 2000 + "..."
+    assert found.usage == Usage(prompt_tokens=2**53, completion_tokens=3)
 
 
 @pytest.mark.parametrize("key", sorted(record()))

@@ -6,10 +6,11 @@ import asyncio
 import itertools
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
+from pydantic import create_model
 
 from calibrant import Classifier, ConfidenceAdapter
 from calibrant.core import (
@@ -78,6 +79,31 @@ def test_exact_is_the_default_where_the_client_can() -> None:
     assert isinstance(classifier(fake(), field="results[].category").runner.method, Decoding)
     adapter = ConfidenceAdapter(fake(), "category", enum_schema(LabelSet(LABELS), "category"))
     assert isinstance(adapter.classifier.runner.method, ExactScoring)
+
+
+def test_a_union_of_literals_is_scored() -> None:
+    """The schema of a Pydantic model may name the labels in several places."""
+    topic = Literal["Bills/Electricity"] | Literal["Bills/Gas & Oil", "Food"]  # noqa: PYI030 (as it may be written)
+    adapter = ConfidenceAdapter(fake(), "category", create_model("Answer", category=(topic, ...)))
+    assert isinstance(adapter.classifier.runner.method, ExactScoring)
+    prediction = adapter.classifier.classify("t")
+    assert prediction.text == '{"category": "Bills/Electricity"}'
+    assert prediction.confidence == pytest.approx(0.5)
+
+
+def test_decoding_instead_of_scoring_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """With the reason; not where it was asked for, and not where the model could not score anyway."""
+    made = classifier(fake(name="said once"), field="results[].category")
+    made.with_tokens()
+    classifier(fake(name="said once"), field="results[].category")
+    classifier(fake(name="asked for"), field="results[].category", scoring="decode")
+    classifier(FakeClient(LABELS, {}, name="cannot"), field="results[].category")
+    classifier(fake(name="can"))
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message == (
+        "said once could score every label, but decodes its answers: the schema leaves more than the label open, so "
+        "the text before it is not known. Pass scoring='decode' if that is what you want."
+    )
 
 
 @pytest.mark.parametrize(

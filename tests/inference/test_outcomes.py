@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from calibrant.core import (
     ProviderTimeoutError,
     RateLimitError,
 )
-from calibrant.testing import Answer, FakeClient
+from calibrant.testing import Answer, FakeClient, fake_response
 
 LABELS = ["cat", "dog"]
 
@@ -49,6 +51,57 @@ def classify(answer: Answer, *, attempts: int = 3, **changes: Any) -> tuple[Pred
     return classifier.classify("text"), client
 
 
+def with_evidence(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    """Return an answer whose label's token was changed."""
+    found = fake_response("cat", LABELS, {"cat": 0.9, "dog": 0.1})
+    token = next(one for one in found["choices"][0]["logprobs"]["content"] if one["token"].startswith("cat"))
+    change(token)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            lambda token: token.update(
+                top_logprobs=[
+                    {"token": text, "bytes": list(text.encode()), "logprob": -0.01} for text in "abcd"
+                ]
+            ),
+            "the probabilities listed at one token add up to 4.86",
+        ),
+        (
+            lambda token: token.update(logprob=-math.inf),
+            "the token 'cat\"' was written, with the log-probability -Infinity",
+        ),
+        (
+            lambda token: token.update(logprob=None),
+            "a log-probability is missing or is no number of at most 0",
+        ),
+    ],
+    ids=["more than 1", "impossible", "null"],
+)
+def test_a_label_is_kept_where_its_evidence_is_none(
+    change: Callable[[dict[str, Any]], object], reason: str
+) -> None:
+    """Without a confidence, and with the reason; asked again, in case it was an accident."""
+    prediction, client = classify(with_evidence(change))
+    assert (prediction.label, prediction.outcome) == ("cat", Outcome.OK)
+    assert (prediction.confidence, prediction.distribution) == (None, None)
+    assert prediction.reason == f"no confidence: {reason}"
+    assert len(client.requests) == 2
+    prediction, _ = classify([with_evidence(change), ("cat", 0.9)])
+    assert (prediction.confidence, prediction.reason) == (pytest.approx(0.9), "")
+    silent, _ = classify(with_evidence(change), space="none")
+    assert silent.reason == ""
+
+
+def test_what_nobody_asked_for_needs_no_reason() -> None:
+    """An answer without log-probabilities is one like every other."""
+    prediction, _ = classify(response('{"category": "cat"}'))
+    assert (prediction.label, prediction.confidence, prediction.reason) == ("cat", None, "")
+
+
 # --- the model's answer -------------------------------------------------------------------------
 
 
@@ -56,6 +109,9 @@ def classify(answer: Answer, *, attempts: int = 3, **changes: Any) -> tuple[Pred
     ("answer", "reason"),
     [
         pytest.param(response("It is a cat."), "JSON", id="prose"),
+        pytest.param(
+            response('{"category": "cat", "category": "dog"}'), "got 'category' 2 times", id="a key twice"
+        ),
         pytest.param(
             response('{"category": "cow"}'), "answered 'cow', which is not one of the labels", id="enum"
         ),

@@ -325,7 +325,7 @@ def test_a_schema_with_other_choices_is_not_scored() -> None:
     """Which choice is which field must be clear, and every label must be legal there."""
     fake = continuing(BOTH, JOINT)
     enum = {"type": "string", "enum": ["Bills", "Food", "Rent"]}
-    urgency = {"type": "object", "properties": {"urgency": {"type": "string", "enum": ["low"]}}}
+    urgency = {"type": "object", "properties": {"urgency": {"type": "string", "enum": ["low", "none"]}}}
     for properties, reason in (
         ({"category": enum, "other": enum}, "are not the fields"),
         ({"category": enum}, "are not the fields"),

@@ -246,7 +246,7 @@ def test_raw_space_survives_probabilities_that_underflow() -> None:
     tokens = (
         *(Token(t, 0.0) for t in (b'{"c": "', b"x")),
         Token(b"y", -920.0, ((b"!", 0.0),)),
-        Token(b"a", -1.0, ((b"a", -1.0), (b"b", -1.0), (b"?", -0.2))),
+        Token(b"a", -1.0, ((b"a", -1.0), (b"b", -1.0), (b"?", -1.4))),
         Token(b'"}', 0.0),
     )
     found = extract_distribution(Completion(text='{"c": "xya"}', tokens=tokens), ("xya", "xyb"), "c", "raw")
@@ -331,12 +331,52 @@ def test_impossible_alternatives_stay_finite(impossible: float) -> None:
     assert found.probabilities.sum() == pytest.approx(1.0, rel=0, abs=1e-14)
 
 
-def test_an_emitted_token_called_impossible_keeps_a_finite_joint() -> None:
-    """A forced token may be -inf in raw space; its joint is -9999, never -inf."""
-    tokens = (Token(b'{"c": "', 0.0), Token(b"A", -math.inf), Token(b'"}', 0.0))
+def test_an_emitted_token_called_very_unlikely_keeps_a_finite_joint() -> None:
+    """A token outside the top 20 is reported as -9999 by OpenAI; its joint is that, never -inf."""
+    tokens = (Token(b'{"c": "', 0.0), Token(b"A", -9999.0), Token(b'"}', 0.0))
     found = extract_distribution(Completion(text='{"c": "A"}', tokens=tokens), ("A", "B"), "c", "raw")
     assert found.joint_logprob == -9999.0
     assert np.isfinite(found.logprobs).all()
+
+
+@pytest.mark.parametrize("space", ["masked", "raw"])
+def test_an_emitted_token_of_probability_zero_is_no_evidence(space: str) -> None:
+    """What was written cannot have been impossible."""
+    tokens = (Token(b'{"c": "', 0.0), Token(b"A", -math.inf, ((b"B", -0.1),)), Token(b'"}', 0.0))
+    with pytest.raises(LogprobsUnavailableError, match="-Infinity"):
+        extract_distribution(Completion(text='{"c": "A"}', tokens=tokens), ("A", "B"), "c", space)
+
+
+@pytest.mark.parametrize(
+    ("emitted", "top", "mass"),
+    [
+        (0.99, {"A": 0.99, "B": 0.99, "C": 0.99, "D": 0.99}, 3.96),
+        (0.9, {"B": 0.5, "C": 0.4}, 1.8),
+        (0.6, {"A": 0.6, "B": 0.5}, 1.1),
+    ],
+)
+def test_probabilities_that_add_up_to_more_than_1_are_no_evidence(
+    emitted: float, top: dict[str | bytes, float], mass: float
+) -> None:
+    """The emitted token counts once, whether it is among the alternatives or not."""
+    with pytest.raises(LogprobsUnavailableError, match=f"add up to {mass:.2f}"):
+        category([("A", emitted, top), *sure('"}')], '{"category": "A"}', ("A", "B", "C", "D"))
+
+
+@pytest.mark.parametrize(
+    "top", [{"A": 0.6, "B": 0.44}, {"A": 0.6, "B": 0.4}, {"B": 0.4}, {"A": 0.55, "B": 0.45}]
+)
+def test_probabilities_that_rounding_takes_past_1_are_evidence(top: dict[str | bytes, float]) -> None:
+    """Servers round; a spelling that is listed with two values counts once."""
+    found = category([("A", 0.6, top), *sure('"}')], '{"category": "A"}', ("A", "B"))
+    assert found.probability("A") > found.probability("B")
+
+
+def test_impossible_evidence_elsewhere_is_none_for_the_value_either() -> None:
+    """A server whose numbers cannot be is not believed anywhere."""
+    tokens = [("{", 0.9, {"[": 0.9}), *sure('"category": "'), ("A", 0.6, {"A": 0.6, "B": 0.4}), *sure('"}')]
+    with pytest.raises(LogprobsUnavailableError, match=r"add up to 1\.80"):
+        extract_distribution(answer('{"category": "A"}', tokens), ("A", "B"), "category")
 
 
 def test_special_tokens_without_bytes_are_on_no_label() -> None:
@@ -385,7 +425,7 @@ def test_numbers_that_are_no_log_probability_are_refused(bad: float, in_top: boo
     """A completion built by hand is checked too."""
     token = Token(b"A", -0.5, ((b"B", bad),)) if in_top else Token(b"A", bad)
     tokens = (Token(b'{"c": "', 0.0), token, Token(b'"}', 0.0))
-    with pytest.raises(LogprobsUnavailableError, match="<= 0"):
+    with pytest.raises(LogprobsUnavailableError, match=r"<= 0|add up to 1\.71"):
         extract_distribution(Completion(text='{"c": "A"}', tokens=tokens), ("A", "B"), "c")
 
 
@@ -458,11 +498,11 @@ def test_a_pretty_printed_nested_answer_is_aligned() -> None:
     assert found.probabilities == pytest.approx([0.8, 0.2])
 
 
-def test_of_a_repeated_key_the_last_value_is_aligned() -> None:
-    """As JSON parsers do."""
+def test_a_repeated_key_is_no_evidence() -> None:
+    """Nobody knows which value is meant."""
     tokens = [*sure('{"c": "A", "c": "'), ("A", 0.5, {}), *sure('"}')]
-    found = extract_distribution(answer('{"c": "A", "c": "A"}', tokens), ("A", "B"), "c")
-    assert found.joint_logprob == pytest.approx(math.log(0.5))
+    with pytest.raises(LogprobsUnavailableError, match="'c' 2 times"):
+        extract_distribution(answer('{"c": "A", "c": "A"}', tokens), ("A", "B"), "c")
 
 
 def test_the_first_element_of_an_array_is_read() -> None:
@@ -572,6 +612,112 @@ def test_wrong_arguments_are_configuration_errors() -> None:
             extract_distribution(good, labels, path, space)
     with pytest.raises(DataError):
         extract_distribution(object(), ("A", "B"), "c")
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        Completion(text='{"c": 3}', tokens=(Token(b'{"c": 3}', 0.0),)),
+        Completion(text="no JSON", tokens=(Token(b"no JSON", 0.0),)),
+        Completion(text='{"c": "A"}'),
+        {"error": "overloaded"},
+        object(),
+    ],
+    ids=["no text", "no JSON", "no tokens", "an error", "no response"],
+)
+def test_wrong_arguments_are_reported_before_a_wrong_response(response: object) -> None:
+    """They are the caller's to mend, and every response would meet them."""
+    for labels, path, space, named in (
+        (("A", "B"), "c", "exact", "space"),
+        (("A", "a"), "c", "masked", "distinct labels"),
+        (("A",), "c", "masked", "two labels"),
+        (("A", 3), "c", "masked", "text"),
+        (("A", "B"), "c..d", "masked", "field path"),
+    ):
+        with pytest.raises(ConfigurationError, match=named):
+            extract_distribution(response, labels, path, space)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("labels", [("A", "a"), ("A",), ("A", "")])
+def test_a_wrong_label_set_is_reported_before_missing_evidence(labels: tuple[str, ...]) -> None:
+    """A field that holds no text is the response's fault."""
+    response = answer('{"c": 3}', sure('{"c": ', "3", "}"))
+    with pytest.raises(ConfigurationError):
+        extract_distribution(response, labels, "c")
+    with pytest.raises(LogprobsUnavailableError, match="labels are text"):
+        extract_distribution(response, ("A", "B"), "c")
+
+
+NESTED = ("Bills", "Bills/Gas", "Food")
+
+
+@pytest.mark.parametrize(
+    ("value", "emitted", "joint", "confidence"),
+    [
+        # The issue's own: `Bills` is sure, its end is not.
+        (
+            [("Bills", 0.98, {"Bills": 0.98, "Food": 0.02}), ('"', 0.55, {'"': 0.55, "/": 0.45}), *sure("}")],
+            "Bills",
+            0.98,
+            0.98 * 0.55,
+        ),
+        # All tokens that close the value count.
+        (
+            [
+                ("Bills", 0.98, {"Bills": 0.98, "Food": 0.02}),
+                ('"', 0.3, {'"': 0.3, '"}': 0.25, "/": 0.45}),
+                *sure("}"),
+            ],
+            "Bills",
+            0.98,
+            0.98 * 0.55,
+        ),
+        # The closing quote shares a token with content, which the joint holds already.
+        (
+            [*sure("Bil"), ('ls"}', 0.55, {'ls"}': 0.55, "ls/": 0.45})],
+            "Bills",
+            0.55,
+            0.55,
+        ),
+        # No longer label goes on behind the slash: the quote is a formality.
+        (
+            [
+                *sure("Bills"),
+                ("/Gas", 0.45, {'"': 0.55, "/Gas": 0.45}),
+                ('"', 0.5, {'"': 0.5, " ": 0.5}),
+                *sure("}"),
+            ],
+            "Bills/Gas",
+            0.45,
+            0.45,
+        ),
+        (
+            [("Food", 0.02, {"Bills": 0.98, "Food": 0.02}), ('"', 0.5, {'"': 0.5, " ": 0.5}), *sure("}")],
+            "Food",
+            0.02,
+            0.02,
+        ),
+        # An empty token in front of the quote is part of the end.
+        ([*sure("Bills"), (b"", 0.5, {}), ('"', 0.8, {'"': 0.8, "/": 0.2}), *sure("}")], "Bills", 1.0, 0.4),
+    ],
+    ids=["apart", "two closers", "one token", "longest", "not nested", "empty token"],
+)
+def test_confidence_in_masked_space_includes_the_end_of_a_label_that_others_begin_with(
+    value: list[Spec], emitted: str, joint: float, confidence: float
+) -> None:
+    """`joint_logprob` stays the sum over the label's own tokens."""
+    found = category(value, f'{{"category": "{emitted}"}}', NESTED)
+    assert found.joint_logprob == pytest.approx(math.log(joint))
+    assert found.confidence(emitted) == pytest.approx(confidence)
+
+
+def test_confidence_in_a_nested_label_agrees_with_its_distribution() -> None:
+    """Where all probability is listed, both are the same number."""
+    value = [*sure("Bills"), ('"', 0.55, {'"': 0.55, "/": 0.45}), *sure("}")]
+    for space in ("masked", "raw"):
+        found = category(value, '{"category": "Bills"}', ("Bills", "Bills/Gas"), space=space)
+        assert found.confidence("Bills") == pytest.approx(found.probability("Bills"))
+        assert found.confidence("Bills/Gas") == pytest.approx(0.45)
 
 
 def test_the_joint_of_any_scalar_is_read() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from calibrant.core import CalibrantError, Completion, ConfigurationError
-from calibrant.logprobs import UnparsedError, field_value
+from calibrant.logprobs import UnparsedError, field_value, field_values
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,6 @@ from calibrant.logprobs import UnparsedError, field_value
         ('{"r": [{"c": "A"}, {"c": "B"}]}', "r[1].c", "B"),
         ('[{"c": "A"}]', "[].c", "A"),
         ('[["x", ["y"]]]', "[0][1][]", "y"),
-        ('{"c": "A", "c": "B"}', "c", "B"),
         ('{"c": null}', "c", None),
         ('{"c": {"d": [true]}}', "c", {"d": [True]}),
     ],
@@ -67,6 +66,25 @@ def test_a_missing_field_is_named(text: str, path: str) -> None:
         field_value(text, path)
     assert caught.value.kind == "missing"
     assert isinstance(caught.value, CalibrantError)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"c": "A", "c": "B"}',
+        '{"c": "A", "c": "A"}',
+        '{"c": "A", "\\u0063": "B"}',
+        '{"c": "A", "d": {"e": 1, "e": 2}}',
+        '[{"c": "A", "c": "B"}]',
+    ],
+)
+def test_a_key_twice_is_ambiguous(text: str) -> None:
+    """Neither the first value nor the last: nobody knows which is meant."""
+    with pytest.raises(UnparsedError, match=r"every key of an object once, got '[ce]' 2 times") as caught:
+        field_value(text, "[].c" if text[0] == "[" else "c")
+    assert caught.value.kind == "ambiguous"
+    with pytest.raises(UnparsedError):
+        field_values(text, "[].c")
 
 
 def test_an_answer_cut_off_by_length_says_so() -> None:

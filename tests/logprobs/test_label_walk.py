@@ -286,3 +286,11 @@ def test_log_probabilities_that_are_none_are_refused(logprob: float) -> None:
     """Positive or NaN: there is no honest reading."""
     with pytest.raises(LogprobsUnavailableError, match="log-probability <= 0"):
         LabelWalk(["a", "b"], tolerance=0.0).visit("", [(b"a", logprob)])
+
+
+def test_probabilities_that_add_up_to_more_than_1_are_refused() -> None:
+    """A listing that contradicts itself is no evidence; rounding is no contradiction."""
+    half = math.log(0.55)
+    with pytest.raises(LogprobsUnavailableError, match=r"add up to 1\.10"):
+        LabelWalk(["a", "b"], tolerance=0.0).visit("", [(b"a", half), (b"b", half)])
+    LabelWalk(["a", "b"], tolerance=0.0).visit("", [(b"a", math.log(0.52)), (b"b", math.log(0.52))])

@@ -270,15 +270,130 @@ def test_tokens_of_unknown_shape_drop_the_evidence(items: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "read"), [(-math.inf, -9999.0), (-9999.0, -9999.0), (-1e30, -9999.0), (1e-7, 0.0)]
+    ("given", "read"), [(-math.inf, -9999.0), (-9999.0, -9999.0), (-1e30, -9999.0), (-(10**400), -9999.0)]
 )
-def test_legal_extremes_are_clipped(given: float, read: float) -> None:
-    """-inf and -9999 both say impossible; a positive rounding error is zero."""
+def test_an_impossible_alternative_is_clipped(given: float, read: float) -> None:
+    """-inf and -9999 both say impossible."""
     body = openai_body()
     body["choices"][0]["logprobs"]["content"][1]["top_logprobs"][1]["logprob"] = given
     tokens = read_completion(body).tokens
     assert tokens is not None
     assert tokens[1].top[1] == (b"e", read)
+
+
+def test_a_log_probability_above_zero_by_rounding_is_zero() -> None:
+    """The other alternatives are as improbable as they have to be."""
+    body = openai_body()
+    body["choices"][0]["logprobs"]["content"][2]["top_logprobs"][0]["logprob"] = 1e-7
+    tokens = read_completion(body).tokens
+    assert tokens is not None
+    assert tokens[2].top == ((CUT[1:], 0.0),)
+
+
+@pytest.mark.parametrize("place", [0, 1, 3])
+@pytest.mark.parametrize("wrap", [lambda body: body, namespace], ids=["dict", "object"])
+def test_an_emitted_token_reported_as_impossible_drops_the_evidence(place: int, wrap: Any) -> None:
+    """It was written, wherever it stands; -9999 only says that it was no likely one."""
+    body = openai_body()
+    body["choices"][0]["logprobs"]["content"][place]["logprob"] = -math.inf
+    found = read_completion(wrap(body))
+    assert found.tokens is None
+    assert "-Infinity" in found.evidence_problem
+    assert found.text == TEXT
+    body["choices"][0]["logprobs"]["content"][place]["logprob"] = -9999.0
+    assert read_completion(wrap(body)).tokens is not None
+
+
+@pytest.mark.parametrize("wrap", [lambda body: body, namespace], ids=["dict", "object"])
+def test_probabilities_beyond_1_drop_the_evidence(wrap: Any) -> None:
+    """Wherever they stand in the answer."""
+    body = openai_body()
+    body["choices"][0]["logprobs"]["content"][0]["top_logprobs"] = [
+        entry(text, text.encode(), -0.01) for text in ("a", "b", "c", "d")
+    ]
+    found = read_completion(wrap(body))
+    assert found.tokens is None
+    assert "add up to 4.96" in found.evidence_problem  # the emitted token is not among them
+
+
+def test_the_reason_for_unusable_evidence_is_kept() -> None:
+    """Empty where there is evidence, or none was reported."""
+    body = openai_body()
+    assert read_completion(body).evidence_problem == ""
+    body["choices"][0]["logprobs"]["content"][0]["logprob"] = None
+    assert "missing" in read_completion(body).evidence_problem
+    body["choices"][0]["logprobs"] = None
+    assert read_completion(body).evidence_problem == ""
+
+
+def test_google_evidence_that_contradicts_itself_is_dropped() -> None:
+    """As OpenAI's."""
+    impossible = copy.deepcopy(VERTEX)
+    impossible["candidates"][0]["logprobsResult"]["chosenCandidates"][1]["logProbability"] = -math.inf
+    assert "-Infinity" in read_completion(impossible).evidence_problem
+    beyond = copy.deepcopy(VERTEX)
+    beyond["candidates"][0]["logprobsResult"]["topCandidates"][1]["candidates"][0]["logProbability"] = -0.1
+    found = read_completion(beyond)
+    assert found.tokens is None
+    assert "add up to 1.68" in found.evidence_problem
+
+
+UNWRITABLE = "\x1b[2Jmodel\x1b]0;title\x07\ud800\x00\nname"
+
+
+def test_what_a_server_says_is_cleaned() -> None:
+    """Names and refusals are one line without escapes, counts are numbers that can be added."""
+    body = openai_body()
+    body["model"] = UNWRITABLE
+    body["choices"][0]["message"]["refusal"] = UNWRITABLE
+    body["choices"][0]["finish_reason"] = "stop\x1b[31m"
+    body["usage"] = {"prompt_tokens": 10**400, "completion_tokens": -3}
+    body["_hidden_params"] = {"response_cost": 10**400}
+    found = read_completion(body)
+    assert found.model == "model\ufffd name"
+    assert found.refusal == "model\ufffd name"
+    assert found.finish_reason == "stop"
+    assert found.usage == Usage(prompt_tokens=2**53, completion_tokens=0)
+
+
+def test_long_names_and_refusals_are_cut() -> None:
+    """A model's name is no place for a megabyte."""
+    body = openai_body()
+    body["model"] = "m" * 1_000_000
+    body["choices"][0]["message"]["refusal"] = "r" * 1_000_000
+    found = read_completion(body)
+    assert found.model == "m" * 200 + "..."
+    assert found.refusal == "r" * 1_000 + "..."
+
+
+def test_the_text_keeps_its_layout_and_loses_nothing() -> None:
+    """An illegal answer does not become a legal one by cleaning."""
+    body = openai_body()
+    body["choices"][0]["message"]["content"] = '{\n\t"category": "\x1b[31m\ud800é"}\r\n'
+    assert read_completion(body).text == '{\n\t"category": "\ufffd[31m\ufffdé"}\r\n'
+    assert read_completion("\x00\ud800").text == "\ufffd\ufffd"
+
+
+def test_a_completion_that_a_client_made_is_cleaned() -> None:
+    """Whoever made it."""
+    made = Completion(text="\ud800", model=UNWRITABLE, refusal=UNWRITABLE, usage=Usage(prompt_tokens=10**400))
+    assert read_completion(made) == Completion(
+        text="\ufffd",
+        model="model\ufffd name",
+        refusal="model\ufffd name",
+        usage=Usage(prompt_tokens=2**53),
+    )
+
+
+@pytest.mark.parametrize(
+    "response", [{"error": "\x1b[2J" + "x" * 10**6}, {"response": None, "error": "\x1b[2J" + "x" * 10**6}]
+)
+def test_a_long_error_is_cut(response: Any) -> None:
+    """Messages stay readable."""
+    with pytest.raises(DataError) as caught:
+        read_completion(response)
+    assert len(str(caught.value)) < 1_200
+    assert "\x1b" not in str(caught.value)
 
 
 def test_vertex_evidence_with_holes_is_dropped() -> None:

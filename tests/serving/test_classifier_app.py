@@ -95,7 +95,7 @@ def test_without_a_threshold_nothing_is_decided(serve: Any, bundle: Bundle) -> N
         "review",
         "unparsed",
         None,
-        "?",
+        "\ufffd",
     )
 
 

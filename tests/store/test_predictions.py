@@ -130,7 +130,7 @@ any_prediction = st.builds(
     outcome=st.sampled_from([Outcome.OK, Outcome.REFUSAL, Outcome.UNPARSED]),
     reason=any_text,
     text=any_text,
-    usage=st.builds(Usage, prompt_tokens=st.integers(0, 2**70), cost=st.none() | any_float),
+    usage=st.builds(Usage, prompt_tokens=st.integers(0, 2**53), cost=st.none() | any_float),
     model=st.none() | any_text,
     latency_seconds=any_float,
 )
@@ -173,7 +173,7 @@ def test_a_prediction_that_is_no_json_is_reported_and_stops_nothing(
     """The other rows of its batch are saved."""
     cache = open_cache(path)
     predictions = rows(2)
-    cache.put("strange", Prediction(label="x", model=object()))  # type: ignore[arg-type]
+    cache.put("strange", Prediction(label="x", text=object()))  # type: ignore[arg-type]
     with pytest.raises(StateError, match=r"1 predictions could not be saved \(see the warnings"):
         fill(cache, predictions)
     assert "A prediction that is no JSON is not saved" in caplog.text

@@ -41,6 +41,7 @@ def correct_distribution(
         logprobs=logprobs,
         emitted=distribution.labels[int(logprobs.argmax())],
         joint_logprob=None,
+        closing_logprob=None,
         error_bound=None,
     )
 

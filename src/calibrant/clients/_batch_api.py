@@ -16,7 +16,7 @@ from calibrant.clients._endpoint import resolve_endpoint
 from calibrant.clients._http import JsonHttp, Reply
 from calibrant.clients._redact import redact
 from calibrant.clients._retry import RetryPolicy, with_retries
-from calibrant.core import CompletionRequest, ConfigurationError, ProviderError
+from calibrant.core import CompletionRequest, ConfigurationError, ProviderError, bounded_count, clean_line
 
 if TYPE_CHECKING:
     import aiohttp
@@ -37,6 +37,10 @@ _SECONDS_TO_APPEAR: Final = 5.0
 _CLOCKS_DIFFER_SECONDS: Final = 86_400.0
 _SLOWEST_BYTES_PER_SECOND: Final = 100_000
 _CHUNK: Final = 1 << 20
+_LONGEST_NAME: Final = 200
+_LONGEST_MESSAGE: Final = 1000
+# Unix seconds of a year that a date can hold.
+_LATEST: Final = 1e11
 
 _T = TypeVar("_T")
 
@@ -343,18 +347,21 @@ class BatchApi:
             status=self._text(record, "status"),
             output_file=_named(record.get("output_file_id")),
             error_file=_named(record.get("error_file_id")),
-            total=_count(counts.get("total")),
-            completed=_count(counts.get("completed")),
-            failed=_count(counts.get("failed")),
-            errors=tuple(self.redacted(text) for text in _messages(record.get("errors"))),
-            created=float(created) if isinstance(created, int | float) else None,
+            total=bounded_count(counts.get("total")),
+            completed=bounded_count(counts.get("completed")),
+            failed=bounded_count(counts.get("failed")),
+            errors=tuple(
+                clean_line(self.redacted(text), limit=_LONGEST_MESSAGE)
+                for text in _messages(record.get("errors"))
+            ),
+            created=float(created) if isinstance(created, int | float) and abs(created) < _LATEST else None,
             metadata=metadata if isinstance(metadata, Mapping) else {},
         )
 
     def _text(self, record: Mapping[str, Any], name: str) -> str:
         found = record.get(name)
         if isinstance(found, str) and found:
-            return found
+            return clean_line(found, limit=_LONGEST_NAME)
         raise ProviderError(
             f"Expected an object with {name!r}, got one without: the answer is broken.",
             provider=self.name,
@@ -391,11 +398,7 @@ def _address(model: str, api_base: str | None) -> str:
 
 
 def _named(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
-
-
-def _count(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+    return clean_line(value, limit=_LONGEST_NAME) if isinstance(value, str) and value else None
 
 
 def _messages(errors: object) -> list[str]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from calibrant.core import ConfigurationError
+from calibrant.core import ConfigurationError, SchemaNode
 
 __all__ = [
     "MAX_ENUM_BYTES",
@@ -22,6 +22,10 @@ __all__ = [
 
 # 50,000 labels with 5,000,000 bytes were obeyed; what lies beyond was not measured.
 MAX_ENUM_BYTES = 5_000_000
+
+_MAX_DEPTH = 32
+# Elements of arrays are objects of a few enums; a schema that holds itself has no end.
+_ENUM_DEPTH = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +138,7 @@ def choices_for(response_format: Mapping[str, Any] | None) -> Choices | None:
         An enum is larger than the engine was seen to obey.
     """
     schema = _schema(response_format)
-    found = None if schema is None else _walk(schema, schema, ())
+    found = None if schema is None else _choices(schema)
     if found is None:
         return None
     for choice in found.choices:
@@ -159,7 +163,7 @@ def json_grammar(response_format: Mapping[str, Any] | None) -> str | None:
     if schema is None:
         return None
     style = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-    return f"%llguidance {{}}\nstart: %json {json.dumps({**_bounded(schema), 'x-guidance': style})}"
+    return f"%llguidance {{}}\nstart: %json {json.dumps({**_bounded(schema, dict(schema)), 'x-guidance': style})}"
 
 
 def looks_like_json(text: str, *, partial: bool) -> bool:
@@ -181,32 +185,56 @@ def _schema(response_format: Mapping[str, Any] | None) -> Mapping[str, Any] | No
     return schema if isinstance(schema, Mapping) else None
 
 
-def _walk(node: Mapping[str, Any], root: Mapping[str, Any], path: tuple[str, ...]) -> Choices | None:
-    if len(path) > 32:  # a schema may refer to itself
+@dataclass(frozen=True)
+class _Open:
+    """A text that a schema leaves open: the keys that lead to it, and what it may be."""
+
+    path: tuple[str, ...]
+    values: tuple[str, ...]
+
+
+def _choices(schema: Mapping[str, Any]) -> Choices | None:
+    """Return the choices of a schema that leaves nothing open but some texts."""
+    try:
+        parts = _parts(SchemaNode.of(schema), ())
+    except ConfigurationError:
+        return None  # a schema that cannot be followed is left to the engine
+    if parts is None:
         return None
-    node = _resolve(node, root)
-    values = node.get("enum", [node["const"]] if "const" in node else None)
-    if values is not None:
-        inside = _quoted(values)
-        return (
-            None
-            if inside is None
-            else Choices(choices=(Choice(path=path, before='"', values=inside),), behind='"')
-        )
-    properties = node.get("properties")
-    if not isinstance(properties, Mapping) or not properties:
-        return None
+    most = max((len(part.values) for part in parts if isinstance(part, _Open)), default=0)
     found: list[Choice] = []
-    text = "{"
-    for name, child in properties.items():
-        inner = _walk(child, root, (*path, name)) if isinstance(child, Mapping) else None
+    text = ""
+    for part in parts:
+        if isinstance(part, str):
+            text += part
+        elif most > 1 and len(part.values) == 1:
+            text += part.values[0]  # beside real choices, what is given is no choice
+        else:
+            found.append(Choice(path=part.path, before=text, values=part.values))
+            text = ""
+    return Choices(choices=tuple(found), behind=text) if found else None
+
+
+def _parts(node: SchemaNode, path: tuple[str, ...]) -> list[str | _Open] | None:
+    """Return the JSON of the values a node allows, in pieces; None where it leaves more open than texts."""
+    if len(path) > _MAX_DEPTH:  # a schema may hold itself
+        return None
+    if node.is_closed:
+        values = node.values
+        if values and all(isinstance(value, str) for value in values):
+            return ['"', _Open(path, tuple(dict.fromkeys(map(_inside, values)))), '"']
+        return [json.dumps(values[0], ensure_ascii=False)] if len(values) == 1 else None
+    if not node.is_one_object:
+        return None
+    found: list[str | _Open] = ["{"]
+    for name in node.names:
+        child = node.child(name)
+        inner = None if child is None else _parts(child, (*path, name))
         if inner is None:
             return None
-        first, *others = inner.choices
-        text += f"{', ' if found else ''}{json.dumps(name, ensure_ascii=False)}: "
-        found += [replace(first, before=text + first.before), *others]
-        text = inner.behind
-    return Choices(choices=tuple(found), behind=text + "}")
+        comma = ", " if len(found) > 1 else ""
+        found += [f"{comma}{json.dumps(name, ensure_ascii=False)}: ", *inner]
+    return [*found, "}"]
 
 
 # What stands under these keys are values, which may look like schemas, or schemas by name.
@@ -214,64 +242,34 @@ _NOT_SCHEMAS = frozenset({"enum", "const", "default", "examples"})
 _BY_NAME = frozenset({"properties", "$defs", "definitions"})
 
 
-def _bounded(node: Any) -> Any:  # noqa: ANN401 (any part of a schema)
+def _bounded(node: Any, root: dict[str, Any]) -> Any:  # noqa: ANN401 (any part of a schema)
     """Return the schema with a limit for every array of enums that has none: the values of its largest enum."""
     if isinstance(node, list):
-        return [_bounded(part) for part in node]
+        return [_bounded(part, root) for part in node]
     if not isinstance(node, Mapping):
         return node
     found = {
         name: part
         if name in _NOT_SCHEMAS
-        else {key: _bounded(child) for key, child in part.items()}
+        else {key: _bounded(child, root) for key, child in part.items()}
         if name in _BY_NAME and isinstance(part, Mapping)
-        else _bounded(part)
+        else _bounded(part, root)
         for name, part in node.items()
     }
     if node.get("type") == "array" and "maxItems" not in node:
-        most = _largest_enum(node.get("items"))
+        most = _largest_enum(SchemaNode.of(node.get("items"), root))
         if most:
             found["maxItems"] = most
     return found
 
 
-def _largest_enum(node: Any) -> int:  # noqa: ANN401 (any part of a schema)
-    """Return how many values the largest enum has; 0 where there is none."""
-    if not isinstance(node, Mapping):
-        return 0
-    own = len(node["enum"]) if isinstance(node.get("enum"), list) else 0
-    below = [node.get("items"), *(node.get("properties") or {}).values()]
-    return max(own, *map(_largest_enum, below))
-
-
-def _quoted(values: object) -> tuple[str, ...] | None:
-    if not isinstance(values, list | tuple) or not all(isinstance(value, str) for value in values):
-        return None
-    return tuple(dict.fromkeys(_inside(value) for value in values)) or None
+def _largest_enum(node: SchemaNode, depth: int = 0) -> int:
+    """Return how many values the largest enum has, in an element or a few objects down; 0 where there is none."""
+    if depth == _ENUM_DEPTH:
+        return len(node.values)
+    below = [node.child(0), *map(node.child, node.names)]
+    return max(len(node.values), *(_largest_enum(child, depth + 1) for child in below if child), 0)
 
 
 def _inside(value: str) -> str:
     return json.dumps(value, ensure_ascii=False)[1:-1]
-
-
-def _resolve(node: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Follow local references, as Pydantic writes them (``$ref``, or ``allOf`` with one)."""
-    for _ in range(32):
-        only = node.get("allOf")
-        reference = node.get("$ref")
-        if isinstance(only, list) and len(only) == 1 and isinstance(only[0], Mapping):
-            node = only[0]
-        elif isinstance(reference, str) and reference.startswith("#/"):
-            node = _lookup(reference, root)
-        else:
-            break
-    return node
-
-
-def _lookup(reference: str, root: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: Any = root
-    for part in reference[2:].split("/"):
-        found = (
-            found.get(part.replace("~1", "/").replace("~0", "~"), {}) if isinstance(found, Mapping) else {}
-        )
-    return found if isinstance(found, Mapping) else {}

@@ -18,7 +18,7 @@ from weakref import WeakSet
 from calibrant.clients._endpoint import Endpoint
 from calibrant.clients._redact import redact
 from calibrant.clients._translate import translate
-from calibrant.core import ContextLengthError, ProviderError, ProviderTimeoutError
+from calibrant.core import ContextLengthError, ProviderError, ProviderTimeoutError, clean_line
 
 if TYPE_CHECKING:
     import aiohttp
@@ -91,13 +91,14 @@ class Reply:
 
     @property
     def words(self) -> str:
-        """What the server says about a call it refused."""
+        """What the server says about a call it refused, on one line that can be shown."""
         data = self.data or {}
         error = data.get("error")
         if isinstance(error, Mapping):
-            said = [str(error.get(name)) for name in ("message", "type", "code") if error.get(name)]
-            return " / ".join(said)
-        return str(error or data.get("message") or data.get("detail") or self.text)
+            said = " / ".join(str(error[name]) for name in ("message", "type", "code") if error.get(name))
+        else:
+            said = str(error or data.get("message") or data.get("detail") or self.text)
+        return clean_line(said, limit=_SHOWN)
 
 
 class JsonHttp:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
@@ -18,6 +19,7 @@ from calibrant.core import CompletionRequest, ConfigurationError, LogprobSpace, 
 __all__ = ["OpenAIChatClient"]
 
 _HIDDEN: Final = "_hidden_params"
+_STATUS: Final = re.compile("[0-9]{3}")
 
 
 class OpenAIChatClient:
@@ -152,7 +154,7 @@ def _told_status(reply: Reply) -> int | None:
     """Return the status a gateway names in the body of an answer with status 200."""
     error = (reply.data or {}).get("error")
     code = error.get("code") if isinstance(error, Mapping) else None
-    told = int(code) if isinstance(code, str) and code.isascii() and code.isdigit() else code
+    told = int(code) if isinstance(code, str) and _STATUS.fullmatch(code) else code
     known = isinstance(told, int) and not isinstance(told, bool) and 400 <= told < 600
     return told if known else None
 

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from calibrant.core import ConfigurationError
+from calibrant.core import ConfigurationError, bounded_count
 
 __all__ = ["PRICE_OPTIONS", "Price", "listed_price", "listed_provider", "price_of_options"]
 
@@ -125,4 +125,6 @@ def _price(entry: Mapping[str, Any]) -> Price | None:
 
 
 def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    """Return a number of tokens, as it will be counted; None where it is none."""
+    known = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return bounded_count(value) if known else None

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
 from calibrant.clients._continuing import FEW_TOKENS, MANY_TOKENS, WRITABLE
 from calibrant.clients._http import JsonHttp, Reply
-from calibrant.core import Message, Usage
+from calibrant.core import Message, Usage, bounded_count
 
 __all__ = [
     "CompletionsServer",
@@ -28,7 +28,7 @@ _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}".encode()
 _LEAST_COUNT: Final = 5
 _ESCAPED = re.compile(r"\\x([0-9a-fA-F]{2})")
 _MAXIMUM = re.compile(
-    r"(?:\bmax[a-z_]*|at most|up to|no more than|less than or equal to|<=)(?:\s+[a-z_]+){0,3}?[\s:=(]*(\d+)"
+    r"(?:\bmax[a-z_]*|at most|up to|no more than|less than or equal to|<=)(?:\s+[a-z_]+){0,3}?[\s:=(]*(\d{1,9})(?!\d)"
 )
 
 
@@ -107,8 +107,8 @@ class LlamaCppServer:
     def usage(self, answer: Mapping[str, Any]) -> Usage:
         """Return the tokens an answer took."""
         return Usage(
-            prompt_tokens=_whole(answer.get("tokens_evaluated")) or 0,
-            completion_tokens=_whole(answer.get("tokens_predicted")) or 0,
+            prompt_tokens=bounded_count(answer.get("tokens_evaluated")),
+            completion_tokens=bounded_count(answer.get("tokens_predicted")),
         )
 
     async def render(self, messages: Sequence[Message], options: Mapping[str, Any]) -> str | None:
@@ -189,8 +189,8 @@ class CompletionsServer:
         used = answer.get("usage")
         used = used if isinstance(used, Mapping) else {}
         return Usage(
-            prompt_tokens=_whole(used.get("prompt_tokens")) or 0,
-            completion_tokens=_whole(used.get("completion_tokens")) or 0,
+            prompt_tokens=bounded_count(used.get("prompt_tokens")),
+            completion_tokens=bounded_count(used.get("completion_tokens")),
         )
 
     async def render(self, messages: Sequence[Message], options: Mapping[str, Any]) -> str | None:

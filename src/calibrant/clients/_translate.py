@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import time
 from collections.abc import Iterable, Mapping
 from email.utils import parsedate_to_datetime
@@ -14,6 +15,7 @@ from calibrant.core import ContextLengthError, ProviderError, ProviderTimeoutErr
 
 __all__ = ["retry_after_seconds", "status_of", "told", "translate"]
 
+_STATUS = re.compile("[0-9]{3}")
 _RETRYABLE_STATUS = frozenset({408, 409, 425, 429})
 _MESSAGE_LIMIT = 500
 _OUT_OF_CREDIT = ("insufficient_quota", "exceeded your current quota", "credit balance is too low")
@@ -95,7 +97,7 @@ def told(error: BaseException) -> str:
 
 
 def _as_status(value: object) -> int | None:
-    if isinstance(value, str) and value.isdigit():
+    if isinstance(value, str) and _STATUS.fullmatch(value):
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool) and 400 <= value < 600:
         return int(value)

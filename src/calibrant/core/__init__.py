@@ -46,6 +46,7 @@ from calibrant.core.label_records import described_labels, labels_from_record, l
 from calibrant.core.labels import LabelSet, OpenLabels, normalise_label
 from calibrant.core.prediction import Outcome, Part, Prediction, Step, Usage, Verdict
 from calibrant.core.records import Journal, prediction_from_record, prediction_to_record, step_to_record
+from calibrant.core.reported import bounded_count, clean_line, clean_text
 from calibrant.core.router_state import RouterState
 from calibrant.core.routing_settings import (
     BanditSettings,
@@ -68,6 +69,7 @@ from calibrant.core.rows import (
     read_rows,
     read_texts,
 )
+from calibrant.core.schema import SchemaNode, plain_schema, schema_target
 from calibrant.core.search_verdict import WHAT_ACCEPTED_MEANS, changed_prompt, search_verdict
 from calibrant.core.sections import describe_problem
 from calibrant.core.settings import CalibrationSettings, ModelSettings, ScoringSettings
@@ -132,6 +134,7 @@ __all__ = [
     "RoutingSettings",
     "RoutingStrategy",
     "Row",
+    "SchemaNode",
     "ScoringSettings",
     "Split",
     "StateError",
@@ -143,8 +146,11 @@ __all__ = [
     "TriageSettings",
     "Usage",
     "Verdict",
+    "bounded_count",
     "changed_prompt",
     "check_answer",
+    "clean_line",
+    "clean_text",
     "damaged_record",
     "describe_problem",
     "described_labels",
@@ -153,6 +159,7 @@ __all__ = [
     "labels_to_record",
     "normalise_label",
     "part_of",
+    "plain_schema",
     "prediction_from_record",
     "prediction_to_record",
     "read_examples",
@@ -160,6 +167,7 @@ __all__ = [
     "read_rows",
     "read_texts",
     "remove_leftovers",
+    "schema_target",
     "search_verdict",
     "step_to_record",
     "structured_labels",

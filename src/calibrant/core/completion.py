@@ -107,6 +107,9 @@ class Completion:
         What the model wrote.
     tokens : tuple of Token or None
         The emitted tokens with their log-probabilities; None where none were reported.
+    evidence_problem : str or None
+        Why log-probabilities that were reported are no evidence (``tokens`` is then None); empty where they are, or
+        there are none; None where nobody has looked yet (`calibrant.logprobs.read_completion` does).
     finish_reason : str or None
         ``stop``, ``length``, ... as OpenAI names them, lower case.
     refusal : str or None
@@ -126,6 +129,7 @@ class Completion:
     model: str | None = None
     usage: Usage = Usage()
     space: LogprobSpace | None = None
+    evidence_problem: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -71,6 +71,10 @@ class LabelDistribution:
     emitted : str or None, default None
         The label that the answer spells, which `joint_logprob` belongs to, as `labels` spells it;
         empty where the answer spells none of them; None where that is not known.
+    closing_logprob : float or None, default None
+        Natural logarithm of the probability, <= 0, that the value ends where it does: of the tokens that close it,
+        where a longer label begins with the emitted one and `joint_logprob` does not hold them; else 0. None where
+        that is not known.
     error_bound : float or None, default None
         In ``exact`` space the largest total variation, in [0, 1], between this distribution and the
         one that scoring every label to its end would give; None elsewhere, where it is not known.
@@ -85,6 +89,7 @@ class LabelDistribution:
     space: LogprobSpace
     emitted: str | None = None
     error_bound: float | None = None
+    closing_logprob: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("logprobs", "measured"):
@@ -107,6 +112,7 @@ class LabelDistribution:
             and self.space == other.space
             and self.emitted == other.emitted
             and self.error_bound == other.error_bound
+            and self.closing_logprob == other.closing_logprob
         )
 
     __hash__ = None  # type: ignore[assignment]
@@ -133,8 +139,11 @@ class LabelDistribution:
         """Return the confidence in `label`, in [0, 1].
 
         In ``masked`` space the emitted label's is ``exp(joint_logprob)``, as the reference systems
-        define it; where the emitted label is not known, the most probable ones are taken for it.
-        For other labels, and in other spaces, it is the label's probability among the legal ones.
+        define it, times ``exp(closing_logprob)``: where a longer label begins with the emitted one
+        (``Bills``, ``Bills/Gas``), the label's own tokens do not tell the two apart. Where it is not
+        known how probable the end was, the confidence is no higher than the label's probability.
+        Where the emitted label is not known, the most probable ones are taken for it. For other
+        labels, and in other spaces, it is the label's probability among the legal ones.
 
         Raises
         ------
@@ -148,7 +157,16 @@ class LabelDistribution:
             is_emitted = probability >= float(np.exp(self.logprobs.max()))
         else:
             is_emitted = label == self.emitted
-        return math.exp(min(self.joint_logprob, 0.0)) if is_emitted else probability
+        if not is_emitted:
+            return probability
+        joint = math.exp(min(self.joint_logprob + (self.closing_logprob or 0.0), 0.0))
+        if self.closing_logprob is None and self._is_nested(label):
+            return min(joint, probability)
+        return joint
+
+    def _is_nested(self, label: str) -> bool:
+        """Return True if a longer label begins with `label`."""
+        return any(other.startswith(label) and other != label for other in self.labels)
 
     def alternatives(self, *, exclude: str | None = None, limit: int = 3) -> list[tuple[str, float]]:
         """Return the measured labels with their probabilities, most probable first.

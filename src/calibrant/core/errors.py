@@ -17,7 +17,9 @@ A message says what was expected, what arrived, and what to do.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from calibrant.core.reported import clean_line
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,6 +39,7 @@ __all__ = [
 ]
 
 _SYSTEMIC_STATUS = frozenset({401, 403, 404})
+_LONGEST_MESSAGE: Final = 2000
 
 
 class CalibrantError(Exception):
@@ -86,10 +89,13 @@ class StateError(CalibrantError):
 class ProviderError(CalibrantError):
     """A model could not be reached, or its server did not do what was asked.
 
+    What it says can be printed and written anywhere: control characters and terminal escapes are removed, and
+    2,000 characters are kept.
+
     Parameters
     ----------
     message : str
-        What happened.
+        What happened, often in the server's words.
     provider : str
         Model or endpoint, as the user named it.
     status : int, optional
@@ -127,7 +133,7 @@ class ProviderError(CalibrantError):
         self.hint = hint
         self._systemic = systemic
         self.attempts = 1
-        text = f"{provider}: {message}"
+        text = clean_line(f"{provider}: {message}", limit=_LONGEST_MESSAGE)
         super().__init__(f"{text} {hint}" if hint else text)
 
     @property

@@ -5,13 +5,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from calibrant.core.reported import clean_line
 
 if TYPE_CHECKING:
     from calibrant.core.completion import Token
     from calibrant.core.distribution import LabelDistribution
 
-__all__ = ["Outcome", "Part", "Prediction", "Step", "Usage", "Verdict"]
+__all__ = ["LONGEST_NAME", "Outcome", "Part", "Prediction", "Step", "Usage", "Verdict"]
+
+LONGEST_NAME: Final = 200
+"""Characters kept of the name a server gives a model."""
+
+_LONGEST_REASON: Final = 2000
 
 
 class Outcome(StrEnum):
@@ -114,6 +121,9 @@ class Step:
     usage: Usage = Usage()
     attempts: int = 0
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", clean_line(self.reason, limit=_LONGEST_REASON))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
@@ -154,7 +164,8 @@ class Prediction:
     outcome : Outcome
         How the row ended.
     reason : str
-        Why it did not end well; empty when `outcome` is ``ok``.
+        Why it did not end well, or why what was reported is no evidence; else empty. One line, 2,000 characters at
+        most.
     text : str
         The raw completion.
     usage : Usage
@@ -189,6 +200,12 @@ class Prediction:
     steps: tuple[Step, ...] = ()
     accepted: bool | None = None
     parts: tuple[Part, ...] = ()
+
+    def __post_init__(self) -> None:
+        # Stored rows of earlier versions, and values inside a model's JSON, hold what no file can.
+        object.__setattr__(self, "reason", clean_line(self.reason, limit=_LONGEST_REASON))
+        if self.model is not None:
+            object.__setattr__(self, "model", clean_line(self.model, limit=LONGEST_NAME))
 
     def with_effort(self, *, attempts: int | None = None, latency_seconds: float | None = None) -> Prediction:
         """Return a copy that took so many calls, or so many seconds.

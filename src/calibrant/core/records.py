@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,6 +13,7 @@ from calibrant.core.completion import Token
 from calibrant.core.distribution import LabelDistribution, LogprobSpace
 from calibrant.core.errors import StateError
 from calibrant.core.prediction import Outcome, Part, Prediction, Step, Usage, Verdict
+from calibrant.core.reported import MOST_TOKENS, bounded_count
 
 __all__ = ["Journal", "prediction_from_record", "prediction_to_record", "step_to_record"]
 
@@ -62,23 +65,24 @@ def prediction_from_record(record: Mapping[str, Any]) -> Prediction:
     """
     try:
         distribution, tokens = record["distribution"], record.get("tokens")
+        parts = [_part_from_record(part) for part in record.get("parts", ())]
         return Prediction(
             label=record["label"],
-            confidence=record["confidence"],
+            confidence=_confidence_from_record(record, parts),
             outcome=Outcome(record["outcome"]),
             reason=record["reason"],
             text=record["text"],
             distribution=None if distribution is None else _distribution_from_record(distribution),
-            usage=Usage(**record["usage"]),
+            usage=_usage_from_record(record["usage"]),
             model=record["model"],
             attempts=record["attempts"],
             latency_seconds=record["latency_seconds"],
             tokens=None if tokens is None else tuple(map(_token_from_record, tokens)),
             steps=tuple(map(_step_from_record, record.get("steps", ()))),
             accepted=record.get("accepted"),
-            parts=tuple(map(_part_from_record, record.get("parts", ()))),
+            parts=tuple(parts),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise StateError(f"Expected a prediction record, got one that does not fit ({error!r}).") from error
 
 
@@ -101,7 +105,7 @@ def _step_from_record(record: Mapping[str, Any]) -> Step:
     read = {
         "verdict": Verdict(record["verdict"]),
         "outcome": Outcome(record["outcome"]),
-        "usage": Usage(**record["usage"]),
+        "usage": _usage_from_record(record["usage"]),
     }
     return Step(**{**record, **read})
 
@@ -121,9 +125,33 @@ def _part_from_record(record: Mapping[str, Any]) -> Part:
     return Part(
         name=record["name"],
         label=record["label"],
-        confidence=record["confidence"],
+        confidence=_own_confidence(record),
         distribution=None if distribution is None else _distribution_from_record(distribution),
     )
+
+
+def _confidence_from_record(record: Mapping[str, Any], parts: Sequence[Part]) -> float | None:
+    """Return the confidence of a record, whose parts are `parts`."""
+    confidence = _own_confidence(record)
+    for part, was in zip(parts, record.get("parts", ()), strict=True):
+        if confidence is not None and part.confidence is not None and part.confidence != was["confidence"]:
+            confidence *= part.confidence / was["confidence"]  # the whole is a product over its parts
+    return confidence
+
+
+def _own_confidence(record: Mapping[str, Any]) -> float | None:
+    """Return the confidence of a prediction or a part, as its distribution has it where that says more.
+
+    Records of earlier versions do not know how probable the end of a label was, and their confidence leaves it out.
+    """
+    confidence: float | None = record["confidence"]
+    label, distribution = record["label"], record["distribution"]
+    if confidence is None or distribution is None or "closing_logprob" in distribution:
+        return confidence
+    joint = distribution["joint_logprob"]
+    if joint is None or label not in distribution["labels"] or confidence != math.exp(min(joint, 0.0)):
+        return confidence
+    return _distribution_from_record(distribution).confidence(label)
 
 
 def _usage_to_record(usage: Usage) -> dict[str, Any]:
@@ -132,6 +160,17 @@ def _usage_to_record(usage: Usage) -> dict[str, Any]:
         "completion_tokens": usage.completion_tokens,
         "cost": usage.cost,
     }
+
+
+def _usage_from_record(record: Mapping[str, Any]) -> Usage:
+    usage = Usage(**record)
+    if max(usage.prompt_tokens, usage.completion_tokens) <= MOST_TOKENS:
+        return usage
+    return replace(
+        usage,
+        prompt_tokens=bounded_count(usage.prompt_tokens),
+        completion_tokens=bounded_count(usage.completion_tokens),
+    )
 
 
 def _token_to_record(token: Token) -> list[Any]:
@@ -156,6 +195,7 @@ def _distribution_to_record(distribution: LabelDistribution) -> dict[str, Any]:
         "space": distribution.space.value,
         "emitted": distribution.emitted,
         "error_bound": distribution.error_bound,
+        "closing_logprob": distribution.closing_logprob,
     }
 
 
@@ -168,6 +208,7 @@ def _distribution_from_record(record: Mapping[str, Any]) -> LabelDistribution:
         label_mass=record["label_mass"],
         unresolved_mass=record["unresolved_mass"],
         space=LogprobSpace(record["space"]),
-        emitted=record.get("emitted"),  # older records lack it, and the bound
+        emitted=record.get("emitted"),  # older records lack it, and those below
         error_bound=record.get("error_bound"),
+        closing_logprob=record.get("closing_logprob"),
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, Literal, TypeAlias
 
 from calibrant.clients import OpenAICompatibleClient, choices_for, constraint_for
@@ -25,6 +27,8 @@ from calibrant.inference._sampling import DEFAULT_SAMPLES, Sampling, check_seed,
 from calibrant.logprobs import enum_schema
 
 __all__ = ["MethodOptions", "Scoring", "choose_method"]
+
+_LOG = logging.getLogger("calibrant")
 
 Scoring: TypeAlias = Literal["exact", "decode", "sampled"]
 
@@ -119,7 +123,19 @@ def _choose(
         return exact
     if wanted.scoring == "exact":
         raise ConfigurationError(f"scoring='exact' is not possible: {exact}. Use scoring='decode'.")
+    if isinstance(client, ContinuingClient):
+        _say_once(client.name, exact)
     return decoding
+
+
+@cache
+def _say_once(model: str, reason: str) -> None:
+    """Say that a model decodes which could score every label; copies of a classifier do not repeat it."""
+    _LOG.warning(
+        "%s could score every label, but decodes its answers: %s. Pass scoring='decode' if that is what you want.",
+        model,
+        reason,
+    )
 
 
 def _sampling(client: Client, reader: AnswerReader, wanted: MethodOptions) -> Sampling:

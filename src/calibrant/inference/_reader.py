@@ -70,14 +70,16 @@ class AnswerReader:
         if problem is not None:
             outcome, reason = problem
             return self._prediction(completion, outcome=outcome, reason=reason)
+        space = self.space_of(completion)
         try:
-            found = self._form.read(completion, self.space_of(completion))
+            found = self._form.read(completion, space)
         except UnparsedError as error:
             cut = "cut off by the length limit: " if completion.finish_reason in _CUT_OFF else ""
             return self._prediction(completion, outcome=Outcome.UNPARSED, reason=f"{cut}{error}")
         if isinstance(found, str):
             return self._prediction(completion, outcome=Outcome.UNPARSED, reason=found)
-        return self._prediction(completion, found)
+        lost = "" if space is LogprobSpace.NONE else completion.evidence_problem
+        return self._prediction(completion, found, reason=f"no confidence: {lost}" if lost else "")
 
     def describe(self) -> Mapping[str, Any]:
         """Return what an answer may be and where it is read, as JSON values."""

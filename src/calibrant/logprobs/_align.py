@@ -68,8 +68,15 @@ class AlignedField:
         first = self.holder(self.begin)
         while first and self.ends[first - 1] == self.begin == self.start(first - 1):
             first -= 1
-        last = self.holder(max(self.end - 1, self.begin))
-        return self.tokens[first : last + 1]
+        return self.tokens[first : self._last() + 1]
+
+    def _last(self) -> int:
+        """Return the index of the last token that holds content."""
+        return self.holder(max(self.end - 1, self.begin))
+
+    def closing(self) -> tuple[Token, ...]:
+        """Return the tokens behind the content of a text up to its closing quote; none where that shares one."""
+        return self.tokens[self._last() + 1 : self.holder(self.end) + 1]
 
     def joint_logprob(self) -> float:
         """Return the sum of the log-probabilities of the tokens that hold content, <= 0."""
@@ -139,11 +146,11 @@ def align(completion: Completion, field_path: str) -> AlignedField:
 def align_at(completion: Completion, path: FieldPath, name: str) -> AlignedField:
     """Find the tokens that spell the value at `path`, called `name` in messages; errors as `align`."""
     if not completion.tokens:
-        msg = (
-            "Expected token log-probabilities, got none that can be used (missing, null, NaN or positive): "
-            "ask for them with logprobs=True and top_logprobs."
+        raise LogprobsUnavailableError(
+            "Expected token log-probabilities, got none that can be used "
+            f"({completion.evidence_problem or 'none were reported'}): ask for them with logprobs=True and "
+            "top_logprobs, of a server that reports them."
         )
-        raise LogprobsUnavailableError(msg)
     body = json_body(completion.text)
     try:
         value = answer_value(body, path, name)

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, zip_longest
-from typing import Any, Final
+from math import exp
+from typing import Any, Final, TypedDict
 
-from calibrant.core import Completion, DataError, Token, Usage
+from calibrant.core import Completion, DataError, Token, Usage, bounded_count, clean_line, clean_text
 
-__all__ = ["IMPOSSIBLE", "TOLERANCE", "read_completion", "reported_tokens"]
+__all__ = ["IMPOSSIBLE", "MOST_MASS", "TOLERANCE", "contradiction", "read_completion", "reported_tokens"]
 
 TOLERANCE: Final = 1e-6
 """A log-probability may exceed 0 by this much (rounding); it then counts as 0."""
 
 IMPOSSIBLE: Final = -9999.0
-"""What OpenAI reports for "practically impossible"; -inf is read as this, to stay finite."""
+"""What OpenAI reports for "practically impossible"; an alternative's -inf is read as this, to stay finite."""
+
+MOST_MASS: Final = 1.05
+"""The probabilities listed at one position may add up to this: rounding to one decimal of a logarithm adds 5 %."""
+
+_LONGEST_NAME: Final = 200
+_LONGEST_MESSAGE: Final = 1000
 
 # Google's names for the reasons OpenAI calls `length` and `content_filter`.
 _FINISH_REASONS: Final = {
@@ -29,7 +37,35 @@ _FINISH_REASONS: Final = {
 
 
 class _UnusableEvidenceError(Exception):
-    """A token's log-probability is null, NaN, positive or no number."""
+    """A token's log-probabilities are none, or contradict each other; the message says how."""
+
+    def __init__(self, why: str = "a log-probability is missing or is no number of at most 0") -> None:
+        super().__init__(why)
+
+
+def contradiction(token: Token) -> str:
+    """Return what is impossible about a token's log-probabilities, which are then no evidence; empty where nothing is.
+
+    A token that was written cannot have had the probability 0, and the probabilities listed at one position cannot
+    add up to clearly more than 1. Of a spelling that is listed twice the larger one counts.
+    """
+    if token.logprob == -math.inf:
+        shown = token.data[:40].decode(errors="replace")
+        return f"the token {shown!r} was written, with the log-probability -Infinity"
+    if not token.top:
+        return ""
+    mass = sum([exp(logprob) for _, logprob in token.top])
+    if mass <= MOST_MASS and (
+        mass + exp(token.logprob) <= MOST_MASS or (token.data, token.logprob) in token.top
+    ):
+        return ""
+    # Not the usual list of different tokens with the emitted one among them: this takes longer.
+    listed = {token.data: token.logprob}
+    for data, logprob in token.top:
+        listed[data] = max(logprob, listed.get(data, logprob))
+    mass = math.fsum([exp(logprob) for logprob in listed.values()])
+    # NaN is none of this function's business.
+    return f"the probabilities listed at one token add up to {mass:.2f}" if mass > MOST_MASS else ""
 
 
 def read_completion(response: object) -> Completion:
@@ -40,15 +76,21 @@ def read_completion(response: object) -> Completion:
     response : object
         An OpenAI or litellm response object; the same as a dict; a line of an OpenAI batch
         output file; a google-genai ``GenerateContentResponse``; a Vertex AI batch dict, alone or
-        under ``response``; the answer's plain text; or a `Completion`, returned as it is.
+        under ``response``; the answer's plain text; or a `Completion`, returned as it is
+        where there is nothing to clean or to drop.
 
     Returns
     -------
     Completion
         ``tokens`` is None unless *every* reported log-probability, alternatives included, is a
         number <= 1e-6: evidence with holes (null, NaN) or above 0 is not repaired but dropped,
-        because every number derived from it would be wrong without saying so. Values in
-        (0, 1e-6] are rounding and become 0; ``-inf`` becomes -9999.0, which means the same.
+        because every number derived from it would be wrong without saying so. So is evidence that
+        contradicts itself: an emitted token with ``-inf``, or probabilities at one position that
+        add up to more than 1.05; ``evidence_problem`` says which. Values in (0, 1e-6] are rounding
+        and become 0; an alternative's ``-inf`` becomes -9999.0, which means the same.
+        Whatever a server says is cleaned and bounded here: counts at 2**53, the model's name at 200
+        characters, a refusal at 1,000; control characters and terminal escapes are taken out, and
+        half a surrogate pair becomes the replacement character, as in the text.
         A token's bytes are the provider's, where it reports them, else its text in UTF-8.
         Google's finish reasons are translated to OpenAI's; a prompt or an answer blocked by
         a safety filter counts as a refusal.
@@ -59,18 +101,41 @@ def read_completion(response: object) -> Completion:
         The shape is unknown, or the body holds an error or no answer: the server's fault.
     """
     if isinstance(response, Completion):
-        return response
+        return response if response.evidence_problem is not None else _looked_at(response)
     if isinstance(response, str):
-        return Completion(text=response)
+        return Completion(text=clean_text(response), evidence_problem="")
     body = _unwrap(response)
     if _get(body, "choices") is not None:
         return _read_openai(body)
     if _get(body, "candidates") is not None or _first(body, "prompt_feedback", "promptFeedback") is not None:
         return _read_google(body)
     error = _get(body, "error")
-    got = f"the error {error}" if error else _shape(body)
+    got = f"the error {_message(str(error))}" if error else _shape(body)
     msg = f"Expected an answer with 'choices' (OpenAI) or 'candidates' (Google), got {got}."
     raise DataError(msg)
+
+
+def _looked_at(completion: Completion) -> Completion:
+    """Return a completion that a client made itself as this module would have; the same one if nothing is wrong."""
+    problem = next(filter(None, map(contradiction, completion.tokens or ())), "")
+    changes: dict[str, Any] = {
+        "text": clean_text(completion.text),
+        "tokens": None if problem else completion.tokens,
+        "refusal": completion.refusal and _message(completion.refusal),
+        "model": completion.model and _name(completion.model),
+        "usage": _bounded(completion.usage),
+    }
+    if all(getattr(completion, name) == value for name, value in changes.items()):
+        return completion
+    return replace(completion, **changes, evidence_problem=problem)
+
+
+def _bounded(usage: Usage) -> Usage:
+    return Usage(
+        prompt_tokens=bounded_count(usage.prompt_tokens),
+        completion_tokens=bounded_count(usage.completion_tokens),
+        cost=_cost(usage.cost),
+    )
 
 
 def _unwrap(response: object) -> object:
@@ -80,7 +145,7 @@ def _unwrap(response: object) -> object:
     inner = response["response"]
     if not isinstance(inner, Mapping):
         reason = response.get("error") or response.get("status") or "no reason given"
-        msg = f"Expected a batch line with an answer, got none ({reason}): send the row again."
+        msg = f"Expected a batch line with an answer, got none ({_message(str(reason))}): send the row again."
         raise DataError(msg)
     if "body" not in inner:
         return inner
@@ -128,13 +193,18 @@ def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _count(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+def _name(value: object) -> str | None:
+    found = _text(value)
+    return None if found is None else clean_line(found, limit=_LONGEST_NAME)
+
+
+def _message(text: str) -> str:
+    return clean_line(text, limit=_LONGEST_MESSAGE)
 
 
 def _finish_reason(value: object) -> str | None:
     """Return OpenAI's lower-case name of a finish reason, whether it is text or an enum member."""
-    name = _text(getattr(value, "value", value))
+    name = _name(getattr(value, "value", value))
     if name is None:
         return None
     name = name.lower()
@@ -154,13 +224,13 @@ def _read_openai(body: object) -> Completion:
     content = _get(_get(choice, "logprobs"), "content")
     return Completion(
         text=_content_text(_get(message, "content")),
-        tokens=_usable(content, _openai_tokens),
+        **_evidence(content, _openai_tokens),
         finish_reason=_finish_reason(_get(choice, "finish_reason")),
         refusal=_refusal(message),
-        model=_text(_get(body, "model")),
+        model=_name(_get(body, "model")),
         usage=Usage(
-            prompt_tokens=_count(_get(usage, "prompt_tokens")),
-            completion_tokens=_count(_get(usage, "completion_tokens")),
+            prompt_tokens=bounded_count(_get(usage, "prompt_tokens")),
+            completion_tokens=bounded_count(_get(usage, "completion_tokens")),
             cost=_cost(_get(_get(body, "_hidden_params"), "response_cost")),
         ),
     )
@@ -168,40 +238,54 @@ def _read_openai(body: object) -> Completion:
 
 def _refusal(message: object) -> str | None:
     """Return a message's refusal, which litellm keeps among what it does not know."""
-    return _text(_get(message, "refusal")) or _text(
+    found = _text(_get(message, "refusal")) or _text(
         _get(_get(message, "provider_specific_fields"), "refusal")
     )
+    return None if found is None else _message(found)
 
 
 def _cost(value: object) -> float | None:
-    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
-        return float(value)
-    return None
+    cost = _number(value)
+    return cost if cost is not None and 0.0 <= cost < math.inf else None
 
 
 def _content_text(content: object) -> str:
     """Return a message's text, which some servers send in parts."""
     if isinstance(content, list):
-        return "".join(_text(_get(part, "text")) or "" for part in content)
-    return _text(content) or ""
+        return clean_text("".join(_text(_get(part, "text")) or "" for part in content))
+    return clean_text(_text(content) or "")
 
 
-def _usable(content: object, read: Any) -> tuple[Token, ...] | None:  # noqa: ANN401 - a local reader
-    """Return the tokens, or None where they are missing or cannot be trusted."""
+class _Evidence(TypedDict):
+    """What a completion holds of an answer's log-probabilities."""
+
+    tokens: tuple[Token, ...] | None
+    evidence_problem: str
+
+
+def _evidence(content: object, read: Any) -> _Evidence:  # noqa: ANN401 - a local reader
+    """Return the tokens, or why those that were reported are no evidence."""
     if not isinstance(content, list | tuple) or not content:
-        return None
+        return {"tokens": None, "evidence_problem": ""}
     try:
-        return tuple(read(content))
-    except (_UnusableEvidenceError, TypeError):
-        return None
+        tokens = tuple(read(content))
+    except _UnusableEvidenceError as error:
+        return {"tokens": None, "evidence_problem": str(error)}
+    except TypeError:
+        return {"tokens": None, "evidence_problem": "the reported tokens have an unknown shape"}
+    problem = next(filter(None, map(contradiction, tokens)), "")
+    return {"tokens": None if problem else tokens, "evidence_problem": problem}
 
 
 def _openai_tokens(items: Sequence[object]) -> Iterable[Token]:
     tops = [_get(item, "top_logprobs") or () for item in items]
     pairs = _openai_pairs([*items, *chain.from_iterable(tops)])
     begin = len(items)
-    for (data, logprob), top in zip(pairs[:begin], tops, strict=True):
+    for item, (data, logprob), top in zip(items, pairs[:begin], tops, strict=True):
         end = begin + len(top)
+        # An alternative may be impossible; what was written was not.
+        if logprob == IMPOSSIBLE and _get(item, "logprob") == -math.inf:
+            logprob = -math.inf  # noqa: PLW2901
         yield Token(data, logprob, pairs[begin:end])
         begin = end
 
@@ -265,17 +349,23 @@ def _logprob(value: object) -> float:
 def _read_google(body: object) -> Completion:
     usage = _first(body, "usage_metadata", "usageMetadata")
     common: dict[str, Any] = {
-        "model": _text(_first(body, "model_version", "modelVersion")),
+        "model": _name(_first(body, "model_version", "modelVersion")),
         "usage": Usage(
-            prompt_tokens=_count(_first(usage, "prompt_token_count", "promptTokenCount")),
-            completion_tokens=_count(_first(usage, "candidates_token_count", "candidatesTokenCount"))
-            + _count(_first(usage, "thoughts_token_count", "thoughtsTokenCount")),
+            prompt_tokens=bounded_count(_first(usage, "prompt_token_count", "promptTokenCount")),
+            completion_tokens=bounded_count(_first(usage, "candidates_token_count", "candidatesTokenCount"))
+            + bounded_count(_first(usage, "thoughts_token_count", "thoughtsTokenCount")),
         ),
     }
     blocked = _first(_first(body, "prompt_feedback", "promptFeedback"), "block_reason", "blockReason")
     if blocked is not None and not _get(body, "candidates"):
         reason = str(getattr(blocked, "value", blocked))
-        return Completion(text="", finish_reason="content_filter", refusal=f"blocked: {reason}", **common)
+        return Completion(
+            text="",
+            finish_reason="content_filter",
+            refusal=_message(f"blocked: {reason}"),
+            evidence_problem="",
+            **common,
+        )
     candidate = _head(body, "candidates")
     text = _google_text(_get(_get(candidate, "content"), "parts"))
     stop = _first(candidate, "finish_reason", "finishReason")
@@ -283,9 +373,9 @@ def _read_google(body: object) -> Completion:
     filtered = finish_reason == "content_filter" and not text
     return Completion(
         text=text,
-        tokens=_google_tokens(_first(candidate, "logprobs_result", "logprobsResult")),
+        **_google_evidence(_first(candidate, "logprobs_result", "logprobsResult")),
         finish_reason=finish_reason,
-        refusal=f"blocked: {getattr(stop, 'value', stop)}" if filtered else None,
+        refusal=_message(f"blocked: {getattr(stop, 'value', stop)}") if filtered else None,
         **common,
     )
 
@@ -297,7 +387,7 @@ def _google_text(parts: object) -> str:
     return "".join(_text(_get(part, "text")) or "" for part in parts if not _get(part, "thought"))
 
 
-def _google_tokens(result: object) -> tuple[Token, ...] | None:
+def _google_evidence(result: object) -> _Evidence:
     tops = _first(result, "top_candidates", "topCandidates") or ()
 
     def read(chosen: Iterable[object]) -> Iterable[Token]:
@@ -305,14 +395,19 @@ def _google_tokens(result: object) -> tuple[Token, ...] | None:
             # A list longer than the answer would raise below: evidence that does not fit is none.
             data, logprob = _google_pair(item)
             others = _get(top, "candidates") or ()
+            if _google_logprob(item) == -math.inf:
+                logprob = -math.inf
             yield Token(data, logprob, tuple([_google_pair(other) for other in others]))
 
-    return _usable(_first(result, "chosen_candidates", "chosenCandidates"), read)
+    return _evidence(_first(result, "chosen_candidates", "chosenCandidates"), read)
 
 
 def _google_pair(item: object) -> tuple[bytes, float]:
-    logprob = _first(item, "log_probability", "logProbability")
-    return _data(_get(item, "token"), None), _logprob(logprob)
+    return _data(_get(item, "token"), None), _logprob(_google_logprob(item))
+
+
+def _google_logprob(item: object) -> object:
+    return _first(item, "log_probability", "logProbability")
 
 
 # --- what was reported, usable or not ----------------------------------------------------------
@@ -363,10 +458,19 @@ def _unchecked(item: object, others: object) -> Token:
 
 
 def _unchecked_pair(item: object) -> tuple[bytes, float]:
-    value = _first(item, "logprob", "log_probability", "logProbability")
-    number = isinstance(value, int | float) and not isinstance(value, bool)
     try:
         data = _data(_get(item, "token"), _get(item, "bytes"))
     except _UnusableEvidenceError:
         data = b""
-    return data, float(value) if number else math.nan
+    number = _number(_first(item, "logprob", "log_probability", "logProbability"))
+    return data, math.nan if number is None else number
+
+
+def _number(value: object) -> float | None:
+    """Return a number as a float; None where it is none, or a whole number beyond all floats."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None

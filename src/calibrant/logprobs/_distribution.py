@@ -54,6 +54,7 @@ from calibrant.core import (
 )
 from calibrant.logprobs._align import AlignedField, align, checked
 from calibrant.logprobs._completion import IMPOSSIBLE, read_completion
+from calibrant.logprobs._fields import parse_path
 from calibrant.logprobs._trie import SPACES, START, Branch, LabelTrie, State, trie_for
 
 __all__ = [
@@ -112,20 +113,21 @@ def extract_distribution(
     DataError
         The response has an unknown shape.
     ConfigurationError
-        `labels`, `field_path` or `space` is wrong.
+        `labels`, `field_path` or `space` is wrong; found before the response is looked at.
     """
     checked_space = _checked_space(space)
     names = _label_tuple(labels)
+    parse_path(field_path)
     aligned = align(read_completion(response), field_path)
     value = aligned.value
     if not isinstance(value, str):
-        trie_for(names, "")  # a wrong label set is reported first
         msg = f"Expected text in the field {field_path!r}, got {value!r:.100}: labels are text."
         raise LogprobsUnavailableError(msg)
     trie = trie_for(names, value)
     masses = _walk(aligned, trie)
     logprobs, measured = masses.normalised(len(names))
-    spelled = trie.fitting(State(value.encode("utf-8", "surrogatepass"), closed=True))
+    content = State(value.encode("utf-8", "surrogatepass"))
+    spelled = trie.fitting(content._replace(closed=True))
     return LabelDistribution(
         labels=names,
         logprobs=logprobs,
@@ -135,7 +137,27 @@ def extract_distribution(
         unresolved_mass=masses.unresolved(),
         space=checked_space,
         emitted=names[spelled[0]] if spelled else "",
+        closing_logprob=_closing_logprob(aligned, trie, content),
     )
+
+
+def _closing_logprob(aligned: AlignedField, trie: LabelTrie, content: State) -> float:
+    """Return the logarithm of the probability that the value ends where it does, 0 where no longer label goes on.
+
+    All reported tokens that close the value count (``"``, ``"}``), as they do in the distribution.
+    """
+    behind = aligned.closing()
+    if not behind or len(trie.fitting(content)) < 2:
+        return 0.0
+    *empty, closer = behind
+    closing = [
+        logprob
+        for data, logprob in listed_at(closer).items()
+        if data and (state := trie.step(content, data)[0]) is not None and state.closed
+    ]
+    peak = max(closing)  # the emitted token is one of them
+    closed = peak + math.log(math.fsum(math.exp(logprob - peak) for logprob in closing))
+    return min(0.0, closed) + sum(checked(token.logprob) for token in empty)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,6 +196,7 @@ def opening_masses(response: object, labels: Sequence[str] | LabelSet, field_pat
         As `extract_distribution`.
     """
     names = _label_tuple(labels)
+    parse_path(field_path)
     aligned = align(read_completion(response), field_path)
     trie = trie_for(names, aligned.value if isinstance(aligned.value, str) else "")
     if not isinstance(aligned.value, str):
@@ -209,6 +232,7 @@ def _label_tuple(labels: Sequence[str] | LabelSet) -> tuple[str, ...]:
     names = LabelSet(labels).labels if isinstance(labels, str) else tuple(labels)
     if not {*map(type, names)} <= {str}:
         return LabelSet(names).labels  # says which one is no text, before they serve as a cache key
+    trie_for(names, "")  # refuses a wrong label set, and remembers a right one
     return names
 
 

@@ -45,11 +45,12 @@ class UnparsedError(CalibrantError):
     ----------
     message : str
         What was expected and what arrived.
-    kind : {"not_json", "missing"}
-        ``not_json``: the text is no JSON document. ``missing``: it is one, without the field.
+    kind : {"not_json", "missing", "ambiguous"}
+        ``not_json``: the text is no JSON document. ``missing``: it is one, without the field. ``ambiguous``: an object
+        in it has a key twice.
     """
 
-    def __init__(self, message: str, *, kind: Literal["not_json", "missing"]) -> None:
+    def __init__(self, message: str, *, kind: Literal["not_json", "missing", "ambiguous"]) -> None:
         self.kind = kind
         super().__init__(message)
 
@@ -126,12 +127,13 @@ def field_value(answer: Completion | str, field_path: str) -> Any:  # noqa: ANN4
     Returns
     -------
     object
-        Whatever `json.loads` makes of the field. A repeated key counts as its last value.
+        Whatever `json.loads` makes of the field.
 
     Raises
     ------
     UnparsedError
-        The text is not JSON (``kind="not_json"``) or lacks the field (``kind="missing"``).
+        The text is not JSON (``kind="not_json"``), lacks the field (``kind="missing"``), or has a key twice in one
+        object (``kind="ambiguous"``): which of its values is meant, nobody knows.
     ConfigurationError
         `field_path` is malformed.
     """
@@ -157,7 +159,7 @@ def field_values(answer: str, field_path: str) -> list[Any]:
     ------
     UnparsedError
         The text is not JSON (``kind="not_json"``), or lacks the array, or an element of it the field
-        (``kind="missing"``).
+        (``kind="missing"``), or has a key twice in one object (``kind="ambiguous"``).
     ConfigurationError
         `field_path` is malformed.
     """
@@ -188,13 +190,23 @@ def _text_at(body: str, path: FieldPath) -> str | None:
 
 def _parsed(body: str, path: FieldPath, name: str, *, cut_off: bool = False) -> Any:  # noqa: ANN401
     try:
-        node = json.loads(body)
+        node = json.loads(body, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         shown = body if len(body) <= 80 else body[:77] + "..."
         why = " It was cut off by the token limit: raise max_tokens." if cut_off else ""
         msg = f"Expected a JSON document with the field {name!r}, got {shown!r} ({error}).{why}"
         raise UnparsedError(msg, kind="not_json") from error
     return _descend(node, path, name)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        msg = f"Expected every key of an object once, got {twice[:60]!r} {names.count(twice)} times."
+        raise UnparsedError(msg, kind="ambiguous")
+    return found
 
 
 def _descend(node: Any, path: FieldPath, name: str) -> Any:  # noqa: ANN401
@@ -230,7 +242,7 @@ def value_span(data: bytes, start: int, path: FieldPath) -> tuple[int, int]:
     Parameters
     ----------
     data : bytes
-        Holds one valid JSON document from `start` on; what follows it does not matter.
+        Holds one valid JSON document from `start` on, without a key twice; what follows it does not matter.
     start : int
         Byte offset of the document.
     path : tuple
@@ -278,7 +290,6 @@ def _skip_value(data: bytes, position: int) -> int:
 def _in_object(data: bytes, position: int, key: str) -> tuple[int, int]:
     if data[position : position + 1] != b"{":
         raise LookupError
-    found: tuple[int, int] | None = None
     position = _skip_space(data, position + 1)
     while data[position : position + 1] == b'"':
         name_end = _skip_value(data, position)
@@ -287,12 +298,9 @@ def _in_object(data: bytes, position: int, key: str) -> tuple[int, int]:
             raise LookupError
         value_end = _skip_value(data, colon.end())
         if json.loads(data[position:name_end]) == key:
-            # No early exit: JSON parsers keep the last of repeated keys, and so must we.
-            found = colon.end(), value_end
+            return colon.end(), value_end
         position = _behind_comma(data, value_end)
-    if found is None:
-        raise LookupError
-    return found
+    raise LookupError
 
 
 def _in_array(data: bytes, position: int, index: int) -> tuple[int, int]:

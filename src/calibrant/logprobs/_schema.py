@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import Any, Final
+from typing import Any
 
-from calibrant.core import ConfigurationError, FieldLabels, LabelSet, MultiLabels
+from calibrant.core import (
+    ConfigurationError,
+    FieldLabels,
+    LabelSet,
+    MultiLabels,
+    SchemaNode,
+    plain_schema,
+    schema_target,
+)
 from calibrant.logprobs._fields import FieldPath, array_path, parse_path
 
 __all__ = ["as_response_format", "enum_schema", "labels_from_schema"]
 
 _Node = dict[str, Any]
-_MAX_DEPTH: Final = 64
-_CHOICES: Final = ("anyOf", "oneOf")
 
 
 def labels_from_schema(schema: object, field_path: str) -> tuple[str, ...]:
@@ -34,23 +40,22 @@ def labels_from_schema(schema: object, field_path: str) -> tuple[str, ...]:
         There is no such field, it has no enum, or its enum holds something besides text
         (``null`` is passed over: it is the absence of a label).
     """
-    root = _plain(schema)
-    nodes = list(_alternatives(root, root))
+    node = SchemaNode.of(schema)
     for part in parse_path(field_path):
-        below = [child for node in nodes for child in _children(node, part)]
-        if not below:
-            known = sorted({key for node in nodes for key in node.get("properties", ())})
+        below = node.child(part)
+        if below is None:
+            known = sorted(node.names)
             msg = f"Expected the field {field_path!r} in the schema; it has no {part!r}, only {known}."
             raise ConfigurationError(msg)
-        nodes = [found for child in below for found in _alternatives(child, root)]
-    values = [value for node in nodes for value in _values(node) if value is not None]
+        node = below
+    values = [value for value in node.values if value is not None]
     if not values:
         msg = f"Expected an enum at {field_path!r}, the schema has none: list the labels there as an enum."
         raise ConfigurationError(msg)
     if not all(isinstance(value, str) for value in values):
         msg = f"Expected an enum of texts at {field_path!r}, got {values}: write every label as text."
         raise ConfigurationError(msg)
-    return tuple(dict.fromkeys(values))
+    return tuple(values)
 
 
 def as_response_format(schema: object) -> dict[str, Any]:
@@ -71,7 +76,7 @@ def as_response_format(schema: object) -> dict[str, Any]:
     """
     if isinstance(schema, Mapping) and schema.get("type") in ("json_schema", "json_object", "text"):
         return deepcopy(dict(schema))
-    root = _plain(schema)
+    root = plain_schema(schema)
     name = re.sub(r"[^A-Za-z0-9_-]", "_", str(root.get("title") or "answer"))[:64]
     strict = _strict(root, root)
     return {"type": "json_schema", "json_schema": {"name": name, "strict": True, "schema": strict}}
@@ -141,79 +146,6 @@ def _joined(one: _Node, other: _Node, path: str) -> _Node:
     return {**one, "properties": properties}  # all of them are required, which a strict schema says
 
 
-def _plain(schema: object) -> _Node:
-    """Return the JSON schema inside `schema`."""
-    make = getattr(schema, "model_json_schema", None)
-    node = make() if callable(make) else schema
-    if isinstance(node, Mapping):
-        for key in ("json_schema", "schema"):
-            inner = node.get(key)
-            if isinstance(inner, Mapping):
-                node = inner
-        return dict(node)
-    msg = f"Expected a JSON schema (mapping) or a Pydantic model class, got {type(schema).__name__}."
-    raise ConfigurationError(msg)
-
-
-def _target(reference: object, root: Mapping[str, Any]) -> Mapping[str, Any]:
-    node: Any = root
-    if isinstance(reference, str) and reference.startswith("#"):
-        for part in reference[1:].split("/")[1:]:
-            key = part.replace("~1", "/").replace("~0", "~")
-            node = node.get(key) if isinstance(node, Mapping) else None
-        if isinstance(node, Mapping):
-            return node
-    msg = f"Expected a reference inside the schema, got {reference!r}: put its target under $defs."
-    raise ConfigurationError(msg)
-
-
-def _alternatives(node: Mapping[str, Any], root: _Node, depth: int = 0) -> Iterator[_Node]:
-    """Yield the schemas `node` stands for, with references, allOf, anyOf and oneOf taken apart."""
-    if depth > _MAX_DEPTH:
-        msg = f"Expected a schema less than {_MAX_DEPTH} references deep: one of them leads back to itself."
-        raise ConfigurationError(msg)
-    rest = {key: value for key, value in node.items() if key not in ("$ref", "allOf", *_CHOICES)}
-    merged = [rest]
-    together = [_target(node["$ref"], root)] if "$ref" in node else []
-    together += node.get("allOf") or []
-    choices = [branch for key in _CHOICES for branch in node.get(key) or []]
-    for groups in (*([part] for part in together), *([choices] if choices else [])):
-        merged = [
-            _merge(left, right)
-            for left in merged
-            for part in groups
-            for right in _alternatives(part, root, depth + 1)
-        ]
-    yield from merged
-
-
-def _merge(left: _Node, right: _Node) -> _Node:
-    """Return a schema that demands both; of two enums only the common values stay."""
-    merged = {**right, **left}
-    if "properties" in left and "properties" in right:
-        merged["properties"] = {**right["properties"], **left["properties"]}
-    both = [side for side in (left, right) if "enum" in side or "const" in side]
-    if len(both) == 2:
-        merged.pop("const", None)
-        merged["enum"] = [value for value in _values(left) if value in _values(right)]
-    return merged
-
-
-def _children(node: _Node, part: str | int) -> list[Mapping[str, Any]]:
-    if isinstance(part, str):
-        child = (node.get("properties") or {}).get(part)
-    else:
-        first = node.get("prefixItems") or []
-        child = first[part] if part < len(first) else node.get("items")
-    return [child] if isinstance(child, Mapping) else []
-
-
-def _values(node: _Node) -> list[Any]:
-    if "const" in node:
-        return [node["const"]]
-    return list(node.get("enum") or [])
-
-
 def _strict(node: Any, root: _Node, inside: frozenset[str] = frozenset()) -> Any:  # noqa: ANN401
     """Return a strict copy of a schema's part; `inside` names the references being replaced."""
     if isinstance(node, list):
@@ -225,7 +157,7 @@ def _strict(node: Any, root: _Node, inside: frozenset[str] = frozenset()) -> Any
         if reference in inside:
             return {"$ref": reference}
         beside = {key: value for key, value in node.items() if key != "$ref"}
-        return _strict({**_target(reference, root), **beside}, root, inside | {reference})
+        return _strict({**schema_target(reference, root), **beside}, root, inside | {reference})
     result = {key: _strict_part(key, value, root, inside) for key, value in node.items()}
     if node.get("type") == "object" or "properties" in node:
         result.setdefault("additionalProperties", False)

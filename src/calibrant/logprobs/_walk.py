@@ -42,8 +42,15 @@ from typing import Final
 
 import numpy as np
 
-from calibrant.core import ConfigurationError, LabelDistribution, LabelSet, LogprobSpace
+from calibrant.core import (
+    ConfigurationError,
+    LabelDistribution,
+    LabelSet,
+    LogprobSpace,
+    LogprobsUnavailableError,
+)
 from calibrant.logprobs._align import checked
+from calibrant.logprobs._completion import MOST_MASS
 from calibrant.logprobs._distribution import log_normalise
 from calibrant.logprobs._trie import START, LabelTrie, State, shared
 
@@ -206,7 +213,7 @@ class LabelWalk:
         Raises
         ------
         LogprobsUnavailableError
-            A log-probability is NaN or positive.
+            A log-probability is NaN or positive, or the probabilities add up to more than 1.05.
         """
         key = text.encode()
         node = self._open.pop(key)
@@ -221,6 +228,8 @@ class LabelWalk:
                 state, fit = self._trie.step(node.state, data)
                 if state is not None and fit and probability > 0.0:
                     branches.append(_Branch(key + data, state, fit, probability))
+        if listed > MOST_MASS:
+            raise LogprobsUnavailableError(f"The probabilities listed at one token add up to {listed:.2f}.")
         rest = max(0.0, 1.0 - listed) if listed < 1.0 - _ROUNDING else 0.0
         plain = {branch.state for branch in branches if branch.is_plain(node.state, key)}
         unlisted = self._trie.spellings(node.state) - len(plain)

@@ -93,8 +93,7 @@ def _told(prediction: Prediction) -> str:
     """Return the reason for those who ask."""
     if prediction.outcome is Outcome.ERROR:
         return _FAILED  # a provider's words name addresses that are nobody's business outside
-    # It may quote what the model wrote, which need not be whole characters.
-    return prediction.reason.encode("utf-8", "replace").decode()
+    return prediction.reason
 
 
 def _probabilities(found: LabelDistribution | None) -> dict[str, float] | None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from calibrant.cascade._checks import check_share, is_count, is_number, is_share
 from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
 from calibrant.cascade.methods._verification import Verifier
-from calibrant.core import ConfigurationError, DataError, ProviderError, Usage
+from calibrant.core import ConfigurationError, DataError, ProviderError, Usage, bounded_count
 from calibrant.inference import JsonService, Query, RetryPolicy
 
 __all__ = ["AutoMixEntailment"]
@@ -204,8 +204,8 @@ class _Heard:
         if isinstance(used, Mapping):
             cost = used.get("cost")
             self.usage += Usage(
-                prompt_tokens=_count(used.get("prompt_tokens")) or 0,
-                completion_tokens=_count(used.get("completion_tokens")) or 0,
+                prompt_tokens=bounded_count(used.get("prompt_tokens")),
+                completion_tokens=bounded_count(used.get("completion_tokens")),
                 cost=float(cost) if is_number(cost) and cost >= 0 else None,
             )
 

@@ -18,6 +18,7 @@ from calibrant.core import (
     Message,
     NextTokens,
     ProviderError,
+    Token,
 )
 from calibrant.inference.doctor._calls import Calls, Failed
 from calibrant.inference.doctor._task import (
@@ -30,6 +31,7 @@ from calibrant.inference.doctor._task import (
     Reading,
     question,
 )
+from calibrant.inference.doctor._units import unit_fault
 from calibrant.logprobs import LabelWalk, read_completion
 
 __all__ = ["Alternatives", "Evidence", "Scored", "gather"]
@@ -222,7 +224,7 @@ async def _score(calls: Calls) -> tuple[Scored, ...] | Failed | None:
             if isinstance(scored, Failed):
                 return scored
             found.append(scored)
-    except (ProviderError, ConfigurationError, LogprobsUnavailableError) as error:
+    except (ProviderError, ConfigurationError) as error:
         return Failed(str(error))
     return tuple(found)
 
@@ -235,7 +237,11 @@ async def _score_one(
     if isinstance(found, Failed):
         return found
     walk = LabelWalk(LABELS, tolerance=1.0)  # one token tells the labels apart
-    walk.visit("", found.top)
+    try:
+        walk.visit("", found.top)
+    except LogprobsUnavailableError as error:
+        fault = unit_fault((Token(b"", 0.0, found.top),))
+        return Failed(f"{error} ({fault})" if fault else str(error))
     return Scored(next_tokens=found, distribution=walk.distribution())
 
 

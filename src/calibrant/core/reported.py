@@ -1,0 +1,64 @@
+"""Cleans and bounds what a server reports: words and counts that everything behind can print, add and write."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+__all__ = ["MOST_TOKENS", "bounded_count", "clean_line", "clean_text"]
+
+MOST_TOKENS: Final = 2**53
+"""The largest count that is believed: every whole number up to it is exact as a float."""
+
+_REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
+# What makes a terminal act, as a whole: a title or a link up to its end, a movement or a colour, a short command.
+_ESCAPES: Final = re.compile(
+    "(?:\x1b[\\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\\\|\x9c)"
+    "|(?:\x1b\\[|\x9b)[0-?]*[ -/]*[@-~]"
+    "|\x1b[ -/]*[0-~]"
+)
+_BREAKS: Final = re.compile("[\t\n\x0b\x0c\r\x1c-\x1f\x85\u2028\u2029]+")
+_CONTROLS: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
+_SURROGATES: Final = re.compile("[\ud800-\udfff]")
+# White space that JSON knows is layout; the rest has no place in an answer.
+_UNWRITABLE: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def bounded_count(value: object) -> int:
+    """Return a reported count, in [0, 2**53]; 0 where it is no whole number.
+
+    Parameters
+    ----------
+    value : object
+        What a server reports as a number of tokens.
+    """
+    if not isinstance(value, int) or isinstance(value, bool):
+        return 0
+    return min(max(value, 0), MOST_TOKENS)
+
+
+def clean_line(text: str, *, limit: int) -> str:
+    """Return a name or a message on one line that any terminal can show and any file can hold.
+
+    Terminal escapes and control characters are removed, breaks become spaces, half a surrogate pair becomes
+    the replacement character.
+
+    Parameters
+    ----------
+    text : str
+        In a server's words.
+    limit : int
+        Characters that are kept; three dots stand for the rest.
+    """
+    if not text.isprintable():
+        text = _SURROGATES.sub(_REPLACEMENT, text[: 8 * limit])
+        text = _CONTROLS.sub("", _BREAKS.sub(" ", _ESCAPES.sub("", text)))
+    return text if len(text) <= limit else text[:limit] + "..."
+
+
+def clean_text(text: str) -> str:
+    """Return an answer's text with the replacement character for each control character and half surrogate pair.
+
+    Tabs and line breaks stay. Nothing is removed, so that an illegal answer does not become a legal one.
+    """
+    return text if text.isprintable() else _UNWRITABLE.sub(_REPLACEMENT, text)

@@ -1,0 +1,180 @@
+"""The one reader of JSON schemas: what may stand at a place of an answer.
+
+``$ref``, ``allOf``, ``anyOf``, ``oneOf``, ``enum`` and ``const`` are understood, wherever they stand. Whoever wants to
+know which labels a schema allows, or which text it leaves open, asks a `SchemaNode`; nobody else takes schemas apart.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from calibrant.core.errors import ConfigurationError
+
+__all__ = ["SchemaNode", "plain_schema", "schema_target"]
+
+_Node = dict[str, Any]
+_MAX_DEPTH: Final = 64
+_CHOICES: Final = ("anyOf", "oneOf")
+
+
+def plain_schema(schema: object) -> dict[str, Any]:
+    """Return the JSON schema inside a response format, or of a Pydantic model class.
+
+    Raises
+    ------
+    ConfigurationError
+        `schema` is neither a mapping nor a class with ``model_json_schema``.
+    """
+    make = getattr(schema, "model_json_schema", None)
+    node = make() if callable(make) else schema
+    if isinstance(node, Mapping):
+        for key in ("json_schema", "schema"):
+            inner = node.get(key)
+            if isinstance(inner, Mapping):
+                node = inner
+        return dict(node)
+    msg = f"Expected a JSON schema (mapping) or a Pydantic model class, got {type(schema).__name__}."
+    raise ConfigurationError(msg)
+
+
+def schema_target(reference: object, root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the schema a ``$ref`` leads to.
+
+    Raises
+    ------
+    ConfigurationError
+        It leads out of the schema, or nowhere.
+    """
+    node: Any = root
+    if isinstance(reference, str) and reference.startswith("#"):
+        for part in reference[1:].split("/")[1:]:
+            key = part.replace("~1", "/").replace("~0", "~")
+            node = node.get(key) if isinstance(node, Mapping) else None
+        if isinstance(node, Mapping):
+            return node
+    msg = f"Expected a reference inside the schema, got {reference!r}: put its target under $defs."
+    raise ConfigurationError(msg)
+
+
+@dataclass(frozen=True)
+class SchemaNode:
+    """What a schema allows at one place of an answer.
+
+    Attributes
+    ----------
+    alternatives : tuple of dict
+        The schemas one of which the value there meets; none of them holds ``$ref``, ``allOf``, ``anyOf`` or ``oneOf``.
+    root : dict
+        The whole schema, which references lead into.
+    """
+
+    alternatives: tuple[_Node, ...]
+    root: _Node
+
+    @classmethod
+    def of(cls, schema: object, root: _Node | None = None) -> Self:
+        """Return the node of a whole schema, or of a part of `root`.
+
+        Raises
+        ------
+        ConfigurationError
+            `schema` is none, or one of its references leads back to itself or nowhere.
+        """
+        node = plain_schema(schema) if root is None else schema
+        whole = plain_schema(schema) if root is None else root
+        found = tuple(_alternatives(node, whole)) if isinstance(node, Mapping) else ()
+        return cls(found, whole)
+
+    @property
+    def values(self) -> list[Any]:
+        """The values its enums and constants name, each once, in the schema's order."""
+        # JSON tells 1 from true, and values that cannot be hashed from each other.
+        found = [value for node in self.alternatives for value in _values(node)]
+        return list({v if isinstance(v, str) else (json.dumps(v),): v for v in found}.values())
+
+    @property
+    def is_closed(self) -> bool:
+        """True if `values` are all that may stand here."""
+        return bool(self.alternatives) and all("const" in n or "enum" in n for n in self.alternatives)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The properties of the objects that may stand here, in the schema's order."""
+        return tuple(dict.fromkeys(name for node in self.alternatives for name in _properties(node)))
+
+    @property
+    def is_one_object(self) -> bool:
+        """True if only an object may stand here, whose properties do not depend on each other.
+
+        Of several alternatives with the same properties at most one property may differ: of two, not every
+        combination would be allowed.
+        """
+        first, *others = [_properties(node) for node in self.alternatives] or [{}]
+        if not first or self.is_closed or any(tuple(other) != tuple(first) for other in others):
+            return False
+        return sum(any(other[name] != part for other in others) for name, part in first.items()) <= 1
+
+    def child(self, part: str | int) -> SchemaNode | None:
+        """Return the node of a property, or of an element of an array; None where there is none."""
+        below = [child for node in self.alternatives for child in _children(node, part)]
+        if not below:
+            return None
+        return SchemaNode(
+            tuple(found for child in below for found in _alternatives(child, self.root)), self.root
+        )
+
+
+def _alternatives(node: Mapping[str, Any], root: _Node, depth: int = 0) -> Iterator[_Node]:
+    """Yield the schemas `node` stands for, with references, allOf, anyOf and oneOf taken apart."""
+    if depth > _MAX_DEPTH:
+        msg = f"Expected a schema less than {_MAX_DEPTH} references deep: one of them leads back to itself."
+        raise ConfigurationError(msg)
+    rest = {key: value for key, value in node.items() if key not in ("$ref", "allOf", *_CHOICES)}
+    merged = [rest]
+    together = [schema_target(node["$ref"], root)] if "$ref" in node else []
+    together += node.get("allOf") or []
+    choices = [branch for key in _CHOICES for branch in node.get(key) or []]
+    for groups in (*([part] for part in together), *([choices] if choices else [])):
+        merged = [
+            _merge(left, right)
+            for left in merged
+            for part in groups
+            for right in _alternatives(part, root, depth + 1)
+        ]
+    yield from merged
+
+
+def _merge(left: _Node, right: _Node) -> _Node:
+    """Return a schema that demands both; of two enums only the common values stay."""
+    merged = {**right, **left}
+    if "properties" in left and "properties" in right:
+        merged["properties"] = {**right["properties"], **left["properties"]}
+    both = [side for side in (left, right) if "enum" in side or "const" in side]
+    if len(both) == 2:
+        merged.pop("const", None)
+        merged["enum"] = [value for value in _values(left) if value in _values(right)]
+    return merged
+
+
+def _properties(node: _Node) -> Mapping[str, Any]:
+    found = node.get("properties")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _children(node: _Node, part: str | int) -> list[Mapping[str, Any]]:
+    if isinstance(part, str):
+        child = _properties(node).get(part)
+    else:
+        first = node.get("prefixItems") or []
+        child = first[part] if part < len(first) else node.get("items")
+    return [child] if isinstance(child, Mapping) else []
+
+
+def _values(node: _Node) -> list[Any]:
+    if "const" in node:
+        return [node["const"]]
+    found = node.get("enum")
+    return list(found) if isinstance(found, list | tuple) else []
