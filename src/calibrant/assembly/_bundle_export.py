@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -31,6 +30,7 @@ from calibrant.core import (
     StateError,
     Task,
     labels_to_record,
+    read_json_object,
 )
 from calibrant.inference import call_options
 from calibrant.inference.doctor import identity
@@ -181,15 +181,7 @@ def _read_run(path: Path, task: Task | str | Path | None, model: str | None, cal
 
 def _record(path: Path) -> dict[str, Any] | None:
     """Return the JSON object in a file; None where there is no file."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, RecursionError) as error:
-        raise StateError(f"{path}: cannot be read ({error}): run it again.") from error
-    if not isinstance(found, dict):
-        raise StateError(f"{path}: expected a JSON object, got {type(found).__name__}: run it again.")
-    return found
+    return read_json_object(path, remedy="run it again") if path.exists() else None
 
 
 def _description(path: Path) -> dict[str, Any]:

@@ -29,9 +29,15 @@ from calibrant.core.errors import (
     StateError,
 )
 from calibrant.core.files import (
+    atomic_writer,
     damaged_record,
+    is_in_place,
+    make_rescue_folder,
+    read_json_object,
     read_record,
     remove_leftovers,
+    try_lock,
+    without_doubles,
     write_atomically,
     write_record,
 )
@@ -52,6 +58,7 @@ from calibrant.core.routing_settings import (
     TriageSettings,
 )
 from calibrant.core.rows import (
+    MAX_RUN_ROW_BYTES,
     Columns,
     DataSource,
     Example,
@@ -72,6 +79,7 @@ from calibrant.core.task import ROUTED, Split, Task, check_answer
 
 __all__ = [
     "LOOPER_KEYS",
+    "MAX_RUN_ROW_BYTES",
     "ROUTED",
     "Aspect",
     "BanditSettings",
@@ -131,25 +139,31 @@ __all__ = [
     "TriageSettings",
     "Usage",
     "Verdict",
+    "atomic_writer",
     "check_answer",
     "damaged_record",
     "describe_problem",
     "described_labels",
+    "is_in_place",
     "iter_examples",
     "labels_from_record",
     "labels_to_record",
+    "make_rescue_folder",
     "normalise_label",
     "part_of",
     "prediction_from_record",
     "prediction_to_record",
     "read_examples",
+    "read_json_object",
     "read_record",
     "read_rows",
     "read_texts",
     "remove_leftovers",
     "step_to_record",
     "structured_labels",
+    "try_lock",
     "unknown_answer",
+    "without_doubles",
     "write_atomically",
     "write_record",
 ]
