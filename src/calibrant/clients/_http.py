@@ -9,11 +9,13 @@ import json
 import threading
 import urllib.request
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 from calibrant.clients._endpoint import Endpoint
+from calibrant.clients._open_files import calls_that_fit, say_that_calls_wait
 from calibrant.clients._redact import redact
 from calibrant.clients._translate import translate
 from calibrant.core import ContextLengthError, ProviderError, ProviderTimeoutError
@@ -138,6 +140,7 @@ class JsonHttp:
         self._lines: dict[asyncio.AbstractEventLoop, _Line] = {}
         self._lock = threading.Lock()
         self._ending: set[asyncio.Task[None]] = set()
+        _OPEN.add(self)
 
     @property
     def shown(self) -> str:
@@ -203,6 +206,8 @@ class JsonHttp:
             Nothing came back, only a part, or too much.
         """
         line = self._lines.get(asyncio.get_running_loop()) or await self._line()
+        if line.scarce and line.gate.locked():
+            say_that_calls_wait(line.calls)
         async with line.gate:
             try:
                 return await self._exchange(line.session, url, data, headers, timeout)
@@ -272,6 +277,7 @@ class JsonHttp:
 
     def close(self) -> None:
         """Close every session, from whatever thread; calls under way fail."""
+        _OPEN.discard(self)
         with self._lock:
             lines, self._lines = self._lines, {}
         for loop, line in lines.items():
@@ -298,7 +304,8 @@ class JsonHttp:
         if found is not None:
             return found
         session = self._session()
-        line = _Line(session=session, keeper=_keep(session), gate=asyncio.Semaphore(self._calls))
+        calls = calls_that_fit(self._calls, clients=len(_OPEN))
+        line = _Line(session=session, keeper=_keep(session), calls=calls, scarce=calls < self._calls)
         with self._lock:
             self._lines = {other: kept for other, kept in self._lines.items() if not other.is_closed()}
             self._lines[loop] = line
@@ -371,6 +378,10 @@ class HTTPStatusError(Exception):
         super().__init__(f"{self.status} {said}")
 
 
+# Clients that are not closed: they share what the process may open.
+_OPEN: Final[WeakSet[JsonHttp]] = WeakSet()
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Line:
     """What one event loop has.
@@ -381,13 +392,22 @@ class _Line:
         The connections.
     keeper : asynchronous generator
         Closes the session when it is finished.
+    calls : int
+        Calls under way at most.
+    scarce : bool
+        True where only the limit of open files keeps them so few.
     gate : asyncio.Semaphore
         Bounds the calls under way.
     """
 
     session: aiohttp.ClientSession
     keeper: AsyncGenerator[None]
-    gate: asyncio.Semaphore
+    calls: int
+    scarce: bool
+    gate: asyncio.Semaphore = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gate", asyncio.Semaphore(self.calls))
 
 
 async def _keep(session: aiohttp.ClientSession) -> AsyncGenerator[None]:

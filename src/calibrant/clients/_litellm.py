@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from calibrant.clients._callable import parse_space
 from calibrant.clients._declined import advised, declined, refusal
 from calibrant.clients._endpoint import litellm_endpoint, secret_headers
+from calibrant.clients._open_files import calls_that_fit, say_that_calls_wait
 from calibrant.clients._translate import translate
 from calibrant.core import CompletionRequest, ConfigurationError, LogprobSpace, ProviderError
 
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 __all__ = ["LiteLLMClient", "litellm_failure"]
+
+
+# Calls under way per event loop, where nobody says how many; each has a socket.
+_CALLS: Final = 256
 
 
 class LiteLLMClient:
@@ -32,7 +36,8 @@ class LiteLLMClient:
     timeout : float, default 60
         Seconds one call may take.
     max_concurrency : int, optional
-        Calls in flight at the same time, per event loop; by default no limit of its own.
+        Calls in flight at the same time, per event loop; by default 256. Fewer where the process may not open that
+        many files.
     space : LogprobSpace or str, default "masked"
         What this provider's log-probabilities are probabilities of.
     **options
@@ -115,10 +120,12 @@ class LiteLLMClient:
         return {name: value for name, value in arguments.items() if value is not None}
 
     def _gate(self) -> AbstractAsyncContextManager[object]:
-        if self._limit is None:
-            return contextlib.nullcontext()
-        loop = asyncio.get_running_loop()
-        return self._gates.setdefault(loop, asyncio.Semaphore(self._limit))
+        wanted = self._limit or _CALLS
+        calls = calls_that_fit(wanted)
+        gate = self._gates.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(calls))
+        if calls < wanted and gate.locked():
+            say_that_calls_wait(calls)
+        return gate
 
 
 def litellm_failure(error: Exception, *, provider: str, options: Mapping[str, Any]) -> ProviderError:
