@@ -291,6 +291,24 @@ def test_a_changed_prompt_is_refused(tmp_path: Path) -> None:
     assert len(client.requests) == 3
 
 
+def test_a_run_of_a_version_that_wrote_options_in_full_goes_on(tmp_path: Path) -> None:
+    """And what may be a secret is a digest from then on; another value is another run."""
+    client = FakeClient(LABELS, knows)
+    options = {"nonce": "whatever-it-is", "seed": 3}
+    BatchEvaluator(classifier(client, options=options)).evaluate(rows(3), out=tmp_path)
+    run = tmp_path / "run.json"
+    record = json.loads(run.read_text())
+    assert "whatever-it-is" not in run.read_text()
+    run.write_text(json.dumps({**record, "options": options}))
+    BatchEvaluator(classifier(client, options=options)).evaluate(rows(5), out=tmp_path)
+    assert json.loads(run.read_text())["options"] == record["options"]
+    with pytest.raises(StateError, match="differs in options"):
+        BatchEvaluator(classifier(client, options={**options, "nonce": "another-one"})).evaluate(
+            rows(5), out=tmp_path
+        )
+    assert len(client.requests) == 5
+
+
 def test_changed_rows_are_refused_and_further_rows_are_welcome(tmp_path: Path) -> None:
     """What was answered must still be what is asked; an input may grow."""
     client = FakeClient(LABELS, knows)

@@ -33,7 +33,7 @@ from calibrant.core import (
     read_json_object,
 )
 from calibrant.inference import call_options
-from calibrant.inference.doctor import identity
+from calibrant.inference.doctor import identity, public_description
 from calibrant.logprobs import enum_schema
 
 __all__ = ["export"]
@@ -251,7 +251,8 @@ def _check(run: _Run) -> None:
 
     What the models really do is compared when the bundle is loaded: that takes the models.
     """
-    first = task_from_record(run.settings.tasks[0], place=run.path / "task.json").task
+    recorded = task_from_record(run.settings.tasks[0], place=run.path / "task.json")
+    first = recorded.task
     differs = []
     if list(first.labels.labels) != list(run.fingerprint.labels):
         differs.append("labels")
@@ -259,8 +260,10 @@ def _check(run: _Run) -> None:
     if one and first.model.name != run.fingerprint.model:
         differs.append(f"model ({run.fingerprint.model!r} in the run, {first.model.name!r} in the task)")
     if run.description is not None and one:
+        left_out = recorded.left_out.get(first.model.name, ())
         options = identity("", call_options(first.model.options))[2]
-        if options != run.description["options"]:
+        then = public_description(run.description)["options"]
+        if options != {name: value for name, value in then.items() if name not in left_out}:
             differs.append("options of the model")
         if run.description["response_format"] != enum_schema(first.labels, first.field):
             differs.append("schema of the answer (labels and field)")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import json
 import threading
 import urllib.request
@@ -14,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
-from calibrant.clients._endpoint import Endpoint
+from calibrant.clients._endpoint import Endpoint, is_loopback, warn_of_plain_http
 from calibrant.clients._open_files import calls_that_fit, say_that_calls_wait
-from calibrant.clients._redact import redact
+from calibrant.clients._redact import hide, redact, spellings
 from calibrant.clients._translate import translate
 from calibrant.core import ContextLengthError, ProviderError, ProviderTimeoutError
 
@@ -133,7 +132,8 @@ class JsonHttp:
     ) -> None:
         self.endpoint = endpoint
         self._provider = provider
-        self._secrets = set(endpoint.secrets)
+        self._secrets: frozenset[str] = frozenset()
+        self.hide(endpoint.secrets)
         self._timeout = timeout
         self._calls = calls or _CALLS
         self._most_bytes = most_bytes
@@ -149,11 +149,17 @@ class JsonHttp:
 
     def hide(self, secrets: Iterable[str]) -> None:
         """Take note of more that is never to be shown."""
-        self._secrets = self._secrets.union(secrets)
+        found = [spelling for secret in secrets for spelling in spellings(secret)]
+        self._secrets = self._secrets.union(text for text in found if len(text) > 3)
+        warn_of_plain_http(self.endpoint.root, self._secrets)
 
     def redacted(self, text: str) -> str:
-        """Return `text` without credentials."""
+        """Return a message without what is secret, or looks like it."""
         return redact(text, secrets=self._secrets)
+
+    def hidden(self, text: str) -> str:
+        """Return a text without what is known to be secret."""
+        return hide(text, self._secrets)
 
     async def call(self, route: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """POST `body` and return the JSON object that comes back.
@@ -459,7 +465,7 @@ def _object(content: bytes) -> dict[str, Any] | None:
 def _proxy(root: str) -> str | None:
     """Return the proxy the environment names for an address, but none for this machine's own."""
     parts = urlsplit(root)
-    if _is_loopback(root) or urllib.request.proxy_bypass(parts.hostname or ""):
+    if is_loopback(root) or urllib.request.proxy_bypass(parts.hostname or ""):
         return None
     found = urllib.request.getproxies().get(parts.scheme)
     if found is None or "://" in found:
@@ -472,11 +478,3 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
-
-
-def _is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")

@@ -11,8 +11,9 @@ from weakref import WeakKeyDictionary
 
 from calibrant.clients._callable import parse_space
 from calibrant.clients._declined import advised, declined, refusal
-from calibrant.clients._endpoint import litellm_endpoint, secret_headers
+from calibrant.clients._endpoint import litellm_endpoint, warn_of_plain_http
 from calibrant.clients._open_files import calls_that_fit, say_that_calls_wait
+from calibrant.clients._redact import hide, secret_texts, spellings
 from calibrant.clients._translate import translate
 from calibrant.core import CompletionRequest, ConfigurationError, LogprobSpace, ProviderError
 
@@ -76,6 +77,8 @@ class LiteLLMClient:
         self._timeout = timeout
         self._options = options
         self._limit = max_concurrency
+        self._secrets = _secrets(options)
+        warn_of_plain_http(self.endpoint or "", self._secrets)
         self._gates: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
     async def complete(self, request: CompletionRequest) -> object:
@@ -97,6 +100,10 @@ class LiteLLMClient:
         if declined(failure, found):
             return refusal(found, self.name)
         raise found from None  # the cause may hold a key
+
+    def hidden(self, text: str) -> str:
+        """Return a text of the provider's without what the client was given to keep secret."""
+        return hide(text, self._secrets)
 
     def close(self) -> None:
         """Nothing to free: litellm keeps its connections for the process."""
@@ -130,10 +137,11 @@ class LiteLLMClient:
 
 def litellm_failure(error: Exception, *, provider: str, options: Mapping[str, Any]) -> ProviderError:
     """Return what litellm raised for a call with `options` as a `ProviderError` that shows no key."""
-    secrets = [value for name, value in options.items() if "key" in name or "token" in name]
-    for name in ("headers", "extra_headers"):
-        secrets += secret_headers(options.get(name) or {})
-    return advised(error, translate(error, provider=provider, secrets=secrets))
+    return advised(error, translate(error, provider=provider, secrets=_secrets(options)))
+
+
+def _secrets(options: Mapping[str, Any]) -> list[str]:
+    return [spelling for secret in secret_texts(options) for spelling in spellings(secret)]
 
 
 def _litellm() -> ModuleType:

@@ -19,6 +19,7 @@ from calibrant.core import (
     write_atomically,
 )
 from calibrant.evaluation._metrics import EvaluationMetrics
+from calibrant.inference.doctor import public_description
 
 __all__ = ["RunDirectory"]
 
@@ -114,7 +115,7 @@ class RunDirectory:
     def _claim(self) -> None:
         fingerprint = self.fingerprint
         if self.run.exists():
-            stored = self._stored()
+            stored = public_description(self._stored())
             changed = sorted(
                 name
                 for name in {*stored, *fingerprint}.difference(_INFORMATION)
