@@ -41,7 +41,6 @@ _HARMLESS_OPTIONS: Final = frozenset(
         "user",
         "response_format",
         "json_schema",
-        "tools",
         "tool_choice",
         "modalities",
     }
@@ -61,7 +60,7 @@ _HARMLESS_OPTIONS: Final = frozenset(
 )
 # Short texts, numbers, dates and switches are no tokens, whatever they stand under.
 _HARMLESS_TEXT: Final = re.compile(
-    r"(?is).{0,3}|[+-]?[0-9.]{1,8}|\d{4}-\d\d-\d\d(-preview)?|true|false|null|none"
+    r"(?is).{0,3}|[+-]?[0-9.]{1,6}|\d{4}-\d\d-\d\d(-preview)?|true|false|null|none"
 )
 # Names that say it themselves: a key that is renewed does not make another endpoint.
 _SECRET_PARAMETER: Final = re.compile(r"(?i)key|token|secret|passw|auth|sig|cred")
@@ -69,6 +68,7 @@ _HEADERS: Final = frozenset({"headers", "extra_headers", "default_headers"})
 _ADDRESSES: Final = frozenset({"api_base", "base_url"})
 _ROUNDS: Final = 50_000
 _DIGEST: Final = re.compile(r"\[redacted [0-9a-f]{8}\]")
+_SCHEME: Final = re.compile(r"[A-Za-z-]+ +(\S{8,})")
 _URL: Final = re.compile(r"(?i)\bhttps?://[^\s\"'<>()]+")
 _PATTERNS: Final = (
     # user:password@host in a URL
@@ -116,8 +116,9 @@ def hide(text: str, secrets: Iterable[object]) -> str:
 
 
 def spellings(secret: str) -> Iterator[str]:
-    """Yield a secret as it may come back: as it is, in JSON, in a URL, and without the scheme before it."""
-    for text in (secret, secret.rpartition(" ")[2]):
+    """Yield a secret as it may come back: as it is, in JSON, in a URL, and without ``Bearer`` before it."""
+    scheme = _SCHEME.fullmatch(secret)
+    for text in (secret,) if scheme is None else (secret, scheme[1]):
         yield from (text, json.dumps(text)[1:-1], quote(text, safe=""), quote_plus(text))
 
 
@@ -165,8 +166,11 @@ def is_harmless(name: str, text: str) -> bool:
 
 
 def name_inside(outer: str, inner: str) -> str:
-    """Return the name under which a text inside an option is judged: what stands in a known one is known as well."""
-    return outer if outer in _HARMLESS_OPTIONS else inner
+    """Return the name under which a text inside an option is judged: what stands in a known one is known as well.
+
+    Unless it stands under a name that says otherwise.
+    """
+    return outer if outer in _HARMLESS_OPTIONS and not _SECRET_PARAMETER.search(inner) else inner
 
 
 def secret_texts(options: Mapping[str, Any]) -> Iterator[str]:

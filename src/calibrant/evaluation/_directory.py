@@ -115,15 +115,16 @@ class RunDirectory:
     def _claim(self) -> None:
         fingerprint = self.fingerprint
         if self.run.exists():
-            stored = public_description(self._stored())
+            # Earlier versions wrote some texts in full that are digests today.
+            stored, current = public_description(self._stored()), public_description(fingerprint)
             changed = sorted(
                 name
                 for name in {*stored, *fingerprint}.difference(_INFORMATION)
-                if stored.get(name) != fingerprint.get(name)
+                if stored.get(name) != current.get(name)
             )
             if changed and self._paid():
                 raise StateError(
-                    f"{self.path}: holds an evaluation that differs in {_differences(changed, stored, fingerprint)}: "
+                    f"{self.path}: holds an evaluation that differs in {_differences(changed, stored, current)}: "
                     "choose a new directory, or run it unchanged."
                 )
         elif any(not entry.name.startswith(".") for entry in self.path.iterdir()):

@@ -45,6 +45,8 @@ _SECRET_WORDS: Final = frozenset(
     | {"jwt", "key", "keys", "oauth", "passphrase", "passwd", "password", "pwd", "secret", "secrets"}
     | {"sig", "signature", "token"}
 )
+# Parts of a description that are no settings of a model: a label may be called "options".
+_NOT_OPTIONS: Final = frozenset({"response_format", "method", "label_set", "data"})
 _WORD: Final = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+")
 
 Identity = tuple[str, str | None, dict[str, Any]]
@@ -82,7 +84,9 @@ def holds_digest(value: object) -> bool:
 
 def public_description(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return what `Classifier.describe` said, perhaps in an earlier version, as it is written down today."""
-    return {name: _described(name, value) for name, value in record.items()}
+    return {
+        name: value if name in _NOT_OPTIONS else _described(name, value) for name, value in record.items()
+    }
 
 
 def _described(name: str, value: Any) -> Any:  # noqa: ANN401 (any JSON value)
