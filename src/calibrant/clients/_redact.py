@@ -119,7 +119,13 @@ def spellings(secret: str) -> Iterator[str]:
     """Yield a secret as it may come back: as it is, in JSON, in a URL, and without ``Bearer`` before it."""
     scheme = _SCHEME.fullmatch(secret)
     for text in (secret,) if scheme is None else (secret, scheme[1]):
-        yield from (text, json.dumps(text)[1:-1], quote(text, safe=""), quote_plus(text))
+        yield from (text, json.dumps(text)[1:-1])
+        for safe in (
+            "",
+            "/",
+            "/:@!$'()*,;",
+        ):  # what need not be escaped in a query differs from library to library
+            yield from (quote(text, safe=safe), quote_plus(text, safe=safe))
 
 
 def public_address(address: str) -> str:
