@@ -45,6 +45,15 @@ def test_an_evaluation_comes_back_with_its_fingerprint(tmp_path: Path) -> None:
     assert found.fingerprint == classifier.fingerprint()
 
 
+def test_whatever_was_accepted_as_a_text_comes_back(tmp_path: Path) -> None:
+    """A line of predictions is longer than the line of the text: six bytes for one at most, and the answer."""
+    rows = [Example(input="meow " + "\x01" * 990_000, answer="cat")]
+    fake = FakeClient(LABELS, lambda _text, _prompt: ("cat", 0.9))
+    BatchEvaluator(Classifier(model=fake, labels=LABELS, field="category")).evaluate(rows, out=tmp_path)
+    assert (tmp_path / "predictions.jsonl").stat().st_size > 5_000_000
+    assert load_predictions(tmp_path).inputs == (rows[0].input,)
+
+
 def test_the_best_prompt_of_a_search_counts(tmp_path: Path) -> None:
     """Its answers, its prompt and its user template."""
     distribution = {"labels": LABELS, "space": "masked"}

@@ -538,6 +538,41 @@ def test_the_second_signal_ends_at_once(write_task: WriteTask, tmp_path: Path) -
     assert [row["index"] for row in lines(out)] == list(range(8))
 
 
+def test_a_directory_that_goes_away_is_exit_code_1(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """Nothing is written under its name again; what was answered is in the one the message names."""
+    out = tmp_path / "out"
+
+    def rule(text: str, prompt: str) -> Answer:
+        if text.startswith("5 "):
+            out.rename(tmp_path / "elsewhere")
+        return knows(text, prompt)
+
+    fake(rule)
+    task = write_task(test=animals(8))
+    result = run(task, "--out", out)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"kept in {out}.rescued. Give that directory" in result.stderr
+    assert not out.exists()
+    assert run(task, "--out", f"{out}.rescued").exit_code == 0
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "[" * 100_000], ids=["cut off", "no object", "too deep"])
+def test_a_damaged_metrics_file_is_one_message(
+    write_task: WriteTask, fake: Fake, tmp_path: Path, content: str
+) -> None:
+    """Which says how to have it written again."""
+    fake()
+    task, out = write_task(test=animals(8)), tmp_path / "out"
+    whole = run(task, "--out", out, "--json").stdout
+    (out / "metrics.json").write_text(content)
+    result = run(task, "--out", out)
+    assert result.exit_code == 2
+    assert "metrics.json: expected a JSON object" in result.stderr
+    (out / "metrics.json").unlink()
+    again = json.loads(run(task, "--out", out, "--json").stdout)
+    assert again["accuracy"] == json.loads(whole)["accuracy"]
+
+
 def test_credentials_reach_no_file_and_no_stream(
     write_task: WriteTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calibrant_home: Path
 ) -> None:

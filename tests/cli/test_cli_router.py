@@ -559,6 +559,7 @@ def test_numbers_that_are_none_are_refused_in_logs(tmp_path: Path) -> None:
         ('provider = "good"', 'provider = "who"', "got 'who' at 200"),
         ("at = 200", "at = -1", "scenario.toml:16: changes.at"),
         ("[[changes]]", "[[changes", "not valid TOML"),
+        ("cost = 0.01", f"cost = {'[' * 5000}{']' * 5000}", "a few levels deep"),
     ],
 )  # fmt: skip
 def test_a_wrong_scenario_is_refused_with_its_line(

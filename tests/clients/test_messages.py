@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from calibrant import Classifier
 from calibrant.clients._redact import redact
 from calibrant.clients._translate import retry_after_seconds, status_of, translate
 from calibrant.core import ProviderError
@@ -31,6 +32,59 @@ def test_hides_what_looks_like_a_credential(text: Any, secret: Any) -> None:
     assert secret in text
     assert secret not in redact(text)
     assert "[redacted]" in redact(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("see https://h/v1?tok=abcdefgh.", "see https://h/v1?tok=[redacted]"),
+        (
+            "moved to http://h/a?x=1&nonce=abcd&api-version=2024-05-01",
+            "moved to http://h/a?x=1&nonce=[redacted]&api-version=2024-05-01",
+        ),
+        ('{"url": "http://h/?t=abcdef"}', '{"url": "http://h/?t=[redacted]"}'),
+    ],
+)
+def test_hides_parameters_of_addresses_whatever_their_name(text: str, shown: str) -> None:
+    """Only what is known to be harmless stays."""
+    assert redact(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("address", "key", "warns"),
+    [
+        ("http://gpu-1.example:8000/v1", "a-real-key", True),
+        ("http://gpu-2.example:8000/v1", "EMPTY", False),
+        ("https://gpu-3.example/v1", "a-real-key", False),
+        ("http://127.0.0.1:8000/v1", "a-real-key", False),
+        ("http://localhost:8000/v1", "a-real-key", False),
+        ("http://me:password@gpu-4.example/v1", "none", True),
+        ("http://gpu-5.example/v1?tok=abcdefgh", "none", True),
+    ],
+)
+@pytest.mark.parametrize("name", ["openai/any", "anthropic/any"])
+def test_a_secret_over_plain_http_is_warned_of_once(
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    address: str,
+    key: str,
+    warns: bool,
+) -> None:
+    """Off this machine, and without showing it."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    address = address.replace("example", f"{name.partition('/')[0]}.example")
+    for _ in range(2):
+        Classifier(
+            model=name,
+            labels=["cat", "dog"],
+            field="category",
+            scoring="decode",
+            options={"api_base": address, "api_key": key},
+        ).close()
+    said = [record.message for record in caplog.records if "plain http" in record.message]
+    assert len(said) == warns
+    assert not any(secret in line for line in said for secret in ("a-real-key", "password", "abcdefgh"))
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,29 @@ from calibrant.core import write_atomically
 
 
 def test_text_is_written_as_it_is(tmp_path: Path) -> None:
-    """UTF-8, line feeds untouched, readable by others."""
+    """UTF-8, line feeds untouched."""
     path = tmp_path / "result.json"
     write_atomically(path, "café\n\u2028\n")
     assert path.read_bytes() == "café\n\u2028\n".encode()
-    assert path.stat().st_mode & 0o777 == 0o644
     write_atomically(path, "new")
     assert path.read_text() == "new"
     assert os.listdir(tmp_path) == ["result.json"]  # noqa: PTH208 (names only)
+
+
+@pytest.mark.parametrize(
+    ("umask", "mode", "given"),
+    [(0o022, {}, 0o644), (0o077, {}, 0o600), (0o002, {}, 0o664), (0o022, {"mode": 0o600}, 0o600)],
+)
+def test_permissions_follow_the_umask(tmp_path: Path, umask: int, mode: dict[str, int], given: int) -> None:
+    """Unless the caller asks for less, also where another file is replaced."""
+    path = tmp_path / "result.json"
+    path.touch(0o666)
+    before = os.umask(umask)
+    try:
+        write_atomically(path, "text", **mode)
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == given
 
 
 def test_text_that_cannot_be_written_leaves_the_old_file(tmp_path: Path) -> None:

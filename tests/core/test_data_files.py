@@ -6,7 +6,7 @@ import json
 import sys
 import tracemalloc
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrant.core import (
+    MAX_RUN_ROW_BYTES,
     Columns,
     ConfigurationError,
     DataError,
@@ -124,6 +125,61 @@ def test_a_huge_row_is_refused_without_being_read(
     finally:
         tracemalloc.stop()
     assert peak < 5_000_000
+
+
+def test_rows_of_a_run_may_be_longer_than_rows_of_a_user(tmp_path: Path) -> None:
+    """What was accepted as a text comes back with all that was written beside it."""
+    path = write(tmp_path, "rows.jsonl", json.dumps({"input": "\x01" * 900_000}))
+    with pytest.raises(DataError, match="at most 1,000,000 bytes"):
+        list(read_rows(path))
+    (row,) = read_rows(path, max_row_bytes=MAX_RUN_ROW_BYTES)
+    assert len(row.values["input"]) == 900_000
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "place", "what"),
+    [
+        (
+            "rows.csv",
+            "input,answer,answer\na,cat,dog\n",
+            "rows.csv:1",
+            "each column once, got 'answer' 2 times",
+        ),
+        ("rows.csv", "input,input,answer\na,b,dog\n", "rows.csv:1", "each column once, got 'input' 2 times"),
+        (
+            "rows.jsonl",
+            '{"input": "a", "answer": "cat"}\n{"input": "b", "answer": "cat", "answer": "dog"}\n',
+            "rows.jsonl:2",
+            "the key 'answer' is there twice",
+        ),
+        (
+            "rows.jsonl",
+            '{"input": "a", "answer": "cat", "additional_context": {"who": "x", "who": "y"}}\n',
+            "rows.jsonl:1",
+            "the key 'who' is there twice",
+        ),
+    ],
+)
+def test_what_is_there_twice_is_refused(
+    tmp_path: Path, name: str, content: str, place: str, what: str
+) -> None:
+    """Nobody knows which of the two counts."""
+    with pytest.raises(DataError, match=f"{place}: .*{what}"):
+        list(read_rows(write(tmp_path, name, content)))
+
+
+def test_a_field_twice_in_the_text_of_an_answer_is_refused(tmp_path: Path) -> None:
+    """The same in a cell that holds JSON."""
+    cell = '"{""a"": ""x"", ""a"": ""y""}"'
+    path = write(tmp_path, "rows.csv", f"input,answer\nmeow,{cell}\n")
+    with pytest.raises(DataError, match=r"rows\.csv:2: 'answer': .*the key 'a' is there twice"):
+        read_examples(path, columns=Columns(fields=(("a", "a"),)))
+
+
+def test_columns_without_a_name_may_repeat(tmp_path: Path) -> None:
+    """Spreadsheets leave empty columns behind, which nothing reads."""
+    path = write(tmp_path, "rows.csv", "input,answer,,\nmeow,cat,,\n")
+    assert read_examples(path) == [(Example(input="meow", answer="cat"), 2)]
 
 
 def test_a_huge_csv_record_of_short_lines_is_refused_where_it_starts(tmp_path: Path) -> None:
@@ -258,6 +314,7 @@ class FakeParquet(ModuleType):
     def __init__(self, batches: list[list[dict[str, Any]] | Exception]) -> None:
         super().__init__("pyarrow.parquet")
         self.batches = batches
+        self.schema_arrow = SimpleNamespace(names=["input"])
 
     def ParquetFile(self, path: Path) -> FakeParquet:  # noqa: N802 (pyarrow's name)
         """Open the file."""
@@ -431,3 +488,13 @@ def test_examples_are_read_one_by_one(tmp_path: Path) -> None:
     assert next(found) == (Example(input="a", answer="b"), 1)
     with pytest.raises(DataError, match=r"rows\.jsonl:2: "):
         next(found)
+
+
+def test_a_parquet_column_twice_is_refused(tmp_path: Path) -> None:
+    """As in every other kind of file."""
+    pyarrow = pytest.importorskip("pyarrow")
+    path = tmp_path / "rows.parquet"
+    table = pyarrow.table([["meow"], ["cat"], ["dog"]], names=["input", "answer", "answer"])
+    pytest.importorskip("pyarrow.parquet").write_table(table, path)
+    with pytest.raises(DataError, match=r"rows\.parquet: expected each column once, got 'answer' 2 times"):
+        list(read_rows(path))

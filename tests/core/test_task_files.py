@@ -398,6 +398,12 @@ def test_broken_toml_names_the_line(tmp_path: Path, toml: str, line: int) -> Non
     assert error_of(path).startswith(f"task.toml:{line}: not valid TOML: ")
 
 
+def test_toml_nested_too_deeply_is_refused(write_task: WriteTask) -> None:
+    """Instead of a trace from inside the parser."""
+    path = write_task(extra=f"x = {'[' * 5000}{']' * 5000}\n")
+    assert "expected tables and arrays a few levels deep" in error_of(path)
+
+
 def test_a_missing_task_file_says_what_one_is(tmp_path: Path) -> None:
     """A directory is no task file either."""
     for path in (tmp_path / "none.toml", tmp_path):

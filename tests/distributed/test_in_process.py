@@ -11,7 +11,7 @@ import pytest
 
 import in_process
 from animals import CLUSTER, LABELS, LIMITS, animals, lines, opens, run, written
-from calibrant.core import ConfigurationError, ProviderError, StateError
+from calibrant.core import CalibrantError, ConfigurationError, ProviderError, StateError
 from calibrant.distributed import Cluster, _worker, evaluate
 from calibrant.distributed._shards import Shards
 from calibrant.inference import Limits, Stop
@@ -405,3 +405,23 @@ def test_a_stop_before_anything_is_asked_asks_nothing(server: FaultServer, tmp_p
     result = run(animals(tmp_path), server, tmp_path / "out", stop=stop)
     assert result.metrics.stopped == "changed my mind"
     assert len(written(tmp_path / "out")) == sum(server.counts.values())
+
+
+def test_a_directory_that_goes_away_is_an_error_and_what_comes_later_is_kept(tmp_path: Path) -> None:
+    """Beside it; nothing is written under its name again."""
+    rows, out, rescue = animals(tmp_path), tmp_path / "out", tmp_path / "out.rescued"
+
+    def faults(number: int, _body: Any) -> None:
+        if number == 30:
+            out.rename(tmp_path / "elsewhere")
+
+    with FaultServer(LABELS, faults=faults) as server:
+        with pytest.raises(CalibrantError, match=f"answered since then are kept in {rescue}"):
+            run(rows, server, out)
+        assert not out.exists()
+        kept, before = written(rescue), written(tmp_path / "elsewhere")
+        assert kept
+        assert not {row["index"] for row in kept} & {row["index"] for row in before}
+        asked = sum(server.counts.values())
+        assert run(rows, server, rescue).metrics.complete
+        assert sum(server.counts.values()) - asked == 60 - len(kept)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from pyarrow import parquet
 
 from calibrant import Classifier, Example
 from calibrant.core import (
+    CalibrantError,
     ConfigurationError,
     DataError,
     DataSource,
@@ -289,6 +291,24 @@ def test_a_changed_prompt_is_refused(tmp_path: Path) -> None:
     assert len(client.requests) == 3
 
 
+def test_a_run_of_a_version_that_wrote_options_in_full_goes_on(tmp_path: Path) -> None:
+    """And what may be a secret is a digest from then on; another value is another run."""
+    client = FakeClient(LABELS, knows)
+    options = {"nonce": "whatever-it-is", "seed": 3}
+    BatchEvaluator(classifier(client, options=options)).evaluate(rows(3), out=tmp_path)
+    run = tmp_path / "run.json"
+    record = json.loads(run.read_text())
+    assert "whatever-it-is" not in run.read_text()
+    run.write_text(json.dumps({**record, "options": options}))
+    BatchEvaluator(classifier(client, options=options)).evaluate(rows(5), out=tmp_path)
+    assert json.loads(run.read_text())["options"] == record["options"]
+    with pytest.raises(StateError, match="differs in options"):
+        BatchEvaluator(classifier(client, options={**options, "nonce": "another-one"})).evaluate(
+            rows(5), out=tmp_path
+        )
+    assert len(client.requests) == 5
+
+
 def test_changed_rows_are_refused_and_further_rows_are_welcome(tmp_path: Path) -> None:
     """What was answered must still be what is asked; an input may grow."""
     client = FakeClient(LABELS, knows)
@@ -312,6 +332,84 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StateError, match="got a file"):
         BatchEvaluator(classifier(FakeClient(LABELS, knows))).evaluate(rows(1), out=tmp_path / "file")
+
+
+def removed(out: Path) -> None:
+    """Take all files away; what is written meanwhile may keep the folder."""
+    shutil.rmtree(out, ignore_errors=True)
+
+
+def moved(out: Path) -> None:
+    """Give the directory another name."""
+    out.rename(out.with_name("elsewhere"))
+
+
+def replaced(out: Path) -> None:
+    """Put another directory in the place of this one."""
+    moved(out)
+    out.mkdir()
+    (out / "predictions.jsonl").touch()
+
+
+@pytest.mark.parametrize("happening", [removed, moved, replaced])
+def test_a_directory_that_goes_away_during_a_run_is_an_error_and_its_rows_are_kept(
+    tmp_path: Path, happening: Callable[[Path], None]
+) -> None:
+    """In a directory beside it, from which the run goes on without a call."""
+    out, rescue = tmp_path / "out", tmp_path / "out.rescued"
+
+    def rule(text: str) -> Any:
+        if text.startswith("20 "):
+            happening(out)
+        return knows(text)
+
+    client = FakeClient(LABELS, rule)
+    evaluator = BatchEvaluator(classifier(client), concurrency=4)
+    with pytest.raises(
+        CalibrantError, match=f"moved or removed during the run: .* kept in {rescue}"
+    ) as caught:
+        evaluator.evaluate(rows(40), out=out)
+    assert not isinstance(caught.value, StateError)  # nothing is wrong with the input
+    assert not (out / "metrics.json").exists()
+    assert [row["index"] for row in lines(rescue)] == list(range(40))
+    result = evaluator.evaluate(rows(40), out=rescue)
+    assert (result.metrics.rows, result.metrics.complete, len(client.requests)) == (40, True, 40)
+
+
+def test_rows_asked_again_are_rescued_with_the_others(tmp_path: Path) -> None:
+    """Where a new file is written beside the old one, and both are gone."""
+    out = tmp_path / "out"
+    down = True
+
+    def rule(text: str) -> Any:
+        if text.startswith("3 ") and down:
+            raise ProviderError("HTTP 503, try later.", provider="fake", status=503)
+        if text.startswith("3 "):
+            removed(out)
+        return knows(text)
+
+    evaluator = BatchEvaluator(classifier(FakeClient(LABELS, rule)))
+    evaluator.evaluate(rows(8), out=out)
+    down = False
+    (out.with_name("out.rescued")).mkdir()  # of another run
+    with pytest.raises(CalibrantError, match=r"out\.rescued-2"):
+        evaluator.evaluate(rows(8), out=out)
+    assert [row["outcome"] for row in lines(tmp_path / "out.rescued-2")] == ["ok"] * 8
+
+
+def test_a_fault_matters_more_than_a_lost_directory_which_is_said_all_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Both on one screen."""
+    out = tmp_path / "out"
+
+    def rule(_text: str) -> Any:
+        removed(out)
+        raise ProviderError("the key is wrong.", provider="fake", status=401)
+
+    with pytest.raises(ProviderError, match="the key is wrong"):
+        BatchEvaluator(classifier(FakeClient(LABELS, rule)), concurrency=1).evaluate(rows(8), out=out)
+    assert "out.rescued" in caplog.text
 
 
 def test_two_runs_do_not_share_a_directory(tmp_path: Path) -> None:

@@ -247,10 +247,10 @@ def test_credentials_and_timeouts_are_not_stored() -> None:
     )
     assert found.api_base == "https://h:8/v1?version=2"
     assert found.parameters == {
-        "extra_body": {"maxTokens": 5, "min_p": 0.1, "names": ["a", "Bearer [redacted]"]},
+        "extra_body": {"maxTokens": 5, "min_p": 0.1, "names": ["a", "[redacted 302fb36d]"]},
         "client": "object",
         "max_tokens": 9,
-        "user": "[redacted]",
+        "user": "[redacted b85bf13c]",
     }
     text = save_examination(found).read_text()
     assert SECRET not in text

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from calibrant.core import ConfigurationError, Example, ProviderError, ScoringSettings, StateError, Task
+from calibrant.core import (
+    CalibrantError,
+    ConfigurationError,
+    Example,
+    ProviderError,
+    ScoringSettings,
+    StateError,
+    Task,
+)
 from calibrant.inference import open_client
 from calibrant.optimization import Progress, optimize
 from calibrant.optimization._journal import JsonlStore
@@ -332,7 +341,7 @@ def test_unwritable_and_damaged_directories_are_refused(tmp_path: Path) -> None:
         )
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.json").write_text("[1]")
-    with pytest.raises(StateError, match=r"run.json: not readable"):
+    with pytest.raises(StateError, match=r"run.json: expected a JSON object"):
         optimize(make_task(), model=client(), max_metric_calls=60, minibatch_size=4, out=tmp_path / "run")
 
 
@@ -426,6 +435,64 @@ def test_journal_survives_a_line_cut_off_by_a_kill(tmp_path: Path) -> None:
         store.put("b", 2)
     with JsonlStore(path) as store:
         assert (store.get("a"), store.get("b")) == (1, 2)
+
+
+def test_a_journal_that_is_being_written_is_left_alone(tmp_path: Path) -> None:
+    """Half a line is no damage while its writer is at it."""
+    path = tmp_path / "journal.jsonl"
+    with JsonlStore(path) as store:
+        store.put("a", 1)
+        with path.open("ab") as writing:
+            writing.write(b'{"key": "b", "val')
+        with pytest.raises(StateError, match="another process is writing this journal"):
+            JsonlStore(path)
+        assert path.read_bytes().endswith(b'"val')
+
+
+def test_two_searches_do_not_share_a_directory(tmp_path: Path) -> None:
+    """The second one is refused while the first one works."""
+    out = tmp_path / "run"
+    refused = []
+
+    def rule(text: str, prompt: str) -> Any:
+        if not refused:
+            refused.append("at work")
+            try:
+                optimize(make_task(), model=client(), max_metric_calls=120, minibatch_size=4, out=out)
+            except StateError as error:
+                refused.append(str(error))
+        return learner(text, prompt)
+
+    optimize(make_task(), model=client(rule), max_metric_calls=120, minibatch_size=4, out=out)
+    assert "another process is writing this journal: wait for it" in refused[1]
+
+
+@pytest.mark.parametrize("moment", [3, 60, 130], ids=["the first rows", "the search", "the test rows"])
+def test_a_directory_that_goes_away_during_a_search_is_an_error_and_its_answers_are_kept(
+    tmp_path: Path, moment: int
+) -> None:
+    """The same search from where they are kept asks nothing twice."""
+    out, rescue = tmp_path / "run", tmp_path / "run.rescued"
+    settings: dict[str, Any] = {"max_metric_calls": 120, "minibatch_size": 4}
+    asked = 0
+
+    def rule(text: str, prompt: str) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked == moment:
+            out.rename(tmp_path / "elsewhere")
+        return learner(text, prompt)
+
+    with pytest.raises(CalibrantError, match=f"the answers so far are kept in {rescue}") as caught:
+        optimize(make_task(), model=client(rule), out=out, **settings)
+    assert not isinstance(caught.value, StateError)
+    assert not out.exists()
+    paid = len((rescue / "journal.jsonl").read_text().splitlines())
+    again = client()
+    result = optimize(make_task(), model=again, out=rescue, **settings)
+    whole = client()
+    assert replace(result, seconds=0) == replace(optimize(make_task(), model=whole, **settings), seconds=0)
+    assert len(again.requests) + paid == len(whole.requests)
 
 
 def test_damaged_journal_is_refused_with_its_line(tmp_path: Path) -> None:

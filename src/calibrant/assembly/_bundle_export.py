@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -32,10 +31,11 @@ from calibrant.core import (
     Task,
     changed_prompt,
     labels_to_record,
+    read_json_object,
     search_verdict,
 )
 from calibrant.inference import call_options
-from calibrant.inference.doctor import identity
+from calibrant.inference.doctor import identity, public_description
 from calibrant.logprobs import enum_schema
 
 __all__ = ["export"]
@@ -182,15 +182,7 @@ def _read_run(path: Path, task: Task | str | Path | None, model: str | None, cal
 
 def _record(path: Path) -> dict[str, Any] | None:
     """Return the JSON object in a file; None where there is no file."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, RecursionError) as error:
-        raise StateError(f"{path}: cannot be read ({error}): run it again.") from error
-    if not isinstance(found, dict):
-        raise StateError(f"{path}: expected a JSON object, got {type(found).__name__}: run it again.")
-    return found
+    return read_json_object(path, remedy="run it again") if path.exists() else None
 
 
 def _description(path: Path) -> dict[str, Any]:
@@ -260,7 +252,8 @@ def _check(run: _Run) -> None:
 
     What the models really do is compared when the bundle is loaded: that takes the models.
     """
-    first = task_from_record(run.settings.tasks[0], place=run.path / "task.json").task
+    recorded = task_from_record(run.settings.tasks[0], place=run.path / "task.json")
+    first = recorded.task
     differs = []
     if list(first.labels.labels) != list(run.fingerprint.labels):
         differs.append("labels")
@@ -268,8 +261,10 @@ def _check(run: _Run) -> None:
     if one and first.model.name != run.fingerprint.model:
         differs.append(f"model ({run.fingerprint.model!r} in the run, {first.model.name!r} in the task)")
     if run.description is not None and one:
+        left_out = recorded.left_out.get(first.model.name, ())
         options = identity("", call_options(first.model.options))[2]
-        if options != run.description["options"]:
+        then = public_description(run.description)["options"]
+        if options != {name: value for name, value in then.items() if name not in left_out}:
             differs.append("options of the model")
         if run.description["response_format"] != enum_schema(first.labels, first.field):
             differs.append("schema of the answer (labels and field)")

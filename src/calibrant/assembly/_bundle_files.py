@@ -10,14 +10,13 @@ import os
 import shutil
 import stat
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from calibrant.core import ConfigurationError, StateError
+from calibrant.core import ConfigurationError, StateError, without_doubles
 
 __all__ = ["MANIFEST", "Folder", "json_text", "parse_json", "read_folder", "refuse_taken", "write_folder"]
 
@@ -84,7 +83,7 @@ def parse_json(text: str, place: Path) -> Any:  # noqa: ANN401 (any JSON value)
     """
     try:
         found = json.loads(
-            text, parse_constant=_no_number, parse_float=_finite, object_pairs_hook=_without_doubles
+            text, parse_constant=_no_number, parse_float=_finite, object_pairs_hook=without_doubles
         )
         _check_depth(found)
     except (ValueError, RecursionError) as error:
@@ -101,15 +100,6 @@ def _finite(digits: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{digits:.40} is beyond every float")
     return value
-
-
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object; of a key that is there twice, readers take the one or the other."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
-        raise ValueError(f"the key {twice!r:.80} is there twice")
-    return found
 
 
 def _check_depth(value: Any) -> None:  # noqa: ANN401 (any JSON value)

@@ -15,6 +15,7 @@ from calibrant.assembly._open import open_classifier
 from calibrant.assembly._task_record import RecordedTask, label_of, models_of, with_options
 from calibrant.core import Client, ConfigurationError, Journal, StateError, Task
 from calibrant.inference import Classifier, Limits, ModelLike, open_client
+from calibrant.inference.doctor import public_description
 
 __all__ = ["load", "open_bundle"]
 
@@ -153,7 +154,8 @@ def _opened_as(
     own: RecordedTask, bundle: Bundle, given: Mapping[str, Mapping[str, Any]], router_state: str | None
 ) -> Task:
     names = {label_of(model) for model in models_of(own.task)}
-    task = with_options(own.task, {name: found for name, found in given.items() if name in names})
+    options = {name: found for name, found in given.items() if name in names}
+    task = with_options(own.task, options, left_out=own.left_out)
     if task.routing is None:
         return task
     if own.state_left_out and router_state is None:
@@ -229,7 +231,9 @@ def _check_asked(bundle: Bundle, classifier: Classifier) -> None:
         )
     if bundle.description is None:
         return
-    then, now = (_comparable(found) for found in (bundle.description, classifier.describe()))
+    then, now = (
+        _comparable(public_description(found)) for found in (bundle.description, classifier.describe())
+    )
     if name != bundle.fingerprint.model:
         then["model"] = now["model"]
     changed = sorted(key for key in {*then, *now} if then.get(key) != now.get(key))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 import pydantic
@@ -300,8 +301,13 @@ def models_of(task: Task) -> Iterator[ModelSettings | RoutingProviderSettings]:
         yield from task.routing.providers
 
 
-def with_options(task: Task, options: Mapping[str, Mapping[str, Any]]) -> Task:
-    """Return the task with further options of its models: who calls, and where.
+def with_options(
+    task: Task,
+    options: Mapping[str, Mapping[str, Any]],
+    *,
+    left_out: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+) -> Task:
+    """Return the task with further options of its models: who calls, where, and what was left out of its record.
 
     Parameters
     ----------
@@ -309,6 +315,8 @@ def with_options(task: Task, options: Mapping[str, Mapping[str, Any]]) -> Task:
         The task.
     options : mapping of str to mapping
         By model (its alias or name).
+    left_out : mapping of str to tuple of str, default none
+        Names of options that may be given back, by model; see `RecordedTask`.
 
     Raises
     ------
@@ -321,7 +329,8 @@ def with_options(task: Task, options: Mapping[str, Mapping[str, Any]]) -> Task:
             raise ConfigurationError(
                 f"Expected options of one of the models {', '.join(known)}, got some of {name!r:.80}: correct the name."
             )
-        other = [option for option in given if not may_be_withheld(option)]
+        allowed = left_out.get(name, ())
+        other = [option for option in given if option not in allowed and not may_be_withheld(option)]
         if other:
             raise ConfigurationError(
                 f"Expected options that say who calls and where (api_key, extra_headers, api_base, timeout), got "

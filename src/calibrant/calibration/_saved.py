@@ -13,7 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.calibration._fingerprint import Fingerprint
-from calibrant.core import DataError, LogprobSpace, Outcome, Row, StateError, labels_from_record, read_rows
+from calibrant.core import (
+    MAX_RUN_ROW_BYTES,
+    DataError,
+    LogprobSpace,
+    Outcome,
+    Row,
+    StateError,
+    labels_from_record,
+    read_json_object,
+    read_rows,
+)
 
 __all__ = ["UNKNOWN", "SavedPredictions", "load_predictions", "read_predictions", "unfinished"]
 
@@ -104,7 +114,8 @@ def load_predictions(path: str | Path) -> SavedPredictions:
         )
     if not file.exists():
         raise DataError("no such file or directory: check the path.", path=file)
-    return _read(read_rows(file), file).saved(str(path), file.parent)
+    # A file of our own holds more than the text it was asked about.
+    return _read(read_rows(file, max_row_bytes=MAX_RUN_ROW_BYTES), file).saved(str(path), file.parent)
 
 
 def read_predictions(records: Iterable[Mapping[str, Any]], *, name: str = "predictions") -> SavedPredictions:
@@ -150,14 +161,9 @@ def unfinished(path: str | Path) -> str | None:
     place = Path(path)
     if not (place / "run.json").exists() or (place / "result.json").exists():
         return None
-    try:
-        metrics = json.loads((place / "metrics.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not (place / "metrics.json").exists():
         return "has no metrics.json, so the run is not finished"
-    except (OSError, ValueError) as error:
-        raise StateError(
-            f"{place / 'metrics.json'}: cannot be read ({error}): run the evaluation again."
-        ) from error
+    metrics = read_json_object(place / "metrics.json", remedy="delete it and run the evaluation again")
     if metrics.get("complete", True):
         return None
     return f"holds a run that ended early ({metrics.get('stopped') or 'rows are missing'})"
@@ -245,7 +251,7 @@ class _Rows:
                     space=LogprobSpace(self.space),
                     labels=labels,
                 )
-            except (OSError, KeyError, TypeError, ValueError) as error:
+            except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
                 raise StateError(
                     f"{source}: expected what the predictions depend on, got something else ({error!r}): restore "
                     "the file, or give the predictions file alone, in a directory without it."

@@ -18,6 +18,7 @@ from rich.text import Text
 from calibrant.cli._options import parse_option
 from calibrant.core import LogprobSpace, StateError
 from calibrant.inference import Verdict, examine, save_examination
+from calibrant.inference.doctor import holds_digest, public_address
 
 if TYPE_CHECKING:
     from calibrant.inference import Examination
@@ -113,7 +114,7 @@ def settings_toml(found: Examination) -> str:
     """Return the recommended ``[model]`` and ``[scoring]`` sections of a task file, free of credentials."""
     model: dict[str, Any] = {"name": found.model}
     if found.api_base is not None:
-        model["api_base"] = found.api_base
+        model["api_base"] = public_address(found.api_base)
     if found.scoring == "decode" and found.space in {LogprobSpace.MASKED, LogprobSpace.RAW}:
         model["space"] = found.space.value
     model["scoring"] = found.scoring
@@ -127,7 +128,11 @@ def settings_toml(found: Examination) -> str:
 def _assignments(values: Mapping[str, Any]) -> str:
     # TOML has no null: such an option cannot be set in a task file.
     return "".join(
-        f"{_key(name)} = {_value(value)}\n" if value is not None else f"# {_key(name)} = null\n"
+        f"# {_key(name)} = null\n"
+        if value is None
+        else f"# {_key(name)}: as it was, not shown as it may be a secret\n"
+        if holds_digest(value)
+        else f"{_key(name)} = {_value(value)}\n"
         for name, value in values.items()
     )
 

@@ -30,6 +30,7 @@ from calibrant.core import (
     ProviderError,
     StateError,
     Task,
+    read_json_object,
 )
 from calibrant.evaluation import (
     GATES,
@@ -328,7 +329,7 @@ def _template(path: Path) -> str | None:
         return None
     try:
         found = json.loads(path.read_text(encoding="utf-8"))["best_candidate"].get("user_template")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(
             f"expected the result of a search, got something else ({error!r}).", path=path
         ) from error
@@ -378,7 +379,10 @@ def print_result(
     directory = result.directory
     if directory is None:
         raise StateError("Expected an output directory.")
-    record = json.loads((directory / "metrics.json").read_text(encoding="utf-8"))
+    record = read_json_object(
+        directory / "metrics.json",
+        remedy="delete it and run the same command again, which asks nothing twice",
+    )
     if as_json:
         found: dict[str, Any] = {} if entry is None else {"history": entry.to_record()}
         found |= {} if routing is None else {"routing": routing.to_record()}

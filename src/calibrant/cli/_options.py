@@ -36,5 +36,5 @@ def parse_option(text: str) -> tuple[str, Any]:
         )
     try:
         return name.strip(), json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return name.strip(), value

@@ -183,7 +183,7 @@ def _factory(stated: str, providers: Sequence[str]) -> RouterFactory:
             raise ConfigurationError(f"Expected {takes} for the strategy {name}, got {setting!r:.80}.")
         try:
             options[key] = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             options[key] = value
 
     def make(rng: np.random.Generator) -> Router:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +14,7 @@ from numpy.typing import NDArray
 
 from calibrant.calibration import SavedPredictions, load_predictions
 from calibrant.core import ConfigurationError, DataError, Outcome, Row, read_rows
-from calibrant.core.sections import Amount, Count, Section, Share, describe_problem, line_of
+from calibrant.core.sections import Amount, Count, Section, Share, describe_problem, line_of, parse_toml
 from calibrant.inference import open_embedder, run_sync
 from calibrant.routing import Change, Recording, Scenario, SimulatedProvider
 
@@ -199,13 +197,9 @@ def _scenario(path: Path) -> Source:
 def _scenario_file(path: Path) -> _ScenarioFile:
     try:
         text = path.read_text(encoding="utf-8")
-        return _ScenarioFile.model_validate(tomllib.loads(text))
+        return _ScenarioFile.model_validate(parse_toml(text, path))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path}: cannot be read ({error}): check the path.") from error
-    except tomllib.TOMLDecodeError as error:
-        place = re.search(r"at line (\d+)", str(error))
-        line = place[1] if place else text.count("\n") + 1
-        raise ConfigurationError(f"{path}:{line}: not valid TOML: {error}.") from error
     except pydantic.ValidationError as error:
         problems = [
             f"{path}:{line_of(text, item['loc'])}: {describe_problem(dict(item), _ScenarioFile)}"

@@ -11,7 +11,16 @@ from calibrant.clients._openai_chat import OpenAIChatClient
 from calibrant.clients._openai_compatible import OpenAICompatibleClient
 from calibrant.clients._providers import needs_litellm
 from calibrant.clients._rates import RateState, rate_state
-from calibrant.clients._redact import redact
+from calibrant.clients._redact import (
+    digest_of,
+    identifying_address,
+    is_digest,
+    is_harmless,
+    name_inside,
+    public_address,
+    redact,
+    secret_texts,
+)
 from calibrant.clients._retry import RetryPolicy, with_retries
 from calibrant.clients._service import JsonService
 from calibrant.clients._weights import LocalModel, local_models
@@ -35,11 +44,18 @@ __all__ = [
     "RetryPolicy",
     "choices_for",
     "constraint_for",
+    "digest_of",
     "embedding_matrix",
+    "identifying_address",
+    "is_digest",
+    "is_harmless",
     "local_models",
     "name_forms",
+    "name_inside",
     "needs_litellm",
+    "public_address",
     "rate_state",
     "redact",
+    "secret_texts",
     "with_retries",
 ]

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 from calibrant.clients._draft import Drafts
 from calibrant.clients._endpoint import resolve_endpoint
 from calibrant.clients._http import JsonHttp, Reply
-from calibrant.clients._redact import redact
+from calibrant.clients._redact import redact, secret_texts
 from calibrant.clients._retry import RetryPolicy, with_retries
 from calibrant.core import CompletionRequest, ConfigurationError, ProviderError, bounded_count, clean_line
 
@@ -30,6 +30,8 @@ _OPENAI_BASE: Final = "https://api.openai.com/v1"
 _ENDED: Final = frozenset({"completed", "failed", "expired", "cancelled"})
 # What belongs to an HTTP call, not to its body, and may hold credentials.
 _OF_A_CALL: Final = ("headers", "extra_headers", "default_headers", "extra_query", "extra_body", "stream")
+# What is never sent.
+_OF_A_CLIENT: Final = ("api_key", "api_base", "base_url", "organization")
 _PAGE: Final = 100
 # A made batch must have had the time to appear in the list that is searched for it.
 _SECONDS_TO_APPEAR: Final = 5.0
@@ -137,10 +139,15 @@ class BatchApi:
             The request has options that belong to an HTTP call.
         """
         refused = [name for name in _OF_A_CALL if request.options.get(name) is not None]
+        refused += [
+            name
+            for name, value in request.options.items()
+            if name not in {*_OF_A_CALL, *_OF_A_CLIENT} and any(secret_texts({name: value}))
+        ]
         if refused:
             raise ConfigurationError(
-                f"Expected no {', '.join(refused)} among the model's options: a request file holds bodies only. "
-                "Leave it out, or classify without the batch interface."
+                f"Expected no {', '.join(refused)} among the model's options: a request file holds bodies only, and no "
+                "text that may be secret, as it stays on disk. Leave it out, or classify without the batch interface."
             )
         body = self._drafts.body(self._drafts.draft(request), request).decode()
         head = json.dumps({"custom_id": custom_id, "method": "POST", "url": _ROUTE})
@@ -232,7 +239,7 @@ class BatchApi:
         return ProviderError("the answer is no answer.", provider=self.name)
 
     def redacted(self, text: str) -> str:
-        """Return `text` without credentials."""
+        """Return a message without credentials."""
         return self._http.redacted(text)
 
     def close(self) -> None:

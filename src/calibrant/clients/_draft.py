@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from calibrant.clients._endpoint import secret_headers
 from calibrant.clients._prices import PRICE_OPTIONS, Price, price_of_options
+from calibrant.clients._redact import secret_texts
 from calibrant.core import CompletionRequest, ConfigurationError, Message
 
 __all__ = ["Draft", "Drafts", "check_seconds"]
@@ -110,7 +110,7 @@ class Drafts:
         extra = _mapping(options, "extra_body")
         body |= {name: value for name, value in extra.items() if name not in _BUILT}
         headers = _headers(options)
-        self._hide(secret_headers(headers))
+        self._hide(secret_texts({**options, "headers": headers}))
         timeout = next((options[name] for name in ("timeout", "request_timeout") if options.get(name)), None)
         if timeout is not None:
             check_seconds(timeout)

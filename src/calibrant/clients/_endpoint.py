@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import base64
+import functools
+import ipaddress
+import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
-from calibrant.clients._redact import public_address, redact
+from calibrant.clients._redact import identifying_address, public_address, redact, secret_texts
 from calibrant.core import ConfigurationError
 
-__all__ = ["KNOWN_PREFIXES", "Endpoint", "litellm_endpoint", "resolve_endpoint", "secret_headers"]
+__all__ = [
+    "KNOWN_PREFIXES",
+    "Endpoint",
+    "is_loopback",
+    "litellm_endpoint",
+    "resolve_endpoint",
+    "warn_of_plain_http",
+]
 
 _OPENAI: Final = "https://api.openai.com/v1"
 _CHAT: Final = "/chat/completions"
-_SECRET_HEADERS: Final = ("auth", "key", "token", "secret", "cookie", "password")
+# What is written where a server wants no key.
+_NO_KEYS: Final = frozenset({"none", "empty", "dummy", "unused", "no-key", "not-needed"})
+_LOG = logging.getLogger("calibrant")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +70,9 @@ class Endpoint:
     chat : tuple of str
         Addresses that chat requests may go to, the likeliest first.
     shown : str
-        The address without credentials.
+        The address as messages show it: without credentials and unknown parameters.
+    identity : str
+        The address without credentials; unknown parameters stay, as digests, to tell one endpoint from another.
     key : str or None
         The key.
     authorization : str or None
@@ -74,6 +88,7 @@ class Endpoint:
     query: str
     chat: tuple[str, ...]
     shown: str
+    identity: str
     key: str | None
     authorization: str | None
     secrets: tuple[str, ...]
@@ -121,6 +136,7 @@ def resolve_endpoint(model: str, *, api_base: object = None, api_key: str | None
         query=query,
         chat=tuple(address + query for address in chat),
         shown=redact(public_address(str(api_base)), secrets=secrets),
+        identity=identifying_address(str(api_base)),
         key=key or None,
         authorization=authorization,
         secrets=secrets,
@@ -139,15 +155,38 @@ def litellm_endpoint(model: str, options: Mapping[str, Any]) -> str | None:
         os.environ.get(f"{named}_API_BASE"),
     )
     found = next((str(address) for address in given if address), None)
-    return None if found is None else public_address(found)
+    return None if found is None else identifying_address(found)
 
 
-def secret_headers(headers: Mapping[str, Any]) -> Iterator[str]:
-    """Return what must not be shown of request headers: credentials, without ``Bearer``."""
-    for name, value in headers.items():
-        if any(word in name.lower() for word in _SECRET_HEADERS):
-            yield str(value)
-            yield str(value).rpartition(" ")[2]
+def warn_of_plain_http(address: str, secrets: Iterable[object]) -> None:
+    """Warn once for each server that gets something secret over a connection anybody on the way can read."""
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return
+    sent = [
+        secret for secret in secrets if isinstance(secret, str) and secret.strip().lower() not in _NO_KEYS
+    ]
+    if sent and parts.scheme == "http" and not is_loopback(address):
+        _warn_of_plain_http(parts.netloc.rpartition("@")[2])
+
+
+@functools.cache
+def _warn_of_plain_http(host: str) -> None:
+    _LOG.warning(
+        "A key or another secret is sent to %s over plain http, which everybody on the way can read: use https, or a "
+        "tunnel.",
+        host,
+    )
+
+
+def is_loopback(url: str) -> bool:
+    """Return True where an address is one of this machine's own."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 def _from_environment(place: _Place, prefix: str) -> str:
@@ -191,15 +230,9 @@ def _routes(parts: SplitResult) -> tuple[str, tuple[str, ...]]:
 
 def _authorization(parts: SplitResult, key: str) -> tuple[str | None, tuple[str, ...]]:
     """Return the header and what is secret; user and password in the address come first."""
-    secrets = [key, *_secret_parameters(parts)]
+    secrets = [key, *secret_texts({"api_base": urlunsplit(parts)})]
     if parts.username is None:
         return (f"Bearer {key}" if key else None), tuple(filter(None, secrets))
     user, password = unquote(parts.username), unquote(parts.password or "")
     token = base64.b64encode(f"{user}:{password}".encode()).decode()
-    return f"Basic {token}", tuple(filter(None, [*secrets, password, parts.password, token]))
-
-
-def _secret_parameters(parts: SplitResult) -> list[str]:
-    public = {value for _, value in parse_qsl(urlsplit(public_address(urlunsplit(parts))).query)}
-    hidden = [value for _, value in parse_qsl(parts.query) if value not in public]
-    return [*hidden, *map(quote, hidden)]
+    return f"Basic {token}", tuple(filter(None, [*secrets, token]))

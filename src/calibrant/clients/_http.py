@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
-import ipaddress
 import json
 import threading
 import urllib.request
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
-from calibrant.clients._endpoint import Endpoint
-from calibrant.clients._redact import redact
+from calibrant.clients._endpoint import Endpoint, is_loopback, warn_of_plain_http
+from calibrant.clients._open_files import calls_that_fit, say_that_calls_wait
+from calibrant.clients._redact import hide, redact, spellings
 from calibrant.clients._translate import translate
 from calibrant.core import ContextLengthError, ProviderError, ProviderTimeoutError, clean_line
 
@@ -134,7 +134,8 @@ class JsonHttp:
     ) -> None:
         self.endpoint = endpoint
         self._provider = provider
-        self._secrets = set(endpoint.secrets)
+        self._secrets: frozenset[str] = frozenset()
+        self.hide(endpoint.secrets)
         self._timeout = timeout
         self._calls = calls or _CALLS
         self._most_bytes = most_bytes
@@ -150,11 +151,17 @@ class JsonHttp:
 
     def hide(self, secrets: Iterable[str]) -> None:
         """Take note of more that is never to be shown."""
-        self._secrets = self._secrets.union(secrets)
+        found = [spelling for secret in secrets for spelling in spellings(secret)]
+        self._secrets = self._secrets.union(text for text in found if len(text) > 3)
+        warn_of_plain_http(self.endpoint.root, self._secrets)
 
     def redacted(self, text: str) -> str:
-        """Return `text` without credentials."""
+        """Return a message without what is secret, or looks like it."""
         return redact(text, secrets=self._secrets)
+
+    def hidden(self, text: str) -> str:
+        """Return a text without what is known to be secret."""
+        return hide(text, self._secrets)
 
     async def call(self, route: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """POST `body` and return the JSON object that comes back.
@@ -207,6 +214,8 @@ class JsonHttp:
             Nothing came back, only a part, or too much.
         """
         line = self._lines.get(asyncio.get_running_loop()) or await self._line()
+        if line.scarce and line.gate.locked():
+            say_that_calls_wait(line.calls)
         async with line.gate:
             try:
                 return await self._exchange(line.session, url, data, headers, timeout)
@@ -276,6 +285,7 @@ class JsonHttp:
 
     def close(self) -> None:
         """Close every session, from whatever thread; calls under way fail."""
+        _open_clients.discard(self)
         with self._lock:
             lines, self._lines = self._lines, {}
         for loop, line in lines.items():
@@ -303,7 +313,8 @@ class JsonHttp:
         if found is not None:
             return found
         session = self._session()
-        line = _Line(session=session, keeper=_keep(session), gate=asyncio.Semaphore(self._calls))
+        calls = calls_that_fit(self._calls, clients=len(_open_clients))
+        line = _Line(session=session, keeper=_keep(session), calls=calls, scarce=calls < self._calls)
         with self._lock:
             for other in [other for other in self._lines if other.is_closed()]:
                 _forget(self._lines.pop(other).session)
@@ -358,6 +369,7 @@ class JsonHttp:
         return found
 
 
+# Clients that are not closed: they share what the process may open, and are closed when it ends.
 _open_clients: WeakSet[JsonHttp] = WeakSet()
 
 
@@ -405,13 +417,22 @@ class _Line:
         The connections.
     keeper : asynchronous generator
         Closes the session when it is finished.
+    calls : int
+        Calls under way at most.
+    scarce : bool
+        True where only the limit of open files keeps them so few.
     gate : asyncio.Semaphore
         Bounds the calls under way.
     """
 
     session: aiohttp.ClientSession
     keeper: AsyncGenerator[None]
-    gate: asyncio.Semaphore
+    calls: int
+    scarce: bool
+    gate: asyncio.Semaphore = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gate", asyncio.Semaphore(self.calls))
 
 
 async def _keep(session: aiohttp.ClientSession) -> AsyncGenerator[None]:
@@ -463,7 +484,7 @@ def _object(content: bytes) -> dict[str, Any] | None:
 def _proxy(root: str) -> str | None:
     """Return the proxy the environment names for an address, but none for this machine's own."""
     parts = urlsplit(root)
-    if _is_loopback(root) or urllib.request.proxy_bypass(parts.hostname or ""):
+    if is_loopback(root) or urllib.request.proxy_bypass(parts.hostname or ""):
         return None
     found = urllib.request.getproxies().get(parts.scheme)
     if found is None or "://" in found:
@@ -476,11 +497,3 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
-
-
-def _is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
@@ -12,7 +11,9 @@ from weakref import WeakKeyDictionary
 
 from calibrant.clients._callable import parse_space
 from calibrant.clients._declined import advised, declined, refusal, without_access
-from calibrant.clients._endpoint import litellm_endpoint, secret_headers
+from calibrant.clients._endpoint import litellm_endpoint, warn_of_plain_http
+from calibrant.clients._open_files import calls_that_fit, say_that_calls_wait
+from calibrant.clients._redact import hide, secret_texts, spellings
 from calibrant.clients._translate import translate
 from calibrant.core import CompletionRequest, ConfigurationError, LogprobSpace, ProviderError
 
@@ -27,6 +28,10 @@ __all__ = ["LiteLLMClient", "litellm_failure"]
 _HEAD_START_SECONDS: Final = 1.0
 
 
+# Calls under way per event loop, where nobody says how many; each has a socket.
+_CALLS: Final = 256
+
+
 class LiteLLMClient:
     """A client for every model name litellm understands.
 
@@ -37,7 +42,8 @@ class LiteLLMClient:
     timeout : float, default 60
         Seconds one call may take.
     max_concurrency : int, optional
-        Calls in flight at the same time, per event loop; by default no limit of its own.
+        Calls in flight at the same time, per event loop; by default 256. Fewer where the process may not open that
+        many files.
     space : LogprobSpace or str, default "masked"
         What this provider's log-probabilities are probabilities of.
     **options
@@ -80,6 +86,8 @@ class LiteLLMClient:
         self._first: WeakKeyDictionary[
             asyncio.AbstractEventLoop, asyncio.Future[ProviderError | None] | None
         ] = WeakKeyDictionary()
+        self._secrets = _secrets(options)
+        warn_of_plain_http(self.endpoint or "", self._secrets)
         self._gates: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
     async def complete(self, request: CompletionRequest) -> object:
@@ -129,6 +137,10 @@ class LiteLLMClient:
             return refusal(found, self.name)
         raise found from None  # the cause may hold a key
 
+    def hidden(self, text: str) -> str:
+        """Return a text of the provider's without what the client was given to keep secret."""
+        return hide(text, self._secrets)
+
     def close(self) -> None:
         """Nothing to free: litellm keeps its connections for the process."""
 
@@ -151,19 +163,22 @@ class LiteLLMClient:
         return {name: value for name, value in arguments.items() if value is not None}
 
     def _gate(self) -> AbstractAsyncContextManager[object]:
-        if self._limit is None:
-            return contextlib.nullcontext()
-        loop = asyncio.get_running_loop()
-        return self._gates.setdefault(loop, asyncio.Semaphore(self._limit))
+        wanted = self._limit or _CALLS
+        calls = calls_that_fit(wanted)
+        gate = self._gates.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(calls))
+        if calls < wanted and gate.locked():
+            say_that_calls_wait(calls)
+        return gate
 
 
 def litellm_failure(error: Exception, *, provider: str, options: Mapping[str, Any]) -> ProviderError:
     """Return what litellm raised for a call with `options` as a `ProviderError` that shows no key."""
-    secrets = [value for name, value in options.items() if "key" in name or "token" in name]
-    for name in ("headers", "extra_headers"):
-        secrets += secret_headers(options.get(name) or {})
-    found = translate(error, provider=provider, secrets=secrets)
+    found = translate(error, provider=provider, secrets=_secrets(options))
     return advised(error, without_access(error, found))
+
+
+def _secrets(options: Mapping[str, Any]) -> list[str]:
+    return [spelling for secret in secret_texts(options) for spelling in spellings(secret)]
 
 
 def _litellm() -> ModuleType:

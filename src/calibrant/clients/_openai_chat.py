@@ -82,7 +82,7 @@ class OpenAIChatClient:
         self.name = model
         self.space = parse_space(space)
         found = resolve_endpoint(model, api_base=api_base, api_key=api_key)
-        self.endpoint = found.shown
+        self.endpoint = found.identity
         self._model = found.model
         self._addresses = found.chat
         self._http = JsonHttp(provider=model, endpoint=found, timeout=timeout, calls=max_concurrency)
@@ -114,6 +114,10 @@ class OpenAIChatClient:
         elif _HIDDEN in data:
             del data[_HIDDEN]  # what a cost is, is not the server's to say
         return data
+
+    def hidden(self, text: str) -> str:
+        """Return a text of the server's without what the client was given to keep secret."""
+        return self._http.hidden(text)
 
     def close(self) -> None:
         """Close the connections; calls under way fail."""

@@ -1,16 +1,76 @@
-"""Keeps credentials out of every message a client lets through."""
+"""Keeps credentials out of every message a client lets through, and out of what is written down of its settings.
+
+Which text is a credential cannot be told from the name it stands under. So the rule is the other way round: what is
+known to be harmless may be shown, and every other text in a header, an option or a parameter of an address is hidden.
+"""
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import json
 import re
-from collections.abc import Iterable
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlencode, urlsplit, urlunsplit
 
-__all__ = ["public_address", "redact"]
+__all__ = [
+    "digest_of",
+    "hide",
+    "identifying_address",
+    "is_digest",
+    "is_harmless",
+    "name_inside",
+    "public_address",
+    "redact",
+    "secret_texts",
+    "spellings",
+]
 
-_HIDDEN = "[redacted]"
-_SECRET_PARAMETER = re.compile(r"(?i)key|token|secret|passw|auth|sig|cred")
-_PATTERNS = (
+_HIDDEN: Final = "[redacted]"
+# Parameters of an address whose value may be shown.
+_HARMLESS_PARAMETERS: Final = frozenset(
+    {"api-version", "api_version", "version", "deployment", "deployment-id", "model", "region", "location"}
+)
+# Options of OpenAI, vLLM, llama.cpp, OpenRouter and litellm whose texts say what is asked, not who asks.
+_HARMLESS_OPTIONS: Final = frozenset(
+    {
+        "model",
+        "models",
+        "stop",
+        "user",
+        "response_format",
+        "json_schema",
+        "tool_choice",
+        "modalities",
+    }
+    | {"reasoning", "reasoning_effort", "reasoning_format", "thinking", "effort", "verbosity", "service_tier"}
+    | {
+        "truncation",
+        "guided_choice",
+        "guided_json",
+        "guided_regex",
+        "guided_grammar",
+        "guided_decoding_backend",
+    }
+    | {"guided_whitespace_pattern", "structured_outputs", "grammar", "chat_template", "chat_template_kwargs"}
+    | {"chat_template_content_format", "bad_words", "samplers", "dry_sequence_breakers", "logit_bias", "lora"}
+    | {"custom_llm_provider", "api_type", "api_version", "aws_region_name", "region_name", "vertex_location"}
+    | {"provider", "route", "transforms"}
+)
+# Short texts, numbers, dates and switches are no tokens, whatever they stand under.
+_HARMLESS_TEXT: Final = re.compile(
+    r"(?is).{0,3}|[+-]?[0-9.]{1,6}|\d{4}-\d\d-\d\d(-preview)?|true|false|null|none"
+)
+# Names that say it themselves: a key that is renewed does not make another endpoint.
+_SECRET_PARAMETER: Final = re.compile(r"(?i)key|token|secret|passw|auth|sig|cred")
+_HEADERS: Final = frozenset({"headers", "extra_headers", "default_headers"})
+_ADDRESSES: Final = frozenset({"api_base", "base_url"})
+_ROUNDS: Final = 50_000
+_DIGEST: Final = re.compile(r"\[redacted [0-9a-f]{8}\]")
+_SCHEME: Final = re.compile(r"[A-Za-z-]+ +(\S{8,})")
+_URL: Final = re.compile(r"(?i)\bhttps?://[^\s\"'<>()]+")
+_PATTERNS: Final = (
     # user:password@host in a URL
     (re.compile(r"(?<=://)[^/\s:@]*:[^/\s@]+(?=@)"), _HIDDEN),
     (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{6,}"), rf"\1 {_HIDDEN}"),
@@ -39,16 +99,37 @@ def redact(text: str, *, secrets: Iterable[object] = ()) -> str:
     secrets : iterable, default ()
         Values known to be secret; hidden wherever they occur, whatever they look like.
     """
-    for secret in secrets:
-        if isinstance(secret, str) and len(secret) > 3:
-            text = text.replace(secret, _HIDDEN)
+    text = hide(text, secrets)
+    if "://" in text:
+        text = _URL.sub(lambda found: _without_parameters(found[0]), text)
     for pattern, replacement in _PATTERNS:
         text = pattern.sub(replacement, text)
     return text
 
 
+def hide(text: str, secrets: Iterable[object]) -> str:
+    """Return `text` without the values of `secrets`; those of up to three characters are none."""
+    found = [secret for secret in secrets if isinstance(secret, str) and len(secret) > 3 and secret in text]
+    for secret in sorted(found, key=len, reverse=True):  # one may be part of another
+        text = text.replace(secret, _HIDDEN)
+    return text
+
+
+def spellings(secret: str) -> Iterator[str]:
+    """Yield a secret as it may come back: as it is, in JSON, in a URL, and without ``Bearer`` before it."""
+    scheme = _SCHEME.fullmatch(secret)
+    for text in (secret,) if scheme is None else (secret, scheme[1]):
+        yield from (text, json.dumps(text)[1:-1])
+        for safe in (
+            "",
+            "/",
+            "/:@!$'()*,;",
+        ):  # what need not be escaped in a query differs from library to library
+            yield from (quote(text, safe=safe), quote_plus(text, safe=safe))
+
+
 def public_address(address: str) -> str:
-    """Return a URL without user, password and secret parameters, and without a slash at its end.
+    """Return a URL without user, password and a slash at its end, and with harmless parameters only.
 
     Parameters
     ----------
@@ -57,8 +138,108 @@ def public_address(address: str) -> str:
     """
     try:
         parts = urlsplit(address.strip())
-        query = [pair for pair in parse_qsl(parts.query) if not _SECRET_PARAMETER.search(pair[0])]
+        query = [pair for pair in parse_qsl(parts.query) if _is_harmless_parameter(*pair)]
     except ValueError:
         return redact(address)
     host = parts.netloc.rpartition("@")[2]
     return redact(urlunsplit((parts.scheme, host, parts.path.rstrip("/"), urlencode(query), "")))
+
+
+def identifying_address(address: str) -> str:
+    """Return a URL as `public_address` does, but with a digest in the place of every hidden parameter's value.
+
+    Parameters whose name says that they hold a credential are left out: with another key it is the same endpoint.
+    """
+    try:
+        parts = urlsplit(address.strip())
+        query = [
+            (name, value if _is_harmless_parameter(name, value) else digest_of(value))
+            for name, value in parse_qsl(parts.query)
+            if not _SECRET_PARAMETER.search(name)
+        ]
+    except ValueError:
+        return redact(address)
+    host = parts.netloc.rpartition("@")[2]
+    path = redact(urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", "")))
+    return path + (f"?{urlencode(query)}" if query else "")
+
+
+def is_harmless(name: str, text: str) -> bool:
+    """Return True where the text of an option may be shown: it is known what it says, or too short for a secret."""
+    if name in _HARMLESS_OPTIONS:
+        return redact(text) == text
+    return _HARMLESS_TEXT.fullmatch(text) is not None
+
+
+def name_inside(outer: str, inner: str) -> str:
+    """Return the name under which a text inside an option is judged: what stands in a known one is known as well.
+
+    Unless it stands under a name that says otherwise.
+    """
+    return outer if outer in _HARMLESS_OPTIONS and not _SECRET_PARAMETER.search(inner) else inner
+
+
+def secret_texts(options: Mapping[str, Any]) -> Iterator[str]:
+    """Yield every text in a model's options that may be a secret: headers, parameters, and what is not known."""
+    for name, value in options.items():
+        if name in _ADDRESSES and isinstance(value, str):
+            yield from _secrets_of(value)
+        elif name in _HEADERS and isinstance(value, Mapping):
+            yield from map(str, value.values())
+        else:
+            yield from _secret_texts(str(name), value)
+
+
+@functools.lru_cache(maxsize=256)
+def digest_of(text: str) -> str:
+    """Return what stands for a hidden text where two settings must be told apart.
+
+    Slow to compute and short, so that a weak secret cannot be found by trying.
+    """
+    if is_digest(text):
+        return text
+    return f"{_HIDDEN[:-1]} {hashlib.pbkdf2_hmac('sha256', text.encode(), b'calibrant', _ROUNDS).hex()[:8]}]"
+
+
+def is_digest(text: str) -> bool:
+    """Return True for what `digest_of` returns."""
+    return _DIGEST.fullmatch(text) is not None
+
+
+def _secret_texts(name: str, value: object) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for inner, found in value.items():
+            yield from _secret_texts(name_inside(name, str(inner)), found)
+    elif isinstance(value, list | tuple):
+        for found in value:
+            yield from _secret_texts(name, found)
+    elif isinstance(value, str) and not is_harmless(name, value):
+        yield value
+
+
+def _is_harmless_parameter(name: str, value: str) -> bool:
+    if _SECRET_PARAMETER.search(name):
+        return False
+    return name.lower() in _HARMLESS_PARAMETERS or _HARMLESS_TEXT.fullmatch(value) is not None
+
+
+def _secrets_of(address: str) -> list[str]:
+    """Return the password and the parameters of an address that are not known to be harmless."""
+    try:
+        parts = urlsplit(address)
+        found = [value for name, value in parse_qsl(parts.query) if not _is_harmless_parameter(name, value)]
+    except ValueError:
+        return [address]
+    return found if parts.password is None else [*found, parts.password, unquote(parts.password)]
+
+
+def _without_parameters(url: str) -> str:
+    """Return a URL in which the values of parameters are hidden, save harmless ones."""
+    head, mark, query = url.partition("?")
+    if not mark:
+        return url
+    shown = []
+    for part in query.split("&"):
+        name, equals, value = part.partition("=")
+        shown.append(part if not equals or _is_harmless_parameter(name, value) else f"{name}={_HIDDEN}")
+    return f"{head}?{'&'.join(shown)}"

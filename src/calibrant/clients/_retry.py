@@ -101,6 +101,9 @@ async def with_retries(
     ProviderError
         The last failure; its attribute ``attempts`` holds the number of calls made.
     """
+    # Before the first call, not after it failed: once the process has opened all files it may, nothing can be loaded.
+    import tenacity  # noqa: F401, PLC0415 (keeps `import calibrant` light)
+
     policy = policy or RetryPolicy()
     try:
         return await call(), 1  # nearly always all there is to it

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from calibrant.clients._endpoint import Endpoint
 from calibrant.clients._http import HTTPStatusError, JsonHttp, Reply
+from calibrant.clients._redact import identifying_address, public_address, secret_texts
 from calibrant.clients._retry import RetryPolicy, with_retries
 from calibrant.clients._translate import retry_after_seconds
 from calibrant.core import ConfigurationError, ProviderError
@@ -147,9 +148,10 @@ def _endpoint(url: str) -> Endpoint:
         root=url,
         query="",
         chat=(),
-        shown=url,
+        shown=public_address(url),
+        identity=identifying_address(url),
         key=None,
         authorization=None,
-        secrets=(),
+        secrets=tuple(secret_texts({"api_base": url})),
         own=False,
     )

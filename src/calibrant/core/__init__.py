@@ -35,9 +35,15 @@ from calibrant.core.errors import (
     StateError,
 )
 from calibrant.core.files import (
+    atomic_writer,
     damaged_record,
+    is_in_place,
+    make_rescue_folder,
+    read_json_object,
     read_record,
     remove_leftovers,
+    try_lock,
+    without_doubles,
     write_atomically,
     write_record,
 )
@@ -59,6 +65,7 @@ from calibrant.core.routing_settings import (
     TriageSettings,
 )
 from calibrant.core.rows import (
+    MAX_RUN_ROW_BYTES,
     Columns,
     DataSource,
     Example,
@@ -82,6 +89,7 @@ from calibrant.core.task import ROUTED, Split, Task, check_answer
 
 __all__ = [
     "LOOPER_KEYS",
+    "MAX_RUN_ROW_BYTES",
     "ROUTED",
     "VERIFYING_METHODS",
     "WHAT_ACCEPTED_MEANS",
@@ -146,6 +154,7 @@ __all__ = [
     "TriageSettings",
     "Usage",
     "Verdict",
+    "atomic_writer",
     "bounded_count",
     "changed_prompt",
     "check_answer",
@@ -154,15 +163,18 @@ __all__ = [
     "damaged_record",
     "describe_problem",
     "described_labels",
+    "is_in_place",
     "iter_examples",
     "labels_from_record",
     "labels_to_record",
+    "make_rescue_folder",
     "normalise_label",
     "part_of",
     "plain_schema",
     "prediction_from_record",
     "prediction_to_record",
     "read_examples",
+    "read_json_object",
     "read_record",
     "read_rows",
     "read_texts",
@@ -171,7 +183,9 @@ __all__ = [
     "search_verdict",
     "step_to_record",
     "structured_labels",
+    "try_lock",
     "unknown_answer",
+    "without_doubles",
     "write_atomically",
     "write_record",
 ]

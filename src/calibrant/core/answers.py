@@ -8,6 +8,7 @@ from typing import Any
 
 from calibrant.core.composite import CompositeLabels, FieldLabels
 from calibrant.core.errors import DataError
+from calibrant.core.files import without_doubles
 from calibrant.core.labels import LabelSet
 
 __all__ = ["not_text", "spelled_answer", "unknown_answer"]
@@ -29,6 +30,7 @@ def spelled_answer(value: object, *, separator: str | None) -> str | None:
     if isinstance(value, str):
         text = value.strip()
         if separator is None or not text or text.startswith("["):
+            _refuse_doubles(text)
             return text or None
         return json.dumps([label.strip() for label in text.split(separator)], ensure_ascii=False)
     if isinstance(value, Mapping) or (isinstance(value, Sequence) and not isinstance(value, bytes)):
@@ -37,6 +39,16 @@ def spelled_answer(value: object, *, separator: str | None) -> str | None:
         except (TypeError, ValueError) as error:
             raise DataError(f"expected labels as text, got {value!r:.60} ({error}).") from error
     return None
+
+
+def _refuse_doubles(text: str) -> None:
+    """Refuse an object that names a field twice; what is no JSON is somebody else's to refuse."""
+    try:
+        json.loads(text, object_pairs_hook=without_doubles)
+    except (json.JSONDecodeError, RecursionError):
+        return
+    except ValueError as error:
+        raise DataError(f"expected each field once, but {error}: leave one out.") from error
 
 
 def not_text(answer: object) -> str:

@@ -1,48 +1,189 @@
-"""Files that are whole or not there."""
+"""Files that are whole or not there, files that only one process writes, and files that went away."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import secrets
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from calibrant.core.errors import StateError
 
-__all__ = ["damaged_record", "read_record", "remove_leftovers", "write_atomically", "write_record"]
+__all__ = [
+    "atomic_writer",
+    "damaged_record",
+    "is_in_place",
+    "make_rescue_folder",
+    "read_json_object",
+    "read_record",
+    "remove_leftovers",
+    "try_lock",
+    "without_doubles",
+    "write_atomically",
+    "write_record",
+]
 
 _TEMPORARY = ".tmp"
 
 
-def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Write `text` to a temporary file beside `path`, then put it in place; both survive a power cut.
-
-    The temporary file's name cannot be foreseen, nobody else can open it, and no symbolic link is followed.
+def write_atomically(path: Path, text: str, *, mode: int = 0o666) -> None:
+    """Write `text` to a temporary file beside `path`, then put it in place; see `atomic_writer`.
 
     Parameters
     ----------
     path : Path
-        Where to; what is there is replaced, be it a symbolic link.
+        Destination. An existing file or symbolic link is replaced.
     text : str
-        What to write, in UTF-8.
-    mode : int, default 0o644
-        Permissions of the file.
+        Content, written in UTF-8.
+    mode : int, default 0o666
+        Permissions of the file, from which the process's umask takes away.
     """
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_TEMPORARY)
+    with atomic_writer(path, mode=mode) as file:
+        file.write(text)
+
+
+@contextlib.contextmanager
+def atomic_writer(path: Path, *, mode: int = 0o666) -> Iterator[IO[str]]:
+    """Open a temporary file beside `path`, and put it in place when the block ends without an error.
+
+    The old file or the new one survives a power cut. The temporary file's name cannot be foreseen, and no symbolic
+    link is followed.
+
+    Parameters
+    ----------
+    path : Path
+        Destination. An existing file or symbolic link is replaced.
+    mode : int, default 0o666
+        Permissions of the file, from which the process's umask takes away.
+
+    Yields
+    ------
+    file
+        Takes text, written in UTF-8 with line feeds as they are.
+
+    Raises
+    ------
+    OSError
+        The file cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")
+    # Made by the kernel with the umask applied: a file made private first and opened up by chmod would ignore it.
+    file = open(  # noqa: SIM115 (Path.open takes no opener; closed below)
+        temporary,
+        "x",
+        encoding="utf-8",
+        newline="\n",
+        opener=lambda name, flags: os.open(name, flags, mode),
+    )
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).chmod(mode)
-        Path(temporary).replace(path)
+        temporary.replace(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
+
+
+def try_lock(descriptor: int) -> bool:
+    """Lock an open file until it is closed or its process ends; False where another process holds it.
+
+    True as well where the system or the file system knows no such locks (Windows, some network file systems).
+    """
+    try:
+        import fcntl  # noqa: PLC0415 (not on Windows)
+    except ImportError:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def is_in_place(descriptor: int, path: Path) -> bool:
+    """Return True while `path` still leads to the open file or folder, which somebody may have moved or removed."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except OSError:
+        return False
+
+
+def make_rescue_folder(path: Path) -> Path:
+    """Make an empty folder for what belongs into the folder `path`, which was moved or removed.
+
+    It lies beside `path`, or, where nothing can be made there, among the temporary files.
+
+    Raises
+    ------
+    StateError
+        It can be made nowhere.
+    """
+    for number in range(1, 100):
+        folder = path.with_name(f"{path.name}.rescued" + (f"-{number}" if number > 1 else ""))
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            continue
+        except OSError:
+            break
+        return folder
+    try:
+        return Path(tempfile.mkdtemp(prefix=f"{path.name}.rescued-"))
+    except OSError as error:
+        raise StateError(
+            f"{path}: was moved or removed, and nothing can be written elsewhere ({error})."
+        ) from error
+
+
+def without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object (an ``object_pairs_hook``); of a key that is there twice, readers take one or the other.
+
+    Raises
+    ------
+    ValueError
+        A key is there twice.
+    """
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise ValueError(f"the key {twice!r:.80} is there twice")
+    return found
+
+
+def read_json_object(path: Path, *, remedy: str) -> dict[str, Any]:
+    """Return the JSON object in a file of ours.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    remedy : str
+        What to do where it is damaged, for the message: "run the evaluation again".
+
+    Raises
+    ------
+    StateError
+        It is missing or cannot be read, or holds something else.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise StateError(
+            f"{path}: expected a JSON object, but it cannot be read ({error}): {remedy}."
+        ) from error
+    if not isinstance(found, dict):
+        raise StateError(f"{path}: expected a JSON object, got {found!r:.40}: {remedy}.")
+    return found
 
 
 def remove_leftovers(path: Path) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -12,9 +13,11 @@ from typing import Any, BinaryIO, NoReturn
 
 from calibrant.core.answers import not_text, spelled_answer
 from calibrant.core.errors import ConfigurationError, DataError
+from calibrant.core.files import without_doubles
 
 __all__ = [
     "MAX_ROW_BYTES",
+    "MAX_RUN_ROW_BYTES",
     "Columns",
     "DataSource",
     "Example",
@@ -28,6 +31,13 @@ __all__ = [
 
 MAX_ROW_BYTES = 1_000_000
 """Longest row accepted, in bytes: no model reads more, and it is usually a missing line break."""
+
+MAX_RUN_ROW_BYTES = 64 * MAX_ROW_BYTES
+"""Longest row of a file that calibrant wrote about such rows, in bytes.
+
+JSON takes up to six bytes for one of the text (``\\u0001``); beside it stand the answer and a probability for each of
+up to thousands of labels, so what was accepted and paid for is never refused here.
+"""
 
 _SPLITS = {
     "train": "train",
@@ -132,19 +142,21 @@ class Row:
     line: int
 
 
-def read_rows(path: Path) -> Iterator[Row]:
+def read_rows(path: Path, *, max_row_bytes: int = MAX_ROW_BYTES) -> Iterator[Row]:
     """Yield the records of `path` one by one, whatever its size.
 
     Parameters
     ----------
     path : Path
         ``.jsonl``/``.ndjson``, ``.csv`` or ``.parquet``.
+    max_row_bytes : int, default `MAX_ROW_BYTES`
+        Longest row accepted; `MAX_RUN_ROW_BYTES` for files of calibrant's own.
 
     Raises
     ------
     DataError
-        The file is missing, empty, of an unknown kind or not UTF-8; a row is broken or
-        longer than `MAX_ROW_BYTES`.
+        The file is missing, empty, of an unknown kind or not UTF-8; a column or key is there twice; a row is broken
+        or too long.
     """
     readers = {".jsonl": _read_jsonl, ".ndjson": _read_jsonl, ".csv": _read_csv, ".parquet": _read_parquet}
     reader = readers.get(path.suffix.lower())
@@ -154,33 +166,33 @@ def read_rows(path: Path) -> Iterator[Row]:
     if not path.is_file():
         raise DataError("no such file: check the path (those in a task file are relative to it).", path=path)
     empty = True
-    for row in reader(path):
+    for row in reader(path, max_row_bytes):
         empty = False
         yield row
     if empty:
         raise DataError("expected at least one row, got an empty file.", path=path)
 
 
-def _read_jsonl(path: Path) -> Iterator[Row]:
+def _read_jsonl(path: Path, most: int) -> Iterator[Row]:
     with path.open("rb") as file:
-        for line, text in _lines(file, path):
+        for line, text in _lines(file, path, most):
             yield Row(values=_parse_json_object(text.strip(), path, line), path=path, line=line)
 
 
-def _lines(file: BinaryIO, path: Path) -> Iterator[tuple[int, str]]:
+def _lines(file: BinaryIO, path: Path, most: int) -> Iterator[tuple[int, str]]:
     """Yield the lines that are not blank with their numbers, without line ends."""
     line = 0
-    while data := file.readline(MAX_ROW_BYTES + 1):
+    while data := file.readline(most + 1):
         line += 1
-        _check_size(len(data), path, line)
+        _check_size(len(data), most, path, line)
         text = _decode(data, path, line).rstrip("\r\n")
         if text.strip():
             yield line, text
 
 
-def _check_size(size: int, path: Path, line: int) -> None:
-    if size > MAX_ROW_BYTES:
-        msg = f"expected a row of at most {MAX_ROW_BYTES:,} bytes, got a longer one: split or shorten it."
+def _check_size(size: int, most: int, path: Path, line: int) -> None:
+    if size > most:
+        msg = f"expected a row of at most {most:,} bytes, got a longer one: split or shorten it."
         raise DataError(msg, path=path, line=line)
 
 
@@ -194,7 +206,7 @@ def _decode(data: bytes, path: Path, line: int) -> str:
 
 def _parse_json_object(text: str, path: Path, line: int) -> dict[str, Any]:
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=without_doubles)
     except (ValueError, RecursionError) as error:
         raise DataError(
             f"expected one JSON object per line, got broken JSON ({error}).", path=path, line=line
@@ -205,11 +217,12 @@ def _parse_json_object(text: str, path: Path, line: int) -> dict[str, Any]:
     return value
 
 
-def _read_csv(path: Path) -> Iterator[Row]:
+def _read_csv(path: Path, most: int) -> Iterator[Row]:
     header: list[str] | None = None
-    for line, record in _csv_records(path):
+    for line, record in _csv_records(path, most):
         if header is None:
             header = record
+            _check_columns(header, path, line)
         elif len(record) != len(header):
             msg = f"expected {len(header)} columns as in the header, got {len(record)}: quote texts with commas."
             raise DataError(msg, path=path, line=line)
@@ -217,19 +230,30 @@ def _read_csv(path: Path) -> Iterator[Row]:
             yield Row(values=dict(zip(header, record, strict=True)), path=path, line=line)
 
 
-def _csv_records(path: Path) -> Iterator[tuple[int, list[str]]]:
+def _check_columns(names: Sequence[str], path: Path, line: int | None) -> None:
+    """Refuse two columns of one name, of which nobody knows which counts; nameless ones count for nothing."""
+    twice = next((name for name, count in Counter(names).items() if name and count > 1), None)
+    if twice is not None:
+        raise DataError(
+            f"expected each column once, got {twice!r:.80} {Counter(names)[twice]} times: rename or remove one.",
+            path=path,
+            line=line,
+        )
+
+
+def _csv_records(path: Path, most: int) -> Iterator[tuple[int, list[str]]]:
     """Yield every record that is not blank with the line it starts on."""
     # The module's own limit for a field, 131,072, is process-wide and below ours.
-    csv.field_size_limit(max(csv.field_size_limit(), MAX_ROW_BYTES))
+    csv.field_size_limit(max(csv.field_size_limit(), most))
     start = 1
     with path.open("rb") as file:
 
         def lines() -> Iterator[str]:
             number = size = 0
-            while data := file.readline(MAX_ROW_BYTES + 1):
+            while data := file.readline(most + 1):
                 number += 1
                 size = len(data) if number == start else size + len(data)
-                _check_size(size, path, start)
+                _check_size(size, most, path, start)
                 yield _decode(data, path, number)
 
         reader = csv.reader(lines(), strict=True)
@@ -245,16 +269,19 @@ def _csv_records(path: Path) -> Iterator[tuple[int, list[str]]]:
             raise DataError(msg, path=path, line=start) from error
 
 
-def _read_parquet(path: Path) -> Iterator[Row]:
+def _read_parquet(path: Path, most: int) -> Iterator[Row]:
     try:
         from pyarrow import parquet  # noqa: PLC0415  (optional)
     except ImportError as error:
         msg = f'{path}: Parquet files need pyarrow: pip install "calibrant[data]".'
         raise ConfigurationError(msg) from error
     try:
-        batches = iter(parquet.ParquetFile(path).iter_batches(batch_size=1024))
+        file = parquet.ParquetFile(path)
+        names = file.schema_arrow.names
+        batches = iter(file.iter_batches(batch_size=1024))
     except Exception as error:
         raise _damaged(path, error) from error
+    _check_columns(names, path, None)
     line = 0
     while True:
         try:
@@ -265,7 +292,7 @@ def _read_parquet(path: Path) -> Iterator[Row]:
             raise _damaged(path, error) from error
         for values in rows:
             line += 1
-            _check_size(sum(len(v) for v in values.values() if isinstance(v, str)), path, line)
+            _check_size(sum(len(v) for v in values.values() if isinstance(v, str)), most, path, line)
             yield Row(values=values, path=path, line=line)
 
 
@@ -358,7 +385,7 @@ def read_texts(path: Path, *, columns: Columns = Columns()) -> list[str | TextWi
     if not path.is_file():
         raise DataError("no such file: check the path.", path=path)
     with path.open("rb") as file:
-        found: list[str | TextWithContext] = [text for _, text in _lines(file, path)]
+        found: list[str | TextWithContext] = [text for _, text in _lines(file, path, MAX_ROW_BYTES)]
     if not found:
         raise DataError("expected one text per line, got an empty file.", path=path)
     return found

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, TypeAlias, get_args
 
 import pydantic
 from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from calibrant.core.errors import ConfigurationError
 
 __all__ = [
     "Amount",
@@ -18,6 +22,7 @@ __all__ = [
     "Share",
     "describe_problem",
     "line_of",
+    "parse_toml",
     "wrong",
     "wrong_at",
 ]
@@ -36,6 +41,33 @@ class Section(pydantic.BaseModel):
     """A table of a configuration file; unknown keys are refused."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+
+def parse_toml(text: str, path: Path) -> dict[str, Any]:
+    """Return the tables of a TOML file.
+
+    Parameters
+    ----------
+    text : str
+        Its content.
+    path : Path
+        The file, for messages.
+
+    Raises
+    ------
+    ConfigurationError
+        It is no TOML, or nested too deeply to be read.
+    """
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        place = re.search(r"at line (\d+)", str(error))
+        line = int(place[1]) if place else text.count("\n") + 1
+        raise ConfigurationError(f"{path}:{line}: not valid TOML: {error}.") from error
+    except RecursionError as error:
+        raise ConfigurationError(
+            f"{path}: expected tables and arrays a few levels deep, got hundreds inside each other: flatten them."
+        ) from error
 
 
 def wrong(message: str, remedy: str, **values: object) -> PydanticCustomError:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import re
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +18,7 @@ from calibrant.core.errors import ConfigurationError, DataError
 from calibrant.core.labels import LabelSet, normalise_label
 from calibrant.core.routing_settings import RoutingSettings
 from calibrant.core.rows import Columns, DataSource, Example
-from calibrant.core.sections import Section, describe_problem, line_of, wrong
+from calibrant.core.sections import Section, describe_problem, line_of, parse_toml, wrong
 from calibrant.core.settings import SCORING_PARAMETERS, CalibrationSettings, ModelSettings, ScoringSettings
 from calibrant.core.structures import Structure
 from calibrant.core.task_answers import (
@@ -261,12 +259,7 @@ def _read_text(path: Path) -> str:
 
 def _parse(text: str, path: Path) -> _TaskFile:
     try:
-        return _TaskFile.model_validate(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        place = re.search(r"at line (\d+)", str(error))
-        line = int(place[1]) if place else text.count("\n") + 1
-        msg = f"{path}:{line}: not valid TOML: {error}."
-        raise ConfigurationError(msg) from error
+        return _TaskFile.model_validate(parse_toml(text, path))
     except pydantic.ValidationError as error:
         problems = [
             f"{path}:{line_of(text, item['loc'])}: {describe_problem(dict(item), _TaskFile)}"

@@ -113,6 +113,8 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
         A fault that every call would meet, or nothing but failures; what was answered before is kept.
     StateError
         The directory holds another run, is in use or cannot be written, or the workers died again and again.
+    CalibrantError
+        The directory was moved or removed during the run; the message says where what came later is kept.
     """
     require_ray()
     cluster, limits = cluster or Cluster(), limits or Limits()
@@ -204,6 +206,7 @@ class _Run:
         self.remaining = expected
         self._answered = 0
         self._stopped = ""
+        self._lost: CalibrantError | None = None
         self._started = time.perf_counter()
 
     def recovered(self) -> Reader:
@@ -266,7 +269,7 @@ class _Run:
             fault = fault or found.raised()
             try:
                 self._write(found)
-            except StateError as error:
+            except CalibrantError as error:
                 fault = fault or error
             reason = str(fault or found.stopped or stop.reason)
             if reason and not self._stopped:
@@ -280,11 +283,21 @@ class _Run:
         lines = found.lines.splitlines(keepends=True)
         if not lines:
             return
+        self._look_after_the_directory()
         self._shards.add(found.block, found.lines)
         for line in lines:
             self._tally.add_record(json.loads(line))
             self._answered += 1
         self._report()
+        if self._lost is not None:
+            raise self._lost
+
+    def _look_after_the_directory(self) -> None:
+        """Write into another directory from the moment on that this one is gone."""
+        if self._lost is None and not self._directory.in_place:
+            rescue = self._directory.rescued()
+            self._shards = Shards(rescue.shards, self._reader.block_rows)
+            self._lost = self._directory.lost(rescue, "the rows answered since then are kept")
 
     def _report(self) -> None:
         if self._on_progress is None:
@@ -305,6 +318,9 @@ class _Run:
 
     def finish(self) -> EvaluationResult:
         """Put the rows in order, once all are there, and return the numbers."""
+        self._look_after_the_directory()
+        if self._lost is not None:
+            raise self._lost
         directory, tally = self._directory, self._tally
         joined = directory.predictions.exists()
         if not joined:

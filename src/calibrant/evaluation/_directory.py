@@ -5,12 +5,21 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
-from calibrant.core import StateError, write_atomically
+from calibrant.core import (
+    CalibrantError,
+    StateError,
+    is_in_place,
+    make_rescue_folder,
+    read_json_object,
+    try_lock,
+    write_atomically,
+)
 from calibrant.evaluation._metrics import EvaluationMetrics
+from calibrant.inference.doctor import public_description
 
 __all__ = ["RunDirectory"]
 
@@ -27,9 +36,15 @@ class RunDirectory:
     ----------
     path : Path
         The directory.
+    fingerprint : mapping
+        What the predictions depend on, as JSON values.
+    lock : file or None
+        Held while the run goes on.
     """
 
     path: Path
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)
+    lock: IO[str] | None = field(default=None, repr=False, compare=False)
 
     @property
     def predictions(self) -> Path:
@@ -86,24 +101,30 @@ class RunDirectory:
         except OSError as error:
             raise _unwritable(path, error) from error
         with lock:
-            _hold(lock.fileno(), path)
-            directory = cls(path=path)
-            directory._claim(
-                json.loads(json.dumps(fingerprint, default=repr))
-            )  # tuples become lists, as stored
+            if not try_lock(lock.fileno()):
+                raise StateError(
+                    f"{path}: another process is evaluating into this directory: wait for it, or choose another one."
+                )
+            # Tuples become lists, as stored.
+            directory = cls(
+                path=path, fingerprint=json.loads(json.dumps(fingerprint, default=repr)), lock=lock
+            )
+            directory._claim()
             yield directory
 
-    def _claim(self, fingerprint: dict[str, Any]) -> None:
+    def _claim(self) -> None:
+        fingerprint = self.fingerprint
         if self.run.exists():
-            stored = self._stored()
+            # Earlier versions wrote some texts in full that are digests today.
+            stored, current = public_description(self._stored()), public_description(fingerprint)
             changed = sorted(
                 name
                 for name in {*stored, *fingerprint}.difference(_INFORMATION)
-                if stored.get(name) != fingerprint.get(name)
+                if stored.get(name) != current.get(name)
             )
             if changed and self._paid():
                 raise StateError(
-                    f"{self.path}: holds an evaluation that differs in {_differences(changed, stored, fingerprint)}: "
+                    f"{self.path}: holds an evaluation that differs in {_differences(changed, stored, current)}: "
                     "choose a new directory, or run it unchanged."
                 )
         elif any(not entry.name.startswith(".") for entry in self.path.iterdir()):
@@ -113,10 +134,7 @@ class RunDirectory:
         self.write(self.run, fingerprint)
 
     def _stored(self) -> dict[str, Any]:
-        try:
-            return dict(json.loads(self.run.read_text(encoding="utf-8")))
-        except (OSError, TypeError, ValueError) as error:
-            raise StateError(f"{self.run}: not readable ({error}): choose a new directory.") from error
+        return read_json_object(self.run, remedy="choose a new directory")
 
     def _paid(self) -> bool:
         """Return whether there is a single row; a failed start may be started otherwise."""
@@ -140,6 +158,33 @@ class RunDirectory:
         except OSError as error:
             raise _unwritable(self.path, error) from error
 
+    @property
+    def in_place(self) -> bool:
+        """False once somebody moved or removed the directory, or what is in it, during the run."""
+        held = self.lock is None or is_in_place(self.lock.fileno(), self.path / _LOCK)
+        return held and self.run.exists()
+
+    def rescued(self) -> RunDirectory:
+        """Return a new directory for what this one should hold, which was moved or removed during the run.
+
+        It holds ``run.json``: with its predictions beside it, it is an earlier part of the same run.
+
+        Raises
+        ------
+        StateError
+            It cannot be made.
+        """
+        rescue = RunDirectory(path=make_rescue_folder(self.path), fingerprint=self.fingerprint)
+        rescue.write(rescue.run, rescue.fingerprint)
+        return rescue
+
+    def lost(self, rescue: RunDirectory, what: str) -> CalibrantError:
+        """Return the error for a run whose files were moved or removed; `what` is kept in `rescue`."""
+        return CalibrantError(
+            f"{self.path}: its files were moved or removed during the run: {what} in {rescue.path}. Give that "
+            "directory as the output of the same command to go on from there."
+        )
+
     def remove_journal(self) -> None:
         """Remove the journal, with what SQLite keeps beside it."""
         for path in self.path.glob(f"{self.journal.name}*"):
@@ -149,22 +194,6 @@ class RunDirectory:
 def _unwritable(path: Path, error: OSError) -> StateError:
     reason = error.strerror or error
     return StateError(f"{path}: cannot be written ({reason}): choose another directory, or make room.")
-
-
-def _hold(descriptor: int, path: Path) -> None:
-    """Lock the file until it is closed, or its process is gone."""
-    try:
-        import fcntl  # noqa: PLC0415 (not on Windows)
-    except ImportError:
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise StateError(
-            f"{path}: another process is evaluating into this directory: wait for it, or choose another one."
-        ) from error
-    except OSError:
-        return  # some network file systems know no locks
 
 
 def _differences(changed: list[str], stored: Mapping[str, Any], now: Mapping[str, Any]) -> str:

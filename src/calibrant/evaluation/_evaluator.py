@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,6 +27,7 @@ from calibrant.metrics import wilson_interval
 __all__ = ["BatchEvaluator", "EvaluationResult"]
 
 _CONCURRENCY: Final = 64
+_LOG = logging.getLogger("calibrant")
 _TICK: Final = 0.25  # seconds between reports
 _VERSION: Final = 1  # of run.json and predictions.jsonl
 
@@ -147,6 +148,8 @@ class BatchEvaluator:
             A fault that every call would meet, or nothing but failures; what was answered before is kept.
         StateError
             The directory holds another run, is in use by another process, or cannot be written.
+        CalibrantError
+            The directory was moved or removed during the run; the message says where its rows are kept.
         """
         if iter(examples) is examples:
             if out is not None:
@@ -247,7 +250,7 @@ class _Run:
     def write_to(self, directory: RunDirectory, about: Mapping[str, Any]) -> None:
         """Send the rows to files, and find out which of them are finished."""
         self.directory, self._about = directory, about
-        self._file = PredictionsFile(directory.predictions, self._tally)
+        self._file = PredictionsFile(directory, self._tally)
         self._file.recover(self._rows())
         if self._expected is not None:
             self._todo = self._expected - self._file.rows + len(self._file.failed)
@@ -268,8 +271,11 @@ class _Run:
         except BaseException as error:
             # Whatever it was, the rows that are answered are kept, and the directory says how far it came.
             self._stopped = str(error) or "interrupted"
-            with contextlib.suppress(Exception):  # the error under way matters more
+            try:
                 self.finish()
+            except Exception as other:  # noqa: BLE001 (the error under way matters more)
+                if other is not error:
+                    _LOG.warning("%s", other)
             raise
 
     async def _answer(self) -> str:

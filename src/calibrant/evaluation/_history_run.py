@@ -110,7 +110,7 @@ def _run_id(path: Path) -> str:
     if path.exists():
         try:
             return str(json.loads(path.read_text(encoding="utf-8"))["run_id"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise StateError(
                 f"{path}: expected the name of the run, got something else ({error!r}): delete it; the "
                 "run is then recorded as a new one."

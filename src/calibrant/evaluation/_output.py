@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import time
 from array import array
 from bisect import bisect_left
@@ -12,7 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Final
 
-from calibrant.core import Example, Outcome, Prediction, StateError
+from calibrant.core import CalibrantError, Example, Outcome, Prediction, StateError, is_in_place
+from calibrant.evaluation._directory import RunDirectory
 from calibrant.evaluation._records import row_line
 from calibrant.evaluation._tally import Tally
 
@@ -30,14 +32,15 @@ class PredictionsFile:
 
     Parameters
     ----------
-    path : Path
-        The file; an earlier part of the run may be there.
+    directory : RunDirectory
+        Where the file is; an earlier part of the run may be there.
     tally : Tally
         Counts every row that has its final prediction.
     """
 
-    def __init__(self, path: Path, tally: Tally) -> None:
-        self._path = path
+    def __init__(self, directory: RunDirectory, tally: Tally) -> None:
+        self._directory = directory
+        self._path = path = directory.predictions
         self._tally = tally
         self._new = path.with_name(f".{path.name}.new")
         self._file: IO[bytes] | None = None
@@ -82,7 +85,7 @@ class PredictionsFile:
             failed = Outcome(record["outcome"]) is Outcome.ERROR
             if same and not failed:
                 self._tally.add_record(record)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise StateError(
                 f"{self._path}:{number}: expected the line of a row, got one that does not fit ({error}): "
                 "choose a new directory, or restore the file."
@@ -125,9 +128,9 @@ class PredictionsFile:
             self._new.unlink(missing_ok=True)  # left by a kill
             if self.failed:
                 self._old = self._path.open("rb")
-                self._file = self._new.open("wb")
+                self._file = self._new.open("w+b")
             else:
-                self._file = self._path.open("ab")
+                self._file = self._path.open("a+b")  # read again only to be rescued
                 self._file.truncate(self._end)
                 self._copied = self.rows
         except OSError as error:
@@ -195,6 +198,8 @@ class PredictionsFile:
         ------
         StateError
             The file cannot be written; what it was before a new one was begun stays.
+        CalibrantError
+            The file was moved or removed by somebody; its rows are kept elsewhere, and the message says where.
         """
         file = self._file
         if file is None:
@@ -205,6 +210,8 @@ class PredictionsFile:
             self._keep_failures()
             self.flush()
             os.fsync(file.fileno())
+            if not is_in_place(file.fileno(), self._path if self._old is None else self._new):
+                raise self._rescued(file)
             if self._old is not None:
                 self._new.replace(self._path)
         except OSError as error:
@@ -225,6 +232,14 @@ class PredictionsFile:
                 self._tally.add_record(json.loads(line))
             self._copied += 1
             self._lines.append(line)
+
+    def _rescued(self, file: IO[bytes]) -> CalibrantError:
+        """Copy what was written out of the open file, whose name is gone, and return the error that says so."""
+        rescue = self._directory.rescued()
+        file.seek(0)
+        with rescue.predictions.open("xb") as copy:
+            shutil.copyfileobj(file, copy)
+        return self._directory.lost(rescue, "the rows written so far are kept")
 
     def _reading(self, path: Path) -> IO[bytes]:
         try:

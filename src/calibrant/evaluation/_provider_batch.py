@@ -6,8 +6,6 @@ import asyncio
 import hashlib
 import json
 import logging
-import os
-import tempfile
 import time
 import uuid
 from collections import Counter
@@ -23,6 +21,7 @@ from calibrant.core import (
     Outcome,
     ProviderError,
     StateError,
+    atomic_writer,
 )
 from calibrant.evaluation._provider_batch_answers import Answers
 from calibrant.evaluation._provider_batch_report import BatchReport, Polling
@@ -175,6 +174,8 @@ def collect_batch(
         It is no such directory, or not everything was submitted.
     ProviderError
         The provider does not say, or a file of its is gone.
+    CalibrantError
+        The directory was moved or removed meanwhile; the message says where the job is kept.
     """
     directory = BatchDirectory(path)
     with directory.locked():
@@ -182,9 +183,10 @@ def collect_batch(
         _check_sent(directory, state)
         api = _open(state, api_key, retry)
         try:
-            state = run_sync(_watch(api, directory, state, wait, on_look))
-            report = BatchReport(path=path, rows=state.rows, parts=state.parts)
-            return _join(directory, state, api) if report.ended else report
+            with directory.rescuing(state):
+                state = run_sync(_watch(api, directory, state, wait, on_look))
+                report = BatchReport(path=path, rows=state.rows, parts=state.parts)
+                return _join(directory, state, api) if report.ended else report
         finally:
             api.close()
 
@@ -429,20 +431,13 @@ def _join(directory: BatchDirectory, state: BatchState, api: BatchApi) -> BatchR
     answers = Answers(directory, state, api)
     outcomes: Counter[str] = Counter()
     tokens = [0, 0]
-    handle, temporary = tempfile.mkstemp(dir=directory.path, prefix=".predictions.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            rows = zip(directory.read_rows(state.rows), answers.predictions(), strict=True)
-            for index, (example, prediction) in enumerate(rows):
-                file.write(json.dumps(row_record(index, example, prediction), ensure_ascii=False) + "\n")
-                outcomes[prediction.outcome.value] += 1
-                tokens[0] += prediction.usage.prompt_tokens
-                tokens[1] += prediction.usage.completion_tokens
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(directory.predictions)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with atomic_writer(directory.predictions) as file:
+        rows = zip(directory.read_rows(state.rows), answers.predictions(), strict=True)
+        for index, (example, prediction) in enumerate(rows):
+            file.write(json.dumps(row_record(index, example, prediction), ensure_ascii=False) + "\n")
+            outcomes[prediction.outcome.value] += 1
+            tokens[0] += prediction.usage.prompt_tokens
+            tokens[1] += prediction.usage.completion_tokens
     return BatchReport(
         path=directory.path,
         rows=state.rows,

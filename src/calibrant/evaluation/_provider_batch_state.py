@@ -5,12 +5,21 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import IO, Any, Final
 
-from calibrant.core import Example, StateError, write_atomically
+from calibrant.core import (
+    CalibrantError,
+    Example,
+    StateError,
+    is_in_place,
+    make_rescue_folder,
+    try_lock,
+    write_atomically,
+)
 
 __all__ = ["BatchDirectory", "BatchLimits", "BatchPart", "BatchState", "custom_id", "row_of"]
 
@@ -207,7 +216,7 @@ class BatchDirectory:
                 raise StateError(f"{path}: written by another version of calibrant: use that one.")
             parts = tuple(_part(entry) for entry in record.pop("parts"))
             return BatchState(**record, parts=parts)
-        except (OSError, AttributeError, KeyError, TypeError, ValueError) as error:
+        except (OSError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise StateError(
                 f"{path}: not readable ({error!r:.200}). Batches may have been paid for: restore the file, or look "
                 "the batches up at the provider."
@@ -226,6 +235,53 @@ class BatchDirectory:
             write_atomically(self.path / _STATE, text + "\n")
         except OSError as error:
             raise StateError(f"{self.path}: cannot be written ({error}): make room, run again.") from error
+
+    @contextlib.contextmanager
+    def rescuing(self, state: BatchState) -> Iterator[None]:
+        """Keep what tells of the batches in another directory when this one is moved or removed before the block ends.
+
+        Answers that were fetched already are fetched from the provider again.
+
+        Raises
+        ------
+        StateError
+            A file of the job is missing from the start.
+        CalibrantError
+            The directory was moved or removed; the message names the other one, from which the job goes on.
+        """
+        paths = [self.path / _ROWS, *(self.requests(part) for part in state.parts)]
+        with contextlib.ExitStack() as stack:
+            try:
+                files = [stack.enter_context(path.open("rb")) for path in paths]
+            except OSError as error:
+                raise StateError(
+                    f"{error.filename}: not readable ({error.strerror}): restore the file."
+                ) from error
+
+            def lost() -> bool:
+                return not all(
+                    is_in_place(file.fileno(), path) for file, path in zip(files, paths, strict=True)
+                )
+
+            try:
+                yield
+            except BaseException as error:  # a file that cannot be written is how the loss shows first
+                if lost():
+                    raise self._rescued(state, files) from error
+                raise
+            if lost():
+                raise self._rescued(state, files)
+
+    def _rescued(self, state: BatchState, files: Sequence[IO[bytes]]) -> CalibrantError:
+        rescue = BatchDirectory(make_rescue_folder(self.path))
+        for file in files:
+            with (rescue.path / Path(file.name).name).open("xb") as copy:
+                shutil.copyfileobj(file, copy)
+        rescue.save(replace(state, parts=tuple(replace(part, fetched=False) for part in state.parts)))
+        return CalibrantError(
+            f"{self.path}: its files were moved or removed meanwhile: the job is kept in {rescue.path}. Collect it "
+            "from that directory."
+        )
 
     def write_rows(self, rows: Iterable[Example]) -> None:
         """Keep the rows, for the day their answers come."""
@@ -341,19 +397,13 @@ def _part(record: dict[str, Any]) -> BatchPart:
 
 @contextlib.contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    if os.name != "posix":  # pragma: no cover (there is no lock that a killed process lets go of)
+    if os.name != "posix":  # pragma: no cover (folders cannot be opened there)
         yield
         return
-    import fcntl  # noqa: PLC0415 (not on every system)
-
     handle = os.open(path, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise StateError(
-                f"{path}: another command is at work in this directory: wait until it ends."
-            ) from error
+        if not try_lock(handle):
+            raise StateError(f"{path}: another command is at work in this directory: wait until it ends.")
         yield
     finally:
         os.close(handle)

@@ -7,7 +7,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
@@ -286,6 +286,7 @@ class Runner:
             )
         else:
             self._answered = self._answered or prediction.outcome is not Outcome.ERROR
+            prediction = _without_echoes(prediction, self.client)
         return prediction.with_effort(latency_seconds=time.perf_counter() - start)
 
     def _key(self, query: Query) -> str:
@@ -310,3 +311,14 @@ class Runner:
             {name: value for name, value in self.options.items() if name not in _NOT_IN_KEY},
         ]
         return json.dumps(parts, sort_keys=True, default=repr)
+
+
+def _without_echoes(prediction: Prediction, client: Client) -> Prediction:
+    """Return a prediction without secrets of the client's that its server repeated; label and evidence stay."""
+    hidden = getattr(client, "hidden", None)
+    if hidden is None:
+        return prediction
+    said = {"reason": prediction.reason, "text": prediction.text, "model": prediction.model}
+    clean = {name: hidden(text) for name, text in said.items() if text}
+    changed = {name: text for name, text in clean.items() if text != said[name]}
+    return replace(prediction, **changed) if changed else prediction

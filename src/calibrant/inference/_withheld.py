@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
 
-from calibrant.clients import redact
-from calibrant.inference.doctor import is_secret, public_endpoint
+from calibrant.clients import public_address, secret_texts
+from calibrant.inference.doctor import is_secret
 
 __all__ = ["may_be_withheld", "without_secrets"]
 
@@ -17,8 +16,9 @@ _ADDRESSES = frozenset({"api_base", "base_url"})
 def without_secrets(options: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the options that hold no credential, and the names of those that may.
 
-    Left out are options whose name says that they hold one (``api_key``, ``extra_headers``), whose value looks like
-    one, and those with such a part somewhere inside. Of an address with a credential, the rest stays.
+    Left out are options whose name says that they hold one (``api_key``, ``extra_headers``), those with such a part
+    somewhere inside, and those with a text of which nobody knows that it is harmless. Of an address, user, password
+    and parameters that may be secret are left out.
 
     Parameters
     ----------
@@ -36,10 +36,11 @@ def without_secrets(options: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[s
     left_out = []
     for name, value in options.items():
         if name in _ADDRESSES and isinstance(value, str):
-            hides = _hides(value)
-            kept[name] = public_endpoint(value) if hides else value
+            public = public_address(value)
+            hides = public != value.strip().rstrip("/")
+            kept[name] = public if hides else value
             left_out += [name] if hides else []
-        elif is_secret(name) or _holds_secret(value):
+        elif is_secret(name) or _names_secret(value) or any(secret_texts({name: value})):
             left_out.append(name)
         else:
             kept[name] = value
@@ -47,22 +48,11 @@ def without_secrets(options: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[s
 
 
 def may_be_withheld(name: str) -> bool:
-    """Return whether an option of this name says who calls, or where, rather than what is asked."""
+    """Return True where an option of this name says who calls, or where, rather than what is asked."""
     return is_secret(name) or name in _ADDRESSES or "timeout" in name.lower()
 
 
-def _holds_secret(value: object) -> bool:
+def _names_secret(value: object) -> bool:
     if isinstance(value, Mapping):
-        return any(is_secret(str(name)) or _holds_secret(found) for name, found in value.items())
-    if isinstance(value, list | tuple):
-        return any(map(_holds_secret, value))
-    return isinstance(value, str) and redact(value) != value
-
-
-def _hides(address: str) -> bool:
-    """Return whether an address holds a credential."""
-    try:
-        parts = urlsplit(address)
-        return "@" in parts.netloc or any(is_secret(name) for name, _ in parse_qsl(parts.query))
-    except ValueError:
-        return redact(address) != address
+        return any(is_secret(str(name)) or _names_secret(found) for name, found in value.items())
+    return isinstance(value, list | tuple) and any(map(_names_secret, value))

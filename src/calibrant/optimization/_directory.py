@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from calibrant.core import StateError, write_atomically
+from calibrant.core import CalibrantError, StateError, make_rescue_folder, read_json_object, write_atomically
+from calibrant.optimization._journal import JsonlStore
 
-__all__ = ["JOURNAL", "open_directory"]
+__all__ = ["JOURNAL", "open_directory", "rescuing"]
 
 JOURNAL = "journal.jsonl"
 
@@ -19,10 +22,7 @@ def open_directory(path: Path, fingerprint: dict[str, Any]) -> Path:
         raise StateError(f"{path}: expected a directory for the run, got a file: choose another name.")
     state = path / "run.json"
     if state.exists():
-        try:
-            stored = dict(json.loads(state.read_text(encoding="utf-8")))
-        except (OSError, TypeError, ValueError) as error:
-            raise StateError(f"{state}: not readable ({error}): choose a new directory.") from error
+        stored = read_json_object(state, remedy="choose a new directory")
         changed = sorted(key for key in fingerprint if stored.get(key) != fingerprint[key])
         if changed and _paid(path):
             raise StateError(
@@ -40,6 +40,53 @@ def open_directory(path: Path, fingerprint: dict[str, Any]) -> Path:
     except OSError as error:
         raise StateError(f"{path}: cannot be written ({error}): choose another directory.") from error
     return path
+
+
+@contextlib.contextmanager
+def rescuing(
+    directory: Path | None, fingerprint: Mapping[str, Any], stores: Sequence[JsonlStore]
+) -> Iterator[None]:
+    """Keep the entries of `stores` in another directory when theirs is moved or removed before the block ends.
+
+    Parameters
+    ----------
+    directory : Path or None
+        The run directory; None where there is none to lose.
+    fingerprint : mapping
+        What it was opened with.
+    stores : sequence of JsonlStore
+        Its journals, still open.
+
+    Raises
+    ------
+    CalibrantError
+        It was moved or removed; the message names the other directory, from which the same run goes on.
+    """
+    try:
+        yield
+    except BaseException as error:  # a file that cannot be written is how the loss shows first
+        if directory is not None and not all(store.in_place for store in stores):
+            raise _rescued(directory, fingerprint, stores) from error
+        raise
+    if directory is not None and not all(store.in_place for store in stores):
+        raise _rescued(directory, fingerprint, stores)
+
+
+def _rescued(directory: Path, fingerprint: Mapping[str, Any], stores: Sequence[JsonlStore]) -> CalibrantError:
+    rescue = make_rescue_folder(directory)
+    try:
+        write_atomically(rescue / "run.json", json.dumps(fingerprint, indent=2))
+        for store in stores:
+            store.copy_to(rescue)
+    except OSError as error:
+        return StateError(
+            f"{directory}: was moved or removed during the run, and its answers cannot be written to {rescue} "
+            f"({error})."
+        )
+    return CalibrantError(
+        f"{directory}: its files were moved or removed during the run: the answers so far are kept in {rescue}. Give "
+        "that directory as the output of the same command to go on from there, at no cost."
+    )
 
 
 def _paid(path: Path) -> bool:

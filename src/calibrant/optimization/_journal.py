@@ -5,10 +5,19 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, Self
 
-from calibrant.core import Prediction, StateError, prediction_from_record, prediction_to_record
+from calibrant.core import (
+    Prediction,
+    StateError,
+    is_in_place,
+    prediction_from_record,
+    prediction_to_record,
+    try_lock,
+    write_atomically,
+)
 
 __all__ = ["FileLogger", "JsonlStore", "PredictionJournal"]
 
@@ -19,21 +28,35 @@ class JsonlStore:
     Parameters
     ----------
     path : Path or None
-        Created when missing. A last line cut off by a kill is dropped. None keeps all in memory.
+        Created when missing, and locked until it is closed. A last line cut off by a kill is dropped. None keeps all
+        in memory.
+
+    Raises
+    ------
+    StateError
+        Another process writes the file, or a line is damaged.
     """
 
     def __init__(self, path: Path | None) -> None:
+        self._path = path
         self._values: dict[str, Any] = {}
         self._lock = threading.Lock()
-        self._file: IO[str] | None = None
+        self._file: IO[bytes] | None = None
         if path is not None:
-            self._load(path)
-            self._file = path.open("a", encoding="utf-8")
+            with ExitStack() as stack:
+                file = stack.enter_context(path.open("a+b"))
+                # Before the first look: half a line is what another process is writing, unless nobody is.
+                if not try_lock(file.fileno()):
+                    raise StateError(
+                        f"{path}: another process is writing this journal: wait for it, or choose another directory."
+                    )
+                self._load(path, file)
+                stack.pop_all()
+            self._file = file
 
-    def _load(self, path: Path) -> None:
-        if not path.exists():
-            return
-        data = path.read_bytes()
+    def _load(self, path: Path, file: IO[bytes]) -> None:
+        file.seek(0)
+        data = file.read()
         complete = data.rfind(b"\n") + 1
         for number, line in enumerate(data[:complete].splitlines(), 1):
             try:
@@ -44,8 +67,7 @@ class JsonlStore:
                     f"{path}:{number}: expected a journal entry, got {line!r:.80}: remove the line or start a new run."
                 ) from error
         if complete < len(data):
-            with path.open("r+b") as file:
-                file.truncate(complete)
+            file.truncate(complete)
 
     def __len__(self) -> int:
         return len(self._values)
@@ -59,8 +81,29 @@ class JsonlStore:
         with self._lock:
             self._values[key] = value
             if self._file is not None:
-                self._file.write(json.dumps({"key": key, "value": value}, ensure_ascii=False) + "\n")
+                line = json.dumps({"key": key, "value": value}, ensure_ascii=False) + "\n"
+                self._file.write(line.encode())
                 self._file.flush()
+
+    @property
+    def in_place(self) -> bool:
+        """False once somebody moved or removed the file; what is put goes on to it all the same."""
+        return self._file is None or self._path is None or is_in_place(self._file.fileno(), self._path)
+
+    def copy_to(self, folder: Path) -> None:
+        """Write all entries to a file of the same name in `folder`.
+
+        Raises
+        ------
+        OSError
+            It cannot be written.
+        """
+        if self._path is not None:
+            lines = (
+                json.dumps({"key": key, "value": value}, ensure_ascii=False) + "\n"
+                for key, value in self._values.items()
+            )
+            write_atomically(folder / self._path.name, "".join(lines))
 
     def __enter__(self) -> Self:
         return self
@@ -71,10 +114,10 @@ class JsonlStore:
 
 
 class PredictionJournal:
-    """A `calibrant.core.Journal` in a JSON Lines file, or in memory where there is no path."""
+    """A `calibrant.core.Journal` over a `JsonlStore`."""
 
-    def __init__(self, path: Path | None) -> None:
-        self._store = JsonlStore(path)
+    def __init__(self, store: JsonlStore) -> None:
+        self._store = store
 
     def __len__(self) -> int:
         return len(self._store)
@@ -87,12 +130,6 @@ class PredictionJournal:
     def put(self, key: str, prediction: Prediction) -> None:
         """Store `prediction` under `key`."""
         self._store.put(key, prediction_to_record(prediction))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._store.__exit__(*exception)
 
 
 class FileLogger:

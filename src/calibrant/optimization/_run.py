@@ -27,7 +27,7 @@ from calibrant.core import (
 )
 from calibrant.inference import Classifier, Query
 from calibrant.optimization._choice import Choice, ValidationLog, choose, is_worse
-from calibrant.optimization._directory import JOURNAL, open_directory
+from calibrant.optimization._directory import JOURNAL, open_directory, rescuing
 from calibrant.optimization._exemplar import ExemplarProposer
 from calibrant.optimization._guard import Guard
 from calibrant.optimization._journal import FileLogger, JsonlStore, PredictionJournal
@@ -128,7 +128,9 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     ConfigurationError
         Rows are missing, the budget pays for no accepted proposal, or a reflection model is needed.
     StateError
-        `out` holds another run.
+        `out` holds another run, or another process writes it.
+    CalibrantError
+        `out` was moved or removed during the search; the message says where its answers are kept.
     ProviderError
         A model cannot be reached, or too many rows failed.
     """
@@ -141,9 +143,12 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     scoring = _scoring(task.scoring)
     with ExitStack() as stack:
         classifier = _open(task, model, stack)
-        directory = None if out is None else open_directory(Path(out), _fingerprint(task, model, plan))
-        classifier.use_journal(stack.enter_context(PredictionJournal(_file(directory, JOURNAL))))
+        fingerprint = _fingerprint(task, model, plan)
+        directory = None if out is None else open_directory(Path(out), fingerprint)
+        journal = stack.enter_context(JsonlStore(_file(directory, JOURNAL)))
         store = stack.enter_context(JsonlStore(_file(directory, "reflections.jsonl")))
+        classifier.use_journal(PredictionJournal(journal))
+        stack.enter_context(rescuing(directory, fingerprint, (journal, store)))
         tracker = ProgressTracker(progress, total=max_metric_calls)
         reflection = stack.enter_context(
             open_reflection(plan.reflection_model, store, options=reflection_options)
@@ -164,10 +169,10 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         predictions = run.test(found)
         result = run.result(found, predictions, seconds=time.perf_counter() - started)
         prior = run.label_prior(found)
-    if directory is not None:
-        write_run(directory, result, task.test, predictions, labels=task.labels)
-        if prior is not None:
-            prior[0].save(directory / LABEL_PRIOR, fingerprint=prior[1])
+        if directory is not None:
+            write_run(directory, result, task.test, predictions, labels=task.labels)
+            if prior is not None:
+                prior[0].save(directory / LABEL_PRIOR, fingerprint=prior[1])
     return result
 
 

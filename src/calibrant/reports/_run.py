@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from calibrant.core import (
     StateError,
     changed_prompt,
     labels_from_record,
+    read_json_object,
     search_verdict,
 )
 from calibrant.reports._charts import CertifiedPoint
@@ -141,17 +141,7 @@ def _record(path: Path) -> dict[str, Any]:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    try:
-        found: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise StateError(
-            f"{path}: expected a JSON object ({error}): restore the file or run it again."
-        ) from error
-    if not isinstance(found, dict):
-        raise StateError(
-            f"{path}: expected a JSON object, got {found!r:.40}: restore the file or run it again."
-        )
-    return found
+    return read_json_object(path, remedy="restore the file or run it again")
 
 
 def _structure(directory: Path, search: Mapping[str, Any]) -> LabelSet | None:

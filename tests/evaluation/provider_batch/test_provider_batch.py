@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +17,15 @@ import pytest
 
 from calibrant import Classifier, Example
 from calibrant.clients import OpenAICompatibleClient
-from calibrant.core import ConfigurationError, Field, FieldLabels, MultiLabels, ProviderError, StateError
+from calibrant.core import (
+    CalibrantError,
+    ConfigurationError,
+    Field,
+    FieldLabels,
+    MultiLabels,
+    ProviderError,
+    StateError,
+)
 from calibrant.evaluation import (
     BatchLimits,
     BatchReport,
@@ -585,3 +594,25 @@ def test_answers_of_several_labels_are_read_as_live_ones_are(
     (found,) = records(tmp_path)
     assert (found["outcome"], found["label"], found["correct"]) == ("ok", answer, True)
     assert found["confidence"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("moment", ["look", "content"])
+def test_a_directory_that_goes_away_while_collecting_is_an_error_and_the_job_is_kept(
+    server: Any, tmp_path: Path, moment: str
+) -> None:
+    """It is collected from there, without a second batch."""
+    out, rescue = tmp_path / "job", tmp_path / "job.rescued"
+    submit(out)
+    batches = len(server.batches)
+
+    def vanish(report: BatchReport) -> None:
+        if out.exists() and (moment == "look" or report.parts[0].fetched):
+            shutil.rmtree(out)
+
+    with pytest.raises(CalibrantError, match=f"the job is kept in {rescue}") as caught:
+        collect_batch(out, wait=SOON, retry=RETRY, on_look=vanish)
+    assert not isinstance(caught.value, StateError | ProviderError)
+    assert not out.exists()
+    collect(rescue)
+    assert outcomes(rescue) == ["ok"] * len(ROWS)
+    assert len(server.batches) == batches

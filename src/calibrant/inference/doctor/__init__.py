@@ -1,10 +1,13 @@
 """What a model's log-probabilities mean, found out before anyone trusts them."""
 
+from calibrant.clients import public_address
 from calibrant.inference.doctor._examine import aexamine, examine, recommended_thresholds
 from calibrant.inference.doctor._records import (
+    holds_digest,
     identity,
     is_secret,
     load_examination,
+    public_description,
     public_endpoint,
     refuse_misleading,
     save_examination,
@@ -18,9 +21,12 @@ __all__ = [
     "Verdict",
     "aexamine",
     "examine",
+    "holds_digest",
     "identity",
     "is_secret",
     "load_examination",
+    "public_address",
+    "public_description",
     "public_endpoint",
     "recommended_thresholds",
     "refuse_misleading",

@@ -11,18 +11,27 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from calibrant.clients import redact
+from calibrant.clients import (
+    digest_of,
+    identifying_address,
+    is_digest,
+    is_harmless,
+    name_inside,
+    public_address,
+    redact,
+)
 from calibrant.core import ConfigurationError, LogprobSpace, StateError, write_atomically
 from calibrant.inference._methods import Decoding, Method
 from calibrant.inference.doctor._report import Examination, Finding, Verdict
 
 __all__ = [
     "examine_command",
+    "holds_digest",
     "identity",
     "is_secret",
     "load_examination",
+    "public_description",
     "public_endpoint",
     "record_path",
     "refuse_misleading",
@@ -36,6 +45,8 @@ _SECRET_WORDS: Final = frozenset(
     | {"jwt", "key", "keys", "oauth", "passphrase", "passwd", "password", "pwd", "secret", "secrets"}
     | {"sig", "signature", "token"}
 )
+# Parts of a description that are no settings of a model: a label may be called "options".
+_NOT_OPTIONS: Final = frozenset({"response_format", "method", "label_set", "data"})
 _WORD: Final = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+")
 
 Identity = tuple[str, str | None, dict[str, Any]]
@@ -51,16 +62,54 @@ def identity(model: str, options: Mapping[str, Any] | None, *, api_base: str | N
     options = dict(options or {})
     addresses = [options.pop(name, None) for name in _ADDRESS]
     address = next((found for found in (api_base, *addresses) if found is not None), None)
-    return model, None if address is None else public_endpoint(str(address)), _plain(options)
+    return model, None if address is None else public_endpoint(str(address)), public_options(options)
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 (any option)
+def public_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options as JSON values that may be written down and still tell one setup from another.
+
+    Credentials and timeouts are left out; a digest stands for every text of which nobody knows that it is harmless.
+    """
+    return {str(name): _plain(str(name), found) for name, found in options.items() if _counts(str(name))}
+
+
+def holds_digest(value: object) -> bool:
+    """Return True where a digest stands for a text somewhere in what `public_options` returned."""
     if isinstance(value, Mapping):
-        return {str(name): _plain(found) for name, found in value.items() if _counts(str(name))}
+        return any(map(holds_digest, value.values()))
+    if isinstance(value, list):
+        return any(map(holds_digest, value))
+    return isinstance(value, str) and is_digest(value)
+
+
+def public_description(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `Classifier.describe` said, perhaps in an earlier version, as it is written down today."""
+    return {
+        name: value if name in _NOT_OPTIONS else _described(name, value) for name, value in record.items()
+    }
+
+
+def _described(name: str, value: Any) -> Any:  # noqa: ANN401 (any JSON value)
+    if name == "options" and isinstance(value, Mapping):
+        return public_options(value)
+    if name == "endpoint" and isinstance(value, str):
+        return public_endpoint(value)
+    if isinstance(value, Mapping):
+        return public_description(value)
+    return [_described("", found) for found in value] if isinstance(value, list) else value
+
+
+def _plain(name: str, value: Any) -> Any:  # noqa: ANN401 (any option)
+    if isinstance(value, Mapping):
+        return {
+            str(inner): _plain(name_inside(name, str(inner)), found)
+            for inner, found in value.items()
+            if _counts(str(inner))
+        }
     if isinstance(value, list | tuple):
-        return [_plain(found) for found in value]
+        return [_plain(name, found) for found in value]
     if isinstance(value, str):
-        return redact(value)
+        return value if is_harmless(name, value) else digest_of(value)
     return value if value is None or isinstance(value, bool | int | float) else type(value).__qualname__
 
 
@@ -74,14 +123,8 @@ def is_secret(name: str) -> bool:
 
 
 def public_endpoint(address: str) -> str:
-    """Return an endpoint without user, password and secret parameters, and without a slash at its end."""
-    try:
-        parts = urlsplit(address)
-        query = [(name, value) for name, value in parse_qsl(parts.query) if not is_secret(name)]
-    except ValueError:
-        return redact(address)  # no URL, so it will not be called either
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit((parts.scheme, host, parts.path.rstrip("/"), urlencode(query), ""))
+    """Return an endpoint without credentials, and with digests of what else may be secret in its parameters."""
+    return identifying_address(address)
 
 
 def _directory() -> Path:
@@ -211,7 +254,8 @@ def examine_command(record: Examination) -> str:
     """Return the command that examines the same setup again; credentials are not in it."""
     words = ["calibrant", "doctor", record.model]
     if record.api_base is not None:
-        words += ["--api-base", record.api_base]
+        words += ["--api-base", public_address(record.api_base)]
     for name, value in record.parameters.items():
-        words += ["--option", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
+        if not holds_digest(value):
+            words += ["--option", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
     return shlex.join(words)

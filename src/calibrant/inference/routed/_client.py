@@ -282,6 +282,13 @@ class RoutedClient:
             raise self._failure(failures, course)
         return _handed_over(_best(answers, ladder), answers, paid, tools=tools)
 
+    def hidden(self, text: str) -> str:
+        """Return a text of a provider's without what any of them was given to keep secret."""
+        for provider in self.providers:
+            hide = getattr(provider.client, "hidden", None)
+            text = text if hide is None else hide(text)
+        return text
+
     def reward(self, messages: Sequence[Message] | str, quality: float) -> int:
         """Tell what the answers to a request were worth, with ``delayed=True``.
 

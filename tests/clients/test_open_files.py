@@ -1,0 +1,90 @@
+"""Calls at a time fit what the process may open."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from calibrant import Classifier
+from calibrant.inference import RetryPolicy
+from calibrant.testing import FaultServer
+
+LABELS = ["cat", "dog"]
+RESERVED = 16  # files that are left for other things than calls
+COMMAND = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+from calibrant.cli import main
+main()
+"""
+
+
+@pytest.fixture
+def room_for(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Return a function that leaves room for so many sockets."""
+
+    def limit(sockets: int) -> None:
+        others = len(os.listdir("/dev/fd"))  # noqa: PTH208 (names only)
+        found = (others + RESERVED + sockets, 1 << 20)
+        monkeypatch.setattr(resource, "getrlimit", lambda _: found)
+
+    return limit
+
+
+def classifier(server: FaultServer) -> Classifier:
+    """Return one that tries once."""
+    return Classifier(
+        model="openai/any",
+        labels=LABELS,
+        field="category",
+        options={"api_base": server.api_base, "api_key": "none"},
+        concurrency=40,
+        retry=RetryPolicy(attempts=1),
+    )
+
+
+def test_no_more_calls_are_made_than_sockets_may_be_open(room_for: Callable[[int], None]) -> None:
+    """The others wait; a server that takes seven at a time turns none away."""
+    texts = [f"{number} cat" for number in range(40)]
+    with FaultServer(LABELS, latency=0.02, max_concurrency=7) as server:
+        room_for(7)
+        with closing(classifier(server)) as found:
+            outcomes = {prediction.outcome.value for prediction in found.classify_many(texts)}
+    assert outcomes == {"ok"}
+
+
+def test_clients_share_what_may_be_open(room_for: Callable[[int], None]) -> None:
+    """As the models of a cascade do."""
+    texts = [f"{number} cat" for number in range(40)]
+    with FaultServer(LABELS, latency=0.02, max_concurrency=5) as server:
+        room_for(10)
+        with closing(classifier(server)) as found, closing(classifier(server)):
+            outcomes = {prediction.outcome.value for prediction in found.classify_many(texts)}
+    assert outcomes == {"ok"}
+
+
+def test_a_process_that_may_open_64_files_evaluates_with_256_at_a_time(
+    write_task: Callable[..., Path], tmp_path: Path
+) -> None:
+    """With faults that are tried again, for which nothing is loaded late."""
+    rows = [{"input": f"{number} cat", "answer": "cat"} for number in range(300)]
+    with FaultServer(LABELS, latency=0.02, faults={"503": 0.1}) as server:
+        model = f'[model]\nname = "openai/any"\napi_base = "{server.api_base}"\n[model.options]\napi_key = "none"\n'
+        task = write_task(test=rows, extra=model)
+        options = ("--out", str(tmp_path / "out"), "--no-cache", "--concurrency", "256")
+        done = subprocess.run(  # noqa: S603 (our own code)
+            [sys.executable, "-c", COMMAND, "evaluate", str(task), *options],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    assert "ok 300, error 0" in done.stdout
+    assert done.stderr.count("This process may open only 64 files (ulimit -n)") == 1
