@@ -26,6 +26,8 @@ _NO_LOGPROBS = (
     'scoring = "sampled"\n\n'
     "or choose a model that reports them."
 )
+# Not as a key of JSON: a server that quotes the whole request says nothing about them.
+_NAMES_LOGPROBS = re.compile(r"logprobs(?!\"\s*:)")
 # litellm says of its own accord, often with status 500, that there is no key, or no library of the provider's.
 _NO_ACCESS = re.compile(
     r"missing (?:\w+ )?api[ _]key|missing credentials|unable to locate credentials|no module named"
@@ -60,7 +62,7 @@ def advised(error: Exception, found: ProviderError) -> ProviderError:
     refused_by_litellm = (
         type(error).__name__ == "UnsupportedParamsError"
     )  # whatever the text: no call was made
-    if "logprobs" in message:
+    if _NAMES_LOGPROBS.search(message):
         return _with_hint(found, _NO_LOGPROBS, systemic=not found.retryable)
     if refused_by_litellm or "nsupported" in message:
         return _with_hint(found, _NO_PARAMETER, systemic=refused_by_litellm)
