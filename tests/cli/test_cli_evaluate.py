@@ -113,6 +113,22 @@ def test_it_prints_the_numbers_with_their_denominators(
     assert client.closed
 
 
+def test_what_discredits_the_confidence_is_said_in_a_sentence(
+    write_task: WriteTask, fake: Fake, tmp_path: Path
+) -> None:
+    """Labels that the model would hardly have written, also in rows read back; surer wrong than right answers."""
+    fake(lambda text, _: ("cat", 0.95 if "woof" in text else 0.6), space="raw", illegal_mass=0.9)
+    command = write_task(test=animals(8)), "--out", tmp_path / "out"
+    for _ in range(2):
+        said = run(*command).stdout
+        assert "The model wanted to write something else on 8 of 8 rows (label mass below 0.5)" in said
+        assert "Confidence does not tell right from wrong answers here: in 83% of all pairs" in said
+    found = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert found["rows_with_low_label_mass"] == 8
+    assert found["auroc"]["estimate"] == pytest.approx(1 / 6)
+    assert found["auroc"]["lower"] < 1 / 6 < found["auroc"]["upper"]
+
+
 def test_rows_in_columns_are_written_where_wanted(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
     """Beside the lines, and named with them."""
     fake()

@@ -43,6 +43,7 @@ from calibrant.evaluation import (
     write_parquet,
 )
 from calibrant.inference import Limits
+from calibrant.metrics import auroc_remark, label_mass_remark
 
 if TYPE_CHECKING:
     from calibrant.evaluation import EvaluationMetrics, EvaluationResult, HistoryEntry
@@ -379,7 +380,7 @@ def print_result(
         return
     title = f"{task.name}: {record['model']}, {result.metrics.rows:,} rows"
     table = _table(result.metrics)
-    lines = aligned(table)
+    lines = [*aligned(table), *_remarks(result.metrics)]
     lines += [] if result.metrics.cascade is None else cascade_lines(result.metrics.cascade)
     lines += [] if routing is None else routing.lines()
     lines += [] if entry is None else history_lines(entry)
@@ -404,11 +405,19 @@ def _table(metrics: EvaluationMetrics) -> list[tuple[str, str, str]]:
         *(() if metrics.structure is None else map(_figure, metrics.structure.figures())),
         ("calibration error (ECE)", number(metrics.ece), with_confidence),
         ("Brier score", number(metrics.brier), with_confidence),
+        ("AUROC of the confidence", with_interval(metrics.auroc), f"{with_confidence}; 0.5 is chance"),
         ("outcomes", _counts(metrics.outcomes), ""),
         ("answered by", _counts(metrics.models), ""),
     ]
     table += [("failed", f"{count:,}", kind) for kind, count in metrics.errors.items()]
     return table
+
+
+def _remarks(metrics: EvaluationMetrics) -> list[str]:
+    """Return what must be known before the confidences are used."""
+    low = metrics.rows_with_low_label_mass
+    remarks = (label_mass_remark(low, metrics.answered) if low else "", auroc_remark(metrics.auroc))
+    return [remark for remark in remarks if remark]
 
 
 def _composite_lines(metrics: EvaluationMetrics) -> list[tuple[str, str, str]]:

@@ -14,7 +14,7 @@ from calibrant.core.completion import (
     Token,
 )
 from calibrant.core.composite import CompositeLabels, Field, FieldLabels, MultiLabels, part_of
-from calibrant.core.distribution import LabelDistribution, LogprobSpace
+from calibrant.core.distribution import LOW_LABEL_MASS, LabelDistribution, LogprobSpace, is_label_mass_low
 from calibrant.core.errors import (
     CalibrantError,
     ConfigurationError,
@@ -72,6 +72,7 @@ from calibrant.core.task import ROUTED, Split, Task, check_answer
 
 __all__ = [
     "LOOPER_KEYS",
+    "LOW_LABEL_MASS",
     "ROUTED",
     "Aspect",
     "BanditSettings",
@@ -135,6 +136,7 @@ __all__ = [
     "damaged_record",
     "describe_problem",
     "described_labels",
+    "is_label_mass_low",
     "iter_examples",
     "labels_from_record",
     "labels_to_record",

@@ -190,6 +190,13 @@ class Prediction:
     accepted: bool | None = None
     parts: tuple[Part, ...] = ()
 
+    @property
+    def distributions(self) -> tuple[LabelDistribution, ...]:
+        """The distribution of the answer, or those of its parts; empty where there is none."""
+        if self.distribution is not None:
+            return (self.distribution,)
+        return tuple(part.distribution for part in self.parts if part.distribution is not None)
+
     def with_effort(self, *, attempts: int | None = None, latency_seconds: float | None = None) -> Prediction:
         """Return a copy that took so many calls, or so many seconds.
 

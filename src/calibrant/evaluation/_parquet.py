@@ -16,13 +16,13 @@ __all__ = ["require_parquet", "write_parquet"]
 
 _GROUP: Final = 16_384  # rows in memory, and of a row group
 _WHOLE = ("index", "attempts", "prompt_tokens", "completion_tokens")
-_NUMBERS = ("confidence", "label_mass", "latency_seconds", "cost")
+_NUMBERS = ("confidence", "label_mass", "unresolved_mass", "latency_seconds", "cost")
 _TEXTS = ("input", "answer", "label", "outcome", "reason", "space", "model")
 _TRUTHS = ("correct", "accepted")
 _COLUMNS: Final = (
     *("index", "input", "answer", "label", "confidence", "correct", "outcome", "reason", "probabilities"),
-    *("label_mass", "space", "model", "attempts", "latency_seconds", "prompt_tokens", "completion_tokens"),
-    *("cost", "steps", "accepted", "parts"),
+    *("label_mass", "unresolved_mass", "space", "model", "attempts", "latency_seconds", "prompt_tokens"),
+    *("completion_tokens", "cost", "steps", "accepted", "parts"),
 )
 
 

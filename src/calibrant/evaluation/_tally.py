@@ -14,8 +14,10 @@ from calibrant.core import (
     CompositeLabels,
     Example,
     LabelSet,
+    LogprobSpace,
     Outcome,
     Prediction,
+    is_label_mass_low,
     normalise_label,
     step_to_record,
 )
@@ -26,6 +28,7 @@ from calibrant.metrics import (
     CompositeTally,
     GivenPart,
     StructureMetrics,
+    auroc_interval,
     brier_score,
     expected_calibration_error,
     structure_metrics,
@@ -57,6 +60,9 @@ class _Seen(NamedTuple):
     steps: Sequence[Mapping[str, Any]] = ()
     accepted: bool | None = None
     parts: Sequence[GivenPart] = ()
+    label_mass: float | None = None
+    unresolved_mass: float | None = None
+    space: str | None = None
 
 
 class Tally:
@@ -79,6 +85,7 @@ class Tally:
         self.outcomes: Counter[str] = Counter({outcome.value: 0 for outcome in Outcome})
         self.errors: Counter[str] = Counter()
         self.models: Counter[str] = Counter()
+        self.low_label_mass = 0
         self.calls = 0
         self.from_cache = 0
         self.prompt_tokens = 0
@@ -90,6 +97,7 @@ class Tally:
     def add(self, example: Example, prediction: Prediction) -> None:
         """Count a row."""
         usage = prediction.usage
+        lowest = min(prediction.distributions, key=lambda found: found.label_mass, default=None)
         self._add(
             _Seen(
                 answer=example.answer,
@@ -105,6 +113,9 @@ class Tally:
                 steps=[step_to_record(step) for step in prediction.steps],
                 accepted=prediction.accepted,
                 parts=[GivenPart(part.name, part.label, part.confidence) for part in prediction.parts],
+                label_mass=None if lowest is None else lowest.label_mass,
+                unresolved_mass=None if lowest is None else lowest.unresolved_mass,
+                space=None if lowest is None else lowest.space.value,
             )
         )
 
@@ -150,6 +161,9 @@ class Tally:
         if outcome is Outcome.OK and row.confidence is not None:
             self._confidence.append(row.confidence)
             self._right.append(right)
+        if row.label_mass is not None and row.space is not None:
+            space = LogprobSpace(row.space)
+            self.low_label_mass += is_label_mass_low(row.label_mass, row.unresolved_mass or 0.0, space)
 
     def _count_payment(self, row: _Seen) -> None:
         if row.attempts == 0:
@@ -192,6 +206,8 @@ class Tally:
             rows_with_confidence=len(self._confidence),
             ece=expected_calibration_error(confidence, right) if len(right) else None,
             brier=brier_score(confidence, right) if len(right) else None,
+            auroc=auroc_interval(confidence, right) if 0 < right.sum() < len(right) else None,
+            rows_with_low_label_mass=self.low_label_mass,
             models=dict(self.models.most_common()),
             calls=self.calls,
             rows_from_cache=self.from_cache,

@@ -14,7 +14,8 @@ from calibrant.metrics._composite import (
 from calibrant.metrics._distributions import multiclass_brier_score, multiclass_log_loss
 from calibrant.metrics._intervals import mean_interval, paired_mean_interval, wilson_interval
 from calibrant.metrics._paired import PairedComparison, holm, paired_comparison
-from calibrant.metrics._selective import aurc, auroc, excess_aurc, selective_accuracy
+from calibrant.metrics._remarks import auroc_remark, label_mass_remark
+from calibrant.metrics._selective import aurc, auroc, auroc_interval, excess_aurc, selective_accuracy
 from calibrant.metrics._structure import (
     HierarchicalMetrics,
     OrdinalMetrics,
@@ -42,6 +43,8 @@ __all__ = [
     "StructureMetrics",
     "aurc",
     "auroc",
+    "auroc_interval",
+    "auroc_remark",
     "bootstrap_interval",
     "brier_score",
     "check_confidence",
@@ -51,6 +54,7 @@ __all__ = [
     "excess_aurc",
     "expected_calibration_error",
     "holm",
+    "label_mass_remark",
     "log_loss",
     "mean_interval",
     "multiclass_brier_score",
