@@ -22,7 +22,7 @@ from typer.testing import CliRunner, Result
 from calibrant.calibration import LabelPriorCorrection
 from calibrant.cli import _progress as progress_module
 from calibrant.cli import app
-from calibrant.core import Client, Interval, ProviderError
+from calibrant.core import Client, Interval, ProviderError, install_command
 from calibrant.evaluation import EvaluationProgress
 from calibrant.inference import Classifier, _classifier
 from calibrant.testing import Answer, FakeClient, FaultServer
@@ -147,7 +147,7 @@ def test_columns_that_cannot_be_written_end_it_before_a_call(
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     result = run(write_task(test=animals(8)), "--out", tmp_path / "out", "--parquet")
     assert result.exit_code == 2
-    assert 'pip install "calibrant[data]"' in result.stderr
+    assert install_command("data") in result.stderr
     assert not client.requests
 
 

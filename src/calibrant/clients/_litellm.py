@@ -14,7 +14,13 @@ from calibrant.clients._callable import parse_space
 from calibrant.clients._declined import advised, declined, refusal
 from calibrant.clients._endpoint import litellm_endpoint, secret_headers
 from calibrant.clients._translate import translate
-from calibrant.core import CompletionRequest, ConfigurationError, LogprobSpace, ProviderError
+from calibrant.core import (
+    CompletionRequest,
+    ConfigurationError,
+    LogprobSpace,
+    ProviderError,
+    install_command,
+)
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -135,7 +141,7 @@ def _litellm() -> ModuleType:
     try:
         import litellm  # noqa: PLC0415 (two seconds to import)
     except ImportError as error:
-        msg = f"litellm is needed for this model name: pip install calibrant ({error})."
+        msg = f"litellm is needed for this model name: {install_command()} ({error})."
         raise ConfigurationError(msg) from error
     litellm.suppress_debug_info = True  # it prints advice to standard output otherwise
     module: ModuleType = litellm

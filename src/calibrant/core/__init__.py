@@ -35,6 +35,7 @@ from calibrant.core.files import (
     write_atomically,
     write_record,
 )
+from calibrant.core.installation import install_command
 from calibrant.core.interval import Interval
 from calibrant.core.label_records import described_labels, labels_from_record, labels_to_record
 from calibrant.core.labels import LabelSet, normalise_label
@@ -136,6 +137,7 @@ __all__ = [
     "damaged_record",
     "describe_problem",
     "described_labels",
+    "install_command",
     "is_label_mass_low",
     "iter_examples",
     "labels_from_record",

@@ -101,7 +101,7 @@ class EvaluationHistory:
     ----------
     url : str or path, optional
         A SQLAlchemy URL, or the path of a SQLite file; by default `default_history`. Tested with
-        SQLite and PostgreSQL (``pip install calibrant[postgres]``). Credentials in it are never shown.
+        SQLite and PostgreSQL (the extra ``postgres``). Credentials in it are never shown.
     busy_timeout : float, default 5.0
         Seconds to wait for the locks of other processes.
     create : bool, default True

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from calibrant.core import ConfigurationError, StateError
+from calibrant.core import ConfigurationError, StateError, install_command
 
 __all__ = ["require_parquet", "write_parquet"]
 
@@ -38,7 +38,7 @@ def require_parquet() -> Any:  # noqa: ANN401 (an optional module)
         import pyarrow.parquet  # noqa: PLC0415 (optional)
     except ImportError as error:
         raise ConfigurationError(
-            f'Parquet files need pyarrow, which is not installed ({error}): run pip install "calibrant[data]".'
+            f"Parquet files need pyarrow, which is not installed ({error}): run {install_command('data')}."
         ) from error
     return pyarrow
 
