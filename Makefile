@@ -15,7 +15,7 @@ DATA ?= ../shared/data/tasks
 # Folder with recorded answers: ag_news.csv, emotion.csv, rotten_tomatoes.csv (probability, correct, prompt).
 RECORDED ?= ../shared/data/recorded
 
-.PHONY: demo docs test coverage test-slow test-store test-browser test-package test-proxy test-ray check format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine bench-certify bench-guarantee bench-calibration bench-mislabelled bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray test-notebooks
+.PHONY: demo docs test coverage test-slow test-store test-browser test-package test-proxy test-ray check format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine bench-certify bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray test-notebooks
 
 $(PYTHON):
 	python3 -m venv $(VENV)
@@ -129,6 +129,10 @@ bench-calibration: $(INSTALLED_DEV)
 
 bench-mislabelled: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_mislabelled.py --data $(RECORDED)
+
+# Some minutes: the embedded model, four prompts.
+bench-forms: $(INSTALLED_DEV)
+	$(PYTHON) benchmarks/bench_forms.py --data $(DATA)
 
 bench-automix: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_automix.py --data $(RECORDED)

@@ -50,8 +50,8 @@ def install_command(*extras: str) -> str:
         return _command(f"{folder}{wanted}", is_editable=bool(record["dir_info"].get("editable")))
     if source := record.get("vcs_info"):
         url = f"{source['vcs']}+{url}@{source['commit_id']}"
-    folder = record.get("subdirectory")
-    return _command(f"{_NAME}{wanted} @ {url}{f'#subdirectory={folder}' if folder else ''}")
+    inside = f"#subdirectory={record['subdirectory']}" if record.get("subdirectory") else ""
+    return _command(f"{_NAME}{wanted} @ {url}{inside}")
 
 
 def _record(origin: str | None) -> dict[str, Any] | None:
