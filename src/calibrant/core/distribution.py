@@ -19,9 +19,9 @@ __all__ = ["LOW_LABEL_MASS", "LabelDistribution", "LogprobSpace", "is_label_mass
 LOW_LABEL_MASS: Final = 0.5
 """Below this the model would rather write something else than any label.
 
-Half is where that sentence becomes true, and where it begins to show: of 500 answers of the embedded model to 100 AG
-News validation rows under five prompts, those with a confidence above 0.9 were right on 51 % of the rows below it and
-on 79 % of the others.
+Half is where that sentence becomes true, and the answers differ there: of 1,600 of the embedded model, to 200
+validation rows of AG News and Rotten Tomatoes under eight prompts each, those with a confidence above 0.9 were right on
+71 % of the rows below it (265) and on 83 % of the others (128).
 """
 
 
