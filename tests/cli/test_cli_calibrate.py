@@ -174,6 +174,22 @@ def test_an_accuracy_that_was_never_seen_is_said_plainly(tmp_path: Path) -> None
     assert "Confidence ranks backwards: in 100% of all pairs" in result.stdout
     assert json.loads((tmp_path / "calibration.json").read_text())["auroc"]["estimate"] == 0.0
     assert "family" not in result.stdout
+    assert "something else" not in result.stdout
+
+
+def test_a_low_label_mass_is_said(tmp_path: Path) -> None:
+    """As an evaluation and a search write it; a column of another meaning is left alone."""
+    found = rows(80)
+    found[0] |= {"label_mass": 0.1, "unresolved_mass": 0.1, "space": "exact"}
+    found[1] |= {"distribution": {"label_mass": 0.2, "unresolved_mass": 0.2, "space": "raw"}}
+    found[2] |= {"parts": [{"distribution": {"label_mass": 0.2, "unresolved_mass": 0.0, "space": "raw"}}]}
+    found[3] |= {"label_mass": 0.2, "unresolved_mass": 0.3, "space": "raw"}
+    found[4] |= {"label_mass": "heavy", "space": "outer"}
+    found[5] |= {"label_mass": 0.1, "space": "exact", "outcome": "error"}
+    result = run(write(tmp_path / "p.jsonl", found), "--out", tmp_path)
+    assert result.exit_code == 0, result.stderr
+    assert "The model wanted to write something else on 3 of 79 rows" in result.stdout
+    assert json.loads((tmp_path / "calibration.json").read_text())["rows_with_low_label_mass"] == 3
 
 
 def test_the_calibrator_of_a_run_fits_its_classifier_and_no_other(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -325,6 +326,16 @@ def test_what_is_not_known_is_not_invented(write_task: WriteTask, monkeypatch: p
     assert "4 of 10 completions of the search came without usable log-probabilities" in text
     assert "12 calls in the search, 0 of 2 proposals accepted, 5 s, $0.0123." in text
     assert "Files:" not in text
+
+
+def test_a_low_label_mass_of_the_best_prompt_is_said(
+    write_task: WriteTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On how many of the answered test rows."""
+    result = result_of()
+    best = dataclasses.replace(result.best_prompt, rows=9, rows_with_low_label_mass=5)
+    text = shown(monkeypatch, write_task, dataclasses.replace(result, improved=True, best_prompt=best))
+    assert "The model wanted to write something else on 5 of 6 rows" in " ".join(text.split())
 
 
 def test_brackets_in_names_are_not_markup(write_task: WriteTask, monkeypatch: pytest.MonkeyPatch) -> None:

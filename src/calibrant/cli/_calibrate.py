@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from calibrant.cli._tables import aligned, with_interval
 from calibrant.evaluation import calibrate_predictions, load_predictions, unfinished
-from calibrant.metrics import auroc_remark
+from calibrant.metrics import auroc_remark, label_mass_remark
 
 if TYPE_CHECKING:
     from calibrant.calibration import CertifiedThreshold
@@ -68,10 +68,17 @@ def _lines(found: CalibrationResult) -> list[str]:
         *table,
         f"Brier score, calibrated minus as given: {difference}; below 0 is better",
         f"Calibrator: {found.selection.reason}",
-        *filter(None, [auroc_remark(found.auroc)]),
+        *_remarks(found),
         *_thresholds(found),
         *_certificate(found),
     ]
+
+
+def _remarks(found: CalibrationResult) -> list[str]:
+    """Return what must be known before the confidences are used."""
+    low, answered = found.rows_with_low_label_mass, found.rows - found.left_out.errors
+    mass = label_mass_remark(low, answered) if low else ""
+    return [remark for remark in (mass, auroc_remark(found.auroc)) if remark]
 
 
 def _left_out(found: CalibrationResult) -> str:

@@ -40,7 +40,13 @@ from calibrant.core.interval import Interval
 from calibrant.core.label_records import described_labels, labels_from_record, labels_to_record
 from calibrant.core.labels import LabelSet, normalise_label
 from calibrant.core.prediction import Outcome, Part, Prediction, Step, Usage, Verdict
-from calibrant.core.records import Journal, prediction_from_record, prediction_to_record, step_to_record
+from calibrant.core.records import (
+    Journal,
+    has_low_label_mass,
+    prediction_from_record,
+    prediction_to_record,
+    step_to_record,
+)
 from calibrant.core.router_state import RouterState
 from calibrant.core.routing_settings import (
     BanditSettings,
@@ -137,6 +143,7 @@ __all__ = [
     "damaged_record",
     "describe_problem",
     "described_labels",
+    "has_low_label_mass",
     "install_command",
     "is_label_mass_low",
     "iter_examples",

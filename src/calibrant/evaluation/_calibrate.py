@@ -114,6 +114,8 @@ class CalibrationResult:
     auroc : Interval or None
         How well the confidence ranks right above wrong rows, over all rows that taught something, in [0, 1]: 0.5 is
         chance. None where all are right, or all wrong.
+    rows_with_low_label_mass : int
+        As `SavedPredictions`.
     """
 
     source: str
@@ -127,6 +129,7 @@ class CalibrationResult:
     certified: CertifiedThreshold | None
     fingerprint: Fingerprint | None
     auroc: Interval | None = None
+    rows_with_low_label_mass: int = 0
 
     def to_record(self) -> dict[str, Any]:
         """Return the result as JSON values, as ``calibration.json`` holds them."""
@@ -147,6 +150,7 @@ class CalibrationResult:
             "thresholds": None if isinstance(self.thresholds, str) else asdict(self.thresholds),
             "no_thresholds": self.thresholds if isinstance(self.thresholds, str) else "",
             "auroc": None if self.auroc is None else asdict(self.auroc),
+            "rows_with_low_label_mass": self.rows_with_low_label_mass,
             "certified": self._certified(),
             "certification": None if self.certified is None else asdict(self.certified),
             "fingerprint": None if self.fingerprint is None else self.fingerprint.to_record(),
@@ -248,6 +252,7 @@ def calibrate_predictions(
         certified=certified,
         fingerprint=predictions.fingerprint,
         auroc=auroc_interval(rows.p, rows.y) if 0 < rows.y.sum() < len(rows.y) else None,
+        rows_with_low_label_mass=predictions.rows_with_low_label_mass,
     )
 
 

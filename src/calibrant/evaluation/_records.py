@@ -27,7 +27,9 @@ def row_record(index: int, example: Example, prediction: Prediction) -> dict[str
         What the classifier answered.
     """
     distribution = prediction.distribution
-    lowest = min(prediction.distributions, key=lambda found: found.label_mass, default=None)
+    lowest = min(
+        prediction.distributions, key=lambda found: found.label_mass + found.unresolved_mass, default=None
+    )
     usage = prediction.usage
     unknown = not example.answer or prediction.outcome is Outcome.ERROR
     record = {

@@ -14,10 +14,9 @@ from calibrant.core import (
     CompositeLabels,
     Example,
     LabelSet,
-    LogprobSpace,
     Outcome,
     Prediction,
-    is_label_mass_low,
+    has_low_label_mass,
     normalise_label,
     step_to_record,
 )
@@ -60,9 +59,7 @@ class _Seen(NamedTuple):
     steps: Sequence[Mapping[str, Any]] = ()
     accepted: bool | None = None
     parts: Sequence[GivenPart] = ()
-    label_mass: float | None = None
-    unresolved_mass: float | None = None
-    space: str | None = None
+    has_low_label_mass: bool = False
 
 
 class Tally:
@@ -97,7 +94,6 @@ class Tally:
     def add(self, example: Example, prediction: Prediction) -> None:
         """Count a row."""
         usage = prediction.usage
-        lowest = min(prediction.distributions, key=lambda found: found.label_mass, default=None)
         self._add(
             _Seen(
                 answer=example.answer,
@@ -113,9 +109,7 @@ class Tally:
                 steps=[step_to_record(step) for step in prediction.steps],
                 accepted=prediction.accepted,
                 parts=[GivenPart(part.name, part.label, part.confidence) for part in prediction.parts],
-                label_mass=None if lowest is None else lowest.label_mass,
-                unresolved_mass=None if lowest is None else lowest.unresolved_mass,
-                space=None if lowest is None else lowest.space.value,
+                has_low_label_mass=prediction.has_low_label_mass,
             )
         )
 
@@ -132,7 +126,7 @@ class Tally:
             GivenPart(part["name"], part["label"], part["confidence"]) for part in record.get("parts", ())
         ]
         found = {name: record[name] for name in _Seen._fields if name not in optional}
-        self._add(_Seen(**{**found, "parts": parts}))
+        self._add(_Seen(**{**found, "parts": parts, "has_low_label_mass": has_low_label_mass(record)}))
 
     @property
     def answered(self) -> int:
@@ -161,9 +155,7 @@ class Tally:
         if outcome is Outcome.OK and row.confidence is not None:
             self._confidence.append(row.confidence)
             self._right.append(right)
-        if row.label_mass is not None and row.space is not None:
-            space = LogprobSpace(row.space)
-            self.low_label_mass += is_label_mass_low(row.label_mass, row.unresolved_mass or 0.0, space)
+        self.low_label_mass += row.has_low_label_mass
 
     def _count_payment(self, row: _Seen) -> None:
         if row.attempts == 0:

@@ -65,6 +65,8 @@ class PromptScore:
     credit : Interval or None
         Mean part of the answers that is right, on the rows of `accuracy`, where an answer can be nearly right: its
         labels have a structure, or it holds several. None elsewhere.
+    rows_with_low_label_mass : int
+        Rows on which the model would rather have written something else than any label.
     """
 
     prompt: str
@@ -74,6 +76,7 @@ class PromptScore:
     accuracy: Interval | None
     mean_probability: float | None
     credit: Interval | None = None
+    rows_with_low_label_mass: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +169,7 @@ def score_prompt(
         accuracy=wilson_interval(sum(answered), len(answered)) if answered else None,
         mean_probability=sum(confidences) / len(confidences) if confidences else None,
         credit=mean_interval(credit, np.ones(len(credit), dtype=np.int64)) if len(credit) else None,
+        rows_with_low_label_mass=sum(prediction.has_low_label_mass for prediction in predictions),
     )
 
 

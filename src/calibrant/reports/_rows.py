@@ -19,10 +19,9 @@ from calibrant.core import (
     CompositeLabels,
     DataError,
     LabelSet,
-    LogprobSpace,
     Outcome,
     StateError,
-    is_label_mass_low,
+    has_low_label_mass,
     part_of,
 )
 from calibrant.metrics import CascadeMetrics, CascadeTally, CompositeMetrics, CompositeTally, GivenPart
@@ -167,7 +166,7 @@ class _Columns:
         stated = _probability(record["confidence"], "confidence")
         confidence = stated if outcome is Outcome.OK else math.nan
         known = answer is not None and outcome is not Outcome.ERROR
-        has_low_mass = outcome is not Outcome.ERROR and _has_low_mass(record)
+        has_low_mass = outcome is not Outcome.ERROR and has_low_label_mass(record)
         asked = record.get("attempts", 1) != 0
         usage = record.get("usage") or record
         latency, cost = (
@@ -333,15 +332,6 @@ def _probabilities(record: Mapping[str, Any]) -> Mapping[str, object]:
     if distribution is not None:
         return dict(zip(distribution["labels"], map(math.exp, distribution["logprobs"]), strict=True))
     return record.get("probabilities") or {}
-
-
-def _has_low_mass(record: Mapping[str, Any]) -> bool:
-    about = record.get("distribution") or record
-    if about.get("label_mass") is None or about.get("space") is None:
-        return False
-    unresolved = about.get("unresolved_mass")  # earlier versions left it out
-    mass, rest = (_probability(value, "label_mass") for value in (about["label_mass"], unresolved or 0.0))
-    return is_label_mass_low(mass, rest, LogprobSpace(about["space"]))
 
 
 def _given_text(record: Mapping[str, Any], *, several: bool) -> str:
