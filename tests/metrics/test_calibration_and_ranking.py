@@ -16,8 +16,8 @@ from calibrant.metrics import (
     aurc,
     auroc,
     auroc_interval,
-    auroc_remark,
     brier_score,
+    confidence_remarks,
     expected_calibration_error,
     selective_accuracy,
 )
@@ -155,13 +155,18 @@ def test_the_interval_of_auroc_covers_as_often_as_it_says() -> None:
 
 def test_a_ranking_worse_than_chance_gets_a_sentence() -> None:
     """A plainer one where the interval says so, too; none from 0.5 on."""
-    few = auroc_interval([0.9, 0.8, 0.7], [0, 1, 1])
-    assert auroc_remark(few).startswith("Confidence does not tell right from wrong answers here: in 100% of")
-    many = auroc_interval([0.9] * 30 + [0.8] * 30, [0] * 30 + [1] * 30)
-    assert auroc_remark(many).startswith("Confidence ranks backwards: ")
-    assert "AUROC 0.000, 95% interval 0.000 to " in auroc_remark(many)
-    assert auroc_remark(auroc_interval([0.5, 0.5], [0, 1])) == ""
-    assert auroc_remark(None) == ""
+    (few,) = confidence_remarks(
+        auroc_interval([0.9, 0.8, 0.7], [0, 1, 1]), rows=3, rows_with_low_label_mass=0
+    )
+    assert few.startswith("Confidence does not tell right from wrong answers here: in 100% of")
+    backwards = auroc_interval([0.9] * 30 + [0.8] * 30, [0] * 30 + [1] * 30)
+    low, many = confidence_remarks(backwards, rows=60, rows_with_low_label_mass=7)
+    assert low.startswith("The model wanted to write something else on 7 of 60 rows (label mass below 0.5)")
+    assert many.startswith("Confidence ranks backwards: ")
+    assert "AUROC 0.000, 95% interval 0.000 to " in many
+    even = auroc_interval([0.5, 0.5], [0, 1])
+    for found in (even, None):
+        assert confidence_remarks(found, rows=2, rows_with_low_label_mass=0) == []
 
 
 def _orders(p: list[float], y: list[int]) -> list[list[int]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from calibrant.cli._tables import aligned, with_interval
 from calibrant.evaluation import calibrate_predictions, load_predictions, unfinished
-from calibrant.metrics import auroc_remark, label_mass_remark
+from calibrant.metrics import confidence_remarks
 
 if TYPE_CHECKING:
     from calibrant.calibration import CertifiedThreshold
@@ -62,23 +62,21 @@ def _lines(found: CalibrationResult) -> list[str]:
         ]
     )
     tested = f"learned from {found.fit_rows:,} rows, tested on {found.held_out.rows:,} others"
+    remarks = confidence_remarks(
+        found.auroc,
+        rows=found.rows - found.left_out.errors,
+        rows_with_low_label_mass=found.rows_with_low_label_mass,
+    )
     difference = with_interval(found.held_out.brier_difference, "+.4f")
     return [
         f"{found.source}: {tested}{_left_out(found)}",
         *table,
         f"Brier score, calibrated minus as given: {difference}; below 0 is better",
         f"Calibrator: {found.selection.reason}",
-        *_remarks(found),
+        *remarks,
         *_thresholds(found),
         *_certificate(found),
     ]
-
-
-def _remarks(found: CalibrationResult) -> list[str]:
-    """Return what must be known before the confidences are used."""
-    low, answered = found.rows_with_low_label_mass, found.rows - found.left_out.errors
-    mass = label_mass_remark(low, answered) if low else ""
-    return [remark for remark in (mass, auroc_remark(found.auroc)) if remark]
 
 
 def _left_out(found: CalibrationResult) -> str:

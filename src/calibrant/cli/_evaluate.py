@@ -43,7 +43,7 @@ from calibrant.evaluation import (
     write_parquet,
 )
 from calibrant.inference import Limits
-from calibrant.metrics import auroc_remark, label_mass_remark
+from calibrant.metrics import confidence_remarks
 
 if TYPE_CHECKING:
     from calibrant.evaluation import EvaluationMetrics, EvaluationResult, HistoryEntry
@@ -380,7 +380,11 @@ def print_result(
         return
     title = f"{task.name}: {record['model']}, {result.metrics.rows:,} rows"
     table = _table(result.metrics)
-    lines = [*aligned(table), *_remarks(result.metrics)]
+    low = result.metrics.rows_with_low_label_mass
+    remarks = confidence_remarks(
+        result.metrics.auroc, rows=result.metrics.answered, rows_with_low_label_mass=low
+    )
+    lines = [*aligned(table), *remarks]
     lines += [] if result.metrics.cascade is None else cascade_lines(result.metrics.cascade)
     lines += [] if routing is None else routing.lines()
     lines += [] if entry is None else history_lines(entry)
@@ -411,13 +415,6 @@ def _table(metrics: EvaluationMetrics) -> list[tuple[str, str, str]]:
     ]
     table += [("failed", f"{count:,}", kind) for kind, count in metrics.errors.items()]
     return table
-
-
-def _remarks(metrics: EvaluationMetrics) -> list[str]:
-    """Return what must be known before the confidences are used."""
-    low = metrics.rows_with_low_label_mass
-    remarks = (label_mass_remark(low, metrics.answered) if low else "", auroc_remark(metrics.auroc))
-    return [remark for remark in remarks if remark]
 
 
 def _composite_lines(metrics: EvaluationMetrics) -> list[tuple[str, str, str]]:

@@ -18,7 +18,7 @@ from calibrant.cli._progress import ProgressDisplay
 from calibrant.cli._providers import routing_stats
 from calibrant.cli._tables import dollars, with_interval
 from calibrant.core import ConfigurationError, Task
-from calibrant.metrics import label_mass_remark
+from calibrant.metrics import confidence_remarks
 from calibrant.optimization import optimize
 from calibrant.reports import write_report
 
@@ -143,8 +143,8 @@ def _remarks(result: OptimizationResult, out: Path | None) -> list[str]:
             )
     scores = [result.seed_prompt, *([result.best_prompt] if result.improved else [])]
     best = scores[-1]
-    if low := best.rows_with_low_label_mass:
-        lines.append(label_mass_remark(low, best.rows - best.outcomes.get("error", 0)))
+    answered = best.rows - best.outcomes.get("error", 0)
+    lines += confidence_remarks(None, rows=answered, rows_with_low_label_mass=best.rows_with_low_label_mass)
     errors = sum(score.outcomes.get("error", 0) for score in scores)
     if errors:
         lines.append(f"{errors} test answers failed for the server's reasons and count neither way.")

@@ -16,10 +16,9 @@ from calibrant.metrics import (
     PairedComparison,
     aurc,
     auroc_interval,
-    auroc_remark,
     brier_score,
+    confidence_remarks,
     expected_calibration_error,
-    label_mass_remark,
     paired_comparison,
     paired_mean_interval,
     structure_metrics,
@@ -417,8 +416,8 @@ def confidence_auroc(rows: Rows) -> Interval | None:
 def remarks(rows: Rows) -> list[str]:
     """Return sentences about what must be known before the confidences are used."""
     answered = len(rows) - rows.outcomes.get(Outcome.ERROR.value, 0)
-    mass = label_mass_remark(rows.low_label_mass, answered) if rows.low_label_mass else ""
-    return [remark for remark in (mass, auroc_remark(confidence_auroc(rows))) if remark]
+    auroc = confidence_auroc(rows)
+    return confidence_remarks(auroc, rows=answered, rows_with_low_label_mass=rows.low_label_mass)
 
 
 def compare(base: Rows, other: Rows) -> PairedComparison | None:
