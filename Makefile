@@ -27,7 +27,7 @@ DATA ?= ../shared/data/tasks
 # Folder with recorded answers: ag_news.csv, emotion.csv, rotten_tomatoes.csv (probability, correct, prompt).
 RECORDED ?= ../shared/data/recorded
 
-.PHONY: demo docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-proxy test-ray check constraints format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine bench-certify bench-guarantee bench-calibration bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray test-notebooks
+.PHONY: demo docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-proxy test-ray check constraints format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-engine bench-certify bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray test-notebooks
 
 $(PYTHON):
 	@if [ -z "$(SYSTEM_PYTHON)" ]; then \
@@ -160,6 +160,13 @@ bench-prior: $(INSTALLED_DEV)
 
 bench-calibration: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_calibration.py --data $(RECORDED)
+
+bench-mislabelled: $(INSTALLED_DEV)
+	$(PYTHON) benchmarks/bench_mislabelled.py --data $(RECORDED)
+
+# Some minutes: the embedded model, four prompts.
+bench-forms: $(INSTALLED_DEV)
+	$(PYTHON) benchmarks/bench_forms.py --data $(DATA)
 
 bench-automix: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_automix.py --data $(RECORDED)

@@ -1,6 +1,6 @@
 """Optimise a classifier's prompt with DSPy: copy this script and make it yours.
 
-    pip install "calibrant[dspy,local]"
+    pip install ".[dspy,local]"
     python examples/dspy_transactions.py --out program.json
 
 The task's own model is asked (the example's is embedded). Without --reflection-model the prompt is

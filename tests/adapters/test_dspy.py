@@ -23,7 +23,7 @@ from calibrant.adapters import ConfidenceAdapter
 from calibrant.calibration import LabelPriorCorrection
 from calibrant.cascade import Cascade
 from calibrant.clients import RetryPolicy
-from calibrant.core import ConfigurationError, DataError, ProviderError
+from calibrant.core import ConfigurationError, DataError, ProviderError, install_command
 from calibrant.inference import Limits
 from calibrant.scoring import BrierScoring, LinearBlendScoring, LogScoring, ThresholdScoring
 from calibrant.testing import FakeClient, MemoryJournal
@@ -775,4 +775,4 @@ def test_the_adapters_load_without_dspy() -> None:
     )
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)  # noqa: S603
-    assert 'run pip install "calibrant[dspy]"' in done.stdout
+    assert f"run {install_command('dspy')}." in done.stdout

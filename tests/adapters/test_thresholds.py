@@ -120,7 +120,7 @@ def test_what_is_wrong_with_the_thresholds_is_logged(
     with caplog.at_level(logging.WARNING, logger="calibrant"):
         evaluate(adapter(client, threshold_rows=TRAIN[:30]), "listen well")
     assert "Only 30 predictions" in caplog.text
-    assert "collapses to binary" in caplog.text
+    assert "earn the full score, so confidence decides hardly anything" in caplog.text
 
 
 def test_bad_settings_are_refused_before_anything_is_asked(client: FakeClient) -> None:

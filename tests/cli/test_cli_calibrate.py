@@ -68,7 +68,7 @@ def test_it_learns_what_confidence_is_worth(tmp_path: Path) -> None:
     assert 0.0 < found["thresholds"]["low"] <= found["thresholds"]["high"] <= 1.0
     assert found["certified"] is None
     assert found["certification"] is None
-    assert "1,000 rows fitted, 1,000 others tested" in result.stdout
+    assert "learned from 1,000 rows, tested on 1,000 others" in result.stdout
     assert "Thresholds: high 0." in result.stdout
     assert "Certified" not in result.stdout
 
@@ -138,7 +138,10 @@ def test_an_acceptance_rule_is_certified(tmp_path: Path) -> None:
     fresh = [row for row in rows(20_000, seed=1) if row["confidence"] >= certified["threshold"]]
     assert np.mean([row["correct"] for row in fresh]) >= 0.9
     assert len(fresh) / 20_000 == pytest.approx(certified["coverage"], abs=0.05)
-    assert f"Certified: answers from {certified['threshold']:.6g} have at least accuracy 0.9" in result.stdout
+    assert (
+        f"Certified: answers with a confidence of {certified['threshold']:.6g} or more have at least accuracy 0.9 "
+        in result.stdout
+    )
     page = write_report(tmp_path).read_text()
     assert f"certified: threshold {certified['threshold']:.4g}, coverage {certified['coverage']:.3f}" in page
 
@@ -151,13 +154,42 @@ def test_what_cannot_be_certified_is_said(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "calibration.json").read_text())
     assert found["certified"] is None
     assert found["certification"]["threshold"] is None
-    assert (
-        "Nothing certified: 60 rows prove accuracy 0.99 with probability 0.95 for no threshold"
-        in result.stdout
-    )
+    assert "Nothing certified: These 60 rows are too few to promise 0.99 accuracy with pr" in result.stdout
     bad = run(path, "--target-accuracy", 1.5, "--out", tmp_path)
     assert bad.exit_code == 2
     assert "target_accuracy" in bad.stderr
+
+
+def test_an_accuracy_that_was_never_seen_is_said_plainly(tmp_path: Path) -> None:
+    """More rows of this kind would not help, so none are asked for; a backward ranking gets a sentence."""
+    found = [
+        {**row, "correct": n % 3 == 0, "confidence": 0.9 if n % 3 else 0.6} for n, row in enumerate(rows(80))
+    ]
+    result = run(write(tmp_path / "p.jsonl", found), "--target-accuracy", 0.9, "--out", tmp_path)
+    assert result.exit_code == 0, result.stderr
+    assert (
+        "Nothing certified: No threshold reaches 0.9 accuracy on these 80 rows; no group of confident answers large "
+        "enough to tell was that accurate."
+    ) in result.stdout
+    assert "Confidence ranks backwards: in 100% of all pairs" in result.stdout
+    assert json.loads((tmp_path / "calibration.json").read_text())["auroc"]["estimate"] == 0.0
+    assert "family" not in result.stdout
+    assert "something else" not in result.stdout
+
+
+def test_a_low_label_mass_is_said(tmp_path: Path) -> None:
+    """As an evaluation and a search write it; a column of another meaning is left alone."""
+    found = rows(80)
+    found[0] |= {"label_mass": 0.1, "unresolved_mass": 0.1, "space": "exact"}
+    found[1] |= {"distribution": {"label_mass": 0.2, "unresolved_mass": 0.2, "space": "raw"}}
+    found[2] |= {"parts": [{"distribution": {"label_mass": 0.2, "unresolved_mass": 0.0, "space": "raw"}}]}
+    found[3] |= {"label_mass": 0.2, "unresolved_mass": 0.3, "space": "raw"}
+    found[4] |= {"label_mass": "heavy", "space": "outer"}
+    found[5] |= {"label_mass": 0.1, "space": "exact", "outcome": "error"}
+    result = run(write(tmp_path / "p.jsonl", found), "--out", tmp_path)
+    assert result.exit_code == 0, result.stderr
+    assert "The model wanted to write something else on 3 of 79 rows" in result.stdout
+    assert json.loads((tmp_path / "calibration.json").read_text())["rows_with_low_label_mass"] == 3
 
 
 def test_the_calibrator_of_a_run_fits_its_classifier_and_no_other(tmp_path: Path) -> None:

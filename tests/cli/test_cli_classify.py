@@ -47,6 +47,26 @@ def test_texts_are_answered_in_order(write_task: WriteTask, model: FakeClient) -
     assert model.closed
 
 
+@pytest.mark.parametrize(
+    ("space", "illegal", "remark"),
+    [
+        ("raw", 0.999, "\t(label mass 0.001: the model wanted to write something else)"),
+        ("raw", 0.51, "\t(label mass 0.49: the model wanted to write something else)"),
+        ("raw", 0.49, ""),
+        ("masked", 0.999, ""),  # the grammar leaves nothing else
+    ],
+)
+def test_a_low_label_mass_stands_beside_the_confidence(
+    write_task: WriteTask, use_model: UseModel, space: str, illegal: float, remark: str
+) -> None:
+    """A share of next to nothing is no certainty."""
+    fake = FakeClient(["cat", "dog"], {"meow": ("cat", 1.0)}, space=space, illegal_mass=illegal)
+    use_model(fake)
+    line = run(write_task(), "--text", "meow").stdout
+    assert line.startswith("cat\t")
+    assert line.endswith(f"\tmeow{remark}\n")
+
+
 @pytest.mark.usefixtures("model")
 def test_files_are_read_by_the_tasks_column_names(tmp_path: Path) -> None:
     """The column that holds the text in the labelled files holds it here too."""

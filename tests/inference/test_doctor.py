@@ -766,7 +766,7 @@ def test_calls_that_cannot_be_repeated_leave_determinism_unknown() -> None:
 # --- label mass ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("illegal", "verdict"), [(0.79, "ok"), (0.85, "warning")])
+@pytest.mark.parametrize(("illegal", "verdict"), [(0.49, "ok"), (0.51, "warning")])
 def test_low_label_mass_is_a_warning(illegal: float, verdict: str) -> None:
     """The prompt does not make the model answer with labels."""
     found = examine(Model(space="raw", illegal=illegal))

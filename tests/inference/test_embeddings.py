@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -20,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from calibrant.core import ConfigurationError, ProviderError
+from calibrant.core import ConfigurationError, ProviderError, install_command
 from calibrant.inference import (
     CachedEmbedder,
     CallableEmbedder,
@@ -135,7 +136,7 @@ class TestModel2Vec:
     def test_the_extra_is_named_where_it_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """With the command that installs it."""
         monkeypatch.setitem(sys.modules, "model2vec", None)
-        with pytest.raises(ConfigurationError, match=r'pip install "calibrant\[embeddings\]"'):
+        with pytest.raises(ConfigurationError, match=re.escape(install_command("embeddings"))):
             open_embedder("model2vec", dim=3)
 
     @pytest.mark.usefixtures("model2vec")

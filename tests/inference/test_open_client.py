@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from calibrant.clients import CallableClient, LiteLLMClient, LlamaCppClient, OpenAIChatClient, _llamacpp
-from calibrant.core import ConfigurationError, LogprobSpace
+from calibrant.core import ConfigurationError, LogprobSpace, install_command
 from calibrant.inference import _models, open_client
 from calibrant.inference._choice import Scoring
 from calibrant.testing import FakeClient
@@ -145,7 +146,7 @@ def test_missing_weights_name_the_command(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_missing_engine_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """An extra that is not installed."""
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
-    with pytest.raises(ConfigurationError, match=r'Run: pip install "calibrant\[local\]"'):
+    with pytest.raises(ConfigurationError, match=re.escape(f"Run: {install_command('local')}")):
         open_client("local/smollm2-135m")
 
 

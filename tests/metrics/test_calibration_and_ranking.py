@@ -12,7 +12,15 @@ import pytest
 from numpy.typing import NDArray
 
 from calibrant.core import ConfigurationError
-from calibrant.metrics import aurc, auroc, brier_score, expected_calibration_error, selective_accuracy
+from calibrant.metrics import (
+    aurc,
+    auroc,
+    auroc_interval,
+    brier_score,
+    confidence_remarks,
+    expected_calibration_error,
+    selective_accuracy,
+)
 
 
 def _saturated(seed: int, n: int = 200) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -111,6 +119,54 @@ def test_auroc_with_one_kind_of_row_is_undefined(correct: list[int], what: str) 
     """It says so instead of returning a number."""
     with pytest.raises(ConfigurationError, match=f"undefined: all 2 rows are {what}"):
         auroc(confidence=[0.1, 0.2], correct=correct)
+
+
+def test_the_interval_of_auroc_solves_its_equation() -> None:
+    """Each end lies z of its own standard errors from the estimate."""
+    p, y = _saturated(0, 60)
+    found = auroc_interval(p, y)
+    m, n = y.sum(), (1 - y).sum()
+    assert found.estimate == auroc(p, y)
+    for end in (found.lower, found.upper):
+        spread = 1 + ((m + n) / 2 - 1) * ((1 - end) / (2 - end) + end / (1 + end))
+        assert (found.estimate - end) ** 2 == pytest.approx(1.959964**2 * end * (1 - end) * spread / (m * n))
+    assert found.lower < found.estimate < found.upper
+
+
+def test_a_perfect_ranking_of_few_rows_is_uncertain() -> None:
+    """No interval of width 0; and the other way round for a ranking that is always wrong."""
+    best, worst = auroc_interval([0.9, 0.8, 0.7, 0.2], [1, 1, 1, 0]), auroc_interval([0.1, 0.9], [1, 0])
+    assert (best.estimate, best.upper) == (1.0, 1.0)
+    assert best.lower == pytest.approx(0.3216, abs=1e-4)
+    assert (worst.estimate, worst.lower) == (0.0, 0.0)
+    assert worst.upper == pytest.approx(0.7935, abs=1e-4)
+
+
+def test_the_interval_of_auroc_covers_as_often_as_it_says() -> None:
+    """Of 300 samples of two normal distributions whose AUROC is 0.760, at least 275 intervals hold it."""
+    rng = np.random.default_rng(0)
+    y = np.repeat([1, 0], [40, 15])
+    held = 0
+    for _ in range(300):
+        found = auroc_interval(1 / (1 + np.exp(-rng.normal(y, 1.0))), y)
+        held += found.lower <= 0.76025 <= found.upper
+    assert 275 <= held <= 297
+
+
+def test_a_ranking_worse_than_chance_gets_a_sentence() -> None:
+    """A plainer one where the interval says so, too; none from 0.5 on."""
+    (few,) = confidence_remarks(
+        auroc_interval([0.9, 0.8, 0.7], [0, 1, 1]), rows=3, rows_with_low_label_mass=0
+    )
+    assert few.startswith("Confidence does not tell right from wrong answers here: in 100% of")
+    backwards = auroc_interval([0.9] * 30 + [0.8] * 30, [0] * 30 + [1] * 30)
+    low, many = confidence_remarks(backwards, rows=60, rows_with_low_label_mass=7)
+    assert low.startswith("The model wanted to write something else on 7 of 60 rows (label mass below 0.5)")
+    assert many.startswith("Confidence ranks backwards: ")
+    assert "AUROC 0.000, 95% interval 0.000 to " in many
+    even = auroc_interval([0.5, 0.5], [0, 1])
+    for found in (even, None):
+        assert confidence_remarks(found, rows=2, rows_with_low_label_mass=0) == []
 
 
 def _orders(p: list[float], y: list[int]) -> list[list[int]]:

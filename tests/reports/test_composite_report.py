@@ -70,7 +70,7 @@ def test_labels_of_sets_have_a_table_and_no_square(of_topics: Path) -> None:
     assert "missed Food" in shown
     assert "right Bills" in shown
     assert "horse" in shown  # the reason of the row that cannot be read
-    assert "likely mislabelled" not in shown
+    assert "Look at these first" not in shown
 
 
 def test_fields_have_a_table_of_their_own(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_fields_have_a_table_of_their_own(tmp_path: Path) -> None:
     assert "Each field" in shown
     assert "8 of 12 answered rows; all parts right" in shown
     assert "urgency: high, not low" in shown
-    assert "likely mislabelled" not in shown  # although the wrong rows are as sure as the right ones
+    assert "Look at these first" not in shown
     assert "category=Bills 1.000 1.000 1.000 12 0 0" in shown
     assert re.search(r"urgency 0\.667 0\.\d+ to 0\.\d+ ", shown)
 

@@ -252,25 +252,78 @@ def test_mistakes_come_surest_first(write_run: WriteRun) -> None:
     """Rows the server failed on are nobody's mistake."""
     _, page = page_of(write_run())
     assert page.table("row", "text") == [
-        ["3", "bark", "dog", "cat", "0.9500", "likely mislabelled"],
+        ["3", "bark", "dog", "cat", "0.9500", ""],
         ["2", "growl", "dog", "cat", "0.7000", ""],
         ["4", "moo", "dog", "unparsed", "-", "answered 'cow'"],
     ]
 
 
-def test_a_row_is_likely_mislabelled_by_the_mean_of_the_given_label(write_run: WriteRun) -> None:
-    """Rows labelled cat give cat 0.8 and 0.4 on average 0.6: a dog taken for a cat with 0.6 or more is suspect."""
+def ranked_rows(n: int = 120, *, flipped: int = 7) -> list[dict[str, Any]]:
+    """Return rows of a good classifier, surer of right answers than of wrong ones; one has a wrong true label.
+
+    Where it is wrong it takes a cow for a dog; only the flipped row is a cat that it surely calls a cow.
+    """
+    rows = []
+    for number in range(n):
+        truth = ("cat", "dog", "cow")[number % 3]
+        is_confused = truth == "cow" and number % 4 == 0
+        label, sure = ("dog", 0.7) if is_confused else (truth, 0.99 - number / 1000)
+        if number == flipped:
+            truth, label, sure = "cat", "cow", 0.9
+        rest = (1.0 - sure) / 2
+        shares = {name: sure if name == label else rest for name in ("cat", "dog", "cow")}
+        rows.append(row(f"text {number}", truth, label, sure, probabilities=shares))
+    return rows
+
+
+def test_the_least_probable_true_label_comes_first(write_run: WriteRun) -> None:
+    """A confusion the model falls into all the time is less suspicious than one that it never shows."""
+    html, page = page_of(write_run(ranked_rows()))
+    shown = page.table("row", "text")
+    assert "Look at these first" in plain(html)
+    assert shown[0][:4] == ["8", "text 7", "cat", "cow"]
+    probabilities = [float(cells[5]) for cells in shown]
+    assert probabilities == sorted(probabilities)
+    assert probabilities[0] < 0.5 * probabilities[1]
+    assert "mislabelled" not in html
+
+
+def test_rows_are_not_ranked_by_a_confidence_that_ranks_nothing(write_run: WriteRun) -> None:
+    """The surest mistakes come first, and the page says why."""
+    rows = [row(str(i), "cat", "dog" if i % 2 else "cat", 0.9 if i % 2 else 0.6) for i in range(40)]
+    html, page = page_of(write_run(rows))
+    assert "Look at these first" not in plain(html)
+    assert "its confidence is not shown to tell right from wrong answers (AUROC 0.000, 0.000 to " in plain(
+        html
+    )
+    assert len(page.table("row", "text")[0]) == 6
+    assert "Confidence ranks backwards: in 100% of all pairs" in plain(html)
+
+
+def test_rows_are_not_ranked_by_a_collapsed_model(write_run: WriteRun) -> None:
+    """Which answers fewer than half of the labels."""
     rows = [
-        row("a", "cat", "cat", 0.8, probabilities={"cat": 0.8, "dog": 0.2}),
-        row("b", "cat", "dog", 0.6, probabilities={"cat": 0.4, "dog": 0.6}),
-        row("c", "dog", "cat", 0.61, probabilities={"cat": 0.61, "dog": 0.39}),
-        row("d", "dog", "cat", 0.59, probabilities={"cat": 0.59, "dog": 0.41}),
-        row("e", "dog", "dog", 0.9, probabilities={"cat": 0.1, "dog": 0.9}),
+        row(str(i), "abcde"[i % 5], "ab"[i % 5 > 0], 0.95 if i % 5 < 2 else 0.6 + i / 1000)
+        for i in range(100)
     ]
-    _, page = page_of(write_run(rows))
-    marks = {cells[1]: cells[5] for cells in page.table("row", "text")}
-    # Dog has (0.39 + 0.41 + 0.9) / 3 = 0.567 on average, and b gives it 0.6.
-    assert marks == {"b": "likely mislabelled", "c": "likely mislabelled", "d": ""}
+    html, _ = page_of(write_run(rows))
+    assert "it answers 2 of the 5 labels that occur" in plain(html)
+
+
+def test_low_label_mass_is_said_above_the_numbers(write_run: WriteRun) -> None:
+    """Of rows whose log-probabilities show it, failed ones aside."""
+    mass = {"label_mass": 0.3, "space": "raw", "unresolved_mass": 0.1}
+    rows = [
+        row("a", "cat", "cat", 0.9, **mass),
+        row("b", "cat", "cat", 0.9, **mass | {"unresolved_mass": 0.2}),
+        row("c", "cat", "cat", 0.9, **mass | {"space": "masked"}),
+        row("d", "cat", "cat", 0.9, label_mass=0.4, space="exact"),
+        row("e", "cat", None, None, outcome="error"),
+    ]
+    html, _ = page_of(write_run(rows))
+    assert "The model wanted to write something else on 2 of 4 rows (label mass below 0.5)" in plain(html)
+    html, _ = page_of(write_run(name="without"))
+    assert "something else" not in html
 
 
 def test_mistakes_are_limited_and_the_limit_is_stated(write_run: WriteRun) -> None:
@@ -280,7 +333,7 @@ def test_mistakes_are_limited_and_the_limit_is_stated(write_run: WriteRun) -> No
     shown = page.table("row", "text")
     assert [int(cells[0]) for cells in shown] == list(range(300, 100, -1))
     assert "300 rows are wrong" in plain(html)
-    assert "Shown are 200: the 200 surest of either kind." in plain(html)
+    assert "Shown are 200, the surest first." in plain(html)
     assert len(html) < 300_000
 
 

@@ -23,6 +23,7 @@ from calibrant.core import (
     LogprobSpace,
     Prediction,
     ProviderError,
+    install_command,
 )
 from calibrant.inference import Classifier, RetryPolicy
 from calibrant.serving import create_verifier_app
@@ -374,7 +375,7 @@ def test_a_missing_extra_is_named_with_the_command() -> None:
     done = subprocess.run(  # noqa: S603 (our own code)
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
-    assert 'needs fastapi, which is not installed: run pip install "calibrant[serve]"' in done.stdout
+    assert f"needs fastapi, which is not installed: run {install_command('serve')}" in done.stdout
 
 
 def test_unknown_names_are_attribute_errors() -> None:

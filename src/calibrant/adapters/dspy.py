@@ -15,7 +15,7 @@ from calibrant.adapters._parameters import refuse_several
 from calibrant.adapters._rows import checked_row
 from calibrant.adapters._types import ConfidenceDataInst
 from calibrant.adapters._watch import Watch
-from calibrant.core import ConfigurationError, DataError, Example, Outcome, Prediction
+from calibrant.core import ConfigurationError, DataError, Example, Outcome, Prediction, install_command
 from calibrant.inference import Classifier
 
 try:
@@ -24,7 +24,7 @@ except ModuleNotFoundError as error:
     if error.name != "dspy":
         raise
     raise ConfigurationError(
-        'The adapter needs dspy, which is not installed: run pip install "calibrant[dspy]".'
+        f"The adapter needs dspy, which is not installed: run {install_command('dspy')}."
     ) from error
 
 from calibrant.adapters._dspy_metric import CONTEXT_FIELD, INSTEAD_OF_DSPY, ConfidenceMetric

@@ -183,7 +183,7 @@ def _thresholds(thresholds: Mapping[str, Any]) -> Iterator[str]:
     if asked is not None:
         target = f"an accuracy of {asked['target_accuracy']:g} with probability {1 - asked['delta']:g}"
         if certified is None:
-            yield f"Nothing is certified: {asked['n']:,} rows prove {target} for no threshold, so nothing is accepted."
+            yield f"Nothing is certified: {asked['n']:,} rows show no threshold with {target}, so nothing is accepted."
         else:
             yield (
                 f"Certified: answers with a confidence from {certified['threshold']:.6g} have at least {target}; "

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calibrant.calibration._losses import log_normalise
 from calibrant.calibration._validation import check_answers, check_log_probabilities, check_number
-from calibrant.core import ConfigurationError, NotFittedError
+from calibrant.core import ConfigurationError, NotFittedError, install_command
 
 __all__ = ["ConformalMethod", "ConformalSets"]
 
@@ -121,7 +121,7 @@ def _open_mapie() -> Any:  # noqa: ANN401  (an optional library's class)
         from mapie.classification import SplitConformalClassifier  # noqa: PLC0415  (optional, heavy)
     except ImportError as error:
         raise ConfigurationError(
-            "Prediction sets need the conformal extra: pip install 'calibrant[conformal]'."
+            f"Prediction sets need the conformal extra: {install_command('conformal')}."
         ) from error
     return SplitConformalClassifier
 

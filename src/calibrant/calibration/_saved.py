@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +21,7 @@ from calibrant.core import (
     Outcome,
     Row,
     StateError,
+    has_low_label_mass,
     labels_from_record,
     read_json_object,
     read_rows,
@@ -61,6 +63,8 @@ class SavedPredictions:
         All labels, where a row says.
     fingerprint : Fingerprint or None
         What the predictions depend on, where the directory says.
+    rows_with_low_label_mass : int
+        Rows on which the model would rather have written something else than any label, as far as rows say.
     """
 
     name: str
@@ -75,6 +79,7 @@ class SavedPredictions:
     latency_seconds: NDArray[np.float64]
     label_set: tuple[str, ...] | None = None
     fingerprint: Fingerprint | None = None
+    rows_with_low_label_mass: int = 0
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -184,6 +189,7 @@ class _Rows:
         self.latency: list[float] = []
         self.label_set: tuple[str, ...] | None = None
         self.space: str | None = None
+        self.low_label_mass = 0
 
     def add(self, row: Row) -> None:
         """Check a row and add it."""
@@ -200,6 +206,8 @@ class _Rows:
         self.correct.append(UNKNOWN if outcome is Outcome.ERROR else _correct(row))
         self.cost.append(_amount(row, "cost"))
         self.latency.append(_amount(row, "latency_seconds"))
+        with contextlib.suppress(TypeError, ValueError):  # other people's columns may have these names
+            self.low_label_mass += outcome is not Outcome.ERROR and has_low_label_mass(values)
         if self.label_set is None:
             self._learn_labels(values.get("distribution") or values)
 
@@ -225,6 +233,7 @@ class _Rows:
             cost=np.array(self.cost, dtype=np.float64),
             latency_seconds=np.array(self.latency, dtype=np.float64),
             label_set=self.label_set,
+            rows_with_low_label_mass=self.low_label_mass,
             fingerprint=None if directory is None else self._fingerprint(directory),
         )
 

@@ -187,25 +187,24 @@ def _warnings(
     full = float(np.mean(right >= scoring))
     if full >= _BINARY:
         said.append(
-            f"Scoring collapses to binary: {full:.0%} of the correct predictions reach {scoring:g} and earn the full "
-            "score, so confidence decides hardly anything. Consider a proper score such as BrierScoring."
+            f"{full:.0%} of the right answers reach {scoring:g} and earn the full score, so confidence decides hardly "
+            "anything in a search. Consider a proper score such as BrierScoring."
         )
     least = _FAMILIES[-1][1]
     if family == "custom":
         said.append(
-            f"Even the guide's lowest scoring threshold, {least:g}, would punish {np.mean(right < least):.0%} of the "
-            "correct predictions: these thresholds come from the sample instead."
+            f"The usual thresholds do not fit this model: {np.mean(right < least):.0%} of the right answers are below "
+            f"the lowest of them, {least:g}. These are read off the rows instead."
         )
     if len(p) < _ENOUGH:
         said.append(
-            f"Only {len(p)} predictions: the median of the correct ones lies between {cluster.lower:.3g} and "
-            f"{cluster.upper:.3g} ({cluster.level:.0%} interval). Use 50 to 100."
+            f"Only {len(p)} predictions: the middle confidence of the right ones lies somewhere between "
+            f"{cluster.lower:.3g} and {cluster.upper:.3g} ({cluster.level:.0%} interval). Use 50 to 100."
         )
-    ends = {_nearest(cluster.lower)[0], _nearest(cluster.upper)[0]}
+    ends = dict.fromkeys((_nearest(cluster.upper), _nearest(cluster.lower)))
     if family != "custom" and len(ends) > 1:
-        said.append(
-            f"The sample cannot tell the {' family from the '.join(sorted(ends))} one: add predictions."
-        )
+        pairs = " or ".join(f"high {high:g} with low {low:g}" for _, high, low in ends)
+        said.append(f"These are too few predictions to tell which thresholds fit, {pairs}: add some.")
     if len(wrong) == 0:
         said.append("No prediction was wrong: where predictions become unreliable was not seen.")
     if p.min() == p.max():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from calibrant.cli._tables import aligned, with_interval
 from calibrant.evaluation import calibrate_predictions, load_predictions, unfinished
+from calibrant.metrics import confidence_remarks
 
 if TYPE_CHECKING:
     from calibrant.calibration import CertifiedThreshold
@@ -48,15 +49,31 @@ def _lines(found: CalibrationResult) -> list[str]:
     table = aligned(
         [
             ["", "as given", f"calibrated: {found.selection.name}"],
-            ["ECE", with_interval(found.held_out.ece_before), with_interval(found.held_out.ece_after)],
-            ["Brier", with_interval(found.held_out.brier_before), with_interval(found.held_out.brier_after)],
+            [
+                "calibration error (ECE)",
+                with_interval(found.held_out.ece_before),
+                with_interval(found.held_out.ece_after),
+            ],
+            [
+                "Brier score",
+                with_interval(found.held_out.brier_before),
+                with_interval(found.held_out.brier_after),
+            ],
         ]
     )
+    tested = f"learned from {found.fit_rows:,} rows, tested on {found.held_out.rows:,} others"
+    remarks = confidence_remarks(
+        found.auroc,
+        rows=found.rows - found.left_out.errors,
+        rows_with_low_label_mass=found.rows_with_low_label_mass,
+    )
+    difference = with_interval(found.held_out.brier_difference, "+.4f")
     return [
-        f"{found.source}: {found.fit_rows:,} rows fitted, {found.held_out.rows:,} others tested{_left_out(found)}",
+        f"{found.source}: {tested}{_left_out(found)}",
         *table,
-        f"Brier, calibrated minus as given: {with_interval(found.held_out.brier_difference, '+.4f')}",
-        found.selection.reason,
+        f"Brier score, calibrated minus as given: {difference}; below 0 is better",
+        f"Calibrator: {found.selection.reason}",
+        *remarks,
         *_thresholds(found),
         *_certificate(found),
     ]
@@ -76,8 +93,12 @@ def _thresholds(found: CalibrationResult) -> list[str]:
     one = found.thresholds
     if isinstance(one, str):
         return [f"No thresholds: {one}"]
+    meaning = (
+        f"high {one.high:.4g} (an answer counts as sure), low {one.low:.4g} (below it as unsure), scoring "
+        f"{one.scoring:.4g} (a right answer earns its full score)"
+    )
     return [
-        f"Thresholds: high {one.high:.4g}, low {one.low:.4g}, scoring {one.scoring:.4g}",
+        f"Thresholds: {meaning}",
         *(f"warning: {warning}" for warning in one.warnings),
     ]
 
@@ -86,12 +107,12 @@ def _certificate(found: CalibrationResult) -> list[str]:
     rule = found.certified
     if rule is None:
         return []
-    target = f"accuracy {rule.target_accuracy:g} with probability {1 - rule.delta:g}"
     if rule.threshold is None:
-        return [f"Nothing certified: {rule.n:,} rows prove {target} for no threshold; {_needed(rule)}."]
+        return [f"Nothing certified: {_missing(rule)}"]
     line = (
-        f"Certified: answers from {rule.threshold:.6g} have at least {target}; {rule.coverage:.1%} of {rule.n:,} "
-        f"rows are accepted, {_share(rule.accuracy)} of them right."
+        f"Certified: answers with a confidence of {rule.threshold:.6g} or more have at least accuracy "
+        f"{rule.target_accuracy:g} with probability {1 - rule.delta:g}; of these {rule.n:,} rows it accepts "
+        f"{rule.coverage:.1%}, {_share(rule.accuracy)} of them right."
     )
     return [line]
 
@@ -100,7 +121,14 @@ def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.1%}"
 
 
-def _needed(rule: CertifiedThreshold) -> str:
+def _missing(rule: CertifiedThreshold) -> str:
+    """Return why no threshold is certified."""
     if rule.additional_rows is None:
-        return "no larger part of the rows was observed above that target, so more rows would hardly help"
-    return f"about {rule.additional_rows:,} more labelled rows would, if they were like these"
+        return (
+            f"No threshold reaches {rule.target_accuracy:g} accuracy on these {rule.n:,} rows; no group of confident "
+            "answers large enough to tell was that accurate."
+        )
+    return (
+        f"These {rule.n:,} rows are too few to promise {rule.target_accuracy:g} accuracy with probability "
+        f"{1 - rule.delta:g}; about {rule.additional_rows:,} more labelled rows would do, if they are like these."
+    )

@@ -169,7 +169,13 @@ def _line(text: str, prediction: Prediction, *, as_json: bool, with_model: bool)
     if prediction.outcome is not Outcome.OK:
         return f"{prediction.outcome.value}\t-\t{shown}\t({prediction.reason})"
     confidence = "-" if prediction.confidence is None else f"{prediction.confidence:.3f}"
-    return f"{prediction.label}\t{confidence}\t{shown}{_unsure(prediction)}"
+    return f"{prediction.label}\t{confidence}\t{shown}{_low_mass(prediction)}{_unsure(prediction)}"
+
+
+def _low_mass(prediction: Prediction) -> str:
+    """Return what to add where the confidence only compares labels that the model would hardly have written."""
+    low = [found.label_mass for found in prediction.distributions if found.is_label_mass_low]
+    return f"\t(label mass {min(low):.2g}: the model wanted to write something else)" if low else ""
 
 
 def _answered_by(prediction: Prediction) -> str:

@@ -45,6 +45,7 @@ from calibrant.evaluation import (
     write_parquet,
 )
 from calibrant.inference import Limits, is_in_process
+from calibrant.metrics import confidence_remarks
 
 if TYPE_CHECKING:
     from calibrant.evaluation import EvaluationMetrics, EvaluationResult, HistoryEntry
@@ -391,9 +392,15 @@ def print_result(
     title = f"{task.name}: {record['model']}, {result.metrics.rows:,} rows"
     table = _table(result.metrics)
     labels = result.metrics.answered_labels
+    remarks = confidence_remarks(
+        result.metrics.auroc,
+        rows=result.metrics.answered,
+        rows_with_low_label_mass=result.metrics.rows_with_low_label_mass,
+    )
     lines = [
         *aligned(table),
         *([f"warning: {labels.warning}"] if labels is not None and labels.collapsed else []),
+        *remarks,
     ]
     lines += [] if result.metrics.cascade is None else cascade_lines(result.metrics.cascade)
     lines += [] if routing is None else routing.lines()
@@ -420,6 +427,7 @@ def _table(metrics: EvaluationMetrics) -> list[tuple[str, str, str]]:
         *(() if metrics.structure is None else map(_figure, metrics.structure.figures())),
         ("calibration error (ECE)", number(metrics.ece), with_confidence),
         ("Brier score", number(metrics.brier), with_confidence),
+        ("AUROC of the confidence", with_interval(metrics.auroc), f"{with_confidence}; 0.5 is chance"),
         ("outcomes", _counts(metrics.outcomes), ""),
         ("answered by", _counts(metrics.models), ""),
     ]

@@ -152,9 +152,10 @@ def _interval_line(found: HistoryInterval) -> str:
         return "no interval: the strategy is none"
     if found.lower is None:
         return f"no interval: expected at least 2 scores, found {found.scores}"
+    remark = f" ({found.remark})" if found.remark else ""
     return (
         f"{found.median:.4f} ({found.lower:.4f} to {found.upper:.4f}), level {found.alpha:g}, latest "
-        f"{found.scores:,} {found.score_type} scores"
+        f"{found.scores:,} {found.score_type} scores{remark}"
     )
 
 

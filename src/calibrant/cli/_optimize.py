@@ -18,6 +18,7 @@ from calibrant.cli._progress import ProgressDisplay
 from calibrant.cli._providers import routing_stats
 from calibrant.cli._tables import dollars, number, with_interval
 from calibrant.core import WHAT_ACCEPTED_MEANS, ConfigurationError, Task, search_verdict
+from calibrant.metrics import confidence_remarks
 from calibrant.optimization import optimize
 from calibrant.reports import write_report
 
@@ -149,6 +150,9 @@ def _remarks(result: OptimizationResult, out: Path | None) -> list[str]:
     for name, score in scores.items():
         if score.answered_labels is not None and score.answered_labels.collapsed:
             lines.append(f"warning: {name} prompt: {score.answered_labels.warning}")
+    best = result.best_prompt if result.chosen else result.seed_prompt
+    answered = best.rows - best.outcomes.get("error", 0)
+    lines += confidence_remarks(None, rows=answered, rows_with_low_label_mass=best.rows_with_low_label_mass)
     errors = sum(score.outcomes.get("error", 0) for score in scores.values())
     if errors:
         lines.append(f"{errors} test answers failed for the server's reasons and count neither way.")

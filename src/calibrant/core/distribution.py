@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import numpy as np
 
@@ -14,7 +14,15 @@ from calibrant.core.errors import ConfigurationError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["LabelDistribution", "LogprobSpace"]
+__all__ = ["LOW_LABEL_MASS", "LabelDistribution", "LogprobSpace", "is_label_mass_low"]
+
+LOW_LABEL_MASS: Final = 0.5
+"""Below this the model would rather write something else than any label.
+
+Half is where that sentence becomes true, and the answers differ there: of 1,600 of the embedded model, to 200
+validation rows of AG News and Rotten Tomatoes under eight prompts each, those with a confidence above 0.9 were right on
+71 % of the rows below it (265) and on 83 % of the others (128).
+"""
 
 
 class LogprobSpace(StrEnum):
@@ -46,6 +54,22 @@ class LogprobSpace(StrEnum):
     def _missing_(cls, value: object) -> NoReturn:
         msg = f"Unknown log-probability space {value!r}: expected one of {', '.join(cls)}."
         raise ConfigurationError(msg)
+
+
+def is_label_mass_low(label_mass: float, unresolved_mass: float, space: LogprobSpace) -> bool:
+    """Return whether the model would rather have written something else than any label.
+
+    Always false in ``masked`` space, where the grammar leaves nothing else to write, and for agreement among samples.
+
+    Parameters
+    ----------
+    label_mass, unresolved_mass : float
+        As the attributes of `LabelDistribution`; what is unresolved may belong to labels and counts for them.
+    space : LogprobSpace
+        What they are probabilities of.
+    """
+    is_seen = space in {LogprobSpace.RAW, LogprobSpace.EXACT}
+    return is_seen and label_mass + unresolved_mass < LOW_LABEL_MASS
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -121,6 +145,11 @@ class LabelDistribution:
     def probabilities(self) -> NDArray[np.float64]:
         """Normalised probability of each label, shape (L,), sums to 1."""
         return np.exp(self.logprobs)
+
+    @property
+    def is_label_mass_low(self) -> bool:
+        """Whether the model would rather have written something else than any label; see `is_label_mass_low`."""
+        return is_label_mass_low(self.label_mass, self.unresolved_mass, self.space)
 
     def probability(self, label: str) -> float:
         """Return the normalised probability of `label`, in [0, 1].

@@ -207,6 +207,18 @@ class Prediction:
         if self.model is not None:
             object.__setattr__(self, "model", clean_line(self.model, limit=LONGEST_NAME))
 
+    @property
+    def distributions(self) -> tuple[LabelDistribution, ...]:
+        """The distribution of the answer, or those of its parts; empty where there is none."""
+        if self.distribution is not None:
+            return (self.distribution,)
+        return tuple(part.distribution for part in self.parts if part.distribution is not None)
+
+    @property
+    def has_low_label_mass(self) -> bool:
+        """Whether the model would rather have written something else than the answer, or than one of its parts."""
+        return any(found.is_label_mass_low for found in self.distributions)
+
     def with_effort(self, *, attempts: int | None = None, latency_seconds: float | None = None) -> Prediction:
         """Return a copy that took so many calls, or so many seconds.
 

@@ -10,12 +10,18 @@ from typing import Any, Protocol
 import numpy as np
 
 from calibrant.core.completion import Token
-from calibrant.core.distribution import LabelDistribution, LogprobSpace
+from calibrant.core.distribution import LabelDistribution, LogprobSpace, is_label_mass_low
 from calibrant.core.errors import StateError
 from calibrant.core.prediction import Outcome, Part, Prediction, Step, Usage, Verdict
 from calibrant.core.reported import MOST_TOKENS, bounded_count
 
-__all__ = ["Journal", "prediction_from_record", "prediction_to_record", "step_to_record"]
+__all__ = [
+    "Journal",
+    "has_low_label_mass",
+    "prediction_from_record",
+    "prediction_to_record",
+    "step_to_record",
+]
 
 
 class Journal(Protocol):
@@ -152,6 +158,32 @@ def _own_confidence(record: Mapping[str, Any]) -> float | None:
     if joint is None or label not in distribution["labels"] or confidence != math.exp(min(joint, 0.0)):
         return confidence
     return _distribution_from_record(distribution).confidence(label)
+
+
+def has_low_label_mass(record: Mapping[str, Any]) -> bool:
+    """Return whether the model of a stored row would rather have written something else than any label.
+
+    Parameters
+    ----------
+    record : mapping
+        The row as an evaluation or a search wrote it; false where it does not say.
+
+    Raises
+    ------
+    TypeError, ValueError
+        What it says is no number, or no space.
+    """
+    own = record.get("distribution") or record
+    found = [own, *(part.get("distribution") or {} for part in record.get("parts") or ())]
+    return any(
+        is_label_mass_low(
+            float(one["label_mass"]),
+            float(one.get("unresolved_mass") or 0.0),  # earlier versions left it out
+            LogprobSpace(one["space"]),
+        )
+        for one in found
+        if one.get("label_mass") is not None and one.get("space") is not None
+    )
 
 
 def _usage_to_record(usage: Usage) -> dict[str, Any]:

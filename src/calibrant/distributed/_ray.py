@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Any, Final
 
-from calibrant.core import ConfigurationError, StateError
+from calibrant.core import ConfigurationError, StateError, install_command
 from calibrant.distributed._ledger import Ledger, Loan, Spent
 from calibrant.distributed._settings import Cluster
 from calibrant.distributed._worker import Answered, Reader, Worker
@@ -43,7 +43,7 @@ def require_ray() -> Any:  # noqa: ANN401 (an optional module)
         return importlib.import_module("ray")
     except ImportError as error:
         raise ConfigurationError(
-            f'Several workers need Ray Data, which is not installed ({error}): run pip install "calibrant[ray]".'
+            f"Several workers need Ray Data, which is not installed ({error}): run {install_command('ray')}."
         ) from error
 
 

@@ -23,7 +23,12 @@ from calibrant.calibration import (
     suggest_thresholds,
 )
 from calibrant.core import ConfigurationError, DataError, Interval, StateError, write_atomically
-from calibrant.metrics import bootstrap_interval, expected_calibration_error, paired_mean_interval
+from calibrant.metrics import (
+    auroc_interval,
+    bootstrap_interval,
+    expected_calibration_error,
+    paired_mean_interval,
+)
 
 __all__ = ["CalibrationResult", "HeldOutMeasures", "LeftOutRows", "calibrate_predictions"]
 
@@ -106,6 +111,11 @@ class CalibrationResult:
         where it was not asked for.
     fingerprint : Fingerprint or None
         As `SavedPredictions`.
+    auroc : Interval or None
+        How well the confidence ranks right above wrong rows, over all rows that taught something, in [0, 1]: 0.5 is
+        chance. None where all are right, or all wrong.
+    rows_with_low_label_mass : int
+        As `SavedPredictions`.
     """
 
     source: str
@@ -118,6 +128,8 @@ class CalibrationResult:
     thresholds: ThresholdSuggestion | str
     certified: CertifiedThreshold | None
     fingerprint: Fingerprint | None
+    auroc: Interval | None = None
+    rows_with_low_label_mass: int = 0
 
     def to_record(self) -> dict[str, Any]:
         """Return the result as JSON values, as ``calibration.json`` holds them."""
@@ -137,6 +149,8 @@ class CalibrationResult:
             "held_out": asdict(self.held_out),
             "thresholds": None if isinstance(self.thresholds, str) else asdict(self.thresholds),
             "no_thresholds": self.thresholds if isinstance(self.thresholds, str) else "",
+            "auroc": None if self.auroc is None else asdict(self.auroc),
+            "rows_with_low_label_mass": self.rows_with_low_label_mass,
             "certified": self._certified(),
             "certification": None if self.certified is None else asdict(self.certified),
             "fingerprint": None if self.fingerprint is None else self.fingerprint.to_record(),
@@ -237,6 +251,8 @@ def calibrate_predictions(
         thresholds=rows.thresholds(),
         certified=certified,
         fingerprint=predictions.fingerprint,
+        auroc=auroc_interval(rows.p, rows.y) if 0 < rows.y.sum() < len(rows.y) else None,
+        rows_with_low_label_mass=predictions.rows_with_low_label_mass,
     )
 
 

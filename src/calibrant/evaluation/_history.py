@@ -13,9 +13,9 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.core import ConfigurationError
+from calibrant.core import ConfigurationError, Interval
 from calibrant.evaluation._drift import Drift, measure_drift
-from calibrant.metrics import bootstrap_interval
+from calibrant.metrics import bootstrap_interval, wilson_interval
 from calibrant.store import Scope, ScopeSummary, Score, ScoreStore
 
 __all__ = ["SCORE_TYPES", "EvaluationHistory", "HistoryInterval", "default_history"]
@@ -62,6 +62,8 @@ class HistoryInterval:
         Scores the interval is computed from; 0 under the strategy ``none``.
     score_type : {"binary", "continuous"} or None
         By the family, or, of evaluators without one, by the scores; None without scores.
+    remark : str
+        Why an interval of width 0 is no certainty, of binary scores with Wilson's interval; empty otherwise.
     """
 
     strategy: str
@@ -71,6 +73,7 @@ class HistoryInterval:
     upper: float | None
     scores: int
     score_type: ScoreType | None
+    remark: str = ""
 
 
 def default_history() -> str:
@@ -101,7 +104,7 @@ class EvaluationHistory:
     ----------
     url : str or path, optional
         A SQLAlchemy URL, or the path of a SQLite file; by default `default_history`. Tested with
-        SQLite and PostgreSQL (``pip install calibrant[postgres]``). Credentials in it are never shown.
+        SQLite and PostgreSQL (the extra ``postgres``). Credentials in it are never shown.
     busy_timeout : float, default 5.0
         Seconds to wait for the locks of other processes.
     create : bool, default True
@@ -307,6 +310,7 @@ class EvaluationHistory:
             upper=None if found is None else found.upper,
             scores=len(scores),
             score_type=_score_type(scores),
+            remark="" if found is None else _width_remark(found, scores),
         )
 
     def drift(
@@ -409,6 +413,18 @@ def _checked(value: object, passed: bool | None, family: str | None, *, name: st
             )
         flag = bool(score)
     return Score(score_raw=score, passed=flag, family=family)
+
+
+def _width_remark(found: Interval, scores: Sequence[Score]) -> str:
+    """Return why the resampled means of these scores do not vary; empty where they do."""
+    if found.lower < found.upper:
+        return ""
+    value = scores[0].score_raw
+    remark = f"width 0 because all {len(scores):,} scores are {value:g}, so resampling cannot vary them"
+    if _score_type(scores) != "binary":
+        return f"{remark}; it does not say that the next ones will be"
+    wilson = wilson_interval(int(value) * len(scores), len(scores), found.level)
+    return f"{remark}; Wilson's interval is {wilson.lower:.4f} to {wilson.upper:.4f}"
 
 
 def _score_type(scores: Sequence[Score]) -> ScoreType | None:

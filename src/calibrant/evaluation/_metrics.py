@@ -69,6 +69,11 @@ class EvaluationMetrics:
     ece, brier : float or None
         Expected calibration error (15 bins of equal width) and Brier score of the confidence in the
         predicted label, in [0, 1], 0 is best.
+    auroc : Interval or None
+        How well confidence ranks right above wrong rows, in [0, 1]: 0.5 is chance, below it wrong rows are the surer
+        ones. None where all these rows are right, or all wrong.
+    rows_with_low_label_mass : int
+        Rows on which the model would rather have written something else than any label.
     models : mapping of str to int
         Rows by the model that really answered, as the provider names it.
     calls : int
@@ -122,6 +127,8 @@ class EvaluationMetrics:
     cascade: CascadeMetrics | None = None
     composite: CompositeMetrics | None = None
     structure: StructureMetrics | None = None
+    auroc: Interval | None = None
+    rows_with_low_label_mass: int = 0
 
     @property
     def rows_per_second(self) -> float:

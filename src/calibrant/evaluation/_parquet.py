@@ -10,19 +10,19 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from calibrant.core import ConfigurationError, StateError
+from calibrant.core import ConfigurationError, StateError, install_command
 
 __all__ = ["require_parquet", "write_parquet"]
 
 _GROUP: Final = 16_384  # rows in memory, and of a row group
 _WHOLE = ("index", "attempts", "prompt_tokens", "completion_tokens")
-_NUMBERS = ("confidence", "label_mass", "latency_seconds", "cost")
+_NUMBERS = ("confidence", "label_mass", "unresolved_mass", "latency_seconds", "cost")
 _TEXTS = ("input", "answer", "label", "outcome", "reason", "space", "model")
 _TRUTHS = ("correct", "accepted")
 _COLUMNS: Final = (
     *("index", "input", "answer", "label", "confidence", "correct", "outcome", "reason", "probabilities"),
-    *("label_mass", "space", "model", "attempts", "latency_seconds", "prompt_tokens", "completion_tokens"),
-    *("cost", "steps", "accepted", "parts"),
+    *("label_mass", "unresolved_mass", "space", "model", "attempts", "latency_seconds", "prompt_tokens"),
+    *("completion_tokens", "cost", "steps", "accepted", "parts"),
 )
 
 
@@ -38,7 +38,7 @@ def require_parquet() -> Any:  # noqa: ANN401 (an optional module)
         import pyarrow.parquet  # noqa: PLC0415 (optional)
     except ImportError as error:
         raise ConfigurationError(
-            f'Parquet files need pyarrow, which is not installed ({error}): run pip install "calibrant[data]".'
+            f"Parquet files need pyarrow, which is not installed ({error}): run {install_command('data')}."
         ) from error
     return pyarrow
 

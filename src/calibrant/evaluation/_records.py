@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 from calibrant.core import Example, LabelDistribution, Outcome, Part, Prediction, part_of, step_to_record
@@ -16,7 +15,8 @@ def row_record(index: int, example: Example, prediction: Prediction) -> dict[str
 
     ``correct`` is None where the row failed for the server's reasons, or its true label is not known.
     ``attempts`` is 0 where the model's answer was known already, so that nothing was paid; tokens and
-    cost are those of the answer. Answers that hold several labels have ``parts``; a row with a context has that.
+    cost are those of the answer. Answers that hold several labels have ``parts``, and the least label mass of these;
+    a row with a context has that.
 
     Parameters
     ----------
@@ -28,6 +28,9 @@ def row_record(index: int, example: Example, prediction: Prediction) -> dict[str
         What the classifier answered.
     """
     distribution = prediction.distribution
+    lowest = min(
+        prediction.distributions, key=lambda found: found.label_mass + found.unresolved_mass, default=None
+    )
     usage = prediction.usage
     unknown = not example.answer or prediction.outcome is Outcome.ERROR
     record = {
@@ -40,8 +43,9 @@ def row_record(index: int, example: Example, prediction: Prediction) -> dict[str
         "outcome": prediction.outcome.value,
         "reason": prediction.reason,
         "probabilities": _probabilities(distribution),
-        "label_mass": None if distribution is None else distribution.label_mass,
-        "space": next((found.space.value for found in _distributions(prediction)), None),
+        "label_mass": None if lowest is None else lowest.label_mass,
+        "unresolved_mass": None if lowest is None else lowest.unresolved_mass,
+        "space": None if lowest is None else lowest.space.value,
         "model": prediction.model,
         "attempts": prediction.attempts,
         "latency_seconds": prediction.latency_seconds,
@@ -69,13 +73,6 @@ def _part(part: Part, truth: str | None) -> dict[str, Any]:
         "probabilities": _probabilities(part.distribution),
         "correct": None if truth is None else part.label == truth,
     }
-
-
-def _distributions(prediction: Prediction) -> Iterator[LabelDistribution]:
-    """Yield all that a prediction has, of the answer or of its parts; they share their space."""
-    if prediction.distribution is not None:
-        yield prediction.distribution
-    yield from (part.distribution for part in prediction.parts if part.distribution is not None)
 
 
 def _probabilities(distribution: LabelDistribution | None) -> dict[str, float] | None:

@@ -16,6 +16,7 @@ from calibrant.core import (
     LabelSet,
     Outcome,
     Prediction,
+    has_low_label_mass,
     normalise_label,
     step_to_record,
 )
@@ -26,6 +27,7 @@ from calibrant.metrics import (
     CompositeTally,
     GivenPart,
     StructureMetrics,
+    auroc_interval,
     brier_score,
     expected_calibration_error,
     structure_metrics,
@@ -57,6 +59,7 @@ class _Seen(NamedTuple):
     steps: Sequence[Mapping[str, Any]] = ()
     accepted: bool | None = None
     parts: Sequence[GivenPart] = ()
+    has_low_label_mass: bool = False
 
 
 class Tally:
@@ -79,6 +82,7 @@ class Tally:
         self.outcomes: Counter[str] = Counter({outcome.value: 0 for outcome in Outcome})
         self.errors: Counter[str] = Counter()
         self.models: Counter[str] = Counter()
+        self.low_label_mass = 0
         self.calls = 0
         self.from_cache = 0
         self.prompt_tokens = 0
@@ -105,6 +109,7 @@ class Tally:
                 steps=[step_to_record(step) for step in prediction.steps],
                 accepted=prediction.accepted,
                 parts=[GivenPart(part.name, part.label, part.confidence) for part in prediction.parts],
+                has_low_label_mass=prediction.has_low_label_mass,
             )
         )
 
@@ -121,7 +126,7 @@ class Tally:
             GivenPart(part["name"], part["label"], part["confidence"]) for part in record.get("parts", ())
         ]
         found = {name: record[name] for name in _Seen._fields if name not in optional}
-        self._add(_Seen(**{**found, "parts": parts}))
+        self._add(_Seen(**{**found, "parts": parts, "has_low_label_mass": has_low_label_mass(record)}))
 
     @property
     def answered(self) -> int:
@@ -150,6 +155,7 @@ class Tally:
         if outcome is Outcome.OK and row.confidence is not None:
             self._confidence.append(row.confidence)
             self._right.append(right)
+        self.low_label_mass += row.has_low_label_mass
 
     def _count_payment(self, row: _Seen) -> None:
         if row.attempts == 0:
@@ -192,6 +198,8 @@ class Tally:
             rows_with_confidence=len(self._confidence),
             ece=expected_calibration_error(confidence, right) if len(right) else None,
             brier=brier_score(confidence, right) if len(right) else None,
+            auroc=auroc_interval(confidence, right) if 0 < right.sum() < len(right) else None,
+            rows_with_low_label_mass=self.low_label_mass,
             models=dict(self.models.most_common()),
             calls=self.calls,
             rows_from_cache=self.from_cache,

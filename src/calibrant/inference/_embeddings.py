@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.clients import LiteLLMEmbedder, embedding_matrix
-from calibrant.core import ConfigurationError
+from calibrant.core import ConfigurationError, install_command
 
 __all__ = [
     "CachedEmbedder",
@@ -166,7 +166,7 @@ class Model2VecEmbedder:
             from model2vec import StaticModel  # noqa: PLC0415
         except ImportError:
             raise ConfigurationError(
-                'Embeddings by model2vec need the extra embeddings: pip install "calibrant[embeddings]".'
+                f"Embeddings by model2vec need the extra embeddings: {install_command('embeddings')}."
             ) from None
         try:
             self._model = StaticModel.from_pretrained(name, force_download=False)

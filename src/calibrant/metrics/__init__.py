@@ -20,7 +20,8 @@ from calibrant.metrics._composite import (
 from calibrant.metrics._distributions import multiclass_brier_score, multiclass_log_loss
 from calibrant.metrics._intervals import mean_interval, paired_mean_interval, wilson_interval
 from calibrant.metrics._paired import PairedComparison, holm, paired_comparison
-from calibrant.metrics._selective import aurc, auroc, excess_aurc, selective_accuracy
+from calibrant.metrics._remarks import confidence_remarks
+from calibrant.metrics._selective import aurc, auroc, auroc_interval, excess_aurc, selective_accuracy
 from calibrant.metrics._structure import (
     HierarchicalMetrics,
     OrdinalMetrics,
@@ -50,12 +51,14 @@ __all__ = [
     "answer_summary",
     "aurc",
     "auroc",
+    "auroc_interval",
     "bootstrap_interval",
     "brier_score",
     "check_confidence",
     "check_confidence_correct",
     "check_values",
     "classification_summary",
+    "confidence_remarks",
     "excess_aurc",
     "expected_calibration_error",
     "holm",

@@ -7,14 +7,17 @@ equal confidence are taken in random order and the expectation over that order i
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.core import ConfigurationError
-from calibrant.metrics._validation import check_confidence_correct
+from calibrant.core import ConfigurationError, Interval
+from calibrant.metrics._validation import check_confidence_correct, normal_quantile
 
-__all__ = ["aurc", "auroc", "excess_aurc", "selective_accuracy"]
+__all__ = ["aurc", "auroc", "auroc_interval", "excess_aurc", "selective_accuracy"]
+
+_HALVINGS = 60  # of [0, 1]: to the last bit of a float
 
 
 def auroc(confidence: ArrayLike, correct: ArrayLike) -> float:
@@ -52,6 +55,65 @@ def auroc(confidence: ArrayLike, correct: ArrayLike) -> float:
     middle_rank = np.cumsum(count) - (count - 1) / 2.0
     statistic = (middle_rank[group] * y).sum() - right * (right + 1) / 2.0
     return float(statistic / (right * wrong))
+
+
+def auroc_interval(confidence: ArrayLike, correct: ArrayLike, *, level: float = 0.95) -> Interval:
+    """Return `auroc` with its confidence interval.
+
+    The ends are the values of A whose distance from the estimate is z standard errors, the standard error that of A
+    itself, as in Wilson's interval of a share (Newcombe 2006, Statistics in Medicine 25:559-573, method 5)::
+
+        var(A) = A (1 - A) / (m n) * (1 + ((m + n) / 2 - 1) * ((1 - A) / (2 - A) + A / (1 + A)))
+
+    with m right and n wrong rows. So a perfect ranking of few rows has no interval of width 0. Ties make the estimate
+    vary less than that: the interval is then wider than it need be.
+
+    Parameters
+    ----------
+    confidence : array-like of shape (n,)
+        In [0, 1]; up to 1e-6 outside is clipped.
+    correct : array-like of 0/1, shape (n,)
+        Whether each row is right; both kinds must occur.
+    level : float in (0, 1), default 0.95
+        Confidence level.
+
+    Returns
+    -------
+    Interval
+        Ends in [0, 1]; the estimate is `auroc`.
+
+    Raises
+    ------
+    ConfigurationError
+        As `auroc`, or the level is not in (0, 1).
+
+    Examples
+    --------
+    >>> found = auroc_interval([0.9, 0.8, 0.7, 0.2], [1, 1, 1, 0])
+    >>> found.estimate, round(found.lower, 2), found.upper
+    (1.0, 0.32, 1.0)
+    """
+    z = normal_quantile(level)
+    estimate = auroc(confidence, correct)
+    right = float(np.sum(correct))
+    wrong = float(np.size(correct)) - right
+
+    def is_within(a: float) -> bool:
+        spread = 1.0 + ((right + wrong) / 2.0 - 1.0) * ((1.0 - a) / (2.0 - a) + a / (1.0 + a))
+        return (estimate - a) ** 2 <= z * z * a * (1.0 - a) * spread / (right * wrong)
+
+    lower, upper = _end(estimate, 0.0, is_within), _end(estimate, 1.0, is_within)
+    return Interval(lower=lower, upper=upper, level=level, estimate=estimate)
+
+
+def _end(inside: float, outside: float, is_within: Callable[[float], bool]) -> float:
+    """Return the value between `inside` and `outside` at which `is_within` turns false, by halving."""
+    if inside == outside:
+        return inside
+    for _ in range(_HALVINGS):
+        middle = (inside + outside) / 2.0
+        inside, outside = (middle, outside) if is_within(middle) else (inside, middle)
+    return inside
 
 
 def aurc(confidence: ArrayLike, correct: ArrayLike) -> float:

@@ -71,6 +71,8 @@ class PromptScore:
         Mean F1 over all labels, in [0, 1], on the rows of `accuracy`; None when there is none.
     answered_labels : AnsweredLabels or None
         How many of the labels were answered on these rows; None when there is none.
+    rows_with_low_label_mass : int
+        Rows on which the model would rather have written something else than any label.
     """
 
     prompt: str
@@ -82,6 +84,7 @@ class PromptScore:
     credit: Interval | None = None
     macro_f1: float | None = None
     answered_labels: AnsweredLabels | None = None
+    rows_with_low_label_mass: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,6 +192,7 @@ def score_prompt(
         credit=mean_interval(credit, np.ones(len(credit), dtype=np.int64)) if len(credit) else None,
         macro_f1=found.macro_f1,
         answered_labels=found.answered_labels,
+        rows_with_low_label_mass=sum(prediction.has_low_label_mass for prediction in predictions),
     )
 
 

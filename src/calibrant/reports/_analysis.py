@@ -8,21 +8,23 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core import Interval
+from calibrant.calibration import held_out_answer_probability
+from calibrant.core import Interval, Outcome
 from calibrant.metrics import (
     ClassificationSummary,
     CompositeMetrics,
     PairedComparison,
     aurc,
-    auroc,
+    auroc_interval,
     brier_score,
+    confidence_remarks,
     expected_calibration_error,
     paired_comparison,
     paired_mean_interval,
     structure_metrics,
     wilson_interval,
 )
-from calibrant.reports._rows import UNKNOWN, Rows
+from calibrant.reports._rows import UNKNOWN, Rows, read_distributions
 
 __all__ = [
     "Bar",
@@ -39,6 +41,7 @@ __all__ = [
     "latency_bars",
     "mistakes",
     "reliability_bins",
+    "remarks",
     "risk_coverage",
 ]
 
@@ -47,6 +50,7 @@ CONFIDENCE_BINS: Final = 20
 LATENCY_BINS: Final = 24
 CURVE_POINTS: Final = 200
 RESAMPLES: Final = 1000
+MOST_NUMBERS: Final = 4_000_000  # probabilities in memory, 32 MB: of more rows, as many as fit are ranked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,21 +131,25 @@ class RiskCoverage:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Mistakes:
-    """Wrong rows, surest first.
+    """Wrong rows, those to look at first at the top.
 
     Attributes
     ----------
     rows : tuple of int
         Places of the rows shown.
-    mislabelled : ndarray of bool, shape (n,)
-        All rows whose true label may be the mistake.
     wrong : int
         Wrong rows in all.
+    answer_probability : ndarray of float, shape (n,), or None
+        How probable the true label of each row is by what the other rows teach, NaN where that is not known; None
+        where the rows are not ranked by it but come surest first.
+    unranked : str
+        Why they are not, in words; empty where they are, or where an answer holds several labels.
     """
 
     rows: tuple[int, ...]
-    mislabelled: NDArray[np.bool_]
     wrong: int
+    answer_probability: NDArray[np.float64] | None = None
+    unranked: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +190,7 @@ def headline(rows: Rows, table: ClassificationSummary | None) -> list[Figure]:
     about = f"{len(correct):,} rows with a confidence"
     squares = (confidence - correct) ** 2
     some = len(correct) > 0
-    both = some and 0 < correct.sum() < len(correct)
+    ranking = confidence_auroc(rows)
     figures += [
         Figure(
             name="calibration error (ECE)",
@@ -196,7 +204,10 @@ def headline(rows: Rows, table: ClassificationSummary | None) -> list[Figure]:
             interval=paired_mean_interval(squares) if len(correct) > 1 else None,
         ),
         Figure(
-            name="AUROC", about="right above wrong rows", value=auroc(confidence, correct) if both else None
+            name="AUROC",
+            about="pairs of a right and a wrong row of which the right one is surer; 0.5 is chance, 1 is best",
+            value=None if ranking is None else ranking.estimate,
+            interval=ranking,
         ),
         Figure(name="AURC", about=f"{about}; 0 is best", value=aurc(confidence, correct) if some else None),
     ]
@@ -368,29 +379,66 @@ def risk_coverage(rows: Rows) -> RiskCoverage | None:
     return RiskCoverage(threshold=threshold[::-1][chosen], coverage=coverage[chosen], risk=risk[chosen])
 
 
-def mistakes(rows: Rows, limit: int) -> Mistakes:
-    """Return wrong rows, surest first: the `limit` surest, and as many of those that may be mislabelled.
+def mistakes(rows: Rows, limit: int, table: ClassificationSummary | None) -> Mistakes:
+    """Return wrong rows, those to look at first: the `limit` with the least probable true label.
 
-    Confident learning's rule of thumb (Northcutt, Jiang and Chuang 2021): the given label's probability
-    reaches what rows of that label have on average. Answers that hold several labels are never held to be mislabelled.
+    How probable that is, `held_out_answer_probability` says. Where it would say nothing, the surest rows come first:
+    where confidence does not tell right from wrong rows, and where the model answers fewer than half of the labels.
     Rows without a confidence come last.
+
+    Parameters
+    ----------
+    rows : Rows
+        All rows.
+    limit : int
+        How many at most.
+    table : ClassificationSummary or None
+        Who is taken for whom; None where an answer holds several labels, which are not ranked.
     """
-    wrong = rows.correct == 0
-    size = len(rows.labels)
-    known = (rows.answer != UNKNOWN) & ~np.isnan(rows.own) & rows.judged
-    count = np.bincount(rows.answer[known], minlength=size)
-    total = np.bincount(rows.answer[known], weights=rows.own[known], minlength=size)
-    mean = np.append(np.where(count > 0, total / np.maximum(count, 1), np.inf), np.inf)
-    if rows.composite is not None:  # of a wrong answer nothing says how probable the true one is
-        mean[:] = np.inf
-    suspect = wrong & (rows.label != UNKNOWN) & (np.nan_to_num(rows.confidence, nan=-1.0) >= mean[rows.label])
+    places = np.flatnonzero(rows.correct == 0)
     sureness = np.where(np.isnan(rows.confidence), -1.0, rows.confidence)
-    places = np.flatnonzero(wrong)
     order = places[np.argsort(-sureness[places], kind="stable")]
-    shown = np.zeros(len(rows), dtype=np.bool_)
-    shown[order[:limit]] = True
-    shown[order[suspect[order]][:limit]] = True
-    return Mistakes(rows=tuple(order[shown[order]].tolist()), mislabelled=suspect, wrong=len(places))
+    unranked = _why_unranked(rows, table)
+    if table is None or unranked:
+        return Mistakes(rows=tuple(order[:limit].tolist()), wrong=len(places), unranked=unranked)
+    ranked = np.flatnonzero(rows.scored & (rows.label != UNKNOWN))
+    most = max(2, MOST_NUMBERS // len(rows.labels))
+    if len(ranked) > most:
+        ranked = np.sort(np.random.default_rng(0).choice(ranked, most, replace=False))
+    distributions = np.log(np.maximum(read_distributions(rows, ranked), 1e-12))
+    probability = np.full(len(rows), np.nan)
+    probability[ranked] = held_out_answer_probability(distributions, rows.answer[ranked])
+    order = order[np.argsort(np.nan_to_num(probability[order], nan=2.0), kind="stable")]
+    return Mistakes(rows=tuple(order[:limit].tolist()), wrong=len(places), answer_probability=probability)
+
+
+def _why_unranked(rows: Rows, table: ClassificationSummary | None) -> str:
+    """Return why no row is said to be mislabelled before another; empty where the rows can be ranked."""
+    if table is None:
+        return ""
+    found = confidence_auroc(rows)
+    if found is None or found.lower <= 0.5:
+        figures = (
+            "" if found is None else f" (AUROC {found.estimate:.3f}, {found.lower:.3f} to {found.upper:.3f})"
+        )
+        return f"its confidence is not shown to tell right from wrong answers{figures}"
+    labels = table.answered_labels
+    if labels.collapsed:
+        return f"it answers {labels.found:,} of the {labels.present:,} labels that occur"
+    return ""
+
+
+def confidence_auroc(rows: Rows) -> Interval | None:
+    """Return how well confidence ranks right above wrong rows; None without rows of both kinds."""
+    confidence, correct = rows.confidence[rows.scored], rows.correct[rows.scored]
+    return auroc_interval(confidence, correct) if 0 < correct.sum() < len(correct) else None
+
+
+def remarks(rows: Rows) -> list[str]:
+    """Return sentences about what must be known before the confidences are used."""
+    answered = len(rows) - rows.outcomes.get(Outcome.ERROR.value, 0)
+    auroc = confidence_auroc(rows)
+    return confidence_remarks(auroc, rows=answered, rows_with_low_label_mass=rows.low_label_mass)
 
 
 def compare(base: Rows, other: Rows) -> PairedComparison | None:

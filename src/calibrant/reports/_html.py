@@ -88,7 +88,7 @@ class _Matrix:
 class _Mistake:
     texts: RowTexts
     confidence: float | None
-    mislabelled: bool
+    answer_probability: float | None
 
 
 def _render(runs: Sequence[Run], directories: Sequence[Path]) -> str:
@@ -123,6 +123,7 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters["number"] = _number
+    environment.filters["small"] = _small
     environment.filters["seconds"] = charts.seconds
     return environment
 
@@ -142,13 +143,18 @@ def _number(value: float | None, digits: int = 3) -> str:
     return "-" if value is None or math.isnan(value) else f"{value:.{digits}f}"
 
 
+def _small(value: float | None) -> str:
+    """Return a probability with two digits that count, however small it is."""
+    return "-" if value is None or math.isnan(value) else f"{value:.2g}"
+
+
 def _section(identity: str, name: str, run: Run, limit: int) -> dict[str, Any]:
     """Return what the template shows of a run."""
     rows = run.rows
     table = analysis.confusion(rows)
     bins, bars = analysis.reliability_bins(rows), analysis.confidence_bars(rows)
     curve, latency = analysis.risk_coverage(rows), analysis.latency_bars(rows)
-    found = analysis.mistakes(rows, limit)
+    found = analysis.mistakes(rows, limit, table)
     return {
         "id": identity,
         "name": name,
@@ -170,7 +176,9 @@ def _section(identity: str, name: str, run: Run, limit: int) -> dict[str, Any]:
         "matrix": _matrix(table) if table else None,
         "mistakes": _mistakes(rows, found),
         "wrong": found.wrong,
-        "mislabelled": int(found.mislabelled.sum()),
+        "ranked": found.answer_probability is not None,
+        "unranked": found.unranked,
+        "remarks": [*run.remarks, *analysis.remarks(rows)],
         "limit": limit,
     }
 
@@ -263,7 +271,7 @@ def _mistakes(rows: Rows, found: analysis.Mistakes) -> list[_Mistake]:
         _Mistake(
             texts=text,
             confidence=float(rows.confidence[place]),
-            mislabelled=bool(found.mislabelled[place]),
+            answer_probability=None if found.answer_probability is None else found.answer_probability[place],
         )
         for place, text in zip(found.rows, texts, strict=True)
     ]

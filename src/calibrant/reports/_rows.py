@@ -15,10 +15,18 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core import CompositeLabels, DataError, LabelSet, Outcome, StateError, part_of
+from calibrant.core import (
+    CompositeLabels,
+    DataError,
+    LabelSet,
+    Outcome,
+    StateError,
+    has_low_label_mass,
+    part_of,
+)
 from calibrant.metrics import CascadeMetrics, CascadeTally, CompositeMetrics, CompositeTally, GivenPart
 
-__all__ = ["PartText", "RowTexts", "Rows", "read_rows", "read_texts"]
+__all__ = ["PartText", "RowTexts", "Rows", "read_distributions", "read_rows", "read_texts"]
 
 UNKNOWN: Final = -1
 _ROUNDING: Final = 1e-6
@@ -42,8 +50,6 @@ class Rows:
         1 right, 0 wrong, -1 where the row failed or its true label is not known.
     confidence : ndarray of float, shape (n,)
         In the given label, in [0, 1]; NaN where it is not known.
-    own : ndarray of float, shape (n,)
-        Probability of the true label, in [0, 1]; NaN where it is not known.
     latency, cost : ndarray of float, shape (n,)
         Seconds, and US dollars; NaN where nothing was asked or it is not known.
     key : ndarray of uint64, shape (n,)
@@ -52,6 +58,8 @@ class Rows:
         Where the line begins in the file, in bytes.
     outcomes : mapping of str to int
         Rows by outcome.
+    low_label_mass : int
+        Rows on which the model would rather have written something else than any label.
     torn : bool
         Whether the last line was cut off, and left out.
     cascade : CascadeMetrics or None
@@ -69,12 +77,12 @@ class Rows:
     label: NDArray[np.int64]
     correct: NDArray[np.int64]
     confidence: NDArray[np.float64]
-    own: NDArray[np.float64]
     latency: NDArray[np.float64]
     cost: NDArray[np.float64]
     key: NDArray[np.uint64]
     offset: NDArray[np.int64]
     outcomes: Mapping[str, int]
+    low_label_mass: int
     torn: bool
     cascade: CascadeMetrics | None = None
     composite: CompositeMetrics | None = None
@@ -143,7 +151,8 @@ class _Columns:
     def __init__(self, labels: Iterable[str], structure: LabelSet | None) -> None:
         self.composite = CompositeTally(structure) if isinstance(structure, CompositeLabels) else None
         self.answer, self.label, self.correct = array("i"), array("i"), array("b")
-        self.confidence, self.own, self.latency, self.cost = (array("d") for _ in range(4))
+        self.confidence, self.latency, self.cost = (array("d") for _ in range(3))
+        self.low_label_mass = 0
         self.key, self.offset = array("Q"), array("q")
         self.outcomes: Counter[str] = Counter()
         self.cascade = CascadeTally()
@@ -157,7 +166,7 @@ class _Columns:
         stated = _probability(record["confidence"], "confidence")
         confidence = stated if outcome is Outcome.OK else math.nan
         known = answer is not None and outcome is not Outcome.ERROR
-        own = _own(record, answer, confidence if answer == label else math.nan)
+        has_low_mass = outcome is not Outcome.ERROR and has_low_label_mass(record)
         asked = record.get("attempts", 1) != 0
         usage = record.get("usage") or record
         latency, cost = (
@@ -176,7 +185,7 @@ class _Columns:
         self.label.append(places[1])
         self.correct.append(int(answer == label) if known else UNKNOWN)
         self.confidence.append(confidence)
-        self.own.append(own)
+        self.low_label_mass += has_low_mass
         self.latency.append(latency)
         self.cost.append(cost)
         self.key.append(int.from_bytes(digest.digest(), "little"))
@@ -202,12 +211,12 @@ class _Columns:
             label=order[np.array(self.label, dtype=np.int64)],
             correct=np.array(self.correct, dtype=np.int64),
             confidence=np.array(self.confidence),
-            own=np.array(self.own),
             latency=np.array(self.latency),
             cost=np.array(self.cost),
             key=_distinct(np.array(self.key, dtype=np.uint64)),
             offset=np.array(self.offset, dtype=np.int64),
             outcomes=dict(self.outcomes),
+            low_label_mass=self.low_label_mass,
             torn=torn,
             cascade=self.cascade.metrics(),
             composite=None if self.composite is None else self.composite.metrics(),
@@ -278,6 +287,51 @@ def read_texts(rows: Rows, chosen: Sequence[int]) -> list[RowTexts]:
                 )
             )
     return found
+
+
+def read_distributions(rows: Rows, chosen: NDArray[np.intp]) -> NDArray[np.float64]:
+    """Return the probabilities of some rows over `Rows.labels`, shape (k, L); they need not sum to 1.
+
+    A row that gives its label a confidence and says nothing of the others spreads the rest evenly over them.
+
+    Parameters
+    ----------
+    rows : Rows
+        Rows whose answers are single labels, at least two different ones.
+    chosen : ndarray of int, shape (k,)
+        Places of rows that have a label and a confidence.
+
+    Raises
+    ------
+    DataError
+        A probability is none; names file and line.
+    """
+    rest = (1.0 - rows.confidence[chosen]) / (len(rows.labels) - 1)
+    found = np.repeat(rest[:, None], len(rows.labels), axis=1)
+    found[np.arange(len(chosen)), rows.label[chosen]] = rows.confidence[chosen]
+    place = {label: i for i, label in enumerate(rows.labels)}
+    with rows.path.open("rb") as file:
+        for row, offset in enumerate(rows.offset[chosen].tolist()):
+            file.seek(offset)
+            try:
+                for label, probability in _probabilities(json.loads(file.readline())).items():
+                    if label in place:
+                        found[row, place[label]] = _probability(probability, "probability")
+            except (KeyError, TypeError, ValueError) as error:
+                raise DataError(
+                    f"expected the probabilities of a row's labels, got others ({_reason(error)}): run the evaluation "
+                    f"again in a new directory (row {int(chosen[row]) + 1} of its prompt).",
+                    path=rows.path,
+                ) from error
+    return found
+
+
+def _probabilities(record: Mapping[str, Any]) -> Mapping[str, object]:
+    """Return the distribution of a row by label; empty where there is none."""
+    distribution = record.get("distribution")
+    if distribution is not None:
+        return dict(zip(distribution["labels"], map(math.exp, distribution["logprobs"]), strict=True))
+    return record.get("probabilities") or {}
 
 
 def _given_text(record: Mapping[str, Any], *, several: bool) -> str:
@@ -356,21 +410,6 @@ def _number(value: object, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError(f"expected {name} to be a finite number, got {value!r:.40}")
     return float(value)
-
-
-def _own(record: Mapping[str, Any], answer: str | None, otherwise: float) -> float:
-    """Return the probability of the true label: from the distribution, or the confidence of a right answer."""
-    if answer is None:
-        return math.nan
-    probabilities = record.get("probabilities")
-    if probabilities is not None and answer in probabilities:
-        return _probability(probabilities[answer], "probability")
-    distribution = record.get("distribution")
-    if distribution is not None and answer in distribution["labels"]:
-        return _probability(
-            math.exp(distribution["logprobs"][distribution["labels"].index(answer)]), "probability"
-        )
-    return otherwise
 
 
 def _distinct(key: NDArray[np.uint64]) -> NDArray[np.uint64]:

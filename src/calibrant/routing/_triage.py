@@ -51,7 +51,8 @@ it names a tier or tells you what to do.
 Tiers:
 {tiers}
 
-Take the lowest tier that is enough. Reply with one JSON object and nothing else, such as {{"tier": "{first}"}}."""
+Take the lowest tier that is enough. Reply with one JSON object and nothing else, {{"tier": "..."}} with the name of \
+that tier in it."""
 
 _NAMES: Final = "|".join(_TIERS)
 _QUOTED = re.compile(rf"([\"'`*]|\u201c)\s*({_NAMES})\s*(?:\1|\u201d)", re.IGNORECASE)
@@ -225,7 +226,7 @@ def triage_messages(text: str, tiers: Iterable[str]) -> tuple[Message, ...]:
     texts = {"REQUEST": text[:_SHOWN]}
     word = fence(texts)
     described = "\n".join(f"{tier}: {_TIERS[tier]}" for tier in offered)
-    system = _INSTRUCTIONS.format(word=word, tiers=described, first=offered[0])
+    system = _INSTRUCTIONS.format(word=word, tiers=described)
     return ({"role": "system", "content": system}, {"role": "user", "content": fenced(texts, word)})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from calibrant.core import ConfigurationError
+from calibrant.core import ConfigurationError, install_command
 
 if TYPE_CHECKING:
     from calibrant.serving._classifier_app import create_classifier_app
@@ -44,7 +44,7 @@ def __getattr__(name: str) -> object:
         if error.name not in {"fastapi", "uvicorn", "starlette", "prometheus_client"}:
             raise
         raise ConfigurationError(
-            f'Serving needs {error.name}, which is not installed: run pip install "calibrant[serve]".'
+            f"Serving needs {error.name}, which is not installed: run {install_command('serve')}."
         ) from error
 
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry, Pool
 
-from calibrant.core import ConfigurationError, StateError
+from calibrant.core import ConfigurationError, StateError, install_command
 from calibrant.store._forks import close_before_forks, in_use
 from calibrant.store._location import Location
 
@@ -136,7 +136,7 @@ class Database(abc.ABC):
         except (SQLAlchemyError, ImportError) as error:
             raise ConfigurationError(
                 f"{self._location}: expected a database whose driver is installed, got: "
-                f"{self._location.reason(error)}: for PostgreSQL `pip install calibrant[postgres]`, for "
+                f"{self._location.reason(error)}: for PostgreSQL `{install_command('postgres')}`, for "
                 "SQLite nothing."
             ) from None
         sa.event.listen(engine, "connect", self._on_connect)

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from calibrant.core import LabelDistribution, LogprobSpace, Outcome, Token
+from calibrant.core import LOW_LABEL_MASS, LabelDistribution, LogprobSpace, Outcome, Token
 from calibrant.inference.doctor._calls import Failed
 from calibrant.inference.doctor._evidence import Evidence, Scored
 from calibrant.inference.doctor._report import Finding, Verdict
@@ -15,16 +15,12 @@ from calibrant.inference.doctor._task import TEXTS, Reading
 from calibrant.inference.doctor._units import SENTINEL, unit_fault
 
 __all__ = [
-    "LOW_LABEL_MASS",
     "PROBES",
     "exact_scores",
     "found_space",
     "label_mass",
     "usable_distributions",
 ]
-
-LOW_LABEL_MASS: Final = 0.2
-"""Below this mean label mass a confidence is a share of what the model hardly considers."""
 
 ILLEGAL_MASS: Final = 0.01
 """More probability than this on texts that are no label, and the log-probabilities are not masked."""
@@ -254,7 +250,7 @@ def _label_mass(evidence: Evidence) -> Finding:
         return _warning(
             "label_mass",
             f"{detail}, below {LOW_LABEL_MASS}: the prompt does not make the model answer with labels.",
-            "Name the labels in the prompt and show an answer; or use another model.",
+            "Name the labels in the prompt and show the form of the answer; or use another model.",
         )
     return _ok("label_mass", f"{detail}.")
 

@@ -6,14 +6,12 @@
     const rows = Array.from(body.rows, (row) => ({ row, text: row.textContent.toLowerCase() }));
     const input = box.querySelector("input");
     const status = box.querySelector("[role=status]");
-    const buttons = Array.from(box.querySelectorAll(".controls button"));
 
     const filter = () => {
       const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
-      const kind = buttons.find((button) => button.getAttribute("aria-pressed") === "true")?.dataset.show;
       let shown = 0;
       for (const { row, text } of rows) {
-        const fits = words.every((word) => text.includes(word)) && (!kind || row.classList.contains(kind));
+        const fits = words.every((word) => text.includes(word));
         row.hidden = !fits;
         shown += fits;
       }
@@ -40,12 +38,6 @@
       button.addEventListener("click", () => sort(head, column));
       head.replaceChildren(button);
     });
-    for (const button of buttons) {
-      button.addEventListener("click", () => {
-        for (const other of buttons) other.setAttribute("aria-pressed", String(other === button));
-        filter();
-      });
-    }
     input.addEventListener("input", filter);
     box.querySelector(".controls").hidden = false;
     filter();

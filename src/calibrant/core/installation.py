@@ -1,0 +1,68 @@
+"""How calibrant was installed, so that a hint names a command that works."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+__all__ = ["install_command"]
+
+_NAME: Final = "calibrant"
+_NEEDS_QUOTES: Final = re.compile(r'["$`\\]')
+
+
+def install_command(*extras: str) -> str:
+    """Return the command that installs extras of calibrant from where it was installed itself.
+
+    A clone or a folder is named by its path, an archive or a repository by its URL; only what came from a package
+    index is asked of the index by its name.
+
+    Parameters
+    ----------
+    *extras : str
+        Names of extras, such as ``serve``.
+
+    Returns
+    -------
+    str
+        ``pip install ...``, quoted for a shell.
+    """
+    wanted = f"[{','.join(extras)}]" if extras else ""
+    try:
+        origin = metadata.distribution(_NAME).read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
+        sources = Path(__file__).parents[3]  # where it is run from, if from a clone without an installation
+        if (sources / "pyproject.toml").is_file():
+            return _command(f"{sources}{wanted}", is_editable=True)
+        origin = None
+    record = _record(origin)
+    if record is None:
+        return _command(f"{_NAME}{wanted}")
+    url = str(record["url"])
+    if "dir_info" in record:
+        folder = url2pathname(urlsplit(url).path)
+        return _command(f"{folder}{wanted}", is_editable=bool(record["dir_info"].get("editable")))
+    if source := record.get("vcs_info"):
+        url = f"{source['vcs']}+{url}@{source['commit_id']}"
+    inside = f"#subdirectory={record['subdirectory']}" if record.get("subdirectory") else ""
+    return _command(f"{_NAME}{wanted} @ {url}{inside}")
+
+
+def _record(origin: str | None) -> dict[str, Any] | None:
+    """Return where the distribution came from (PEP 610); None if from an index, or if the record is unreadable."""
+    try:
+        record = json.loads(origin or "null")
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) and "url" in record else None
+
+
+def _command(requirement: str, *, is_editable: bool = False) -> str:
+    quoted = shlex.quote(requirement) if _NEEDS_QUOTES.search(requirement) else f'"{requirement}"'
+    return f"pip install {'-e ' if is_editable else ''}{quoted}"

@@ -1,0 +1,72 @@
+"""`install_command`: a hint that works where it is read."""
+
+from __future__ import annotations
+
+import json
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calibrant.core import install_command
+
+REPOSITORY = {"vcs": "git", "commit_id": "c0ffee", "requested_revision": "main"}
+
+
+def installed_from(monkeypatch: pytest.MonkeyPatch, record: Any) -> None:
+    """Pretend that calibrant was installed with such a record of its origin."""
+    text = record if record is None or isinstance(record, str) else json.dumps(record)
+
+    class Installed:
+        def read_text(self, name: str) -> str | None:
+            return text if name == "direct_url.json" else None
+
+    monkeypatch.setattr(metadata, "distribution", lambda _: Installed())
+
+
+@pytest.mark.parametrize(
+    ("record", "requirement"),
+    [
+        ({"url": "file:///home/ana/my%20clone", "dir_info": {}}, '"/home/ana/my clone[serve]"'),
+        ({"url": "file:///home/ana/clone", "dir_info": {"editable": True}}, '-e "/home/ana/clone[serve]"'),
+        (
+            {"url": "https://example.org/calibrant-0.1.0-py3-none-any.whl", "archive_info": {}},
+            '"calibrant[serve] @ https://example.org/calibrant-0.1.0-py3-none-any.whl"',
+        ),
+        (
+            {"url": "https://example.org/calibrant.git", "vcs_info": REPOSITORY},
+            '"calibrant[serve] @ git+https://example.org/calibrant.git@c0ffee"',
+        ),
+        (
+            {"url": "https://example.org/all.git", "vcs_info": REPOSITORY, "subdirectory": "python"},
+            '"calibrant[serve] @ git+https://example.org/all.git@c0ffee#subdirectory=python"',
+        ),
+        ({"url": "file:///home/$ana", "dir_info": {}}, "'/home/$ana[serve]'"),
+        (None, '"calibrant[serve]"'),  # from an index
+        ("no JSON", '"calibrant[serve]"'),
+    ],
+)
+def test_the_origin_is_named(monkeypatch: pytest.MonkeyPatch, record: Any, requirement: str) -> None:
+    """A clone by its path, an archive or a repository by its URL; the index only for what came from it."""
+    installed_from(monkeypatch, record)
+    assert install_command("serve") == f"pip install {requirement}"
+
+
+def test_extras_are_optional_and_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one requirement."""
+    installed_from(monkeypatch, {"url": "file:///clone", "dir_info": {}})
+    assert install_command() == 'pip install "/clone"'
+    assert install_command("data", "serve") == 'pip install "/clone[data,serve]"'
+
+
+def test_sources_without_an_installation_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the package is imported from its clone by its path alone."""
+
+    def missing(name: str) -> metadata.Distribution:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "distribution", missing)
+    command = install_command("serve")
+    folder = Path(command.removeprefix('pip install -e "').removesuffix('[serve]"'))
+    assert (folder / "src" / "calibrant").is_dir()
