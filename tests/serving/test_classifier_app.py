@@ -223,8 +223,12 @@ def test_a_flood_is_refused_before_its_bodies_have_come(serve: Any, bundle: Bund
 def test_a_deadline_ends_a_request(serve: Any, bundle: Bundle) -> None:
     """504; what was asked is given up, and its room is given back."""
     held = Held()
-    running = serve(app(bundle, held, deadline_seconds=0.4, most_rows=1, most_texts=1))
-    assert ask(running, {"text": "a"}).status == 504
+    running = serve(app(bundle, held, deadline_seconds=7.0, most_rows=1, most_texts=1))
+    thread, found = later(lambda: ask(running, {"text": "a"}))
+    assert held.begun.acquire(timeout=SECONDS)
+    running.clock.advance(7.0)
+    thread.join(SECONDS)
+    assert found[0].status == 504
     assert held.given_up.wait(SECONDS)
     held.let_go()
     assert ask(running, {"text": "a"}).status == 200
