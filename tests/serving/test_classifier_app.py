@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from calibrant.assembly import Bundle, open_bundle
+from calibrant.calibration import IsotonicCalibrator
 from calibrant.core import (
     ConfigurationError,
     MultiLabels,
@@ -81,6 +82,24 @@ def test_answers_of_several_labels_have_parts_and_are_counted_by_what_they_hold(
     }
     described = running.ask(path="/openapi.json", method="GET").json["components"]["schemas"]
     assert set(described["AnswerPart"]["properties"]) == {"name", "label", "probabilities", "confidence"}
+
+
+def test_an_answer_says_which_number_decided(serve: Any, bundle: Bundle) -> None:
+    """The calibrated one where there is a calibrator; the other where a threshold was certified on it."""
+    calibrator = IsotonicCalibrator().fit([0.2, 0.2, 0.5, 0.5, 0.9, 0.9], [0, 0, 0, 1, 0, 1])
+    suggested = replace(with_threshold(bundle, 0.35), calibrator=calibrator)
+    certified = replace(
+        suggested,
+        thresholds={**suggested.thresholds, "certified": {"threshold": 0.35}, "certification": {}},
+    )
+    answer = Prediction(label="cat", confidence=0.41)
+    for made, by, threshold in ((suggested, "calibrated", 0.25), (certified, "confidence", 0.35)):
+        running = serve(app(made, Held(held=False, answer=lambda _: answer)))
+        (row,) = ask(running, {"text": "a"}).json["results"]
+        assert (row["decision"], row["decided_by"]) == ("accepted", by)
+        assert row["threshold"] == pytest.approx(threshold)
+        assert (row["confidence"], row["calibrated"]) == (0.41, pytest.approx(0.35))
+        assert row[by] >= row["threshold"]
 
 
 def test_without_a_threshold_nothing_is_decided(serve: Any, bundle: Bundle) -> None:
@@ -324,6 +343,7 @@ def test_what_a_provider_said_about_a_failed_call_is_logged_only_if_asked_and_ne
     running = serve(app(bundle, Held(held=False, answer=lambda _: failed), log_texts=texts))
     found = ask(running, {"text": "a"})
     (row,) = found.json["results"]
+    assert found.status == 503
     assert (row["outcome"], row["reason"]) == ("error", "The call of the model failed: ask again later.")
     assert b"10.0.0.7" not in found.body
     running.ask(path="/healthz", method="GET")  # by then the first one is logged

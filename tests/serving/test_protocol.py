@@ -34,6 +34,7 @@ def connected(running: Any) -> Any:
     """Yield a connection."""
     with socket.create_connection(("127.0.0.1", running.port)) as line:
         line.settimeout(SECONDS)
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # small pieces leave at once
         yield line
 
 

@@ -14,7 +14,7 @@ __all__ = ["Readiness"]
 _LOG = logging.getLogger("calibrant.service")
 _FAILURES: Final = 3
 # Seconds between the ends and beginnings of probes: twice as many after each failed one.
-_FIRST_PAUSE: Final = 1.0
+_FIRST_PAUSE: Final = 5.0
 _LONGEST_PAUSE: Final = 60.0
 
 
