@@ -461,7 +461,7 @@ def test_a_threshold_of_ones_own_is_about_calibrated_confidence(evaluated: Path,
         decision = bundle.decide(prediction(confidence), threshold=0.4)
         assert (decision.accepted, decision.decided_by, decision.threshold) == (accepted, "calibrated", 0.4)
     failed = bundle.decide(prediction(0.9, outcome=Outcome.UNPARSED), threshold=0.4)
-    assert (failed.accepted, failed.decided_by) == (False, None)
+    assert (failed.accepted, failed.decided_by, failed.threshold) == (False, None, None)
 
 
 def test_where_nothing_could_be_certified_nothing_is_accepted(evaluated: Path, tmp_path: Path) -> None:

@@ -89,8 +89,8 @@ class Decision:
     calibrated : float or None
         What the calibrator makes of it: the share of such answers that is right. None without a calibrator.
     threshold : float or None
-        From which value of the number in `decided_by` answers are accepted; None where nothing is, or there is no
-        threshold.
+        From which value of the number in `decided_by` answers are accepted; None where none is, or nothing was
+        compared.
     rule : {"certified", "suggested", "given", "cascade"} or None
         Where the threshold comes from; ``cascade`` are the thresholds between its models.
     decided_by : {"confidence", "calibrated", "cascade"} or None
@@ -230,7 +230,7 @@ class Bundle:
             accepted=accepted,
             confidence=prediction.confidence,
             calibrated=self.calibrated(prediction),
-            threshold=least,
+            threshold=None if decided_by is None else least,
             rule=rule,
             decided_by=decided_by,
         )
@@ -245,7 +245,7 @@ class Bundle:
         """
         confidence, calibrated = prediction.confidence, self.calibrated(prediction)
         if confidence is None:
-            return False, None, least
+            return False, None, None
         if calibrated is None or rule == "certified" or least is None:
             return least is not None and confidence >= least, "confidence", least
         if rule == "given":
