@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from typer.testing import CliRunner, Result
 import calibrant
 from calibrant import Classifier, Task
 from calibrant.assembly import export, read_bundle
-from calibrant.calibration import LabelPriorCorrection, load_calibrator
+from calibrant.calibration import IsotonicCalibrator, LabelPriorCorrection, load_calibrator
 from calibrant.cascade import Cascade, LearnedScorer
 from calibrant.cli import app
 from calibrant.clients import local_models
@@ -395,7 +396,7 @@ def test_another_model_may_be_asked_with_a_warning(
 
 
 def test_calibration_decides_what_is_accepted(evaluated: Path, tmp_path: Path) -> None:
-    """Thresholds are about confidence as given; what it is worth stands beside it."""
+    """A certified threshold is about confidence as given; what that is worth stands beside it."""
     run("calibrate", evaluated, "--out", tmp_path / "calibration", "--target-accuracy", 0.5)
     plain = export(evaluated, tmp_path / "plain")
     bundle = export(evaluated, tmp_path / "bundle", calibration=tmp_path / "calibration")
@@ -406,7 +407,8 @@ def test_calibration_decides_what_is_accepted(evaluated: Path, tmp_path: Path) -
     for confidence in (threshold, threshold - 1e-9, 1.0, 0.0):
         decision = bundle.decide(prediction(confidence))
         assert decision.accepted is (confidence >= threshold)
-        assert decision.confidence == confidence
+        assert (decision.confidence, decision.threshold) == (confidence, threshold)
+        assert decision.decided_by == "confidence"
         assert decision.calibrated == pytest.approx(calibrator.predict([confidence], predicted=["cat"])[0])
     assert bundle.decide(prediction(0.99), threshold=0.995).accepted is False
     assert bundle.decide(prediction(None)).accepted is False
@@ -414,11 +416,52 @@ def test_calibration_decides_what_is_accepted(evaluated: Path, tmp_path: Path) -
     assert bundle.decide(prediction(1.0, accepted=False)).accepted is False
     assert plain.rule == (None, None)
     assert plain.decide(prediction(0.9)).accepted is None
-    assert plain.decide(prediction(0.9, accepted=True)).rule == "cascade"
+    decision = plain.decide(prediction(0.9, accepted=True))
+    assert (decision.rule, decision.decided_by) == ("cascade", "cascade")
+    assert plain.decide(prediction(0.9), threshold=0.9).decided_by == "confidence"
     names = {figure.name for figure in bundle.figures}
     assert names > {figure.name for figure in plain.figures}
     assert "ECE, calibrated, held out" in names
     assert "Certified: answers with a confidence from" in bundle.card
+
+
+def stepped() -> IsotonicCalibrator:
+    """Return a calibrator that rises from 0 at 0.2 to 0.5 at 0.5, and stays there."""
+    return IsotonicCalibrator().fit([0.2, 0.2, 0.5, 0.5, 0.9, 0.9], [0, 0, 0, 1, 0, 1])
+
+
+@pytest.mark.parametrize(
+    ("high", "confidence", "accepted", "threshold"),
+    [(0.35, 0.36, True, 0.25), (0.35, 0.34, False, 0.25), (0.8, 0.7, False, 0.5), (0.8, 0.8, True, 0.5)],
+    ids=["above", "below", "tied, below as given", "tied, above as given"],
+)
+def test_with_a_calibrator_a_suggestion_is_compared_on_its_scale(
+    evaluated: Path, tmp_path: Path, high: float, confidence: float, *, accepted: bool, threshold: float
+) -> None:
+    """By the number that stands beside the decision; the rows accepted are those of the card's figures."""
+    bundle = export(evaluated, tmp_path / "bundle")
+    bundle = replace(
+        bundle,
+        calibrator=stepped(),
+        thresholds={**bundle.thresholds, "suggested": {"high": high, "low": 0.1}},
+    )
+    decision = bundle.decide(prediction(confidence))
+    assert decision.accepted is accepted
+    assert (decision.rule, decision.decided_by) == ("suggested", "calibrated")
+    assert decision.threshold == pytest.approx(threshold)
+    assert decision.calibrated is not None
+    assert decision.threshold is not None
+    assert (decision.calibrated >= decision.threshold) or not decision.accepted
+
+
+def test_a_threshold_of_ones_own_is_about_calibrated_confidence(evaluated: Path, tmp_path: Path) -> None:
+    """Where there is a calibrator: 0.4 asks for answers of which two in five are right."""
+    bundle = replace(export(evaluated, tmp_path / "bundle"), calibrator=stepped())
+    for confidence, accepted in ((0.9, True), (0.45, True), (0.4, False)):
+        decision = bundle.decide(prediction(confidence), threshold=0.4)
+        assert (decision.accepted, decision.decided_by, decision.threshold) == (accepted, "calibrated", 0.4)
+    failed = bundle.decide(prediction(0.9, outcome=Outcome.UNPARSED), threshold=0.4)
+    assert (failed.accepted, failed.decided_by, failed.threshold) == (False, None, None)
 
 
 def test_where_nothing_could_be_certified_nothing_is_accepted(evaluated: Path, tmp_path: Path) -> None:

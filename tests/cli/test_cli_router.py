@@ -105,6 +105,31 @@ def standings(found: Any, place: int = 0) -> dict[str, Any]:
 # --- stats --------------------------------------------------------------------------------------
 
 
+def test_a_bandit_s_exploration_and_decay_are_printed(tmp_path: Path) -> None:
+    """As it was last written with, or as the task says; not known of older records."""
+    learn(BanditRouter(["a", "b"], alpha=1.5, decay_factor=0.98), tmp_path / "state.json")
+    found = run_json("stats", "--state", tmp_path / "state.json")
+    assert found["records"][0]["parameters"] == {"alpha": 1.5, "decay_factor": 0.98}
+    told = run("stats", "--state", tmp_path / "state.json").stdout
+    assert "bandit, scope default: 5 observations, alpha 1.5, decay_factor 0.98" in told
+    bandit = ROUTING.replace('"thompson"', '"bandit"') + "[routing.bandit]\nalpha = 3.0\n"
+    (tmp_path / "task.toml").write_text(f'name = "default"\nlabels = ["a", "b"]\nprompt = "?"\n{bandit}')
+    of_task = run_json("stats", "--state", tmp_path / "state.json", "--task", tmp_path / "task.toml")
+    assert of_task["records"][0]["parameters"] == {"alpha": 3.0, "decay_factor": 0.99}
+    wider = (standings(one)["a"]["uncertainty"] for one in (of_task, found))
+    assert next(wider) == pytest.approx(2 * next(wider))
+    state = open_router_state(tmp_path / "older.json", scope="default")
+    older = BanditRouter(["a"]).snapshot()
+    state.update(
+        "bandit", lambda _: {key: older[key] for key in older if key not in ("alpha", "decay_factor")}
+    )
+    assert (
+        "alpha not known, decay_factor not known" in run("stats", "--state", tmp_path / "older.json").stdout
+    )
+    learn(ThompsonRouter(["a", "b"]), tmp_path / "other.json")
+    assert "parameters" not in run_json("stats", "--state", tmp_path / "other.json")["records"][0]
+
+
 @pytest.mark.parametrize("name", PLACES)
 def test_the_interval_of_thompson_is_that_of_the_beta_distribution(tmp_path: Path, name: str) -> None:
     """With alpha, beta and the mean success probability."""

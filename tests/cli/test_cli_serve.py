@@ -141,6 +141,29 @@ def test_a_key_comes_from_the_environment(start: Start, monkeypatch: pytest.Monk
     assert "sk-service-1" not in out + err
 
 
+def test_answers_enter_the_history_of_the_runs(start: Start, folder: Path, tmp_path: Path) -> None:
+    """Under the names that `evaluate --history` takes by default; all that were given are there at the end."""
+    history = str(tmp_path / "history.sqlite")
+    arguments = ["evaluate", str(folder.parent / "task.toml"), "--out", str(tmp_path / "run"), "--no-cache"]
+    done = CliRunner().invoke(app, [*arguments, "--history", history, "--account", "acme"])
+    assert done.exit_code == 0, done.output
+    process, ready = start("--notice", "0", "--history", history, "--account", "acme")
+    for text in ("a cat", "a dog", "another cat"):
+        assert ask(ready["url"], text)[0] == 200
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=SECONDS)
+    listed = CliRunner().invoke(app, ["history", "list", "--history", history, "--json"])
+    found = {row["evaluator_id"]: row["scores"] for row in json.loads(listed.output)}
+    assert found == {"animals": 30, "animals/confidence": 33}, listed.output
+
+
+def test_a_history_that_cannot_be_used_ends_it_at_once(folder: Path, tmp_path: Path) -> None:
+    """Before it listens."""
+    done = CliRunner().invoke(app, ["serve", str(folder), "--history", str(tmp_path)])
+    assert done.exit_code == 2, done.output
+    assert str(tmp_path) in done.output.replace("\n", "")
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import json
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
-import uvicorn
 from fastapi import FastAPI
 
 from calibrant.assembly import Bundle
-from calibrant.serving._server import _settings
+from calibrant.serving._server import AppServer
 from packed import packed
 
 SECONDS = 30
@@ -36,10 +36,37 @@ class Reply(NamedTuple):
         return json.loads(self.body)
 
 
+class Clock(asyncio.SelectorEventLoop):
+    """An event loop whose time a test can advance, so that nobody waits for a timeout."""
+
+    ahead = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.ahead
+
+    def advance(self, seconds: float) -> None:
+        """Return once all that is due within `seconds` has happened; called from another thread."""
+        done = threading.Event()
+
+        def jump() -> None:
+            self.ahead += seconds
+            self.call_later(0, self.call_soon, done.set)  # behind all timers that are due now
+
+        self.call_soon_threadsafe(jump)
+        assert done.wait(SECONDS)
+
+
 class Running(NamedTuple):
     """A service."""
 
     port: int
+    clock: Clock
+    server: AppServer
+
+    @property
+    def connections(self) -> int:
+        """How many connections it has."""
+        return len(self.server.server_state.connections)
 
     @property
     def url(self) -> str:
@@ -71,15 +98,22 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 @contextlib.contextmanager
 def served(app: FastAPI) -> Iterator[Running]:
     """Serve `app` in a thread."""
+    app.state.connections = replace(app.state.connections, seconds_to_speak=0.0)
     listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(_settings(app))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    ready = threading.Event()
+    server = AppServer(app, listening, on_ready=lambda _: ready.set())
+    clock = Clock()
+
+    def run() -> None:
+        with asyncio.Runner(loop_factory=lambda: clock) as runner:
+            runner.run(server.serve())
+
+    port = listening.getsockname()[1]
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    end = time.monotonic() + SECONDS
-    while not server.started and time.monotonic() < end:
-        time.sleep(0.01)
+    assert ready.wait(SECONDS)
     try:
-        yield Running(listening.getsockname()[1])
+        yield Running(port, clock, server)
     finally:
         server.should_exit = True
         thread.join(SECONDS)

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from calibrant.assembly import Bundle, open_bundle
+from calibrant.calibration import IsotonicCalibrator
 from calibrant.core import (
     ConfigurationError,
     MultiLabels,
@@ -81,6 +82,24 @@ def test_answers_of_several_labels_have_parts_and_are_counted_by_what_they_hold(
     }
     described = running.ask(path="/openapi.json", method="GET").json["components"]["schemas"]
     assert set(described["AnswerPart"]["properties"]) == {"name", "label", "probabilities", "confidence"}
+
+
+def test_an_answer_says_which_number_decided(serve: Any, bundle: Bundle) -> None:
+    """The calibrated one where there is a calibrator; the other where a threshold was certified on it."""
+    calibrator = IsotonicCalibrator().fit([0.2, 0.2, 0.5, 0.5, 0.9, 0.9], [0, 0, 0, 1, 0, 1])
+    suggested = replace(with_threshold(bundle, 0.35), calibrator=calibrator)
+    certified = replace(
+        suggested,
+        thresholds={**suggested.thresholds, "certified": {"threshold": 0.35}, "certification": {}},
+    )
+    answer = Prediction(label="cat", confidence=0.41)
+    for made, by, threshold in ((suggested, "calibrated", 0.25), (certified, "confidence", 0.35)):
+        running = serve(app(made, Held(held=False, answer=lambda _: answer)))
+        (row,) = ask(running, {"text": "a"}).json["results"]
+        assert (row["decision"], row["decided_by"]) == ("accepted", by)
+        assert row["threshold"] == pytest.approx(threshold)
+        assert (row["confidence"], row["calibrated"]) == (0.41, pytest.approx(0.35))
+        assert row[by] >= row["threshold"]
 
 
 def test_without_a_threshold_nothing_is_decided(serve: Any, bundle: Bundle) -> None:
@@ -223,8 +242,12 @@ def test_a_flood_is_refused_before_its_bodies_have_come(serve: Any, bundle: Bund
 def test_a_deadline_ends_a_request(serve: Any, bundle: Bundle) -> None:
     """504; what was asked is given up, and its room is given back."""
     held = Held()
-    running = serve(app(bundle, held, deadline_seconds=0.4, most_rows=1, most_texts=1))
-    assert ask(running, {"text": "a"}).status == 504
+    running = serve(app(bundle, held, deadline_seconds=7.0, most_rows=1, most_texts=1))
+    thread, found = later(lambda: ask(running, {"text": "a"}))
+    assert held.begun.acquire(timeout=SECONDS)
+    running.clock.advance(7.0)
+    thread.join(SECONDS)
+    assert found[0].status == 504
     assert held.given_up.wait(SECONDS)
     held.let_go()
     assert ask(running, {"text": "a"}).status == 200
@@ -320,6 +343,7 @@ def test_what_a_provider_said_about_a_failed_call_is_logged_only_if_asked_and_ne
     running = serve(app(bundle, Held(held=False, answer=lambda _: failed), log_texts=texts))
     found = ask(running, {"text": "a"})
     (row,) = found.json["results"]
+    assert found.status == 503
     assert (row["outcome"], row["reason"]) == ("error", "The call of the model failed: ask again later.")
     assert b"10.0.0.7" not in found.body
     running.ask(path="/healthz", method="GET")  # by then the first one is logged

@@ -29,7 +29,7 @@ def server() -> Iterator[FaultServer]:
     """Return the bundle's model, which declines to answer some texts."""
 
     def faults(_: int, body: Any) -> str | None:
-        kinds = {"declined": "refusal", "locked": "401", "silent": "hang"}
+        kinds = {"declined": "refusal", "locked": "401", "silent": "hang", "wrong": "400"}
         return kinds.get(body["messages"][-1]["content"])
 
     with FaultServer(["cat", "dog"], faults=faults) as running:
@@ -124,6 +124,14 @@ def test_a_text_without_a_label_is_an_error_so_that_fallbacks_apply() -> None:
     """Here the model declines."""
     with pytest.raises(litellm.exceptions.BadGatewayError, match="animals: refusal: "):
         litellm.completion(NAME, messages=user("declined"), num_retries=0)
+
+
+@pytest.mark.usefixtures("provider")
+def test_a_text_whose_call_failed_is_503_as_in_the_service() -> None:
+    """So that it is tried again, or elsewhere."""
+    litellm.completion(NAME, messages=user("a cat"))  # so the failure is one of the text, not of the set-up
+    with pytest.raises(litellm.exceptions.ServiceUnavailableError, match="animals: error: "):
+        litellm.completion(NAME, messages=user("wrong"), num_retries=0)
 
 
 @pytest.mark.usefixtures("provider")

@@ -6,22 +6,26 @@ import asyncio
 import contextlib
 import http.client
 import logging
+import resource
 import socket
 import threading
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+import uvicorn
 from fastapi import FastAPI
 from fastapi.responses import Response
 from uvicorn.server import ServerState
 
 from calibrant.assembly import Bundle
-from calibrant.serving import _bodies
+from calibrant.serving import ConnectionLimits
 from calibrant.serving._protocol import PatientProtocol
-from calibrant.serving._server import _settings
 from held import PATH, SECONDS, Held, app, ask, counts, later
 
 POST = b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+LIMITS = ConnectionLimits()
 CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
 
 
@@ -30,6 +34,7 @@ def connected(running: Any) -> Any:
     """Yield a connection."""
     with socket.create_connection(("127.0.0.1", running.port)) as line:
         line.settimeout(SECONDS)
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # small pieces leave at once
         yield line
 
 
@@ -40,6 +45,12 @@ def rest(line: socket.socket) -> bytes:
         while piece := line.recv(1 << 20):
             found.append(piece)
     return b"".join(found)
+
+
+def until(seen: Callable[[], bool]) -> None:
+    """Return when something is so; the timeout of every test bounds it."""
+    while not seen():
+        threading.Event().wait(0.005)
 
 
 def status(line: socket.socket) -> int:
@@ -56,77 +67,71 @@ def body(text: str) -> bytes:
     return b"%sContent-Length: %d\r\n\r\n%s" % (POST, len(data), data)
 
 
-def test_slow_headers_end_a_connection(serve: Any, bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_headers_end_a_connection(serve: Any, bundle: Bundle) -> None:
     """A client that trickles, or says nothing, first or after an answer, is hung up on; others are served."""
-    monkeypatch.setattr(PatientProtocol, "seconds_for_headers", 0.4)
     running = serve(app(bundle, Held(held=False)))
-    begun = [b"", b"POST /v1/classify HT", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /he"]
-    with contextlib.ExitStack() as lines:
-        slow = [lines.enter_context(socket.create_connection(("127.0.0.1", running.port))) for _ in begun]
-        for line, start in zip(slow, begun, strict=True):
-            line.settimeout(SECONDS)
-            line.sendall(start)
+    with connected(running) as silent, connected(running) as begun, connected(running) as second:
+        begun.sendall(b"POST /v1/classify HT")
+        second.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /he")
+        assert status(second) == 200
         assert ask(running, {"text": "a"}).status == 200
-        ends = [b"".join(iter(lambda own=line: own.recv(4096), b"")) for line in slow]
-    assert ends[:2] == [b"", b""]
-    assert ends[2].startswith(b"HTTP/1.1 200")
+        running.clock.advance(LIMITS.seconds_for_headers)
+        assert [rest(line) for line in (silent, begun, second)] == [b"", b"", b""]
+    assert ask(running, {"text": "a"}).status == 200
 
 
-def test_a_slow_answer_outlives_the_time_for_headers(
-    serve: Any, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_answer_outlives_the_time_for_headers(serve: Any, bundle: Bundle) -> None:
     """The clock runs for headers only."""
-    monkeypatch.setattr(PatientProtocol, "seconds_for_headers", 0.2)
     held = Held()
     running = serve(app(bundle, held))
     thread, found = later(lambda: ask(running, {"text": "a"}))
     assert held.begun.acquire(timeout=SECONDS)
-    threading.Timer(0.3, held.let_go).start()
+    running.clock.advance(LIMITS.seconds_for_headers)
+    held.let_go()
     thread.join(SECONDS)
     assert found[0].status == 200
 
 
-def test_a_slow_body_is_408(serve: Any, bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+@contextlib.contextmanager
+def sending(running: Any, head: bytes) -> Any:
+    """Yield a connection whose body the service waits for."""
+    with connected(running) as line:
+        line.sendall(POST + b"Expect: 100-continue\r\n" + head)
+        assert line.recv(4096).startswith(b"HTTP/1.1 100")
+        yield line
+
+
+def test_a_slow_body_is_408(serve: Any, bundle: Bundle) -> None:
     """However little by little it comes; others are served meanwhile, and nothing was asked."""
-    monkeypatch.setattr(_bodies, "SECONDS_TO_SEND", 0.15)
     held = Held(held=False)
     running = serve(app(bundle, held))
-    with connected(running) as stated, connected(running) as chunked:
-        stated.sendall(POST + b'Content-Length: 100\r\n\r\n{"te')
-        chunked.sendall(POST + CHUNKED)
-        with contextlib.suppress(ConnectionError):
-            for _ in range(10):
-                chunked.sendall(b"1\r\n{\r\n")
-                threading.Event().wait(0.03)
+    with sending(running, b"Content-Length: 100\r\n\r\n") as stated, sending(running, CHUNKED) as chunked:
+        stated.sendall(b'{"te')
+        for _ in range(3):
+            chunked.sendall(b"1\r\n{\r\n")
+            assert ask(running, {"text": "a"}).status == 200
+            running.clock.advance(LIMITS.seconds_for_body / 3)
         ends = [rest(line) for line in (stated, chunked)]
     assert all(end.startswith(b"HTTP/1.1 408") and b"connection: close" in end for end in ends)
     assert b"got 4 bytes" in ends[0]
-    assert held.asked == []
-    assert ask(running, {"text": "a"}).status == 200
+    assert b"got 3 bytes" in ends[1]
+    assert held.asked == ["a"] * 3
 
 
-def test_the_time_for_a_body_is_not_that_for_headers(
-    serve: Any, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_time_for_a_body_is_not_that_for_headers(serve: Any, bundle: Bundle) -> None:
     """A body may take longer."""
-    monkeypatch.setattr(PatientProtocol, "seconds_for_headers", 0.15)
     running = serve(app(bundle, Held(held=False)))
-    with connected(running) as line:
-        whole = body("a")
-        line.sendall(whole[:-5])
-        threading.Event().wait(0.2)
-        line.sendall(whole[-5:])
+    with sending(running, b"Content-Length: 13\r\n\r\n") as line:
+        line.sendall(b'{"text": ')
+        running.clock.advance(LIMITS.seconds_for_headers)
+        line.sendall(b'"a"}')
         assert status(line) == 200
 
 
-def test_of_too_many_connections_the_longest_idle_goes(
-    serve: Any, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_too_many_connections_the_longest_idle_goes(serve: Any, bundle: Bundle) -> None:
     """Whoever comes is answered; connections that hold back bodies go, those that are worked for stay."""
-    monkeypatch.setattr(PatientProtocol, "seconds_idle", 0.0)
-    monkeypatch.setattr(PatientProtocol, "most_connections", 4)
     held = Held()
-    running = serve(app(bundle, held))
+    running = serve(app(bundle, held, connections=ConnectionLimits(seconds_idle=0.0, most_connections=4)))
     with contextlib.ExitStack() as lines:
         working = lines.enter_context(connected(running))
         working.sendall(body("first"))
@@ -145,14 +150,11 @@ def test_of_too_many_connections_the_longest_idle_goes(
 
 
 @pytest.mark.parametrize("idle", [False, True])
-def test_where_nobody_is_idle_for_long_the_last_is_refused(
-    serve: Any, bundle: Bundle, monkeypatch: pytest.MonkeyPatch, idle: bool
-) -> None:
-    """With 503, and of still more the connection is closed; those that came before are answered."""
-    monkeypatch.setattr(PatientProtocol, "most_connections", 2)
-    monkeypatch.setattr(PatientProtocol, "seconds_idle", float(SECONDS))
+def test_where_nobody_is_idle_for_long_the_last_is_refused(serve: Any, bundle: Bundle, idle: bool) -> None:
+    """With 503, also where the body comes late; still others wait until there is room, and are answered."""
     held = Held(held=not idle)
-    running = serve(app(bundle, held))
+    limits = ConnectionLimits(seconds_idle=float(SECONDS), most_connections=2)
+    running = serve(app(bundle, held, connections=limits))
     with contextlib.ExitStack() as lines:
         first = [lines.enter_context(connected(running)) for _ in range(2)]
         for line in first:
@@ -161,18 +163,88 @@ def test_where_nobody_is_idle_for_long_the_last_is_refused(
         if idle:
             assert [status(line) for line in first] == [200, 200]
         third, fourth = (lines.enter_context(connected(running)) for _ in range(2))
-        assert rest(fourth) == b""
-        third.sendall(body("a"))
-        refused = rest(third)
-        assert refused.startswith(b"HTTP/1.1 503")
-        assert b"connection: close" in refused
-        assert b"retry-after: 1" in refused
-        assert b'{"error":"Expected fewer connections' in refused
+        fourth.sendall(body("a"))
+        whole = body("a")
+        third.sendall(whole[:-5])
+        until(lambda: running.connections == 3)
+        third.sendall(whole[-5:])
+        for line in (third, fourth):
+            refused = rest(line)
+            assert refused.startswith(b"HTTP/1.1 503")
+            assert b"connection: close" in refused
+            assert b"retry-after: 1" in refused
+            assert b'{"error":"Expected fewer connections' in refused
         held.let_go()
         if idle:
             for line in first:
                 line.sendall(body("a"))
         assert [status(line) for line in first] == [200, 200]
+
+
+@pytest.mark.parametrize(("clients", "most"), [(300, 20), pytest.param(2_000, 512, marks=pytest.mark.slow)])
+def test_a_crowd_is_answered_or_refused_but_not_reset(
+    serve: Any, bundle: Bundle, clients: int, most: int
+) -> None:
+    """All connect before any is let go; whoever is not answered gets 429 or 503."""
+    held = Held()
+    limits = ConnectionLimits(most_connections=most, seconds_idle=float(SECONDS))
+    running = serve(app(bundle, held, connections=limits, most_rows=most // 2, most_texts=1))
+
+    async def post() -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(body("a"))
+        first = await reader.readline()
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+        return first.split()[1]
+
+    async def crowd() -> list[bytes]:
+        asking = [asyncio.create_task(post()) for _ in range(clients)]
+        while held.asked[most // 2 - 1 :] == []:  # noqa: ASYNC110 (another thread's)
+            await asyncio.sleep(0.01)
+        held.let_go()
+        return await asyncio.gather(*asking)
+
+    with file_descriptors(2 * clients + 500):
+        found = Counter(asyncio.run(crowd()))
+    assert set(found) <= {b"200", b"429", b"503"}
+    assert found[b"200"] >= most // 2
+    assert running.ask(path="/healthz", method="GET").status == 200
+
+
+@contextlib.contextmanager
+def file_descriptors(most: int) -> Any:
+    """Let this process have so many file descriptors."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        POST + b"Content-Length: 13\r\n" + CHUNKED,
+        POST + b"Transfer-Encoding: chunked\r\nContent-Length: 13\r\n\r\n",
+        POST.replace(b"1.1", b"1.0") + CHUNKED,
+    ],
+    ids=["length first", "chunked first", "HTTP/1.0"],
+)
+def test_a_body_of_two_lengths_is_refused(serve: Any, bundle: Bundle, head: bytes) -> None:
+    """A proxy could take its end for another request: the connection ends, and nothing was asked."""
+    held = Held(held=False)
+    running = serve(app(bundle, held))
+    with connected(running) as line:
+        line.sendall(head + b'd\r\n{"text": "a"}\r\n0\r\n\r\n' + body("smuggled"))
+        found = rest(line)
+    assert found.startswith(b"HTTP/1.1 400")
+    assert b"connection: close" in found.lower()
+    assert found.count(b"HTTP/1.1") == 1
+    assert held.asked == []
 
 
 def test_a_body_in_tiny_chunks_is_refused_early(serve: Any, bundle: Bundle) -> None:
@@ -260,37 +332,34 @@ def test_a_client_that_goes_while_it_sends_is_no_error(
     with connected(running) as line:
         line.sendall(POST + b'Content-Length: 100\r\n\r\n{"te')
         assert running.ask(path="/healthz", method="GET").status == 200
-    name = f"calibrant_requests_total {PATH} 499"
-    for _ in range(500):
-        if name in (seen := counts(running)):
-            break
-        threading.Event().wait(0.01)
-    assert seen[name] == 1
+    until(lambda: f"calibrant_requests_total {PATH} 499" in counts(running))
     assert not [own for own in caplog.records if own.levelno >= logging.ERROR]
 
 
-def test_after_an_answer_the_time_for_headers_begins_anew(
-    serve: Any, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_an_answer_the_time_for_headers_begins_anew(serve: Any, bundle: Bundle) -> None:
     """Also where the first time was over while the answer was worked at."""
-    monkeypatch.setattr(PatientProtocol, "seconds_for_headers", 0.2)
     held = Held()
     running = serve(app(bundle, held))
     with connected(running) as line:
         line.sendall(body("a"))
         assert held.begun.acquire(timeout=SECONDS)
-        threading.Timer(0.3, held.let_go).start()
+        running.clock.advance(LIMITS.seconds_for_headers)
+        held.let_go()
         assert status(line) == 200
-        line.sendall(b"GET /he")  # so uvicorn's own clock stands still
-        assert rest(line) == b""
+        for wait, end in ((0.9, False), (1.0, True)):
+            whole = body("a")
+            line.sendall(whole[:9])  # so uvicorn's own clock stands still
+            assert running.ask(path="/healthz", method="GET").status == 200  # and it has been read
+            running.clock.advance(wait * LIMITS.seconds_for_headers)
+            if end:
+                assert rest(line) == b""
+            else:
+                line.sendall(whole[9:])
+                assert status(line) == 200
 
 
-def test_connections_that_come_at_once_each_take_the_place_of_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_connections_that_come_at_once_each_take_the_place_of_another() -> None:
     """Before the event loop has told any that it is closed."""
-    monkeypatch.setattr(PatientProtocol, "most_connections", 3)
-    monkeypatch.setattr(PatientProtocol, "seconds_idle", 0.0)
 
     class Line(asyncio.Transport):
         aborted = False
@@ -299,54 +368,57 @@ def test_connections_that_come_at_once_each_take_the_place_of_another(
             self.aborted = True
 
     async def run() -> None:
-        config = _settings(FastAPI())
-        config.load()
         state, lines = ServerState(), [Line() for _ in range(10)]
         for line in lines:
-            PatientProtocol(config, state, {}).connection_made(line)
+            protocol(state, ConnectionLimits(most_connections=3, seconds_idle=0.0)).connection_made(line)
         assert [line.aborted for line in lines] == [True] * 7 + [False] * 3
 
     asyncio.run(run())
+
+
+def protocol(state: ServerState, limits: ConnectionLimits = LIMITS) -> PatientProtocol:
+    """Return the protocol of one connection, without one."""
+    config = uvicorn.Config(FastAPI(), ws="none")
+    config.load()
+    return PatientProtocol(config, state, {}, limits=limits)
 
 
 def test_a_client_that_has_taken_what_was_there_is_waited_for_no_more() -> None:
     """The clock runs while something is left only."""
 
     async def run() -> None:
-        config = _settings(FastAPI())
-        config.load()
-        protocol = PatientProtocol(config, ServerState(), {})
-        protocol.connection_made(asyncio.Transport())
-        protocol.pause_writing()
-        (first,) = [protocol._taken]
-        protocol.resume_writing()
-        protocol.pause_writing()
-        assert (first.cancelled(), protocol._taken.cancelled()) == (True, False)
-        protocol.connection_lost(OSError())
-        assert protocol._taken.cancelled()
-        assert protocol._asked.cancelled()
+        made = protocol(ServerState())
+        made.connection_made(asyncio.Transport())
+        made.pause_writing()
+        (first,) = [made._taken]
+        made.resume_writing()
+        made.pause_writing()
+        assert (first.cancelled(), made._taken.cancelled()) == (True, False)
+        made.connection_lost(OSError())
+        assert made._taken.cancelled()
+        assert made._asked.cancelled()
 
     asyncio.run(run())
 
 
 @pytest.mark.parametrize("patient", [True, False])
 def test_a_client_that_does_not_take_its_answer_is_hung_up_on(
-    serve: Any, monkeypatch: pytest.MonkeyPatch, *, patient: bool
+    serve: Any, bundle: Bundle, *, patient: bool
 ) -> None:
     """One that takes it late gets all of it, though the time for its next request is over."""
     size = 16 << 20  # more than sockets hold
-    monkeypatch.setattr(PatientProtocol, "seconds_to_take", SECONDS if patient else 0.1)
-    monkeypatch.setattr(PatientProtocol, "seconds_for_headers", 0.15)
-    made = FastAPI()
+    made = app(bundle, Held(held=False))
 
-    @made.get("/")
+    @made.get("/large")
     async def large() -> Response:
         return Response(bytes(size))
 
     running = serve(made)
     with connected(running) as line:
-        line.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-        threading.Event().wait(0.2)
+        line.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        until(lambda: len(line.recv(1 << 12, socket.MSG_PEEK)) == 1 << 12)  # more than the headers is there
+        running.clock.advance(LIMITS.seconds_for_headers if patient else LIMITS.seconds_to_take)
+        until(lambda: running.connections == (1 if patient else 0))
         found = rest(line)
     assert (len(found) > size) is patient
 
@@ -383,12 +455,14 @@ def test_the_body_of_an_answer_does_not_wait_for_the_head_to_be_confirmed() -> N
             seen.append(own.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
 
     async def run() -> None:
-        config = _settings(FastAPI())
+        config = uvicorn.Config(FastAPI(), ws="none")
         config.load()
         with socket.socket() as listening:
             listening.bind(("127.0.0.1", 0))
             loop = asyncio.get_running_loop()
-            server = await loop.create_server(lambda: Watched(config, ServerState(), {}), sock=listening)
+            server = await loop.create_server(
+                lambda: Watched(config, ServerState(), {}, limits=LIMITS), sock=listening
+            )
             _, writer = await asyncio.open_connection(*listening.getsockname())
             while not seen:  # noqa: ASYNC110 (bounded by the timeout of every test)
                 await asyncio.sleep(0.001)

@@ -13,7 +13,7 @@ import pytest
 
 from calibrant.cascade import Verifier
 from calibrant.core import CompletionRequest, ConfigurationError, LogprobSpace
-from calibrant.serving import _server, create_verifier_app, serve_app
+from calibrant.serving import ConnectionLimits, create_verifier_app, serve_app
 
 
 def has_ipv6() -> bool:
@@ -111,12 +111,9 @@ def test_what_is_under_way_when_a_signal_comes_is_answered_with_503() -> None:
     [(300.0, 0.0), (0.0, 300.0)],
     ids=["while requests are taken", "while those are heard that have just connected"],
 )
-def test_who_has_connected_before_a_signal_is_heard_after_it(
-    monkeypatch: pytest.MonkeyPatch, notice: float, speak: float
-) -> None:
+def test_who_has_connected_before_a_signal_is_heard_after_it(notice: float, speak: float) -> None:
     """Until a second Ctrl-C ends the wait."""
-    monkeypatch.setattr(_server, "_SECONDS_TO_SPEAK", speak)
-    app = create_verifier_app(None)
+    app = create_verifier_app(None, connections=ConnectionLimits(seconds_to_speak=speak))
     found: list[bytes] = []
 
     def ask(address: str) -> None:

@@ -9,6 +9,7 @@ from calibrant.assembly._looper import read_looper
 from calibrant.assembly._open import open_classifier
 from calibrant.assembly._routing import default_router_state, open_routed_client, open_router
 from calibrant.assembly._task_record import RecordedTask, record_run
+from calibrant.core import read_zeph
 
 __all__ = [
     "LABELS_ANSWERED",
@@ -30,5 +31,6 @@ __all__ = [
     "open_router",
     "read_bundle",
     "read_looper",
+    "read_zeph",
     "record_run",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
@@ -30,6 +30,7 @@ _LEARNED: Final = "learned.json"
 _AGAIN: Final = "export the run again"
 
 Rule: TypeAlias = Literal["certified", "suggested", "given", "cascade"]
+DecidedBy: TypeAlias = Literal["confidence", "calibrated", "cascade"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,13 +85,17 @@ class Decision:
     accepted : bool or None
         False sends it to review; None where the bundle has no threshold and the models gave no verdict.
     confidence : float or None
-        The prediction's own, in [0, 1]: what thresholds are about.
+        The prediction's own, in [0, 1].
     calibrated : float or None
         What the calibrator makes of it: the share of such answers that is right. None without a calibrator.
     threshold : float or None
-        From which confidence answers are accepted; None where nothing is, or there is no threshold.
+        From which value of the number in `decided_by` answers are accepted; None where none is, or nothing was
+        compared.
     rule : {"certified", "suggested", "given", "cascade"} or None
-        What decided; ``cascade`` are the thresholds between its models.
+        Where the threshold comes from; ``cascade`` are the thresholds between its models.
+    decided_by : {"confidence", "calibrated", "cascade"} or None
+        Which of the two numbers was compared with the threshold, or that the cascade's thresholds decided. None where
+        there is no threshold, no label or no confidence.
     """
 
     accepted: bool | None
@@ -98,6 +103,7 @@ class Decision:
     calibrated: float | None
     threshold: float | None
     rule: Rule | None
+    decided_by: DecidedBy | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,12 +196,16 @@ class Bundle:
     def decide(self, prediction: Prediction, *, threshold: float | None = None) -> Decision:
         """Return whether a prediction is accepted or goes to review.
 
+        With a calibrator, the calibrated confidence decides: a threshold that is given is compared with it, and a
+        suggested one is calibrated, too, as an answer of the same label would be. A certified threshold is compared
+        with the confidence as given, which its guarantee is about.
+
         Parameters
         ----------
         prediction : Prediction
             Of the bundle's classifier.
         threshold : float in [0, 1], optional
-            Accept from this confidence on, instead of the bundle's own.
+            Accept from this confidence on (calibrated, with a calibrator), instead of by the bundle's own threshold.
 
         Raises
         ------
@@ -207,23 +217,42 @@ class Bundle:
                 f"Expected a threshold in [0, 1], got {threshold!r:.80}: confidence 0.9 is 90 %."
             )
         rule, least = self.rule if threshold is None else ("given", threshold)
-        accepted: bool | None
-        if rule is None and prediction.accepted is not None:
-            rule, accepted = "cascade", prediction.accepted
-        elif rule is None:
-            accepted = None
-        else:
-            sure = least is not None and prediction.confidence is not None and prediction.confidence >= least
+        accepted: bool | None = None
+        decided_by: DecidedBy | None = None
+        if rule is not None:
+            sure, decided_by, least = self._compare(prediction, rule, least)
             accepted = sure and prediction.accepted is not False
+        elif prediction.accepted is not None:
+            rule, decided_by, accepted = "cascade", "cascade", prediction.accepted
         if prediction.outcome is not Outcome.OK:
-            accepted = False
+            decided_by, accepted = None, False
         return Decision(
             accepted=accepted,
             confidence=prediction.confidence,
             calibrated=self.calibrated(prediction),
-            threshold=least,
+            threshold=None if decided_by is None else least,
             rule=rule,
+            decided_by=decided_by,
         )
+
+    def _compare(
+        self, prediction: Prediction, rule: Rule, least: float | None
+    ) -> tuple[bool, DecidedBy | None, float | None]:
+        """Return whether a prediction reaches a threshold, by which number, and the threshold on that number's scale.
+
+        Of a calibrator that maps several confidences to one value, the confidence as given breaks the tie: so a
+        suggested threshold accepts the rows that the card's figures count.
+        """
+        confidence, calibrated = prediction.confidence, self.calibrated(prediction)
+        if confidence is None:
+            return False, None, None
+        if calibrated is None or rule == "certified" or least is None:
+            return least is not None and confidence >= least, "confidence", least
+        if rule == "given":
+            return calibrated >= least, "calibrated", least
+        reached = self.calibrated(replace(prediction, confidence=least))
+        assert reached is not None  # noqa: S101 (the label is the same)
+        return (calibrated, confidence) >= (reached, least), "calibrated", reached
 
 
 def rule_of(thresholds: Mapping[str, Any]) -> tuple[Rule | None, float | None]:

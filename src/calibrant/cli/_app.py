@@ -397,6 +397,18 @@ def serve(  # noqa: PLR0913
     ] = 1.0,
     log_texts: Annotated[bool, typer.Option("--log-texts", help="Log texts and labels, too.")] = False,
     option: Options = None,
+    history: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Database of evaluation history that answers are added to."),
+    ] = None,
+    account: Annotated[str, typer.Option(metavar="ID", help="Whose history.")] = "default",
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Runs and answers to compare with; by default those of the same prompt and model.",
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object, with the address, when ready.")
     ] = False,
@@ -418,6 +430,9 @@ def serve(  # noqa: PLR0913
             notice=notice,
             log_texts=log_texts,
             option=tuple(option or ()),
+            history=history,
+            account=account,
+            profile=profile,
             as_json=as_json,
         ),
     )

@@ -36,6 +36,7 @@ from calibrant.store import open_router_state
 __all__ = ["run_reset", "run_stats"]
 
 _STRATEGIES: Final = get_args(RoutingStrategy)
+_PARAMETERS: Final = ("alpha", "decay_factor")
 _KEPT_APART: Final = "default"  # the scope of who names none
 _TITLES: Final = {
     "mean": "mean success",
@@ -55,6 +56,7 @@ class _Found:
     scope: str
     strategy: str
     standings: Sequence[Standing]
+    parameters: Mapping[str, float | None]
 
     def record(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -62,7 +64,8 @@ class _Found:
             {"provider": one.provider, "observations": one.observations, **one.values}
             for one in self.standings
         ]
-        return {"scope": self.scope, "strategy": self.strategy, "providers": providers}
+        named = {"scope": self.scope, "strategy": self.strategy, "providers": providers}
+        return named | ({"parameters": dict(self.parameters)} if self.parameters else {})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,33 +188,51 @@ def _read(place: _Place, strategy: str | None) -> tuple[list[_Found], list[str]]
             with closing(place.open(scope)) as state:
                 for name in state.strategies():
                     if strategy in {None, name}:
-                        standings, problem = _standings(state, name, place.settings)
-                        found.append(_Found(scope=scope, strategy=name, standings=standings))
-                        if problem:
-                            found.pop()
-                            problems.append(f"{problem} (scope {scope})")
+                        try:
+                            found.append(_strategy(state, name, scope, place.settings))
+                        except StateError as error:
+                            problems.append(f"{error} (scope {scope})")
     except StateError as error:
         problems.append(str(error))
     return found, problems
 
 
-def _standings(
-    state: RouterState, name: str, settings: RoutingSettings | None
-) -> tuple[Sequence[Standing], str | None]:
-    """Return what a strategy thinks of its providers, or why that cannot be said."""
+def _strategy(state: RouterState, name: str, scope: str, settings: RoutingSettings | None) -> _Found:
+    """Return what a strategy thinks of its providers.
+
+    Raises
+    ------
+    StateError
+        Its record cannot be used.
+    """
     try:
         record = state.read(name) or {}
-        router = _blank(name, record, settings)
-        if router is None:
-            return (), None
-        router.restore(record)
-        return router.standings(), None
+        parameters = _parameters(name, record, settings)
+        router = _blank(name, record, alpha=parameters.get("alpha"))
+        if router is not None:
+            router.restore(record)
+        standings = () if router is None else router.standings()
     except (StateError, ConfigurationError) as error:
         advice = f"`calibrant router reset --strategy {name}` begins anew"
-        return (), f"{state.location}: the record of the strategy {name} cannot be used: {error} {advice}"
+        raise StateError(
+            f"{state.location}: the record of the strategy {name} cannot be used: {error} {advice}"
+        ) from error
+    return _Found(scope=scope, strategy=name, standings=standings, parameters=parameters)
 
 
-def _blank(name: str, record: Mapping[str, Any], settings: RoutingSettings | None) -> Router | None:
+def _parameters(
+    name: str, record: Mapping[str, Any], settings: RoutingSettings | None
+) -> dict[str, float | None]:
+    """Return the settings that a bandit learns by: the task's, or else those it was last written with, if known."""
+    if name != "bandit":
+        return {}
+    if settings is not None and settings.strategy == "bandit":
+        return {key: getattr(settings.bandit, key) for key in _PARAMETERS}
+    stored = {key: record.get(key) for key in _PARAMETERS}
+    return {key: value if isinstance(value, float | int) else None for key, value in stored.items()}
+
+
+def _blank(name: str, record: Mapping[str, Any], *, alpha: float | None) -> Router | None:
     """Return a strategy without experience that can take over a record; None where there is nothing in it."""
     kept = record.get("providers")
     if not record or kept == {}:
@@ -220,9 +241,8 @@ def _blank(name: str, record: Mapping[str, Any], settings: RoutingSettings | Non
         raise StateError(f"Expected numbers by provider, got {kept!r:.80}.")
     names = list(kept)
     if name == "bandit":
-        alpha = 1.0 if settings is None else settings.bandit.alpha
         dim: Any = record.get("dim")  # which it checks
-        return BanditRouter(names, dim=dim, alpha=alpha)
+        return BanditRouter(names, dim=dim, alpha=1.0 if alpha is None else alpha)
     if name == "triage":
         return TriageRouter(names, tiers={"simple": names[0]})
     kinds: dict[str, type[Router]] = {"ema": EMARouter, "thompson": ThompsonRouter, "cascade": CascadeRouter}
@@ -232,6 +252,10 @@ def _blank(name: str, record: Mapping[str, Any], settings: RoutingSettings | Non
 def _lines(found: _Found) -> list[str]:
     calls = sum(one.observations for one in found.standings)
     title = f"{found.strategy}, scope {found.scope}: {calls:,} observations"
+    title += "".join(
+        f", {name} {'not known' if value is None else format(value, 'g')}"
+        for name, value in found.parameters.items()
+    )
     if not found.standings:
         return [title]
     names = list(dict.fromkeys(name for one in found.standings for name in one.values))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import logging
@@ -10,10 +11,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from calibrant.assembly import open_bundle, read_bundle
+from calibrant.assembly import Bundle, open_bundle, read_bundle
 from calibrant.cli._options import parse_option
 from calibrant.core import ConfigurationError
-from calibrant.inference import Limits
+from calibrant.evaluation import AnswerRecorder, EvaluationHistory, RunScope
+from calibrant.inference import Classifier, Limits
 from calibrant.serving import ServiceSettings, create_classifier_app, json_logs, serve_app
 
 __all__ = ["ServeOptions", "run_serve"]
@@ -36,6 +38,9 @@ class ServeOptions:
     notice: float
     log_texts: bool
     option: tuple[str, ...]
+    history: str | None
+    account: str
+    profile: str | None
     as_json: bool
 
 
@@ -65,21 +70,40 @@ def run_serve(path: Path, given: ServeOptions) -> None:
         gc.collect()
         gc.freeze()
 
-    try:
-        with json_logs():
-            if not settings.api_keys and given.host not in {"127.0.0.1", "::1", "localhost"}:
-                _LOG.warning("Other machines may be answered without a key: give --api-key-env.")
-            serve_app(
-                create_classifier_app(bundle, classifier, settings=settings),
-                host=given.host,
-                port=given.port,
-                on_ready=ready,
-                notice_seconds=given.notice,
-                finish_seconds=settings.finish_seconds,
-            )
-    finally:
-        gc.unfreeze()
-        classifier.close()
+    with contextlib.ExitStack() as opened:
+        opened.callback(gc.unfreeze)
+        opened.callback(classifier.close)
+        opened.enter_context(json_logs())
+        recorder = _recorder(bundle, classifier, given)
+        if recorder is not None:
+            opened.callback(recorder.close)
+        if not settings.api_keys and given.host not in {"127.0.0.1", "::1", "localhost"}:
+            _LOG.warning("Other machines may be answered without a key: give --api-key-env.")
+        serve_app(
+            create_classifier_app(
+                bundle,
+                classifier,
+                settings=settings,
+                on_predictions=None if recorder is None else recorder.add,
+            ),
+            host=given.host,
+            port=given.port,
+            on_ready=ready,
+            notice_seconds=given.notice,
+            finish_seconds=settings.finish_seconds,
+        )
+
+
+def _recorder(bundle: Bundle, classifier: Classifier, given: ServeOptions) -> AnswerRecorder | None:
+    """Return what records answers; a history that cannot be used is an error before the first request."""
+    if given.history is None:
+        return None
+    scope = RunScope(
+        account_id=given.account,
+        task=bundle.name,
+        profile_name=given.profile or RunScope.profile_of(classifier),
+    )
+    return AnswerRecorder(EvaluationHistory(given.history), scope)
 
 
 def _key(name: str) -> str:

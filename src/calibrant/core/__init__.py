@@ -93,6 +93,7 @@ from calibrant.core.structures import (
     structured_labels,
 )
 from calibrant.core.task import ROUTED, Split, Task, check_answer
+from calibrant.core.zeph import read_zeph
 
 __all__ = [
     "LOOPER_KEYS",
@@ -189,6 +190,7 @@ __all__ = [
     "read_record",
     "read_rows",
     "read_texts",
+    "read_zeph",
     "remove_leftovers",
     "schema_target",
     "search_verdict",

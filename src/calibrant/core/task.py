@@ -29,6 +29,7 @@ from calibrant.core.task_answers import (
     is_path,
     labels_of,
 )
+from calibrant.core.zeph import OWN_KEYS, read_zeph
 
 __all__ = ["Split", "Task", "check_answer"]
 
@@ -259,13 +260,37 @@ def _read_text(path: Path) -> str:
 
 def _parse(text: str, path: Path) -> _TaskFile:
     try:
-        return _TaskFile.model_validate(parse_toml(text, path))
+        return _TaskFile.model_validate(_with_zeph(parse_toml(text, path), text, path))
     except pydantic.ValidationError as error:
         problems = [
             f"{path}:{line_of(text, item['loc'])}: {describe_problem(dict(item), _TaskFile)}"
             for item in error.errors()
         ]
         raise ConfigurationError("\n".join(problems)) from error
+
+
+def _with_zeph(document: dict[str, Any], text: str, path: Path) -> dict[str, Any]:
+    """Return a task file's tables with what a configuration of Zeph says, where ``[routing] file`` names one."""
+    if "llm" in document:
+        raise ConfigurationError(
+            f"{path}:{line_of(text, ('llm',))}: unknown key 'llm', which belongs to a configuration of Zeph: save it "
+            'as a file of its own, such as zeph.toml, and write [routing] with file = "zeph.toml".'
+        )
+    routing = document.get("routing")
+    if not isinstance(routing, dict) or not isinstance(routing.get("file"), str):
+        return document
+    own = {name: value for name, value in routing.items() if name != "file"}
+    doubled = [
+        (
+            ("routing", name),
+            f"expected no 'routing.{name}' beside 'routing.file': set it in that file, or leave the file out.",
+        )
+        for name in own
+        if name not in OWN_KEYS
+    ]
+    _refuse(doubled, text, path)
+    zeph = read_zeph(path.parent / routing["file"]).model_dump(exclude_unset=True, exclude_none=True)
+    return {**document, "routing": {**zeph, **own}}
 
 
 def _check_parameters(scoring: ScoringSettings, text: str, path: Path) -> None:

@@ -24,6 +24,7 @@ from calibrant.evaluation._history import (
     HistoryInterval,
     default_history,
 )
+from calibrant.evaluation._history_answers import AnswerRecorder
 from calibrant.evaluation._history_run import HistoryEntry, RunScope
 from calibrant.evaluation._metrics import GATES, EvaluationMetrics, check_gates
 from calibrant.evaluation._parquet import require_parquet, write_parquet
@@ -42,6 +43,7 @@ from calibrant.evaluation._tally import Tally
 __all__ = [
     "GATES",
     "SCORE_TYPES",
+    "AnswerRecorder",
     "BatchEvaluator",
     "BatchLimits",
     "BatchPart",

@@ -199,6 +199,45 @@ class EvaluationHistory:
         self._store.add(scope, [score])
         return True
 
+    def record_results(
+        self,
+        scores: ArrayLike,
+        *,
+        account_id: str,
+        evaluator_id: str,
+        profile_name: str,
+        family: str | None = None,
+    ) -> int:
+        """Record several single results, all or none; the same as `record` for each, in one transaction.
+
+        Parameters
+        ----------
+        scores : array-like of shape (n,)
+            As `score_raw` of `record`.
+        account_id, evaluator_id, profile_name : str
+            The scope.
+        family : str, optional
+            One of `SCORE_TYPES`.
+
+        Returns
+        -------
+        int
+            Scores recorded.
+
+        Raises
+        ------
+        ConfigurationError, StateError
+            As `record`.
+        """
+        scope = Scope(account_id=account_id, evaluator_id=evaluator_id, profile_name=profile_name)
+        known = _known(family)
+        numbers = _numbers(scores, name="scores").tolist()
+        self._store.add(
+            scope,
+            [_checked(number, None, known, name=f"scores[{row}]") for row, number in enumerate(numbers)],
+        )
+        return len(numbers)
+
     def record_run(
         self,
         scores: ArrayLike,

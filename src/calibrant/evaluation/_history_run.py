@@ -6,6 +6,7 @@ import hashlib
 import json
 import uuid
 from array import array
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -103,6 +104,16 @@ class RunScope:
         )
         _write(directory / _FILE, entry.to_record())
         return entry
+
+    def record_answers(self, history: EvaluationHistory, confidences: Sequence[float]) -> None:
+        """Record confidences of answers that belong to no run, all or none.
+
+        Raises
+        ------
+        StateError
+            The database cannot be written.
+        """
+        history.record_results(confidences, family="metrics", **self._confidence)
 
 
 def _run_id(path: Path) -> str:

@@ -159,12 +159,20 @@ class BanditRouter(NamedRouter):
         self._model.learn(arm, context, reward)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return what has been learnt as JSON values: about ``6 * dim ** 2`` bytes per provider."""
+        """Return what has been learnt as JSON values, about ``6 * dim ** 2`` bytes per provider, and by which settings.
+
+        `alpha` and `decay_factor` are there for whoever looks at them; `restore` does not take them over.
+        """
         records = {
             name: tally.record() | arm_record(self._model, arm)
             for arm, (name, tally) in enumerate(zip(self._providers, self._tallies, strict=True))
         }
-        return {**write_records(self.strategy, records, version=_VERSION), "dim": self._dim}
+        return {
+            **write_records(self.strategy, records, version=_VERSION),
+            "dim": self._dim,
+            "alpha": self._alpha,
+            "decay_factor": self._decay,
+        }
 
     def restore(self, snapshot: Mapping[str, Any] | None) -> None:
         """Take over what a bandit has learnt; None, or another `dim` (with a warning), begins afresh.

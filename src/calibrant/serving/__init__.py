@@ -9,6 +9,7 @@ from calibrant.core import ConfigurationError, install_command
 
 if TYPE_CHECKING:
     from calibrant.serving._classifier_app import create_classifier_app
+    from calibrant.serving._limits import ConnectionLimits
     from calibrant.serving._litellm_provider import BundleProvider
     from calibrant.serving._logs import json_logs
     from calibrant.serving._server import serve_app
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BundleProvider",
+    "ConnectionLimits",
     "ServiceSettings",
     "create_classifier_app",
     "create_verifier_app",
@@ -26,6 +28,7 @@ __all__ = [
 
 _HOMES = {
     "BundleProvider": "_litellm_provider",
+    "ConnectionLimits": "_limits",
     "ServiceSettings": "_settings",
     "create_classifier_app": "_classifier_app",
     "create_verifier_app": "_verifier_app",

@@ -12,7 +12,7 @@ from calibrant.assembly import Decision
 from calibrant.core import LabelDistribution, Outcome, Prediction
 from calibrant.serving._metrics import decision_name
 
-__all__ = ["Answers", "Refusal", "answer_record", "asked_schema", "parse_asked"]
+__all__ = ["Answers", "Failure", "Refusal", "answer_record", "asked_schema", "parse_asked"]
 
 _FAILED = "The call of the model failed: ask again later."
 _SHAPE = 'Expected {"text": "..."} or {"texts": ["...", ...]}'
@@ -35,13 +35,22 @@ class Answer(BaseModel):
     )
     probabilities: dict[str, float] | None = Field(description="By label; null where the model tells none.")
     confidence: float | None = Field(
-        description="In the label, in [0, 1]; what the threshold is about.", ge=0, le=1
+        description="In the label, in [0, 1], as the model gives it.", ge=0, le=1
     )
     calibrated: float | None = Field(
         description="The share of such answers that is right, by the bundle's calibrator.", ge=0, le=1
     )
     decision: Literal["accepted", "review"] | None = Field(
         description="Whether the label may be used as it is; null where the bundle has no threshold."
+    )
+    decided_by: Literal["confidence", "calibrated", "cascade"] | None = Field(
+        description="Which of the two numbers was compared with the threshold, or that the cascade's own thresholds "
+        "decided; null where there was nothing to compare."
+    )
+    threshold: float | None = Field(
+        description="From which value of that number labels are accepted; null where none is, or nothing was compared.",
+        ge=0,
+        le=1,
     )
     outcome: Literal["ok", "error", "refusal", "unparsed"]
     reason: str = Field(
@@ -65,6 +74,14 @@ class Refusal(BaseModel):
     error: str
 
 
+class Failure(Refusal):
+    """That the model cannot be asked."""
+
+    results: list[Answer] | None = Field(
+        default=None, description="One answer per text, where the model was asked about each of them."
+    )
+
+
 def answer_record(prediction: Prediction, decision: Decision) -> dict[str, Any]:
     """Return an answer's JSON object."""
     record: dict[str, Any] = {
@@ -73,6 +90,8 @@ def answer_record(prediction: Prediction, decision: Decision) -> dict[str, Any]:
         "confidence": prediction.confidence,
         "calibrated": decision.calibrated,
         "decision": decision_name(decision),
+        "decided_by": decision.decided_by,
+        "threshold": decision.threshold,
         "outcome": prediction.outcome.value,
         "reason": _told(prediction),
     }

@@ -9,9 +9,8 @@ from typing import Any, Final, TypeVar
 from fastapi import HTTPException, Request
 from starlette.requests import ClientDisconnect
 
-__all__ = ["SECONDS_TO_SEND", "Stopping", "bounded_body", "while_connected"]
+__all__ = ["Stopping", "bounded_body", "while_connected"]
 
-SECONDS_TO_SEND: Final = 30.0
 _CLOSE: Final = {"Connection": "close"}  # or else the rest of the body would be read and thrown away
 _T = TypeVar("_T")
 
@@ -44,7 +43,7 @@ class Stopping:
             self._waiting.discard(event)
 
 
-async def bounded_body(request: Request, most_bytes: int) -> bytes:
+async def bounded_body(request: Request, most_bytes: int, *, seconds: float) -> bytes:
     """Return the body.
 
     Parameters
@@ -53,12 +52,13 @@ async def bounded_body(request: Request, most_bytes: int) -> bytes:
         The request.
     most_bytes : int
         The longest body that is read.
+    seconds : float
+        How long it may take to come.
 
     Raises
     ------
     HTTPException
-        413 where it is longer, 408 where it does not come within 30 seconds, 499 where the client goes, which nobody
-        reads.
+        413 where it is longer, 408 where it does not come in time, 499 where the client goes, which nobody reads.
     """
     too_long = HTTPException(
         413, f"Expected a body of at most {most_bytes:,} bytes, got more: shorten the texts.", _CLOSE
@@ -68,13 +68,13 @@ async def bounded_body(request: Request, most_bytes: int) -> bytes:
         raise too_long
     body = bytearray()
     try:
-        async with asyncio.timeout(SECONDS_TO_SEND):
+        async with asyncio.timeout(seconds):
             async for piece in request.stream():
                 body += piece
                 if len(body) > most_bytes:
                     raise too_long
     except TimeoutError:
-        message = f"Expected the whole body within {SECONDS_TO_SEND:g} seconds, got {len(body):,} bytes."
+        message = f"Expected the whole body within {seconds:g} seconds, got {len(body):,} bytes."
         raise HTTPException(408, message, _CLOSE) from None
     except ClientDisconnect:
         raise _went() from None

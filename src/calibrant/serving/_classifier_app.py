@@ -9,6 +9,7 @@ import logging
 import time
 import uuid
 from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from fastapi import FastAPI, HTTPException, Request
@@ -18,11 +19,12 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from calibrant.assembly import Bundle
-from calibrant.core import CalibrantError, Prediction
+from calibrant.core import CalibrantError, Outcome, Prediction
 from calibrant.inference import Classifier
-from calibrant.serving._answers import Answers, Refusal, answer_record, asked_schema, parse_asked
+from calibrant.serving._answers import Answers, Failure, Refusal, answer_record, asked_schema, parse_asked
 from calibrant.serving._bodies import Stopping, bounded_body, while_connected
 from calibrant.serving._metrics import ServiceMetrics, decision_name
+from calibrant.serving._readiness import Readiness
 from calibrant.serving._settings import ServiceSettings
 
 __all__ = ["create_classifier_app"]
@@ -30,6 +32,8 @@ __all__ = ["create_classifier_app"]
 _LOG = logging.getLogger("calibrant.service")
 _CLASSIFY: Final = "/v1/classify"
 _PROBES: Final = ("/healthz", "/readyz", "/metrics")
+_PROBE_TEXT: Final = "Are you there?"
+_ALL_FAILED: Final = "The model failed for every text: ask again later."
 _REFUSALS: Final = {
     400: "The body is not JSON in UTF-8.",
     401: "The key is missing or wrong.",
@@ -39,22 +43,28 @@ _REFUSALS: Final = {
     422: "The body holds something else, or too many texts.",
     429: "Too many texts are under way: ask again after Retry-After seconds.",
     500: "Nobody expected this; the log says why.",
-    503: "The model cannot be asked; the log says why.",
+    503: "The model cannot be asked, or failed for every text, or the service is full; the log says why.",
     504: "The answer did not come in time.",
 }
 
 
 def create_classifier_app(
-    bundle: Bundle, classifier: Classifier, *, settings: ServiceSettings | None = None
+    bundle: Bundle,
+    classifier: Classifier,
+    *,
+    settings: ServiceSettings | None = None,
+    on_predictions: Callable[[Sequence[Prediction]], None] | None = None,
 ) -> FastAPI:
     """Return the application that answers ``POST /v1/classify`` with a bundle's classifier.
 
     It takes ``{"text": ...}`` or ``{"texts": [...]}`` and returns ``{"results": [...]}``, in order: ``label``,
-    ``probabilities``, ``confidence``, ``calibrated``, ``decision`` (``accepted``, ``review`` or null), ``outcome`` and
-    ``reason``; an answer that holds several labels has ``parts``, with ``name``, ``label``, ``probabilities`` and
-    ``confidence`` each. A text whose call failed says so in its outcome; what the provider said is logged where texts
-    are. ``GET /healthz`` says that the process lives, ``GET /readyz`` whether to send requests (503 once it is being
-    stopped), ``GET /metrics`` counts for Prometheus, ``GET /openapi.json`` describes it.
+    ``probabilities``, ``confidence``, ``calibrated``, ``decision`` (``accepted``, ``review`` or null), ``decided_by``
+    (which of the two confidences, or the cascade), ``threshold``, ``outcome`` and ``reason``; an answer that holds
+    several labels has ``parts``, with ``name``, ``label``, ``probabilities`` and ``confidence`` each. A text whose call
+    failed says so in its outcome; what the provider said is logged where texts are. Where every text failed so, the
+    status is 503, with ``error`` beside ``results``.
+    ``GET /healthz`` says that the process lives, ``GET /readyz`` whether to send requests (503 once it is being
+    stopped, and while the model fails), ``GET /metrics`` counts for Prometheus, ``GET /openapi.json`` describes it.
     Every other answer is ``{"error": ...}``.
 
     Parameters
@@ -65,11 +75,14 @@ def create_classifier_app(
         What `calibrant.assembly.open_bundle` makes of it; left open.
     settings : ServiceSettings, optional
         Keys, limits and logs.
+    on_predictions : callable, optional
+        Called in the event loop with the predictions of every request, so it must not wait; what it raises is logged.
     """
     settings = settings or ServiceSettings()
-    service = _Service(bundle, classifier, settings)
+    service = _Service(bundle, classifier, settings, on_predictions)
     app = FastAPI(title=f"calibrant: {bundle.name}", version=bundle.calibrant, docs_url=None, redoc_url=None)
     app.state.stopping = service.stopping  # set by `serve_app`
+    app.state.connections = settings.connections
     app.state.metrics = service.metrics
     app.add_exception_handler(AnyHTTPException, _refuse)
     app.add_middleware(_Watch, service=service)
@@ -102,10 +115,14 @@ def _add_probes(app: FastAPI, service: _Service, keyed: list[dict[str, list[str]
     async def healthz() -> dict[str, str]:
         return {"status": "ok"}
 
-    @app.get("/readyz", summary="Whether to send requests", responses={503: {"description": "Being stopped"}})
+    @app.get(
+        "/readyz",
+        summary="Whether to send requests",
+        responses={503: {"description": "Being stopped, or the model fails"}},
+    )
     async def readyz() -> JSONResponse:
-        stops = service.stopping.is_set()
-        return JSONResponse({"status": "stopping" if stops else "ready"}, 503 if stops else 200)
+        status = service.readiness.look()
+        return JSONResponse({"status": status}, 200 if status == "ready" else 503)
 
     @app.get(
         "/metrics",
@@ -125,8 +142,16 @@ def _add_probes(app: FastAPI, service: _Service, keyed: list[dict[str, list[str]
 class _Service:
     """Answers requests."""
 
-    def __init__(self, bundle: Bundle, classifier: Classifier, settings: ServiceSettings) -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        classifier: Classifier,
+        settings: ServiceSettings,
+        on_predictions: Callable[[Sequence[Prediction]], None] | None,
+    ) -> None:
         self.stopping = Stopping()
+        self.readiness = Readiness(self._probe, seconds=settings.deadline_seconds, stopping=self.stopping)
+        self._on_predictions = on_predictions
         self.metrics = ServiceMetrics(bundle.history, bundle.labels)
         self._bundle = bundle
         self._classifier = classifier
@@ -155,7 +180,8 @@ class _Service:
             raise HTTPException(415, "Expected Content-Type: application/json, got another or none: set it.")
         settings = self._settings
         self._refuse_flood(1)
-        texts = parse_asked(await bounded_body(request, settings.most_bytes), settings.most_texts)
+        body = await bounded_body(request, settings.most_bytes, seconds=settings.connections.seconds_for_body)
+        texts = parse_asked(body, settings.most_texts)
         self._refuse_flood(len(texts))
         self._under_way += len(texts)
         self.metrics.in_flight.set(self._under_way)
@@ -163,6 +189,7 @@ class _Service:
             async with asyncio.timeout(settings.deadline_seconds):
                 predictions = await while_connected(request, self._predict(texts))
         except TimeoutError:
+            self.readiness.note(answered=False)
             raise HTTPException(
                 504,
                 f"The answer did not come within {settings.deadline_seconds:g} seconds: send fewer texts.",
@@ -170,7 +197,20 @@ class _Service:
         finally:
             self._under_way -= len(texts)
             self.metrics.in_flight.set(self._under_way)
-        return JSONResponse({"results": self._results(request, texts, predictions)})
+        results = self._results(request, texts, predictions)
+        answered = any(map(_is_answered, predictions))
+        self.readiness.note(answered=answered)
+        if answered:
+            return JSONResponse({"results": results})
+        return JSONResponse({"error": _ALL_FAILED, "results": results}, 503, {"Retry-After": "1"})
+
+    async def _probe(self) -> bool:
+        """Return whether the model answers a short text; neither counted nor logged as one of a request."""
+        try:
+            return _is_answered(await self._classifier.aclassify(_PROBE_TEXT))
+        except CalibrantError as error:
+            _LOG.warning("The model cannot be asked.", extra={"fields": self._known(error)})
+            return False
 
     def _refuse_flood(self, rows: int) -> None:
         most = self._settings.most_rows
@@ -190,6 +230,7 @@ class _Service:
             first = errors.exceptions[0]
             if not isinstance(first, CalibrantError):
                 raise first from None
+            self.readiness.note(answered=False)
             _LOG.error("The model cannot be asked.", extra={"fields": self._known(first)})
             raise HTTPException(503, "The model cannot be asked; the service's log says why.") from None
         return [task.result() for task in tasks]
@@ -203,6 +244,7 @@ class _Service:
     def _results(
         self, request: Request, texts: list[str], predictions: list[Prediction]
     ) -> list[dict[str, Any]]:
+        self._hand_on(predictions)
         results, outcomes, review = [], Counter[str](), 0
         for prediction in predictions:
             decision = self._bundle.decide(prediction)
@@ -223,6 +265,15 @@ class _Service:
                 for text, found in zip(texts, predictions, strict=True)
             ]
         return results
+
+    def _hand_on(self, predictions: list[Prediction]) -> None:
+        """Tell whoever wants to know; a request never fails for it."""
+        if self._on_predictions is None:
+            return
+        try:
+            self._on_predictions(predictions)
+        except Exception:  # noqa: BLE001 (whatever the callable raises)
+            _LOG.exception("Predictions could not be handed on.")
 
 
 class _Watch:
@@ -272,6 +323,11 @@ class _Watch:
             _LOG.info("request", extra={"fields": {**own, **told}})
 
 
+def _is_answered(prediction: Prediction) -> bool:
+    """Return whether the model answered, be it with something else than a label."""
+    return prediction.outcome is not Outcome.ERROR
+
+
 def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
 
@@ -279,6 +335,8 @@ def _digest(key: str) -> bytes:
 def _described(model: type[Any] | None, *statuses: int) -> dict[int | str, dict[str, Any]]:
     found: dict[int | str, dict[str, Any]] = {} if model is None else {200: {"model": model}}
     found |= {status: {"model": Refusal, "description": _REFUSALS[status]} for status in statuses}
+    if 503 in found:
+        found[503]["model"] = Failure
     if 429 in found:
         found[429]["headers"] = {
             "Retry-After": {"schema": {"type": "integer"}, "description": "Seconds to wait."}

@@ -32,9 +32,9 @@ class BundleProvider(CustomLLM):  # type: ignore[misc]
 
     The last user message is classified; the bundle's own prompt is used, and other messages are not. The answer's
     content is the JSON object that the service gives for a text: ``label``, ``probabilities``, ``confidence``,
-    ``calibrated``, ``decision``, ``outcome`` and ``reason``, and ``parts`` where it holds several labels. A text
-    without a label raises litellm's error of status 502, so that fallbacks apply; one without a user message of text,
-    status 400.
+    ``calibrated``, ``decision``, ``decided_by``, ``threshold``, ``outcome`` and ``reason``, and ``parts`` where it
+    holds several labels. A text whose call failed raises litellm's error of status 503, any other without a label 502,
+    so that fallbacks apply; one without a user message of text, status 400.
 
     For the proxy, make one in a module of yours and name it under ``litellm_settings: custom_provider_map`` with the
     provider ``calibrant``; elsewhere call `register`.
@@ -141,7 +141,9 @@ class BundleProvider(CustomLLM):  # type: ignore[misc]
             raise CustomLLMError(status_code=503, message=f"{model}: {error}") from error
         if prediction.outcome is not Outcome.OK:
             told = f"{model}: {prediction.outcome.value}: {prediction.reason}"
-            raise CustomLLMError(status_code=502, message=told)
+            # As the service: 503 where the call failed, so that it may be tried again.
+            failed = prediction.outcome is Outcome.ERROR
+            raise CustomLLMError(status_code=503 if failed else 502, message=told)
         record = answer_record(prediction, bundle.decide(prediction))
         return prediction, json.dumps(record, ensure_ascii=False)
 

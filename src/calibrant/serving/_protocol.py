@@ -3,33 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
+from collections.abc import Collection
 from typing import Any, Final
 
 import h11
 from fastapi.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-__all__ = ["PatientProtocol"]
+from calibrant.serving._limits import ConnectionLimits
 
-_SECONDS_FOR_HEADERS: Final = 10.0
-_SECONDS_TO_TAKE: Final = 60.0
-_SECONDS_IDLE: Final = 2.0
-_CONNECTIONS: Final = 512  # each takes a file descriptor, of which a process often has 1,024
-_SPARE: Final = 1.5  # times as many are told that there are too many
+__all__ = ["PatientProtocol", "drop_idle"]
+
 _FULL: Final = JSONResponse(
     {"error": "Expected fewer connections: the service is full. Close some, and ask again later."},
     503,
     {"Retry-After": "1", "Connection": "close"},
 )
 _MOST_UNREAD: Final = 1 << 16
+_SECONDS_TO_DRAIN: Final = 1.0
 # Reading a piece of a body takes as long whether it has a byte or a thousand.
 _PIECES: Final = 1_000
 _LEAST_BYTES_OF_A_PIECE: Final = 64
 
 
-class _FewPieces(h11.Connection):
-    """Refuses bodies that come in very many very small chunks, which would keep others waiting."""
+async def _refuse_connection(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer 503 once the body is here: to close with unread bytes would reset the connection, answer included."""
+    unread, more = 0, True
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_SECONDS_TO_DRAIN):
+            while more and unread < _MOST_UNREAD:
+                message = await receive()
+                unread += len(message.get("body", b""))
+                more = message.get("more_body", False)
+    await _FULL(scope, receive, send)
+
+
+class _StrictConnection(h11.Connection):
+    """Refuses bodies of very many very small chunks, which would keep others waiting, and of uncertain length."""
 
     _pieces = _bytes = 0
 
@@ -38,6 +51,7 @@ class _FewPieces(h11.Connection):
         event = super().next_event()
         if isinstance(event, h11.Request):
             self._pieces = self._bytes = 0
+            _check_framing(event)
         elif isinstance(event, h11.Data):
             self._pieces += 1
             self._bytes += len(event.data)
@@ -46,35 +60,48 @@ class _FewPieces(h11.Connection):
         return event
 
 
+def _check_framing(request: h11.Request) -> None:
+    """Refuse a body whose length two readers could take for different ones (RFC 9112, sections 6.1 and 6.3).
+
+    A proxy that believes Content-Length where this server believes Transfer-Encoding lets a second request through
+    unseen. HTTP/1.0 has no Transfer-Encoding, so a proxy of that version does not look at it either.
+    """
+    names = {name for name, _ in request.headers}
+    if b"transfer-encoding" in names and (b"content-length" in names or request.http_version < b"1.1"):
+        raise h11.RemoteProtocolError("Transfer-Encoding beside Content-Length, or in HTTP/1.0")
+
+
 class PatientProtocol(H11Protocol):
     """Hangs up on clients that uvicorn would wait for, or read from, for ever.
 
     That is: whose next request's headers are not whole in time, who do not take what they asked for, and who go on
     sending a body of which nobody wants the rest. The body has a time of its own, see `bounded_body`. Of too many
-    connections, the one goes that has been without a whole request for longest, if for two seconds; else the new one is
-    answered with 503.
+    connections, the one goes that has been without a whole request for longest; where none has been for long, the new
+    one is answered with 503.
+
+    Parameters
+    ----------
+    limits : ConnectionLimits
+        How long clients are waited for, and how many there may be.
     """
 
-    seconds_for_headers = _SECONDS_FOR_HEADERS
-    seconds_to_take = _SECONDS_TO_TAKE
-    seconds_idle = _SECONDS_IDLE
-    most_connections = _CONNECTIONS
     _since = 0.0
     _unread = 0
     _asked: asyncio.TimerHandle | None = None
     _taken: asyncio.TimerHandle | None = None
 
-    def __init__(self, *args: Any, **options: Any) -> None:  # noqa: ANN401 (uvicorn's)
+    def __init__(self, *args: Any, limits: ConnectionLimits, **options: Any) -> None:  # noqa: ANN401 (uvicorn's)
         super().__init__(*args, **options)
-        self.conn = _FewPieces(h11.SERVER)
+        self.limits = limits
+        self.conn = _StrictConnection(h11.SERVER)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the first request."""
         super().connection_made(transport)
         _send_at_once(transport)
         self._await_request()
-        if len(self.connections) > self.most_connections:
-            self._make_room()
+        if len(self.connections) > self.limits.most_connections and not drop_idle(self.connections):
+            self.app = _refuse_connection
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no longer."""
@@ -107,7 +134,7 @@ class PatientProtocol(H11Protocol):
     def pause_writing(self) -> None:
         """Begin to wait for the client to take what was written."""
         super().pause_writing()
-        self._taken = self.loop.call_later(self.seconds_to_take, self.transport.abort)
+        self._taken = self.loop.call_later(self.limits.seconds_to_take, self.transport.abort)
 
     def resume_writing(self) -> None:
         """Go on writing."""
@@ -119,19 +146,7 @@ class PatientProtocol(H11Protocol):
         if self._asked is not None:
             self._asked.cancel()
         self._since, self._unread = self.loop.time(), 0
-        self._asked = self.loop.call_later(self.seconds_for_headers, self._give_up)
-
-    def _make_room(self) -> None:
-        """Hang up on whoever has been idle for longest; where nobody has for long, refuse this one."""
-        own = [other for other in self.connections if isinstance(other, PatientProtocol)]
-        last = min(own, key=PatientProtocol.rank)
-        busy, since = last.rank()
-        if not busy and self.loop.time() - since >= self.seconds_idle:
-            last.drop()
-        elif len(own) > _SPARE * self.most_connections:
-            self.drop()
-        else:
-            self.app = _FULL
+        self._asked = self.loop.call_later(self.limits.seconds_for_headers, self._give_up)
 
     def drop(self) -> None:
         """Hang up at once."""
@@ -147,6 +162,16 @@ class PatientProtocol(H11Protocol):
         """Return whether there is work for its client, and since when a request is waited for."""
         cycle = self.cycle
         return cycle is not None and not (cycle.response_complete or cycle.more_body), self._since
+
+
+def drop_idle(connections: Collection[asyncio.Protocol]) -> bool:
+    """Hang up on the connection that has been idle for longest; return False where none has been for long enough."""
+    last = min((one for one in connections if isinstance(one, PatientProtocol)), key=PatientProtocol.rank)
+    busy, since = last.rank()
+    if busy or last.loop.time() - since < last.limits.seconds_idle:
+        return False
+    last.drop()
+    return True
 
 
 def _send_at_once(transport: asyncio.BaseTransport) -> None:

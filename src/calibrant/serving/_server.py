@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import functools
+import logging
 import signal
 import socket
 import threading
@@ -15,13 +18,19 @@ from fastapi import FastAPI
 
 from calibrant.core import ConfigurationError
 from calibrant.serving._bodies import Stopping
-from calibrant.serving._protocol import PatientProtocol
+from calibrant.serving._limits import ConnectionLimits
+from calibrant.serving._protocol import PatientProtocol, drop_idle
 
-__all__ = ["serve_app"]
+__all__ = ["AppServer", "serve_app"]
 
-_BACKLOG: Final = 256
+_BACKLOG: Final = 2048  # the kernel's own limit, often 4,096, bounds it
 _SECONDS_TO_FINISH: Final = 5
-_SECONDS_TO_SPEAK: Final = 0.2
+_CROWD: Final = (
+    1.5  # times as many connections as are served are taken, so that the rest can be refused politely
+)
+_SECONDS_BETWEEN_LOOKS: Final = 0.02
+_EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_LOG = logging.getLogger("calibrant.service")
 
 
 def serve_app(
@@ -35,9 +44,8 @@ def serve_app(
 ) -> None:
     """Serve `app` until SIGINT or SIGTERM, of which ``app.state.stopping`` tells it.
 
-    A call that an embedded engine is computing ends before its model can be freed. Connections are closed whose
-    headers are not whole within 10 seconds, whose client does not take what it asked for within 60, and, of more than
-    512, the one that has been without a whole request for longest, if for two seconds; else the new one gets a 503.
+    A call that an embedded engine is computing ends before its model can be freed. ``app.state.connections`` says how
+    long clients are waited for, and how many are served at once; see `ConnectionLimits`.
 
     Parameters
     ----------
@@ -61,62 +69,96 @@ def serve_app(
     """
     listening = _listen(host, port)
     with contextlib.closing(listening), _signals_left_alone():
-        server = _Server(
-            _settings(app, finish_seconds),
+        server = AppServer(
+            app,
+            listening,
             on_ready=on_ready,
-            address=_address(listening),
-            stopping=app.state.stopping,
             notice_seconds=notice_seconds,
+            finish_seconds=finish_seconds,
         )
-        server.run(sockets=[listening])
+        server.run()
 
 
-class _Server(uvicorn.Server):
-    """Says when it is ready.
+class AppServer(uvicorn.Server):
+    """Serves an application on one socket, and takes no more connections than it can bear.
 
     Parameters
     ----------
-    config : uvicorn.Config
-        The settings.
-    address : str
-        Where it is.
-    on_ready : callable or None
+    app : FastAPI
+        The application; its state has ``stopping`` and ``connections``.
+    listening : socket
+        Where clients connect.
+    on_ready : callable, optional
         Called with the address.
-    stopping : Stopping
-        Set when it ends.
-    notice_seconds : float
-        From then on, until no connection is taken.
+    notice_seconds : float, default 0
+        How long requests are still taken once it is to end.
+    finish_seconds : int, default 5
+        How long those that were taken have then.
     """
 
     def __init__(
         self,
-        config: uvicorn.Config,
+        app: FastAPI,
+        listening: socket.socket,
         *,
-        address: str,
-        on_ready: Callable[[str], None] | None,
-        stopping: Stopping,
-        notice_seconds: float,
+        on_ready: Callable[[str], None] | None = None,
+        notice_seconds: float = 0.0,
+        finish_seconds: int = _SECONDS_TO_FINISH,
     ) -> None:
-        super().__init__(config)
-        self._stopping = stopping
-        self._address = address
+        self._limits: ConnectionLimits = app.state.connections
+        super().__init__(_settings(app, finish_seconds))
+        self._stopping: Stopping = app.state.stopping
+        self._listening = listening
         self._on_ready = on_ready
         self._notice_seconds = notice_seconds
+        self._accepting: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to answer."""
-        await super().startup(sockets=sockets)
-        if self.started and self._on_ready is not None:
-            self._on_ready(self._address)
+        del sockets  # asyncio's own server would take connections without end
+        await super().startup(sockets=[])
+        self._listening.listen(_BACKLOG)
+        self._listening.settimeout(0.0)
+        self._accepting = asyncio.create_task(self._accept())
+        if self._on_ready is not None:
+            self._on_ready(_address(self._listening))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Say so, take requests a while longer, and let those that were taken end."""
         self._stopping.set()
         await self._wait(self._notice_seconds)
-        for server in self.servers:
-            server.close()
-        await self._wait(_SECONDS_TO_SPEAK)  # whoever has just connected is about to send
+        if self._accepting is not None:
+            self._accepting.cancel()
+            await asyncio.gather(self._accepting, return_exceptions=True)
+        self._listening.close()
+        await self._wait(self._limits.seconds_to_speak)  # whoever has just connected is about to send
         await super().shutdown(sockets=sockets)
+
+    async def _accept(self) -> None:
+        """Take connections while there is room; others wait in the kernel's queue, where nothing is lost."""
+        loop = asyncio.get_running_loop()
+        protocol = functools.partial(
+            PatientProtocol,
+            limits=self._limits,
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        while True:
+            await self._room()
+            try:
+                line, _ = await loop.sock_accept(self._listening)
+                await loop.connect_accepted_socket(protocol, line)
+            except OSError as error:  # it has gone already, or the process has no file descriptor left
+                _LOG.warning("A connection could not be taken.", extra={"fields": {"error": error.strerror}})
+                await asyncio.sleep(1.0 if error.errno in _EXHAUSTED else 0.0)
+
+    async def _room(self) -> None:
+        """Return once there are fewer connections than may be taken; idle ones are closed meanwhile."""
+        connections = self.server_state.connections
+        while len(connections) >= _CROWD * self._limits.most_connections:
+            if not drop_idle(connections):
+                await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
 
     async def _wait(self, seconds: float) -> None:
         """Sleep, but not on after a second Ctrl-C."""
@@ -126,7 +168,7 @@ class _Server(uvicorn.Server):
             await asyncio.sleep(min(left, 0.1))
 
 
-def _settings(app: FastAPI, finish_seconds: int = _SECONDS_TO_FINISH) -> uvicorn.Config:
+def _settings(app: FastAPI, finish_seconds: int) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=PatientProtocol,
@@ -149,7 +191,7 @@ def _listen(host: str, port: int) -> socket.socket:
         family, *_, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+        return socket.create_server(address[:2], family=family)
     except (OSError, OverflowError, UnicodeError) as error:
         raise ConfigurationError(
             f"Expected an address to listen at, got {host!r} and port {port}: {error}. Take another port or host."

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from calibrant.core import ConfigurationError
-from calibrant.serving._bodies import SECONDS_TO_SEND
+from calibrant.serving._limits import ConnectionLimits
 
 __all__ = ["ServiceSettings"]
 
@@ -29,6 +29,8 @@ class ServiceSettings:
         What a request may take once its body is there; then 504.
     log_texts : bool, default False
         Whether logs hold texts and labels.
+    connections : ConnectionLimits
+        How long clients are waited for, and how many there may be.
 
     Raises
     ------
@@ -42,6 +44,7 @@ class ServiceSettings:
     most_rows: int = 256
     deadline_seconds: float = 30.0
     log_texts: bool = False
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
 
     def __post_init__(self) -> None:
         for name in ("most_bytes", "most_texts", "most_rows"):
@@ -65,4 +68,4 @@ class ServiceSettings:
     @property
     def finish_seconds(self) -> int:
         """The longest a request can take that has begun, in whole seconds."""
-        return math.ceil(SECONDS_TO_SEND + self.deadline_seconds)
+        return math.ceil(self.connections.seconds_for_body + self.deadline_seconds)

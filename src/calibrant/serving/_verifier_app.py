@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from calibrant.cascade import Verification, Verifier
 from calibrant.core import CalibrantError, ConfigurationError, ContextLengthError
 from calibrant.serving._bodies import Stopping, bounded_body, while_connected
+from calibrant.serving._limits import ConnectionLimits
 
 __all__ = ["create_verifier_app"]
 
@@ -36,7 +37,11 @@ class _Question(BaseModel):
 
 
 def create_verifier_app(
-    verifier: Verifier | None, *, threshold: float = 0.7, most_bytes: int = _MOST_BYTES
+    verifier: Verifier | None,
+    *,
+    threshold: float = 0.7,
+    most_bytes: int = _MOST_BYTES,
+    connections: ConnectionLimits | None = None,
 ) -> FastAPI:
     """Return the application that answers ``POST /verify`` and ``GET /health``.
 
@@ -58,6 +63,8 @@ def create_verifier_app(
         For questions that bring none, in [0, 1].
     most_bytes : int, default 1 MiB
         The longest body that is read, above 0.
+    connections : ConnectionLimits, optional
+        How long clients are waited for, and how many there may be.
 
     Raises
     ------
@@ -70,12 +77,13 @@ def create_verifier_app(
         raise ConfigurationError(f"Expected most_bytes of at least 1, got {most_bytes}.")
     app = FastAPI(title="calibrant verifier", docs_url=None, redoc_url=None, openapi_url=None)
     stopping = app.state.stopping = Stopping()  # set by `serve_app`
+    limits = app.state.connections = connections or ConnectionLimits()
     app.add_exception_handler(AnyHTTPException, _refuse)
     app.add_exception_handler(Exception, _fail)
 
     @app.post("/verify")
     async def verify(request: Request) -> JSONResponse:
-        asked = _parsed(await bounded_body(request, most_bytes))
+        asked = _parsed(await bounded_body(request, most_bytes, seconds=limits.seconds_for_body))
         if verifier is None:
             raise HTTPException(503, "The verifier has no model: start it with one.")
         found = await while_connected(request, _verified(verifier, asked), stopping=stopping)

@@ -1,0 +1,236 @@
+"""Zeph's [llm] configuration: accepted as it is documented; what is wrong in it has its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from calibrant import Task
+from calibrant.assembly import read_zeph
+from calibrant.core import ConfigurationError, RoutingSettings
+
+PROVIDERS = """
+[[llm.providers]]
+name = "claude"
+type = "claude"
+model = "claude-sonnet-4-6"
+
+[[llm.providers]]
+name = "openai"
+type = "openai"
+model = "gpt-4o"
+
+[[llm.providers]]
+name = "ollama"
+type = "ollama"
+model = "qwen3:8b"
+"""
+# Tables and values as Zeph's page documents them.
+THOMPSON = """
+[llm]
+routing = "thompson"
+thompson_state_path = "state/thompson.json"
+"""
+EMA = """
+[llm]
+routing = "ema"
+router_ema_enabled = true
+router_ema_alpha = 0.1          # smoothing factor, 0.0-1.0
+router_reorder_interval = 10    # re-order every N requests
+"""
+CASCADE = """
+[llm]
+routing = "cascade"
+
+[llm.cascade]
+quality_threshold = 0.5        # score below this
+max_escalations = 2
+classifier_mode = "heuristic"
+max_cascade_tokens = 100000
+cost_tiers = ["ollama", "claude"]
+"""
+BANDIT = """
+[llm]
+routing = "bandit"
+bandit_state_path = "/tmp/bandit.json"
+
+[llm.router.bandit]
+alpha = 1.5
+dim = 64
+cost_weight = 0.1
+decay_factor = 0.98
+embedding_provider = "fast"
+embedding_timeout_ms = 500
+cache_size = 256
+
+[[llm.providers]]
+name = "fast"
+type = "openai"
+model = "gpt-4o-mini"
+embed = true
+
+[[llm.providers]]
+name = "quality"
+type = "claude"
+model = "claude-sonnet-4-6"
+"""
+COHERENCE = """
+[llm]
+router_ema_enabled = true
+
+[llm.routing]
+quality_gate = 0.75
+
+[llm.routing.asi]
+enabled             = true
+window_size         = 10
+coherence_threshold = 0.5
+penalty_weight      = 0.3
+embedding_provider  = ""
+"""
+
+
+def read(directory: Path, toml: str) -> RoutingSettings:
+    """Return the settings of a file with this content."""
+    path = directory / "zeph.toml"
+    path.write_text(toml)
+    return read_zeph(path)
+
+
+def mistakes(directory: Path, toml: str) -> list[str]:
+    """Return the lines of the error a file raises, with the path made short."""
+    path = directory / "zeph.toml"
+    path.write_text(toml)
+    with pytest.raises(ConfigurationError) as caught:
+        read_zeph(str(path))
+    return str(caught.value).replace(f"{directory}/", "").split("\n")
+
+
+def test_providers_are_named_as_litellm_names_them(tmp_path: Path) -> None:
+    """Their names in Zeph are what strategies call them; state lies beside the file."""
+    found = read(tmp_path, THOMPSON + PROVIDERS)
+    assert [(own.name, own.alias) for own in found.providers] == [
+        ("anthropic/claude-sonnet-4-6", "claude"),
+        ("openai/gpt-4o", "openai"),
+        ("ollama/qwen3:8b", "ollama"),
+    ]
+    assert (found.strategy, found.embedding_provider) == ("thompson", "hashing")
+    assert found.state_place == str(tmp_path / "state" / "thompson.json")
+
+
+def test_a_provider_may_have_an_address_and_a_length(tmp_path: Path) -> None:
+    """Of an OpenAI-compatible server, or another one."""
+    own = '[llm]\n[[llm.providers]]\ntype = "compatible"\nmodel = "m"\nbase_url = "http://x/v1"\nmax_tokens = 9\n'
+    (found,) = read(tmp_path, own).providers
+    assert (found.name, found.alias, found.api_base) == ("openai/m", None, "http://x/v1")
+    assert found.options == {"max_tokens": 9}
+
+
+def test_every_documented_table_is_taken(tmp_path: Path) -> None:
+    """Verbatim, with its values."""
+    assert read(tmp_path, EMA + PROVIDERS).strategy == "ema"
+    cascade = read(tmp_path, CASCADE + PROVIDERS).cascade
+    assert (cascade.cost_tiers, cascade.max_cascade_tokens) == (("ollama", "claude"), 100_000)
+    found = read(tmp_path, BANDIT)
+    assert (found.bandit.alpha, found.bandit.decay_factor) == (1.5, 0.98)
+    assert (found.embedder, found.embedding_provider) == ("fast", "fast")
+    assert found.state_place == "/tmp/bandit.json"  # noqa: S108 (only named)
+    found = read(tmp_path, COHERENCE + PROVIDERS)
+    assert (found.strategy, found.quality_gate, found.coherence.enabled) == ("ema", 0.75, True)
+    assert found.coherence.window_size == 10
+    judge = CASCADE.replace('"heuristic"', '"judge"').replace("[llm]", '[llm]\nsummary_model = "claude"')
+    assert read(tmp_path, judge + PROVIDERS).cascade.judge_provider == "claude"
+    triage = (
+        '[llm]\nrouting = "triage"\n[llm.complexity_routing]\ntriage_provider = "ollama"\n'
+        'triage_timeout_secs = 3\n[llm.complexity_routing.tiers]\nsimple = "ollama"\nexpert = "claude"\n'
+    )
+    settings = read(tmp_path, triage + PROVIDERS).triage
+    assert settings is not None
+    assert (settings.timeout_seconds, settings.tiers.expert) == (3, "claude")
+    assert read(tmp_path, '[agent]\nname = "x"\n' + EMA + PROVIDERS).strategy == "ema"  # not ours to judge
+
+
+@pytest.mark.parametrize(
+    ("toml", "told"),
+    [
+        (EMA.replace("router_ema_alpha", "router_ema_beta"), ["5: unknown key 'llm.router_ema_beta'"]),
+        (BANDIT.replace("dim =", "dims ="), ["8: unknown key 'llm.router.bandit.dims'"]),
+        (BANDIT.replace("dim = 64", "dim = 0"), ["8: llm.router.bandit.dim: "]),
+        (BANDIT.replace('"claude"', '"claudia"'), ["23: type: expected one of claude, compatible"]),
+        (BANDIT.replace('type = "claude"\n', ""), ["21: type: expected one of claude, compatible"]),
+        (BANDIT.replace("embed = true", "embed = 1"), ["19: embed: expected true or false"]),
+        (BANDIT.replace("embed = true", "pages = 1"), ["19: unknown key 'llm.providers.pages'"]),
+        (COHERENCE + "x = 1\n[llm.router]\nquality_gate = 0.1\n" + PROVIDERS, ["14: unknown", "16: quality_gate"]),
+        (CASCADE.replace('"claude"]', '"other"]') + PROVIDERS, ["10: llm.cascade.cost_tiers: "]),
+        (THOMPSON, ["2: llm.providers: Input should hold at least one provider"]),
+        (THOMPSON + "[llm.routing.asi]\nenabled = true\n", ["5: TOML cannot hold routing = ..."]),
+        ("llm = 3", ["1: expected an [llm] section"]),
+        ("[llm", ["1: not valid TOML"]),
+        ("[llm]\nproviders = 1\ncascade = 2\n", ["2: expected [[llm.providers]]", "3: llm.cascade: expected a table"]),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_has_its_line(tmp_path: Path, toml: str, told: list[str]) -> None:
+    """All mistakes at once, under Zeph's own names."""
+    found = mistakes(tmp_path, toml)
+    assert len(found) == len(told), found
+    for line, expected in zip(found, told, strict=True):
+        assert line.startswith(f"zeph.toml:{expected}"), found
+
+
+def test_a_missing_file_is_said_so(tmp_path: Path) -> None:
+    """With what was expected."""
+    with pytest.raises(
+        ConfigurationError, match=r"none\.toml: no such file: expected a configuration of Zeph"
+    ):
+        read_zeph(tmp_path / "none.toml")
+    (tmp_path / "latin.toml").write_bytes(b"[llm]\nrouting = '\xff'\n")
+    with pytest.raises(ConfigurationError, match=r"latin\.toml:2: expected UTF-8"):
+        read_zeph(tmp_path / "latin.toml")
+
+
+def task(directory: Path, routing: str) -> Task:
+    """Return a task file's task with this at its end."""
+    path = directory / "task.toml"
+    path.write_text(f'name = "t"\nlabels = ["a", "b"]\nprompt = "?"\n{routing}')
+    return Task.from_file(path)
+
+
+def test_a_task_file_names_a_configuration_of_zeph(tmp_path: Path) -> None:
+    """Beside what Zeph has no key for; paths in it are relative to it."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "zeph.toml").write_text(BANDIT.replace('"fast"', '"openai"', 1).replace(
+        'embedding_provider = "openai"', 'embedding_provider = "hashing"'
+    ))  # fmt: skip
+    found = task(tmp_path, '[routing]\nfile = "own/zeph.toml"\ncooldown_seconds = 7\n').routing
+    assert found is not None
+    assert (found.strategy, found.cooldown_seconds, found.bandit.alpha) == ("bandit", 7, 1.5)
+    (tmp_path / "own" / "zeph.toml").write_text(THOMPSON + PROVIDERS)
+    found = task(tmp_path, '[routing]\nfile = "own/zeph.toml"\n').routing
+    assert found is not None
+    assert found.state_place == str(tmp_path / "own" / "state" / "thompson.json")
+
+
+@pytest.mark.parametrize(
+    ("routing", "told"),
+    [
+        (
+            '[routing]\nfile = "zeph.toml"\nrouting = "ema"\n',
+            "task.toml:6: expected no 'routing.routing' beside",
+        ),
+        ('[routing]\nfile = "zeph.toml"\ncooldown_seconds = 0\n', "task.toml:6: routing.cooldown_seconds: "),
+        ('[routing]\nfile = "none.toml"\n', "none.toml: no such file"),
+        ('[routing]\nfile = "wrong.toml"\n', "wrong.toml:2: unknown key 'llm.x'"),
+        (
+            '[llm]\nrouting = "ema"\n',
+            "task.toml:4: unknown key 'llm', which belongs to a configuration of Zeph",
+        ),
+    ],
+)
+def test_a_task_file_says_what_is_wrong(tmp_path: Path, routing: str, told: str) -> None:
+    """In the file it is wrong in."""
+    (tmp_path / "zeph.toml").write_text(THOMPSON + PROVIDERS)
+    (tmp_path / "wrong.toml").write_text("[llm]\nx = 1\n")
+    with pytest.raises(ConfigurationError) as caught:
+        task(tmp_path, routing)
+    assert str(caught.value).startswith(f"{tmp_path}/{told}"), caught.value

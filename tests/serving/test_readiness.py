@@ -1,0 +1,119 @@
+"""A model that fails: 503 to those who ask, and not ready until it answers again."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from calibrant.assembly import Bundle
+from calibrant.core import Outcome, Prediction, ProviderError
+from held import SECONDS, Held, app, ask, later
+
+FAILED = Prediction(label=None, outcome=Outcome.ERROR, reason="no connection")
+LABELLED = Prediction(label="cat", confidence=0.9)
+UNPARSED = Prediction(label=None, outcome=Outcome.UNPARSED, reason="no label")
+
+
+class Model:
+    """A model that can be switched off and on."""
+
+    def __init__(self, answer: Any = FAILED) -> None:
+        self.answer = answer
+        self.held = Held(held=False, answer=lambda text: LABELLED if text == "good" else self.answer)
+
+
+def ready(running: Any) -> tuple[int, str]:
+    """Return status and word of the probe."""
+    found = running.ask(path="/readyz", method="GET")
+    return found.status, found.json["status"]
+
+
+def failing(running: Any) -> None:
+    """Let requests fail until the service is not ready."""
+    for _ in range(3):
+        assert ready(running) == (200, "ready")
+        assert ask(running, {"text": "a"}).status == 503
+    assert ready(running) == (503, "model failing")
+
+
+def test_a_request_of_which_every_text_failed_is_503(serve: Any, bundle: Bundle) -> None:
+    """With its rows; one answered text, or one that the model declined, makes it 200."""
+    running = serve(app(bundle, Model().held))
+    failed = ask(running, {"texts": ["a", "b"]})
+    assert (failed.status, failed.headers["retry-after"]) == (503, "1")
+    assert [row["outcome"] for row in failed.json["results"]] == ["error", "error"]
+    assert failed.json["error"] == "The model failed for every text: ask again later."
+    mixed = ask(running, {"texts": ["a", "good"]})
+    assert (mixed.status, list(mixed.json)) == (200, ["results"])
+    assert [row["outcome"] for row in mixed.json["results"]] == ["error", "ok"]
+    assert ask(serve(app(bundle, Model(UNPARSED).held)), {"text": "a"}).status == 200
+
+
+def test_three_failures_in_a_row_make_it_not_ready(serve: Any, bundle: Bundle) -> None:
+    """An answer in between does not; a request that is answered nevertheless makes it ready again."""
+    running = serve(app(bundle, Model().held))
+    for _ in range(2):
+        ask(running, {"text": "a"})
+    ask(running, {"text": "good"})
+    failing(running)
+    assert running.ask(path="/healthz", method="GET").status == 200
+    assert ask(running, {"text": "good"}).status == 200
+    assert ready(running) == (200, "ready")
+
+
+@pytest.mark.parametrize(
+    "failure", [FAILED, ProviderError("bad key", provider="p", status=401)], ids=["error", "wrong key"]
+)
+def test_without_requests_the_model_is_asked_until_it_answers(
+    serve: Any, bundle: Bundle, failure: Any
+) -> None:
+    """By whoever looks, one call at a time, and less and less often; no row is counted."""
+    model = Model(failure)
+    running = serve(app(bundle, model.held))
+    failing(running)
+    asked = len(model.held.asked)
+    for _ in range(5):
+        assert ready(running) == (503, "model failing")
+    assert len(model.held.asked) == asked  # it has failed just now
+    for pause in (5.0, 10.0, 20.0):
+        running.clock.advance(0.5 * pause)
+        ready(running)
+        assert len(model.held.asked) == asked
+        running.clock.advance(0.6 * pause)
+        assert ready(running) == (503, "model failing")
+        asked += 1
+        while len(model.held.asked) < asked:
+            threading.Event().wait(0.005)
+        running.clock.advance(0.0)  # so the probe's end has been noted
+    model.answer = LABELLED
+    running.clock.advance(41.0)
+    assert ready(running)[0] == 503
+    while ready(running) != (200, "ready"):
+        threading.Event().wait(0.005)
+    assert len(model.held.asked) == asked + 1
+    text = running.ask(path="/metrics", method="GET").body.decode()
+    assert 'calibrant_rows_total{outcome="ok"}' not in text
+
+
+def test_a_probe_that_hangs_is_given_up(serve: Any, bundle: Bundle) -> None:
+    """After the time a request may take; requests that run out of time count as failures, too."""
+    held = Held()
+    running = serve(app(bundle, held, deadline_seconds=60.0))
+    for _ in range(3):
+        thread, found = later(lambda: ask(running, {"text": "a"}))
+        assert held.begun.acquire(timeout=SECONDS)
+        running.clock.advance(60.0)
+        thread.join(SECONDS)
+        assert found[0].status == 504
+    running.clock.advance(6.0)
+    assert ready(running) == (503, "model failing")
+    assert held.begun.acquire(timeout=SECONDS)
+    held.given_up.clear()
+    for _ in range(3):
+        running.clock.advance(6.0)
+        ready(running)
+    assert not held.begun.acquire(blocking=False)  # one at a time
+    running.clock.advance(60.0)
+    assert held.given_up.wait(SECONDS)
