@@ -436,13 +436,13 @@ def test_another_question_that_fails_says_how_often_it_was_asked() -> None:
 @pytest.mark.usefixtures("opened")
 def test_with_closes_a_model_opened_by_name(animals: FakeClient) -> None:
     """Also inside an event loop, and after an error."""
-    with Classifier(model="m", labels=LABELS, field="category") as classifier:
+    with Classifier(model="openai/x", labels=LABELS, field="category") as classifier:
         assert classifier.classify("meow").label == "cat"
         assert not animals.closed
     assert animals.closed
 
     async def ask() -> str | None:
-        async with Classifier(model="m", labels=LABELS, field="category") as found:
+        async with Classifier(model="openai/x", labels=LABELS, field="category") as found:
             animals.closed = False
             return (await found.aclassify("meow")).label
 

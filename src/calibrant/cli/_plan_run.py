@@ -10,7 +10,8 @@ from pathlib import Path
 from calibrant.assembly import record_run
 from calibrant.cascade import CascadePlan
 from calibrant.cli._classify import all_texts, print_predictions
-from calibrant.cli._evaluate import exit_as, labelled_source, print_result
+from calibrant.cli._evaluate import exit_as, labelled_source
+from calibrant.cli._evaluation_table import print_result
 from calibrant.cli._interrupts import interruptible
 from calibrant.cli._progress import EvaluationDisplay
 from calibrant.core import ConfigurationError, LabelSet, Task

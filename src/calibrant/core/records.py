@@ -174,7 +174,13 @@ def has_low_label_mass(record: Mapping[str, Any]) -> bool:
         What it says is no number, or no space.
     """
     own = record.get("distribution") or record
-    found = [own, *(part.get("distribution") or {} for part in record.get("parts") or ())]
+    parts = record.get("parts")
+    # In Parquet they are one text; the row itself then has the least label mass of them.
+    found = (
+        [own, *(part.get("distribution") or {} for part in parts if isinstance(parts, list))]
+        if parts
+        else [own]
+    )
     return any(
         is_label_mass_low(
             float(one["label_mass"]),

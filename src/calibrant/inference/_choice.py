@@ -16,6 +16,7 @@ from calibrant.core import (
     ContinuingClient,
     FieldLabels,
     LabelSet,
+    Task,
 )
 from calibrant.inference._calls import Calls
 from calibrant.inference._chain import FieldChain, choices_by_field
@@ -26,7 +27,7 @@ from calibrant.inference._reader import AnswerReader
 from calibrant.inference._sampling import DEFAULT_SAMPLES, Sampling, check_seed, resolve_temperature
 from calibrant.logprobs import enum_schema
 
-__all__ = ["MethodOptions", "Scoring", "choose_method"]
+__all__ = ["MethodOptions", "Scoring", "choose_method", "codes_of_task", "refuse_several_models"]
 
 _LOG = logging.getLogger("calibrant")
 
@@ -200,3 +201,18 @@ def _chain(
     return FieldChain(
         client=client, labels=labels, steps=steps, behind=choices.behind, tolerance=tolerance, calls=calls
     )
+
+
+def refuse_several_models(task: Task) -> None:
+    """Refuse a task that names several models, where one is asked."""
+    several = "cascade" if task.cascade is not None else "[routing]" if task.routing is not None else None
+    if several is not None:
+        raise ConfigurationError(
+            f"Expected a task with one model, got the {several} of task {task.name!r}: name one model, or open all "
+            "with calibrant.assembly.open_classifier(task)."
+        )
+
+
+def codes_of_task(wished: bool | int) -> LabelCodes | bool:
+    """Return codes in so many orders; True takes the default number."""
+    return wished if isinstance(wished, bool) else LabelCodes(passes=wished)

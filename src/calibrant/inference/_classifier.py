@@ -23,7 +23,13 @@ from calibrant.core import (
     TextWithContext,
 )
 from calibrant.inference._calls import Calls
-from calibrant.inference._choice import MethodOptions, Scoring, choose_method
+from calibrant.inference._choice import (
+    MethodOptions,
+    Scoring,
+    choose_method,
+    codes_of_task,
+    refuse_several_models,
+)
 from calibrant.inference._codes import LabelCodes
 from calibrant.inference._exact import Tolerance
 from calibrant.inference._feed import OnPrediction, Stop
@@ -66,8 +72,7 @@ class Classifier(Managed):
     top_logprobs : int, default 5
         Alternatives asked for per token.
     concurrency : int, optional
-        Calls in flight at most; 10 by default, 4 for an embedded engine, which computes as many at a time as it has
-        slots.
+        Calls in flight at most; 10 by default, 4 for an embedded engine.
     space : str, optional
         What the log-probabilities are probabilities of, where the client's own is wrong.
     options : mapping, optional
@@ -221,7 +226,7 @@ class Classifier(Managed):
             them.
         """
         if model is None and client is None:
-            _refuse_several(task)
+            refuse_several_models(task)
         own = task.model
         if model is not None and own.api_base is not None:
             _LOG.warning(
@@ -247,7 +252,7 @@ class Classifier(Managed):
             scoring=own.scoring if model is None or sampled else None,
             tolerance=own.tolerance if model is None else None,
             samples=own.samples,
-            label_codes=_label_codes(own.label_codes) if model is None else False,
+            label_codes=codes_of_task(own.label_codes) if model is None else False,
         )
         found._owns_client = found._owns_client or found.client is client
         return found
@@ -297,13 +302,7 @@ class Classifier(Managed):
         return copy
 
     def with_limits(self, limits: Limits) -> Self:
-        """Return a copy under other limits that shares this one's client and journal; it has paid nothing yet.
-
-        Parameters
-        ----------
-        limits : Limits
-            Rates, budgets and deadlines.
-        """
+        """Return a copy under other `limits` that shares this one's client and journal; it has paid nothing yet."""
         return self._prepared(limits, self._reader, self.runner.top_logprobs)
 
     def with_tokens(self, *, top_logprobs: int = 0) -> Self:
@@ -498,17 +497,3 @@ class Classifier(Managed):
         """Free what the client holds; a client that was handed in is left open."""
         if self._owns_client:
             self.runner.client.close()
-
-
-def _refuse_several(task: Task) -> None:
-    several = "cascade" if task.cascade is not None else "[routing]" if task.routing is not None else None
-    if several is not None:
-        raise ConfigurationError(
-            f"Expected a task with one model, got the {several} of task {task.name!r}: name one model, or open all "
-            "with calibrant.assembly.open_classifier(task)."
-        )
-
-
-def _label_codes(wished: bool | int) -> LabelCodes | bool:
-    """Return codes in so many orders; True takes the default number."""
-    return wished if isinstance(wished, bool) else LabelCodes(passes=wished)

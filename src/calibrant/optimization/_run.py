@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -11,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from calibrant.adapters import THRESHOLD_ROWS, ConfidenceAdapter, PriorCorrection, SearchSize, Thresholds
+from calibrant.adapters import ConfidenceAdapter, Thresholds
 from calibrant.adapters import ConfidenceDataInst as Row
 from calibrant.calibration import Fingerprint, LabelPriorCorrection
 from calibrant.core import (
@@ -22,17 +20,22 @@ from calibrant.core import (
     ProviderError,
     ScoringSettings,
     Task,
-    labels_to_record,
-    normalise_label,
 )
 from calibrant.inference import Classifier, Query
 from calibrant.optimization._choice import Choice, ValidationLog, choose, is_worse
 from calibrant.optimization._directory import JOURNAL, open_directory, rescuing
-from calibrant.optimization._exemplar import ExemplarProposer
 from calibrant.optimization._guard import Guard
 from calibrant.optimization._journal import FileLogger, JsonlStore, PredictionJournal
+from calibrant.optimization._plan import (
+    Proposer,
+    SearchPlan,
+    asked_model,
+    make_plan,
+    search_fingerprint,
+    search_size,
+)
 from calibrant.optimization._progress import ProgressListener, ProgressTracker
-from calibrant.optimization._reflection import Reflection, check_names, name_of, open_reflection
+from calibrant.optimization._reflection import Reflection, check_names, open_reflection
 from calibrant.optimization._result import (
     OptimizationResult,
     compare,
@@ -57,11 +60,6 @@ __all__ = ["optimize"]
 COMPONENT = "system_prompt"
 LABEL_PRIOR = "label_prior.json"
 USER_TEMPLATE = "user_template"
-EXEMPLAR_MINIBATCH = 20
-REFLECTION_MINIBATCH = 3
-
-Proposer = Callable[..., dict[str, str]]
-"""GEPA's proposal function."""
 
 
 def optimize(  # noqa: PLR0913  (keyword-only options)
@@ -136,14 +134,14 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     """
     started = time.perf_counter()
     if out is not None:
-        check_names(_asked(model), reflection_model, proposer)
+        check_names(asked_model(model), reflection_model, proposer)
     task = task if isinstance(task, Task) else Task.from_file(task)
-    plan = _plan(task, reflection_model, proposer, minibatch_size, seed, prior_correction, thresholds)
-    _size(task, plan).check(max_metric_calls)
+    plan = make_plan(task, reflection_model, proposer, minibatch_size, seed, prior_correction, thresholds)
+    search_size(task, plan).check(max_metric_calls)
     scoring = _scoring(task.scoring)
     with ExitStack() as stack:
         classifier = _open(task, model, stack)
-        fingerprint = _fingerprint(task, model, plan)
+        fingerprint = search_fingerprint(task, model, plan)
         directory = None if out is None else open_directory(Path(out), fingerprint)
         journal = stack.enter_context(JsonlStore(_file(directory, JOURNAL)))
         store = stack.enter_context(JsonlStore(_file(directory, "reflections.jsonl")))
@@ -190,143 +188,15 @@ def _open(task: Task, model: ModelLike | Classifier | None, stack: ExitStack) ->
     return classifier
 
 
-def _asked(model: ModelLike | Classifier | None) -> ModelLike | None:
-    """Return what is in a classifier's place of a model."""
-    return model.client if isinstance(model, Classifier) else model
-
-
 def _file(directory: Path | None, name: str) -> Path | None:
     return None if directory is None else directory / name
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Plan:
-    name: str
-    proposer: Proposer | None
-    reflection_model: str | Callable[[str], str] | None
-    minibatch_size: int
-    seed: int
-    prior_correction: PriorCorrection | None
-    thresholds: Thresholds | None
-
-
-def _plan(  # noqa: PLR0913  (the options of a search)
-    task: Task,
-    reflection_model: str | Callable[[str], str] | None,
-    proposer: Literal["exemplar", "reflection"] | Proposer | None,
-    minibatch_size: int | None,
-    seed: int,
-    prior_correction: Literal["batch", "off"] | None,
-    thresholds: Thresholds | None,
-) -> _Plan:
-    for split in ("train", "validation", "test"):
-        task.rows(split)
-    if minibatch_size is not None and minibatch_size < 1:
-        raise ConfigurationError(f"Expected minibatch_size >= 1, got {minibatch_size}.")
-    if reflection_model is not None and not (proposer is None or proposer == "reflection"):
-        raise ConfigurationError(
-            "Expected either a reflection model or a proposer of another kind, got both: the model would not be asked."
-        )
-    if proposer is None:
-        proposer = "exemplar" if reflection_model is None else "reflection"
-    if proposer == "reflection" and reflection_model is None:
-        raise ConfigurationError(
-            "Expected a reflection model for proposer='reflection': pass reflection_model, or use 'exemplar'."
-        )
-    name: str
-    function: Proposer | None
-    if proposer == "exemplar":
-        name, function, rows = (
-            proposer,
-            ExemplarProposer(train=_teaching(task), seed=seed),
-            EXEMPLAR_MINIBATCH,
-        )
-    elif proposer == "reflection":
-        name, function, rows = proposer, None, REFLECTION_MINIBATCH
-    elif callable(proposer):
-        name, function, rows = name_of(proposer), proposer, REFLECTION_MINIBATCH
-    else:
-        raise ConfigurationError(
-            f"Expected proposer 'exemplar', 'reflection' or a callable, got {proposer!r}."
-        )
-    return _Plan(
-        name=name,
-        proposer=function,
-        reflection_model=reflection_model if function is None else None,
-        minibatch_size=minibatch_size or rows,
-        seed=seed,
-        prior_correction=_prior(task, prior_correction),
-        thresholds=_wished_thresholds(task, thresholds),
-    )
-
-
-def _prior(task: Task, wished: Literal["batch", "off"] | None) -> PriorCorrection | None:
-    if wished not in {None, "batch", "off"}:
-        raise ConfigurationError(f"Expected prior_correction 'batch' or 'off', got {wished!r}.")
-    method = wished or task.calibration.prior_correction
-    return None if method == "off" else method
-
-
-def _wished_thresholds(task: Task, wished: Thresholds | None) -> Thresholds | None:
-    if wished not in {None, "auto"}:
-        raise ConfigurationError(
-            f"Expected thresholds 'auto', got {wished!r}: numbers belong in the task, as high and low under [scoring]."
-        )
-    return wished or task.scoring.thresholds
-
-
-def _teaching(task: Task) -> list[Example]:
-    """Return the training rows whose text is no validation or test row: only these may be shown."""
-    held_out = {normalise_label(example.input) for example in (*task.validation, *task.test)}
-    return [example for example in task.train if normalise_label(example.input) not in held_out]
-
-
-def _size(task: Task, plan: _Plan) -> SearchSize:
-    texts = [example.input for example in task.validation]
-    return SearchSize.of(
-        texts,
-        minibatch_size=plan.minibatch_size,
-        threshold_rows=0 if plan.thresholds is None else min(THRESHOLD_ROWS, len(task.train)),
-        prior_texts=() if plan.prior_correction is None else texts,
-    )
-
-
-def _fingerprint(task: Task, model: ModelLike | Classifier | None, plan: _Plan) -> dict[str, Any]:
-    content = {
-        "labels": labels_to_record(task.labels),
-        "prompt": task.prompt,
-        "user_template": task.user_template,
-        "field": task.field,
-        "scoring": task.scoring.model_dump(exclude={"thresholds"})
-        | ({} if plan.thresholds is None else {"thresholds": plan.thresholds}),
-        "prior_correction": plan.prior_correction,
-        "settings": task.model.model_dump(exclude={"concurrency"}),
-        "rows": [
-            [
-                (e.input, e.answer, dict(e.additional_context), *([] if e.context is None else [e.context]))
-                for e in task.rows(split)
-            ]
-            for split in ("train", "validation", "test")
-        ],
-    }
-    if isinstance(model, Classifier):
-        content["classifier"] = model.describe()
-    return {
-        "schema_version": 1,
-        "task": hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest(),
-        "model": name_of(task.model.name if model is None else _asked(model)),
-        "proposer": plan.name,
-        "reflection_model": None if plan.reflection_model is None else name_of(plan.reflection_model),
-        "minibatch_size": plan.minibatch_size,
-        "seed": plan.seed,
-    }
 
 
 def _adapter(
     classifier: Classifier,
     scoring: ScoringStrategy,
     task: Task,
-    plan: _Plan,
+    plan: SearchPlan,
     tracker: ProgressTracker,
     log: ValidationLog,
 ) -> ConfidenceAdapter:
@@ -345,7 +215,7 @@ def _adapter(
     )
 
 
-def _thresholds_score(task: Task, plan: _Plan) -> bool:
+def _thresholds_score(task: Task, plan: SearchPlan) -> bool:
     """Return whether thresholds to be found also make the score: as the task says nothing else."""
     return plan.thresholds is not None and task.scoring.strategy == "linear" and not task.scoring.parameters
 
@@ -385,7 +255,7 @@ class _Run:
     """One search and what it needs."""
 
     task: Task
-    plan: _Plan
+    plan: SearchPlan
     adapter: ConfidenceAdapter
     validation: ValidationLog
     reflection: Reflection | None

@@ -1,0 +1,154 @@
+"""What a search will do, checked before anything is paid for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from calibrant.adapters import THRESHOLD_ROWS, PriorCorrection, SearchSize, Thresholds
+from calibrant.core import ConfigurationError, Example, Task, labels_to_record, normalise_label
+from calibrant.inference import Classifier
+from calibrant.optimization._exemplar import ExemplarProposer
+from calibrant.optimization._reflection import name_of
+
+if TYPE_CHECKING:
+    from calibrant.inference import ModelLike
+
+__all__ = ["Proposer", "SearchPlan", "asked_model", "make_plan", "search_fingerprint", "search_size"]
+
+EXEMPLAR_MINIBATCH = 20
+REFLECTION_MINIBATCH = 3
+
+Proposer: TypeAlias = Callable[..., dict[str, str]]
+"""GEPA's proposal function."""
+
+
+def asked_model(model: ModelLike | Classifier | None) -> ModelLike | None:
+    """Return what is in a classifier's place of a model."""
+    return model.client if isinstance(model, Classifier) else model
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchPlan:
+    name: str
+    proposer: Proposer | None
+    reflection_model: str | Callable[[str], str] | None
+    minibatch_size: int
+    seed: int
+    prior_correction: PriorCorrection | None
+    thresholds: Thresholds | None
+
+
+def make_plan(  # noqa: PLR0913  (the options of a search)
+    task: Task,
+    reflection_model: str | Callable[[str], str] | None,
+    proposer: Literal["exemplar", "reflection"] | Proposer | None,
+    minibatch_size: int | None,
+    seed: int,
+    prior_correction: Literal["batch", "off"] | None,
+    thresholds: Thresholds | None,
+) -> SearchPlan:
+    for split in ("train", "validation", "test"):
+        task.rows(split)
+    if minibatch_size is not None and minibatch_size < 1:
+        raise ConfigurationError(f"Expected minibatch_size >= 1, got {minibatch_size}.")
+    if reflection_model is not None and not (proposer is None or proposer == "reflection"):
+        raise ConfigurationError(
+            "Expected either a reflection model or a proposer of another kind, got both: the model would not be asked."
+        )
+    if proposer is None:
+        proposer = "exemplar" if reflection_model is None else "reflection"
+    if proposer == "reflection" and reflection_model is None:
+        raise ConfigurationError(
+            "Expected a reflection model for proposer='reflection': pass reflection_model, or use 'exemplar'."
+        )
+    name: str
+    function: Proposer | None
+    if proposer == "exemplar":
+        name, function, rows = (
+            proposer,
+            ExemplarProposer(train=_teaching(task), seed=seed),
+            EXEMPLAR_MINIBATCH,
+        )
+    elif proposer == "reflection":
+        name, function, rows = proposer, None, REFLECTION_MINIBATCH
+    elif callable(proposer):
+        name, function, rows = name_of(proposer), proposer, REFLECTION_MINIBATCH
+    else:
+        raise ConfigurationError(
+            f"Expected proposer 'exemplar', 'reflection' or a callable, got {proposer!r}."
+        )
+    return SearchPlan(
+        name=name,
+        proposer=function,
+        reflection_model=reflection_model if function is None else None,
+        minibatch_size=minibatch_size or rows,
+        seed=seed,
+        prior_correction=_prior(task, prior_correction),
+        thresholds=_wished_thresholds(task, thresholds),
+    )
+
+
+def _prior(task: Task, wished: Literal["batch", "off"] | None) -> PriorCorrection | None:
+    if wished not in {None, "batch", "off"}:
+        raise ConfigurationError(f"Expected prior_correction 'batch' or 'off', got {wished!r}.")
+    method = wished or task.calibration.prior_correction
+    return None if method == "off" else method
+
+
+def _wished_thresholds(task: Task, wished: Thresholds | None) -> Thresholds | None:
+    if wished not in {None, "auto"}:
+        raise ConfigurationError(
+            f"Expected thresholds 'auto', got {wished!r}: numbers belong in the task, as high and low under [scoring]."
+        )
+    return wished or task.scoring.thresholds
+
+
+def _teaching(task: Task) -> list[Example]:
+    """Return the training rows whose text is no validation or test row: only these may be shown."""
+    held_out = {normalise_label(example.input) for example in (*task.validation, *task.test)}
+    return [example for example in task.train if normalise_label(example.input) not in held_out]
+
+
+def search_size(task: Task, plan: SearchPlan) -> SearchSize:
+    texts = [example.input for example in task.validation]
+    return SearchSize.of(
+        texts,
+        minibatch_size=plan.minibatch_size,
+        threshold_rows=0 if plan.thresholds is None else min(THRESHOLD_ROWS, len(task.train)),
+        prior_texts=() if plan.prior_correction is None else texts,
+    )
+
+
+def search_fingerprint(task: Task, model: ModelLike | Classifier | None, plan: SearchPlan) -> dict[str, Any]:
+    content = {
+        "labels": labels_to_record(task.labels),
+        "prompt": task.prompt,
+        "user_template": task.user_template,
+        "field": task.field,
+        "scoring": task.scoring.model_dump(exclude={"thresholds"})
+        | ({} if plan.thresholds is None else {"thresholds": plan.thresholds}),
+        "prior_correction": plan.prior_correction,
+        "settings": task.model.model_dump(exclude={"concurrency"}),
+        "rows": [
+            [
+                (e.input, e.answer, dict(e.additional_context), *([] if e.context is None else [e.context]))
+                for e in task.rows(split)
+            ]
+            for split in ("train", "validation", "test")
+        ],
+    }
+    if isinstance(model, Classifier):
+        content["classifier"] = model.describe()
+    return {
+        "schema_version": 1,
+        "task": hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest(),
+        "model": name_of(task.model.name if model is None else asked_model(model)),
+        "proposer": plan.name,
+        "reflection_model": None if plan.reflection_model is None else name_of(plan.reflection_model),
+        "minibatch_size": plan.minibatch_size,
+        "seed": plan.seed,
+    }
