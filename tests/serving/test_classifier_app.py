@@ -11,7 +11,7 @@ import json
 import logging
 import math
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +27,7 @@ from calibrant.core import (
     ProviderError,
 )
 from calibrant.inference import Classifier
-from calibrant.serving import ServiceSettings, json_logs
+from calibrant.serving import ConnectionLimits, ServiceSettings, create_classifier_app, json_logs
 from calibrant.testing import FakeClient, FaultServer
 from held import JSON, PATH, SECONDS, Held, app, ask, counts, later, with_threshold
 
@@ -471,9 +471,40 @@ def test_bad_settings_are_refused(settings: dict[str, Any], told: str) -> None:
         ServiceSettings(**settings)
 
 
+@pytest.mark.parametrize(
+    ("limits", "told"),
+    [
+        ({"most_connections": 0}, "most_connections"),
+        ({"most_connections": True}, "most_connections"),
+        ({"seconds_idle": -1.0}, "seconds_idle"),
+        ({"seconds_for_body": math.inf}, "seconds_for_body"),
+        ({"seconds_to_take": "1"}, "seconds_to_take"),
+    ],
+)
+def test_bad_limits_of_connections_are_refused(limits: dict[str, Any], told: str) -> None:
+    """When they are made."""
+    with pytest.raises(ConfigurationError, match=told):
+        ConnectionLimits(**limits)
+
+
+def test_predictions_are_handed_on(serve: Any, bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
+    """Those of every request; an error there is logged, and no request fails for it."""
+    seen: list[str | None] = []
+
+    def note(predictions: Sequence[Prediction]) -> None:
+        seen.extend(found.label for found in predictions)
+        raise RuntimeError("full")
+
+    running = serve(create_classifier_app(bundle, Held(held=False), on_predictions=note))  # type: ignore[arg-type]
+    assert ask(running, {"texts": ["a", "b"]}).status == 200
+    assert seen == ["cat", "cat"]
+    assert "Predictions could not be handed on." in caplog.text
+
+
 def test_what_a_request_can_take_is_its_body_and_its_deadline() -> None:
     """In whole seconds: so long an end waits for what was taken."""
     assert ServiceSettings(deadline_seconds=1.5).finish_seconds == 32
+    assert ServiceSettings(connections=ConnectionLimits(seconds_for_body=9.0)).finish_seconds == 39
 
 
 def test_one_connection_serves_many_requests(serve: Any, bundle: Bundle) -> None:

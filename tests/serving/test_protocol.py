@@ -213,6 +213,23 @@ def test_a_crowd_is_answered_or_refused_but_not_reset(
     assert running.ask(path="/healthz", method="GET").status == 200
 
 
+def test_of_a_crowd_only_some_are_taken_at_a_time(serve: Any, bundle: Bundle) -> None:
+    """Half as many again as are served; the others cost no file descriptor until one of these goes."""
+    limits = ConnectionLimits(most_connections=4, seconds_idle=float(SECONDS))
+    running = serve(app(bundle, Held(held=False), connections=limits))
+    with connected(running) as first, contextlib.ExitStack() as lines:
+        crowd = [lines.enter_context(connected(running)) for _ in range(20)]
+        until(lambda: running.connections == 6)
+        for _ in range(20):  # time enough to take more
+            first.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert status(first) == 200
+            assert running.connections == 6
+        for line in crowd[:-1]:
+            line.close()
+        crowd[-1].sendall(body("a"))
+        assert status(crowd[-1]) in {200, 503}
+
+
 @contextlib.contextmanager
 def file_descriptors(most: int) -> Any:
     """Let this process have so many file descriptors."""

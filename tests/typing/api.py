@@ -18,7 +18,7 @@ from calibrant import (
     Prediction,
     Task,
 )
-from calibrant.assembly import open_classifier, read_looper
+from calibrant.assembly import open_classifier, read_looper, read_zeph
 from calibrant.calibration import (
     CertifiedThreshold,
     PlattCalibrator,
@@ -38,6 +38,7 @@ from calibrant.core import (
     LogprobSpace,
     Outcome,
     ProviderError,
+    RoutingSettings,
     Step,
 )
 from calibrant.evaluation import (
@@ -131,6 +132,7 @@ assert_type(classifier.with_prompt("Other."), Classifier)
 assert_type(Classifier.from_task(task, model=my_model), Classifier)
 assert_type(open_classifier(task), Classifier)
 assert_type(read_looper("looper.yaml"), CascadeSettings)
+assert_type(read_zeph("zeph.toml"), RoutingSettings)
 classifier.classify_many(["meow"], on_prediction=lambda index, found: print(index + 1, found.label))  # noqa: T201
 
 
