@@ -77,8 +77,9 @@ coverage: $(INSTALLED_DEV)
 	$(VENV)/bin/coverage report
 
 # What takes long or needs more than this repository; .ci/run does not run it.
-test-nightly: test-slow test-notebooks test-proxy test-ray
-	.ci/postgres $(MAKE) test-package
+test-nightly: $(INSTALLED_DEV)
+	.ci/postgres $(MAKE) test-slow test-package
+	$(MAKE) test-notebooks test-proxy test-ray
 	$(MAKE) bench-serve
 
 # With the newest version of every dependency.

@@ -80,14 +80,15 @@ def test_log_probabilities_are_those_of_the_unconstrained_model(answers: list[An
         assert chosen.confidence == pytest.approx(math.exp(chosen.native))
 
 
-def test_text_that_was_given_has_no_margin(answers: list[Answered]) -> None:
-    """It is certain, and no evidence of anything."""
+def test_text_that_was_given_counts_under_no_filter(answers: list[Answered]) -> None:
+    """It is certain, and would make every answer look surer: the mean over all tokens is of those the model chose."""
     tokens = answers[0].prediction.tokens
     assert tokens is not None
     assert (tokens[0].logprob, tokens[0].top) == (0.0, ())
-    found = assess(Margin(token_filter="all"), answers[0])
-    assert isinstance(found, NoEvidence)
-    assert "token_filter='label'" in found.reason
+    chosen = [token.logprob for token in tokens if token.logprob < 0.0]
+    found = assess(AvgLogprob(token_filter="all"), answers[0])
+    assert isinstance(found, Assessment)
+    assert found.native == pytest.approx(sum(chosen) / len(chosen))
 
 
 def test_the_model_grades_its_answer(answers: list[Answered]) -> None:

@@ -83,6 +83,7 @@ def test_the_embedded_engine_scores_exactly_by_default(client: LlamaCppClient) -
         assert prediction.text == f'{{"category": "{prediction.label}"}}'
 
 
+@pytest.mark.slow
 def test_pruning_stays_within_its_bound(client: LlamaCppClient) -> None:
     """Against the walk over the whole label trie, on the real model."""
     full = classifier(client, tolerance=1e-4).classify_many(TEXTS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import random
 from collections.abc import Iterator, Sequence
@@ -40,9 +39,8 @@ AWKWARD = [
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[LlamaCppClient]:
-    """Return a client of the embedded model that has llguidance, as the first one of a process."""
-    gc.collect()  # clients of other tests that nobody closed hold it until then
-    found = LlamaCppClient.local(n_ctx=2048, n_threads=2)
+    """Return a client of the engine that every test of a worker shares: as the first one it has llguidance."""
+    found = LlamaCppClient.local()
     assert found._loaded().llguidance
     yield found
     found.close()
@@ -170,8 +168,8 @@ def test_two_engines_and_several_slots_live_side_by_side(client: Any) -> None:
 
 def test_a_long_text_is_an_error_of_its_row(client: Any) -> None:
     """The slot's context and the prompt's tokens are named; the next row is answered."""
-    with pytest.raises(ProviderError, match=r"The prompt has \d+ tokens, the context 2048") as caught:
-        ask(client, request("word " * 2500, enum_of(["A", "B"])))
+    with pytest.raises(ProviderError, match=r"The prompt has \d+ tokens, the context 4096") as caught:
+        ask(client, request("word " * 5000, enum_of(["A", "B"])))
     assert not caught.value.retryable
     assert json.loads(text_of(ask(client, request("x", enum_of(["A", "B"])))))
 
