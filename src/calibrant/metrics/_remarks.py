@@ -37,5 +37,5 @@ def _of_label_mass(low: int, rows: int) -> str:
     return (
         f"The model wanted to write something else on {low:,} of {rows:,} rows (label mass below {LOW_LABEL_MASS:g}): "
         "there, confidence only compares the labels with each other. Name the labels in the prompt and show the form "
-        "of the answer, or use a stronger model."
+        "of the answer with a placeholder, or use a stronger model."
     )
