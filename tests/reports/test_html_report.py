@@ -405,7 +405,7 @@ def test_a_search_says_what_was_chosen_and_what_accepted_means(write_run: WriteR
         comparison={"interval": {"lower": -0.3, "upper": -0.1}},
     )
     html, page = page_of(write_run(SEARCH_ROWS, result=record))
-    assert "score 0.200 -&gt; 0.300, accuracy 0.400 -&gt; 0.500, macro-F1 0.300 -&gt; 0.400." in html
+    assert "score 0.200 -&gt; 0.300, accuracy 0.400 -&gt; 0.500, macro F1 0.300 -&gt; 0.400." in html
     assert "No improvement: on the test rows the chosen prompt is worse than the seed prompt" in html
     assert "Accepted proposals scored more than the prompt they were made from" in html
     assert page.table("run", "minus")
