@@ -293,7 +293,7 @@ def test_rows_are_not_ranked_by_a_confidence_that_ranks_nothing(write_run: Write
     rows = [row(str(i), "cat", "dog" if i % 2 else "cat", 0.9 if i % 2 else 0.6) for i in range(40)]
     html, page = page_of(write_run(rows))
     assert "Look at these first" not in plain(html)
-    assert "its confidence is not shown to tell right from wrong answers (AUROC 0.000, 0.000 to " in plain(
+    assert "the confidence is not shown to tell right from wrong answers (AUROC 0.000, 0.000 to " in plain(
         html
     )
     assert len(page.table("row", "text")[0]) == 6
@@ -307,7 +307,7 @@ def test_rows_are_not_ranked_by_a_collapsed_model(write_run: WriteRun) -> None:
         for i in range(100)
     ]
     html, _ = page_of(write_run(rows))
-    assert "it answers 2 of the 5 labels that occur" in plain(html)
+    assert "the model answers 2 of the 5 labels that occur in these rows" in plain(html)
 
 
 def test_low_label_mass_is_said_above_the_numbers(write_run: WriteRun) -> None:

@@ -421,10 +421,10 @@ def _why_unranked(rows: Rows, table: ClassificationSummary | None) -> str:
         figures = (
             "" if found is None else f" (AUROC {found.estimate:.3f}, {found.lower:.3f} to {found.upper:.3f})"
         )
-        return f"its confidence is not shown to tell right from wrong answers{figures}"
+        return f"the confidence is not shown to tell right from wrong answers{figures}"
     labels = table.answered_labels
     if labels.collapsed:
-        return f"it answers {labels.found:,} of the {labels.present:,} labels that occur"
+        return f"the model answers {labels.found:,} of the {labels.present:,} labels that occur in these rows"
     return ""
 
 
