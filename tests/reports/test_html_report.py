@@ -188,6 +188,15 @@ def test_the_headline_has_intervals_and_denominators(write_run: WriteRun) -> Non
     assert found["AUROC"][0] == "0.500"  # 0.9 lies between 0.7 and 0.95
 
 
+def test_an_interval_of_width_0_says_why(write_run: WriteRun) -> None:
+    """Twenty right answers are no proof that every answer is right."""
+    _, page = page_of(write_run([row(str(i), "cat", "cat", 0.9) for i in range(20)]))
+    found = {cells[0]: cells[1:] for cells in page.table("what", "value")}
+    for name in ("macro F1", "Brier score"):
+        assert found[name][2].endswith("; width 0 because all rows came out alike, as the next ones need not")
+    assert "width 0" not in found["accuracy"][2]
+
+
 def test_the_numbers_are_those_of_the_evaluation(tmp_path: Path) -> None:
     """Of a run that calibrant wrote, with a label that no row has."""
     texts = [f"{kind} {number}" for number in range(20) for kind in ("meow", "woof")]
