@@ -292,7 +292,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     [
         ({"complete": True}, ""),
         ({"complete": False, "stopped": "Ctrl-C"}, "holds a run that ended early (Ctrl-C)"),
-        (None, "has no metrics.json"),
+        (None, "has neither metrics.json nor result.json"),
     ],
 )
 def test_an_unfinished_run_is_noticed(tmp_path: Path, metrics: dict[str, Any] | None, said: str) -> None:
