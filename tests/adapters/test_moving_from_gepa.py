@@ -225,6 +225,21 @@ def test_a_journal_outlives_the_growth_of_the_labels() -> None:
     assert found["prediction"].distribution.probability("Bills/Electricity") == pytest.approx(0.4)
 
 
+def test_a_journal_brings_the_labels_of_its_answers() -> None:
+    """An adapter that starts again with one label, or another spelling of it, reads what more labels were known for."""
+    journal = MemoryJournal()
+    answers = {"x": ("Food", 0.9), "y": ("Bills/Gas & Oil", 0.8)}
+    adapter(answers, journal=journal).evaluate([row("x", "Food"), row("y", "Bills/Gas & Oil")], CANDIDATE)
+    (trace,) = traces(adapter(answers, journal=journal), row("x", "Food"))
+    assert trace["prediction"].distribution.labels == ("Food", "Bills/Gas & Oil")
+    assert trace["prediction"].confidence == pytest.approx(0.9)
+    journal = MemoryJournal()
+    adapter(answers, journal=journal).evaluate([row("x", "Food")], CANDIDATE)
+    (trace,) = traces(adapter(answers, journal=journal), row("x", "FOOD"))
+    assert trace["is_correct"]
+    assert trace["prediction"].confidence == pytest.approx(0.9)
+
+
 def test_a_callable_without_log_probabilities_scores_by_correctness() -> None:
     """As the contract of the strategies says."""
     made = ConfidenceAdapter(lambda _: '{"category": "Food"}', "category")

@@ -21,7 +21,7 @@ from calibrant.assembly._bundle_figures import accepted_of, figures_of
 from calibrant.assembly._task_record import RunSettings, task_to_record
 from calibrant.calibration import read_predictions
 from calibrant.cli import app
-from calibrant.core import ConfigurationError, Example, Prediction, StateError
+from calibrant.core import ConfigurationError, Example, Prediction, ProviderError, StateError
 from calibrant.evaluation import BatchEvaluator
 from calibrant.metrics import wilson_interval
 from calibrant.testing import FakeClient
@@ -193,6 +193,25 @@ def test_a_bundle_repeats_that_its_classifier_has_collapsed(tmp_path: Path) -> N
     warning = "Collapsed: only 12% of the labels that occur in the rows were ever answered."
     assert collapse_warning(bundle.figures) == warning
     assert f"- **{warning}**" in bundle.card
+    assert f"warning: {warning}" in said(tmp_path)
+
+
+def test_a_bundle_repeats_that_its_model_wanted_to_write_something_else(tmp_path: Path) -> None:
+    """On the card and when it is exported, with the rows it was so on; those that failed do not count."""
+    task = Task(name="letters", labels=LabelSet(list("abcdefgh")), prompt="Which?", field="x", test=LETTERS)
+    fake = FakeClient(
+        task.labels,
+        lambda text: text[-1],
+        field="x",
+        illegal_mass=0.9,
+        space="raw",
+        failures={0: ProviderError("down", provider="fake", retryable=False)},
+    )
+    with contextlib.closing(Classifier.from_task(task, model=fake)) as one:
+        BatchEvaluator(one).evaluate(task.test, out=tmp_path / "run")
+    record_run(tmp_path / "run", [(task, "fake")])
+    warning = "The model wanted to write something else on 15 of 15 rows (label mass below 0.5)"
+    assert f"- **{warning}" in export(tmp_path / "run", tmp_path / "bundle").card
     assert f"warning: {warning}" in said(tmp_path)
 
 

@@ -192,6 +192,14 @@ def test_a_low_label_mass_is_said(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "calibration.json").read_text())["rows_with_low_label_mass"] == 3
 
 
+def test_an_interval_of_width_0_says_why(tmp_path: Path) -> None:
+    """Rows that all came out alike are no proof; rows that differ have nothing to say."""
+    same = [{**row, "confidence": 1.0, "label": "cat", "correct": True} for row in rows(40)]
+    for found, said in ((same, True), (rows(80), False)):
+        result = run(write(tmp_path / "p.jsonl", found), "--out", tmp_path)
+        assert ("An interval has width 0 because all rows came out alike" in result.stdout) is said
+
+
 def test_the_calibrator_of_a_run_fits_its_classifier_and_no_other(tmp_path: Path) -> None:
     """The directory of an evaluation says what the predictions depend on."""
     texts = [f"{n} {'meow' if n % 2 else 'woof'}" for n in range(120)]
@@ -284,7 +292,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     [
         ({"complete": True}, ""),
         ({"complete": False, "stopped": "Ctrl-C"}, "holds a run that ended early (Ctrl-C)"),
-        (None, "has no metrics.json"),
+        (None, "has neither metrics.json nor result.json"),
     ],
 )
 def test_an_unfinished_run_is_noticed(tmp_path: Path, metrics: dict[str, Any] | None, said: str) -> None:

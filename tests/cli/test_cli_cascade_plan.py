@@ -97,6 +97,32 @@ def test_a_plan_says_which_share_of_equally_sure_answers_it_keeps(tmp_path: Path
     assert f"({plan.tied_share:.1%} of those tied at it)" in replayed.stdout
 
 
+def test_of_a_later_model_no_share_is_promised_that_an_earlier_one_has_kept(tmp_path: Path) -> None:
+    """A text has one hash for all models: of what the first one passes on, the second keeps less than its share."""
+    rng = np.random.default_rng(1)
+    small, middle = rng.random(N) < 0.88, rng.random(N) < 0.94
+    tied = [np.where(rng.random(N) < share, 1.0, rng.uniform(0.5, 0.99, N)) for share in (0.7, 0.8)]
+    runs = [
+        write(tmp_path / "small", small.tolist(), tied[0]),
+        write(tmp_path / "middle", middle.tolist(), tied[1]),
+        write(tmp_path / "large", [True] * N, np.ones(N)),
+    ]
+    out = tmp_path / "out"
+    result = cascade("plan", *runs, *COSTS, "--between-cost", 5, "--epsilon", 0.05, "--out", out)
+    first, second = CascadePlan.load(out).policy.rules
+    assert first.splits
+    assert second.splits
+    assert (
+        f"Of the answers of small with confidence 1, {first.tied_share:.1%} are kept, chosen" in result.stdout
+    )
+    assert (
+        f"Of the answers of middle with confidence 1, {second.tied_share:.1%} are kept" not in result.stdout
+    )
+    assert (
+        f"those to the texts in the first {second.tied_share:.1%} of the same hash are kept" in result.stdout
+    )
+
+
 def test_json_holds_the_plan(runs: tuple[Path, Path], tmp_path: Path) -> None:
     """One object, equal to the file but for what names the file's kind."""
     result = cascade("plan", *runs, *COSTS, "--epsilon", 0.05, "--out", tmp_path / "out", "--json")

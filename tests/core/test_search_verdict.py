@@ -31,17 +31,17 @@ def test_choice_and_test_rows_are_two_statements(interval: tuple[float, float], 
     """The first is the same whatever the second says."""
     chosen, tested = search_verdict(record(*interval))
     assert chosen == (
-        "Chosen on the validation rows: score 0.100 -> 0.300, accuracy 0.200 -> 0.400, macro-F1 0.140 -> 0.350."
+        "Chosen on the validation rows: score 0.100 -> 0.300, accuracy 0.200 -> 0.400, macro F1 0.140 -> 0.350."
     )
     assert tested.startswith(words)
 
 
 def test_a_kept_seed_prompt_says_what_the_best_other_one_lacked() -> None:
-    """A higher score without a higher macro-F1."""
+    """A higher score without a higher macro F1."""
     kept, other = search_verdict(record(0.0, 0.0, validated=[SEED, SURER], chosen=0, improved=False))
-    assert "in score, accuracy and macro-F1 at once: the seed prompt is kept." in kept
+    assert "in score, accuracy and macro F1 at once: the seed prompt is kept." in kept
     assert other == (
-        "The best of 1 other by score: score 0.100 -> 0.500, accuracy 0.200 -> 0.200, macro-F1 0.140 -> 0.070."
+        "The best of 1 other by score: score 0.100 -> 0.500, accuracy 0.200 -> 0.200, macro F1 0.140 -> 0.070."
     )
 
 

@@ -88,7 +88,7 @@ def test_more_confidence_in_the_same_answers_is_no_improvement() -> None:
     ],
 )
 def test_an_improvement_is_one_in_score_and_accuracy_too(answers: str, sure: float) -> None:
-    """Macro-F1 alone, or without the score, does not make one."""
+    """Macro F1 alone, or without the score, does not make one."""
     other = {"validation": answers, "test": answers * 4}
     result = search(TRUTH, {SEED: POOR, "Other.": other}, {SEED: 0.6, "Other.": sure})
     assert (result.accepted, result.chosen) == (1, 0)
@@ -97,7 +97,7 @@ def test_an_improvement_is_one_in_score_and_accuracy_too(answers: str, sure: flo
 
 
 def test_more_right_rows_of_fewer_labels_are_no_improvement() -> None:
-    """Accuracy up, macro-F1 down: most rows are `a`, and the prompt answers nothing else."""
+    """Accuracy up, macro F1 down: most rows are `a`, and the prompt answers nothing else."""
     truth = {"validation": "aaaaaabcd", "test": "aaaaaabcd" * 4}
     even = {"validation": "aabcddbcd", "test": "aabcddbcd" * 4}
     always = {"validation": "aaaaaaaaa", "test": "aaaaaaaaa" * 4}
@@ -158,7 +158,7 @@ def test_test_rows_that_show_nothing_do_not_refute() -> None:
 
 @pytest.mark.parametrize(("answer", "collapsed"), [("aaaaaaaa", True), ("aabbaaaa", False)])
 def test_both_prompts_say_how_many_labels_they_answered(answer: str, *, collapsed: bool) -> None:
-    """On the test rows, beside macro-F1."""
+    """On the test rows, beside macro F1."""
     given = {SEED: {"validation": "aaaaaaaa", "test": answer * 4}, "Good.": GOOD}
     result = search(TRUTH, given, {SEED: 0.5, "Good.": 0.9})
     seed, best = result.seed_prompt, result.best_prompt

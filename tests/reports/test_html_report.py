@@ -188,6 +188,15 @@ def test_the_headline_has_intervals_and_denominators(write_run: WriteRun) -> Non
     assert found["AUROC"][0] == "0.500"  # 0.9 lies between 0.7 and 0.95
 
 
+def test_an_interval_of_width_0_says_why(write_run: WriteRun) -> None:
+    """Twenty right answers are no proof that every answer is right."""
+    _, page = page_of(write_run([row(str(i), "cat", "cat", 0.9) for i in range(20)]))
+    found = {cells[0]: cells[1:] for cells in page.table("what", "value")}
+    for name in ("macro F1", "Brier score"):
+        assert found[name][2].endswith("; width 0 because all rows came out alike, as the next ones need not")
+    assert "width 0" not in found["accuracy"][2]
+
+
 def test_the_numbers_are_those_of_the_evaluation(tmp_path: Path) -> None:
     """Of a run that calibrant wrote, with a label that no row has."""
     texts = [f"{kind} {number}" for number in range(20) for kind in ("meow", "woof")]
@@ -293,7 +302,7 @@ def test_rows_are_not_ranked_by_a_confidence_that_ranks_nothing(write_run: Write
     rows = [row(str(i), "cat", "dog" if i % 2 else "cat", 0.9 if i % 2 else 0.6) for i in range(40)]
     html, page = page_of(write_run(rows))
     assert "Look at these first" not in plain(html)
-    assert "its confidence is not shown to tell right from wrong answers (AUROC 0.000, 0.000 to " in plain(
+    assert "the confidence is not shown to tell right from wrong answers (AUROC 0.000, 0.000 to " in plain(
         html
     )
     assert len(page.table("row", "text")[0]) == 6
@@ -307,7 +316,7 @@ def test_rows_are_not_ranked_by_a_collapsed_model(write_run: WriteRun) -> None:
         for i in range(100)
     ]
     html, _ = page_of(write_run(rows))
-    assert "it answers 2 of the 5 labels that occur" in plain(html)
+    assert "the model answers 2 of the 5 labels that occur in these rows" in plain(html)
 
 
 def test_low_label_mass_is_said_above_the_numbers(write_run: WriteRun) -> None:
@@ -405,7 +414,7 @@ def test_a_search_says_what_was_chosen_and_what_accepted_means(write_run: WriteR
         comparison={"interval": {"lower": -0.3, "upper": -0.1}},
     )
     html, page = page_of(write_run(SEARCH_ROWS, result=record))
-    assert "score 0.200 -&gt; 0.300, accuracy 0.400 -&gt; 0.500, macro-F1 0.300 -&gt; 0.400." in html
+    assert "score 0.200 -&gt; 0.300, accuracy 0.400 -&gt; 0.500, macro F1 0.300 -&gt; 0.400." in html
     assert "No improvement: on the test rows the chosen prompt is worse than the seed prompt" in html
     assert "Accepted proposals scored more than the prompt they were made from" in html
     assert page.table("run", "minus")

@@ -22,13 +22,17 @@ def over_all_labels(predictions: Sequence[Prediction], labels: LabelSet, field_p
     predictions : sequence of Prediction
         With their tokens, where the set is open.
     labels : LabelSet
-        The label set; an open one takes labels that it does not know from the predictions.
+        The label set; an open one takes labels that it does not know from the predictions and their distributions,
+        such as those that another process had seen.
     field_path : str
         JSON path of the label.
     """
     if not isinstance(labels, OpenLabels):
         return list(predictions)
     spelled = [None if p.label is None else labels.canonical(p.label) for p in predictions]
+    for known in dict.fromkeys(p.distribution.labels for p in predictions if p.distribution is not None):
+        for label in known:
+            labels.canonical(label)
     return [_read_again(p, label, labels, field_path) for p, label in zip(predictions, spelled, strict=True)]
 
 
@@ -36,6 +40,10 @@ def _read_again(prediction: Prediction, label: str | None, labels: OpenLabels, f
     known = prediction.distribution
     if label is None or known is None or known.labels == labels.labels:
         return prediction
+    if len(labels) == len(known.labels) == 1:  # the same label in another spelling
+        return replace(
+            prediction, label=label, distribution=replace(known, labels=labels.labels, emitted=label)
+        )
     answer = Completion(text=prediction.text, tokens=prediction.tokens)
     try:
         distribution = extract_distribution(answer, labels, field_path, known.space)

@@ -3,7 +3,7 @@
 from calibrant.assembly._bundle import Bundle, BundleHistory, Decision, Figure, read_bundle
 from calibrant.assembly._bundle_diff import BundleDiff, Change, diff_bundles
 from calibrant.assembly._bundle_export import export
-from calibrant.assembly._bundle_figures import LABELS_ANSWERED, collapse_warning
+from calibrant.assembly._bundle_figures import LABELS_ANSWERED, collapse_warning, label_mass_warning
 from calibrant.assembly._bundle_load import load, open_bundle
 from calibrant.assembly._looper import read_looper
 from calibrant.assembly._open import open_classifier
@@ -24,6 +24,7 @@ __all__ = [
     "default_router_state",
     "diff_bundles",
     "export",
+    "label_mass_warning",
     "load",
     "open_bundle",
     "open_classifier",

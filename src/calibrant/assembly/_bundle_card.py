@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from calibrant.assembly._bundle import Figure
-from calibrant.assembly._bundle_figures import collapse_warning
+from calibrant.assembly._bundle_figures import collapse_warning, label_mass_warning
 from calibrant.assembly._task_record import RunSettings
 from calibrant.core import FieldLabels, LabelSet, MultiLabels
 
@@ -208,7 +208,7 @@ def _thresholds(thresholds: Mapping[str, Any]) -> Iterator[str]:
 def _remarks(
     settings: RunSettings, proposer: str | None, verdict: Sequence[str], figures: Sequence[Figure]
 ) -> Iterator[str]:
-    if warning := collapse_warning(figures):
+    for warning in filter(None, (collapse_warning(figures), label_mass_warning(figures))):
         yield f"**{warning}**"
     if verdict:
         yield " ".join(verdict)

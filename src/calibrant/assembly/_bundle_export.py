@@ -12,7 +12,13 @@ import numpy as np
 
 from calibrant.assembly._bundle import Bundle, read_bundle
 from calibrant.assembly._bundle_card import card
-from calibrant.assembly._bundle_figures import accepted_of, answered_of, figures_of, thresholds_of
+from calibrant.assembly._bundle_figures import (
+    accepted_of,
+    answered_of,
+    figures_of,
+    low_mass_of,
+    thresholds_of,
+)
 from calibrant.assembly._bundle_files import json_text, refuse_taken, write_folder
 from calibrant.assembly._task_record import (
     RunSettings,
@@ -285,7 +291,7 @@ def _files(run: _Run, calibration: Path) -> dict[str, str]:
     thresholds = thresholds_of(run.calibration)
     figures = figures_of(run.metrics, run.search, run.calibration, run.predictions)
     first = task_from_record(run.settings.tasks[0], place=run.path / "task.json").task
-    figures += tuple(answered_of(run.predictions, first.labels))
+    figures += (*answered_of(run.predictions, first.labels), *low_mass_of(run.predictions))
     if first.cascade is None and run.settings.plan is None:  # else its models have a say, too
         figures += tuple(accepted_of(run.predictions, thresholds))
     files = {

@@ -10,11 +10,21 @@ import numpy as np
 from calibrant.assembly._bundle import Figure, rule_of
 from calibrant.calibration import UNKNOWN, SavedPredictions
 from calibrant.core import LabelSet, changed_prompt
-from calibrant.metrics import answer_summary, wilson_interval
+from calibrant.metrics import answer_summary, confidence_remarks, wilson_interval
 
-__all__ = ["LABELS_ANSWERED", "accepted_of", "answered_of", "collapse_warning", "figures_of", "thresholds_of"]
+__all__ = [
+    "LABELS_ANSWERED",
+    "accepted_of",
+    "answered_of",
+    "collapse_warning",
+    "figures_of",
+    "label_mass_warning",
+    "low_mass_of",
+    "thresholds_of",
+]
 
 LABELS_ANSWERED: Final = "labels answered, share of those in the rows"
+_LOW_LABEL_MASS: Final = "rows with a low label mass, share of the answered ones"
 
 _Record = Mapping[str, Any]
 
@@ -116,6 +126,22 @@ def collapse_warning(figures: Iterable[Figure]) -> str:
     if share >= 0.5:
         return ""
     return f"Collapsed: only {share:.0%} of the labels that occur in the rows were ever answered."
+
+
+def low_mass_of(predictions: SavedPredictions) -> Iterator[Figure]:
+    """Yield on which share of the rows the model wanted to write something else; nothing where on none."""
+    if predictions.rows_with_low_label_mass:
+        answered = len(predictions.failed) - int(np.sum(predictions.failed))
+        yield _share(_LOW_LABEL_MASS, predictions.rows_with_low_label_mass, answered)
+
+
+def label_mass_warning(figures: Iterable[Figure]) -> str:
+    """Return a plain sentence where the model wanted to write something else on some rows; else an empty text."""
+    found = next((figure for figure in figures if figure.name == _LOW_LABEL_MASS), None)
+    if found is None:
+        return ""
+    low = round(found.estimate * found.rows)
+    return " ".join(confidence_remarks(None, rows=found.rows, rows_with_low_label_mass=low))
 
 
 def _share(name: str, count: int, rows: int) -> Figure:

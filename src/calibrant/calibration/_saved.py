@@ -167,7 +167,7 @@ def unfinished(path: str | Path) -> str | None:
     if not (place / "run.json").exists() or (place / "result.json").exists():
         return None
     if not (place / "metrics.json").exists():
-        return "has no metrics.json, so the run is not finished"
+        return "has neither metrics.json nor result.json, so the run is not finished"
     metrics = read_json_object(place / "metrics.json", remedy="delete it and run the evaluation again")
     if metrics.get("complete", True):
         return None

@@ -58,4 +58,7 @@ def check_key(key: object) -> str:
 
 
 def _message(text: str | int) -> bytes:
-    return _PLACE + str(text).encode() if isinstance(text, int) else text.encode("utf-8", "surrogatepass")
+    # A place may be a number of numpy's, too, which is no int.
+    return (
+        text.encode("utf-8", "surrogatepass") if isinstance(text, str) else _PLACE + str(int(text)).encode()
+    )

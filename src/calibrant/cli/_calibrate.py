@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from calibrant.cli._tables import aligned, with_interval
 from calibrant.evaluation import calibrate_predictions, load_predictions, unfinished
-from calibrant.metrics import confidence_remarks
+from calibrant.metrics import confidence_remarks, zero_width_remark
 
 if TYPE_CHECKING:
     from calibrant.calibration import CertifiedThreshold
@@ -71,12 +71,22 @@ def _lines(found: CalibrationResult) -> list[str]:
     return [
         f"{found.source}: {tested}{_left_out(found)}",
         *table,
+        *_width(found),
         f"Brier score, calibrated minus as given: {difference}; below 0 is better",
         f"Calibrator: {found.selection.reason}",
         *remarks,
         *_thresholds(found),
         *_certificate(found),
     ]
+
+
+def _width(found: CalibrationResult) -> list[str]:
+    """Return why an interval of the table has width 0, if one has."""
+    held_out = found.held_out
+    remark = zero_width_remark(
+        held_out.ece_before, held_out.ece_after, held_out.brier_before, held_out.brier_after
+    )
+    return [f"An interval has {remark}."] if remark else []
 
 
 def _left_out(found: CalibrationResult) -> str:

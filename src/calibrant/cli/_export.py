@@ -16,6 +16,7 @@ from calibrant.assembly import (
     collapse_warning,
     diff_bundles,
     export,
+    label_mass_warning,
 )
 from calibrant.cli._errors import GATE_FAILED
 from calibrant.cli._tables import aligned
@@ -49,11 +50,11 @@ def run_export(
 
 
 def _measured(figures: Sequence[Figure]) -> Iterator[str]:
-    """Yield how many labels are answered and how well, with a warning where these are too few."""
+    """Yield how many labels are answered and how well, with warnings of few labels and of low label mass."""
     shown = [figure for figure in figures if "macro F1" in figure.name or figure.name == LABELS_ANSWERED]
     if shown:
         yield "; ".join(f"{figure.name} {figure.estimate:.3f}" for figure in shown) + "."
-    if warning := collapse_warning(figures):
+    for warning in filter(None, (collapse_warning(figures), label_mass_warning(figures))):
         yield f"warning: {warning}"
 
 

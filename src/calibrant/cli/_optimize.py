@@ -106,7 +106,7 @@ def _table(result: OptimizationResult) -> Table:
     table.add_column("prompt")
     table.add_column("accuracy", justify="right")
     table.add_column("95 % interval", justify="right")
-    table.add_column("macro-F1", justify="right")
+    table.add_column("macro F1", justify="right")
     table.add_column("labels answered", justify="right")
     table.add_column("mean probability", justify="right")
     table.add_column("validation score", justify="right")

@@ -63,7 +63,8 @@ def plan(  # noqa: PLR0913
         str, typer.Option(help="Confidence method the recorded confidences come from.")
     ] = "label_probability",
     key: Annotated[
-        str, typer.Option(help="Of the hash of texts that decides which of equally sure answers are kept.")
+        str,
+        typer.Option(help="Key of the hash of texts that decides which of equally sure answers are kept."),
     ] = "calibrant",
     seed: Seed = 0,
     require_certified: Annotated[

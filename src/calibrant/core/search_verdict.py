@@ -50,7 +50,7 @@ def _kept(validated: list[_Record]) -> list[str]:
     seed, *others = validated
     best = max(others, key=lambda one: float(one["score"]))
     kept = (
-        f"No prompt was better than the seed prompt on the validation rows in score, {_counted(seed)} and macro-F1 at "
+        f"No prompt was better than the seed prompt on the validation rows in score, {_counted(seed)} and macro F1 at "
         "once: the seed prompt is kept."
     )
     return [
@@ -82,7 +82,7 @@ def _counted(seed: _Record) -> str:
 
 
 def _steps(seed: _Record, other: _Record) -> str:
-    names = [("score", "score"), (_counted(seed), _counted(seed)), ("macro_f1", "macro-F1")]
+    names = [("score", "score"), (_counted(seed), _counted(seed)), ("macro_f1", "macro F1")]
     return ", ".join(f"{name} {_number(seed[key])} -> {_number(other[key])}" for key, name in names)
 
 

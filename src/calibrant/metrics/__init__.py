@@ -20,7 +20,7 @@ from calibrant.metrics._composite import (
 from calibrant.metrics._distributions import multiclass_brier_score, multiclass_log_loss
 from calibrant.metrics._intervals import mean_interval, paired_mean_interval, wilson_interval
 from calibrant.metrics._paired import PairedComparison, holm, paired_comparison
-from calibrant.metrics._remarks import confidence_remarks
+from calibrant.metrics._remarks import confidence_remarks, zero_width_remark
 from calibrant.metrics._selective import aurc, auroc, auroc_interval, excess_aurc, selective_accuracy
 from calibrant.metrics._structure import (
     HierarchicalMetrics,
@@ -71,4 +71,5 @@ __all__ = [
     "selective_accuracy",
     "structure_metrics",
     "wilson_interval",
+    "zero_width_remark",
 ]

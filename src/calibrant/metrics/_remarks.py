@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from calibrant.core import LOW_LABEL_MASS, Interval
 
-__all__ = ["confidence_remarks"]
+__all__ = ["confidence_remarks", "zero_width_remark"]
 
 
 def confidence_remarks(auroc: Interval | None, *, rows: int, rows_with_low_label_mass: int) -> list[str]:
@@ -37,5 +37,12 @@ def _of_label_mass(low: int, rows: int) -> str:
     return (
         f"The model wanted to write something else on {low:,} of {rows:,} rows (label mass below {LOW_LABEL_MASS:g}): "
         "there, confidence only compares the labels with each other. Name the labels in the prompt and show the form "
-        "of the answer, or use a stronger model."
+        "of the answer with a placeholder, or use a stronger model."
     )
+
+
+def zero_width_remark(*intervals: Interval | None) -> str:
+    """Return why an interval of width 0 is no certainty, if one of these is; else an empty text."""
+    if all(found is None or found.lower < found.upper for found in intervals):
+        return ""
+    return "width 0 because all rows came out alike, as the next ones need not"

@@ -144,9 +144,9 @@ class Choice:
 def choose(validated: Sequence[ValidatedPrompt]) -> Choice:
     """Choose the best prompt; the seed prompt, the first one, where no other is an improvement.
 
-    An improvement is better than the seed prompt in score, in accuracy and in macro-F1: a higher score alone may come
+    An improvement is better than the seed prompt in score, in accuracy and in macro F1: a higher score alone may come
     from more confidence in the same answers, and a higher accuracy from answering the most frequent label alone. Where
-    an answer can be nearly right its credit takes the place of accuracy, and macro-F1, which knows right answers only,
+    an answer can be nearly right its credit takes the place of accuracy, and macro F1, which knows right answers only,
     must not fall. Of several improvements the one with the highest score is best.
     """
     seed = validated[0]

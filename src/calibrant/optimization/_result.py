@@ -101,7 +101,7 @@ class OptimizationResult:
         ``exemplar``, ``reflection`` or the name of the user's own.
     seed_prompt, best_prompt : PromptScore
         The prompt the search started from, and the one that the validation rows chose: better there in score, in
-        accuracy (in credit, where an answer can be nearly right) and in macro-F1. Equal when there was none.
+        accuracy (in credit, where an answer can be nearly right) and in macro F1. Equal when there was none.
     best_candidate : mapping of str to str
         All component texts of the best prompt.
     improved : bool

@@ -119,7 +119,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     -------
     OptimizationResult
         Seed and best prompt with their scores on the test rows. The best prompt is one that improves on the seed
-        prompt on the validation rows in score, accuracy and macro-F1, and else the seed prompt itself.
+        prompt on the validation rows in score, accuracy and macro F1, and else the seed prompt itself.
 
     Raises
     ------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -23,6 +23,7 @@ from calibrant.metrics import (
     paired_mean_interval,
     structure_metrics,
     wilson_interval,
+    zero_width_remark,
 )
 from calibrant.reports._rows import UNKNOWN, Rows, read_distributions
 
@@ -211,7 +212,13 @@ def headline(rows: Rows, table: ClassificationSummary | None) -> list[Figure]:
         ),
         Figure(name="AURC", about=f"{about}; 0 is best", value=aurc(confidence, correct) if some else None),
     ]
-    return figures
+    return [_with_width(figure) for figure in figures]
+
+
+def _with_width(figure: Figure) -> Figure:
+    """Return a figure that says why its interval has width 0, if it has."""
+    remark = zero_width_remark(figure.interval)
+    return replace(figure, about=f"{figure.about}; {remark}") if remark else figure
 
 
 def collapse_warning(rows: Rows, table: ClassificationSummary | None) -> str:
@@ -421,10 +428,10 @@ def _why_unranked(rows: Rows, table: ClassificationSummary | None) -> str:
         figures = (
             "" if found is None else f" (AUROC {found.estimate:.3f}, {found.lower:.3f} to {found.upper:.3f})"
         )
-        return f"its confidence is not shown to tell right from wrong answers{figures}"
+        return f"the confidence is not shown to tell right from wrong answers{figures}"
     labels = table.answered_labels
     if labels.collapsed:
-        return f"it answers {labels.found:,} of the {labels.present:,} labels that occur"
+        return f"the model answers {labels.found:,} of the {labels.present:,} labels that occur in these rows"
     return ""
 
 

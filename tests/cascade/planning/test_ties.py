@@ -46,6 +46,7 @@ def test_ranks_are_the_same_on_every_machine() -> None:
     assert tie_ranks(["a film"]).tolist() == [0.6852110093903302]
     ranks = tie_ranks(["7", 7, "7"])
     assert ranks[0] == ranks[2] != ranks[1]
+    assert tie_ranks(np.arange(3).tolist()).tolist() == tie_ranks(list(np.arange(3))).tolist()
     assert tie_ranks(["a film"], key="other") != tie_ranks(["a film"])
 
 

@@ -250,7 +250,7 @@ def _label_mass(evidence: Evidence) -> Finding:
         return _warning(
             "label_mass",
             f"{detail}, below {LOW_LABEL_MASS}: the prompt does not make the model answer with labels.",
-            "Name the labels in the prompt and show the form of the answer; or use another model.",
+            "Name the labels in the prompt and show the form of the answer with a placeholder; or use another model.",
         )
     return _ok("label_mass", f"{detail}.")
 
