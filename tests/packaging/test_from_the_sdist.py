@@ -103,7 +103,9 @@ def higher_than_declared(environment: Environment) -> dict[str, tuple[str, str]]
     installed = json.loads(environment.run("python", "-I", "-c", code))
     lists = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
     declared = dict(
-        re.fullmatch(r"([\w-]+)(?:\[\w+\])?>=([\d.]+)", line).groups() for part in lists for line in part
+        re.fullmatch(r"([\w-]+)(?:\[\w+\])?>=([\d.]+)(?:,<[\d.]+)?", line).groups()
+        for part in lists
+        for line in part
     )
     return {
         name: (lowest, installed[name])
