@@ -77,8 +77,8 @@ coverage: $(INSTALLED_DEV)
 	$(VENV)/bin/coverage report
 
 # What takes long or needs more than this repository; .ci/run does not run it.
-test-nightly: test-slow test-notebooks test-proxy test-ray
-	.ci/postgres $(MAKE) test-package
+test-nightly: test-notebooks test-proxy test-ray
+	.ci/postgres $(MAKE) test-slow test-package
 	$(MAKE) bench-serve
 
 # With the newest version of every dependency.
@@ -87,6 +87,7 @@ test-newest:
 	$(MAKE) CONSTRAINTS= check test test-model
 
 # Statistics, and the variants of kills and signals. Notebooks aside, which test-notebooks runs.
+# On PostgreSQL, too: .ci/postgres make test-slow
 test-slow: $(INSTALLED_DEV)
 	$(PYTHON) -m pytest $(PARALLEL) -m "slow and not ray" --ignore=tests/notebooks
 
