@@ -88,6 +88,7 @@ test-newest:
 	$(MAKE) CONSTRAINTS= check test test-model
 
 # Statistics, and the variants of kills and signals. Notebooks aside, which test-notebooks runs.
+# On PostgreSQL, too: .ci/postgres make test-slow
 test-slow: $(INSTALLED_DEV)
 	$(PYTHON) -m pytest $(PARALLEL) -m "slow and not ray" --ignore=tests/notebooks
 

@@ -52,6 +52,21 @@ def test_hooks_are_tools_of_the_environment() -> None:
     assert all(hook["entry"].startswith(".venv/bin/") for entry in repositories for hook in entry["hooks"])
 
 
+def test_one_command_installs_the_hooks_of_every_stage() -> None:
+    """`pre-commit install` takes the stage pre-commit alone, unless it is told of others."""
+    config = parsed(ROOT / ".pre-commit-config.yaml")
+    hooks = [hook for repository in config["repos"] for hook in repository["hooks"]]
+    stages = {stage for hook in hooks for stage in hook.get("stages", config["default_stages"])}
+    assert stages == set(config["default_install_hook_types"])
+
+
+def test_the_nightly_run_has_a_database_for_slow_tests() -> None:
+    """Some of them are variants on PostgreSQL, which are skipped without one."""
+    recipe = re.search(r"^test-nightly:.*\n(?:\t.*\n)+", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert recipe
+    assert re.search(r"\.ci/postgres \$\(MAKE\).* test-slow\b", recipe[0])
+
+
 def test_constraints_are_plain_pins() -> None:
     """One `name==version` a line, each name once; what the project depends on is among them."""
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()

@@ -714,6 +714,15 @@ def test_another_model_is_asked_alone(
     ]
 
 
+def test_routed_providers_are_sampled_as_the_only_model_of_a_cascade(
+    open_task: OpenTask, providers: Providers
+) -> None:
+    """The way for providers without log-probabilities, as Troubleshooting says."""
+    cascade = open_task(f'{SECTION}{MEMBERS}scoring = "sampled"\nsamples = 4\n')
+    found = cascade.classify("meow")
+    assert (found.label, found.attempts, providers.asked["first"]) == ("cat", 4, 4)
+
+
 def test_routing_is_a_model_of_a_cascade(open_task: OpenTask, providers: Providers) -> None:
     """Under its own prompt and with its own concurrency; two prompts share the providers."""
     cascade = open_task(

@@ -402,6 +402,24 @@ def test_a_rate_limit_that_is_waited_for_is_named_at_once(capsys: pytest.Capture
     assert "57 s" in last
 
 
+def test_no_time_left_is_named_while_a_rate_limit_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """Calls of the last seconds say nothing about a minute without any."""
+    with progress_module.EvaluationDisplay() as display:
+        display(
+            EvaluationProgress(
+                rows=2,
+                rows_expected=4,
+                remaining=2,
+                session_rows=2,
+                seconds=1.0,
+                rate_limits={"openai/m": 60.0},
+            )
+        )
+    line = capsys.readouterr().err
+    assert "waiting for openai/m's rate limit" in line
+    assert " left" not in line
+
+
 def test_progress_on_a_terminal_is_a_bar(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -86,6 +86,7 @@ class TestRequest:
         error = failure(client, request_for_label)
         assert "logprobs" in str(error)
         assert '[model]\nscoring = "sampled"' in str(error)
+        assert "under its [[cascade.models]]" in str(error)  # a task with a cascade takes no [model]
         assert "drop_params" not in str(error)
         assert error.systemic
         assert not error.retryable
@@ -402,3 +403,19 @@ def test_calls_that_would_all_fail_are_not_made(
         found = asyncio.run(many())
         assert len(made) == rounds
         assert all(isinstance(error, ProviderError) and error.systemic for error in found)
+
+
+def test_a_failure_for_many_calls_is_counted_by_each_of_them(request_for_label: Any) -> None:
+    """Whoever retries or samples writes its own number of calls into the error."""
+    client = LiteLLMClient("anthropic/claude-haiku-4-5", api_key=KEY)
+
+    async def many() -> list[Any]:
+        return await asyncio.gather(
+            *(client.complete(request_for_label) for _ in range(5)), return_exceptions=True
+        )
+
+    found = asyncio.run(many())
+    for number, error in enumerate(found):
+        error.attempts = number
+    assert [error.attempts for error in found] == [0, 1, 2, 3, 4]
+    assert len({(type(error), str(error), error.status, error.systemic) for error in found}) == 1

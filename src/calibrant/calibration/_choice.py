@@ -229,7 +229,8 @@ def select_calibrator(
     n_folds = min(_FOLDS, int(y.sum()), int(len(y) - y.sum()))
     if n_folds < 2:
         reason = (
-            f"None: {int(y.sum())} of {len(y)} rows are right, too few of a kind to judge a calibrator on."
+            f"None: {int(y.sum())} of {len(y)} rows are right; a calibrator is judged on at least 2 right and 2 wrong "
+            "rows."
         )
         losses = {"none": (p - y) ** 2}
         makers = {"none": IdentityCalibrator}

@@ -21,7 +21,8 @@ _REFUSALS = frozenset(
 _BLOCKED = ("content_policy_violation", "content_filter", "responsibleaipolicyviolation")
 _NO_LOGPROBS = (
     "This model gives no token log-probabilities through this provider. Take the agreement of several answers for the "
-    "confidence: write in the task file (in Python: Classifier(scoring='sampled'))\n\n"
+    "confidence: write in the task file (for a model of a cascade, the second line under its [[cascade.models]]; in "
+    "Python: Classifier(scoring='sampled'))\n\n"
     "[model]\n"
     'scoring = "sampled"\n\n'
     "or choose a model that reports them."

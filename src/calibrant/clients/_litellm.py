@@ -112,7 +112,7 @@ class LiteLLMClient:
             await asyncio.wait([first], timeout=_HEAD_START_SECONDS)
             failure = first.result() if first.done() else None
             if failure is not None:
-                raise failure
+                raise _like(failure)
         return await self._call(request)
 
     async def _first_call(self, request: CompletionRequest, loop: asyncio.AbstractEventLoop) -> object:
@@ -181,6 +181,13 @@ def litellm_failure(error: Exception, *, provider: str, options: Mapping[str, An
     """Return what litellm raised for a call with `options` as a `ProviderError` that shows no key."""
     found = translate(error, provider=provider, secrets=_secrets(options))
     return advised(error, without_access(error, found))
+
+
+def _like(error: ProviderError) -> ProviderError:
+    """Return an equal error for another call: callers write their number of attempts into theirs."""
+    own = type(error).__new__(type(error), *error.args)
+    vars(own).update(vars(error), attempts=1)
+    return own
 
 
 def _secrets(options: Mapping[str, Any]) -> list[str]:
