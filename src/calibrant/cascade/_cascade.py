@@ -50,7 +50,7 @@ class _CascadeClient:
     space : LogprobSpace
         What its members' log-probabilities are.
     in_process : bool
-        Whether all its members' calls are computed in this process.
+        Whether the calls of a member are computed in this process: rows in flight then wait for that one.
     """
 
     def __init__(self, name: str, space: LogprobSpace, *, in_process: bool) -> None:
@@ -241,7 +241,7 @@ class Cascade(Classifier):
         walk.purse = purse
         self._walk = walk
         self.runner = CascadeRunner(
-            client=_CascadeClient(self.name, walk.space, in_process=all(map(is_in_process, self.clients))),
+            client=_CascadeClient(self.name, walk.space, in_process=any(map(is_in_process, self.clients))),
             method=walk,
             walk=walk,
             gate=purse,

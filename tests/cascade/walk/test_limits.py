@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from calibrant.cascade import NoEvidence, RowLimits
+from calibrant import Classifier, Example
+from calibrant.cascade import Cascade, NoEvidence, RowLimits
 from calibrant.cascade._purse import Purse
 from calibrant.core import (
     ConfigurationError,
@@ -21,8 +22,9 @@ from calibrant.core import (
     Usage,
     Verdict,
 )
+from calibrant.evaluation import BatchEvaluator
 from calibrant.inference import Gate, Limits, run_sync
-from calibrant.testing import MemoryJournal
+from calibrant.testing import FakeClient, MemoryJournal
 
 Build = Callable[..., Any]
 
@@ -348,3 +350,20 @@ def test_reasons_of_limits_follow_those_of_the_evidence(build: Build, told: Any)
     assert found.steps[0].reason == (
         "HTML came; the next model was not asked: max_tokens of 0 is reached (3 tokens)"
     )
+
+
+class InProcess(FakeClient):
+    """A model that computes in this process."""
+
+    in_process = True
+
+
+def test_a_cascade_with_an_embedded_model_has_four_rows_in_flight() -> None:
+    """More would only wait for it, and be given up with it when the run is interrupted."""
+    small = InProcess(["cat", "dog"], {}, default=("cat", 0.6))
+    large = FakeClient(["cat", "dog"], {}, default=("dog", 0.9), latency=0.001)
+    models = [Classifier(model=client, labels=["cat", "dog"], field="category") for client in (small, large)]
+    cascade = Cascade(models, method="label_probability", threshold=0.8, escalation_order="declared")
+    found = BatchEvaluator(cascade).evaluate([Example(input=str(n), answer="dog") for n in range(30)])
+    assert found.metrics.correct == 30
+    assert large.max_in_flight <= 4
