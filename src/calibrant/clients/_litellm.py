@@ -6,12 +6,14 @@ import asyncio
 import os
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from calibrant.clients._callable import parse_space
 from calibrant.clients._declined import advised, declined, refusal, without_access
 from calibrant.clients._endpoint import litellm_endpoint, warn_of_plain_http
+from calibrant.clients._first_call import FirstCall
 from calibrant.clients._open_files import calls_that_fit, say_that_calls_wait
 from calibrant.clients._redact import hide, secret_texts, spellings
 from calibrant.clients._translate import translate
@@ -27,12 +29,6 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 __all__ = ["LiteLLMClient", "litellm_failure"]
-
-# How long other calls wait for the first one. A missing key or a parameter that the provider does not take is noticed
-# by litellm itself, in milliseconds; 64 calls at once would all fail, and litellm leaves coroutines behind that nobody
-# awaits when they are cancelled.
-_HEAD_START_SECONDS: Final = 1.0
-
 
 # Calls under way per event loop, where nobody says how many; each has a socket.
 _CALLS: Final = 256
@@ -88,10 +84,7 @@ class LiteLLMClient:
         self._timeout = timeout
         self._options = options
         self._limit = max_concurrency
-        # The first call of each event loop while it is under way; its value is what every call would fail with.
-        self._first: WeakKeyDictionary[
-            asyncio.AbstractEventLoop, asyncio.Future[ProviderError | None] | None
-        ] = WeakKeyDictionary()
+        self._first = FirstCall()
         self._secrets = _secrets(options)
         warn_of_plain_http(self.endpoint or "", self._secrets)
         self._gates: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
@@ -104,31 +97,7 @@ class LiteLLMClient:
         ProviderError
             The call failed. Nothing is retried here, and no parameter is dropped silently.
         """
-        loop = asyncio.get_running_loop()
-        if loop not in self._first:
-            return await self._first_call(request, loop)
-        first = self._first[loop]
-        if first is not None:
-            await asyncio.wait([first], timeout=_HEAD_START_SECONDS)
-            failure = first.result() if first.done() else None
-            if failure is not None:
-                raise _like(failure)
-        return await self._call(request)
-
-    async def _first_call(self, request: CompletionRequest, loop: asyncio.AbstractEventLoop) -> object:
-        """Make the first call of an event loop; where every call would fail like it, those that wait for it do."""
-        first = self._first[loop] = loop.create_future()
-        failure: ProviderError | None = None
-        try:
-            return await self._call(request)
-        except ProviderError as error:
-            failure = error if error.systemic else None
-            raise
-        finally:
-            self._first[loop] = None
-            if failure is not None:
-                del self._first[loop]  # the next call finds out anew
-            first.set_result(failure)
+        return await self._first.then(partial(self._call, request))
 
     async def _call(self, request: CompletionRequest) -> object:
         litellm = _litellm()
@@ -181,13 +150,6 @@ def litellm_failure(error: Exception, *, provider: str, options: Mapping[str, An
     """Return what litellm raised for a call with `options` as a `ProviderError` that shows no key."""
     found = translate(error, provider=provider, secrets=_secrets(options))
     return advised(error, without_access(error, found))
-
-
-def _like(error: ProviderError) -> ProviderError:
-    """Return an equal error for another call: callers write their number of attempts into theirs."""
-    own = type(error).__new__(type(error), *error.args)
-    vars(own).update(vars(error), attempts=1)
-    return own
 
 
 def _secrets(options: Mapping[str, Any]) -> list[str]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar, Final
 
 from calibrant.clients._callable import parse_space
 from calibrant.clients._declined import advised, declined, refusal
 from calibrant.clients._draft import Draft, Drafts, check_seconds
 from calibrant.clients._endpoint import KNOWN_PREFIXES, resolve_endpoint
+from calibrant.clients._first_call import FirstCall
 from calibrant.clients._http import HTTPStatusError, JsonHttp, Reply
 from calibrant.clients._prices import Price, listed_price
 from calibrant.clients._rates import rate_headers
@@ -85,6 +87,7 @@ class OpenAIChatClient:
         self.endpoint = found.identity
         self._model = found.model
         self._addresses = found.chat
+        self._first = FirstCall()
         self._http = JsonHttp(provider=model, endpoint=found, timeout=timeout, calls=max_concurrency)
         self._drafts = Drafts(found.model, options, hide=self._http.hide)
         self._drafts.draft(CompletionRequest(messages=()))  # refuses what cannot be sent
@@ -99,6 +102,9 @@ class OpenAIChatClient:
         ProviderError
             The call failed. Nothing is retried here.
         """
+        return await self._first.then(partial(self._call, request))
+
+    async def _call(self, request: CompletionRequest) -> dict[str, Any]:
         draft = self._drafts.draft(request)
         reply = await self._send(draft, self._drafts.body(draft, request))
         data = reply.data

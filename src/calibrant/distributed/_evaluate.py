@@ -284,7 +284,13 @@ class _Run:
         if not lines:
             return
         self._look_after_the_directory()
-        self._shards.add(found.block, found.lines)
+        try:
+            self._shards.add(found.block, found.lines)
+        except StateError:
+            if self._directory.in_place:
+                raise
+            self._look_after_the_directory()  # it went between the look and the write
+            self._shards.add(found.block, found.lines)
         for line in lines:
             self._tally.add_record(json.loads(line))
             self._answered += 1

@@ -180,17 +180,32 @@ class TestCalls:
         assert isinstance(client, Client)
         assert not isinstance(client, ContinuingClient)
 
+    def test_a_fault_that_every_call_meets_costs_one_call(self, server: Any, make: Make) -> None:
+        """The others wait for the first one, and each gets an error of its own."""
+        server.default = (400, {"error": {"message": "logprobs are not allowed"}}, {})
+        client = make()
+
+        async def ask_all() -> list[Any]:
+            calls = (client.complete(request("x")) for _ in range(64))
+            return await asyncio.gather(*calls, return_exceptions=True)
+
+        errors = asyncio.run(ask_all())
+        assert len(server.bodies) == 1
+        assert all(isinstance(error, ProviderError) and error.systemic for error in errors)
+        assert len(set(map(id, errors))) == 64
+
     def test_as_many_calls_run_at_once_as_are_wanted(self, server: Any, make: Make) -> None:
         """Not 256, where more are wanted; not more, where fewer are."""
-        server.held = 0.5
 
         async def many(client: OpenAIChatClient, count: int) -> int:
+            await client.complete(request())  # which goes ahead
             server.peak = 0
+            server.held = 0.5 if count == 300 else 0.01
             await asyncio.gather(*(client.complete(request()) for _ in range(count)))
             return int(server.peak)
 
         assert asyncio.run(many(make(max_concurrency=300), 300)) == 300
-        server.held = 0.01
+        server.held = 0.0
         assert asyncio.run(many(make(max_concurrency=3), 12)) == 3
 
     def test_a_schema_changed_in_place_is_sent_as_it_is(self, server: Any, make: Make) -> None:
