@@ -100,7 +100,7 @@ def test_thresholds_are_found_for_parts() -> None:
     ("options", "message"),
     [
         (
-            {"prior_correction": "batch", "prior_texts": ["a"]},
+            {"prior_correction": "batch"},
             "no prior_correction where an answer holds several",
         ),
         ({"objectives": ["brier"]}, "got 'brier', which needs a distribution over whole answers"),

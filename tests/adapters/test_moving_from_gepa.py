@@ -246,9 +246,7 @@ def test_a_callable_without_log_probabilities_scores_by_correctness() -> None:
     assert made.evaluate([row("a", "Food"), row("b", "Rent")], CANDIDATE).scores == [1.0, 0.0]
 
 
-@pytest.mark.parametrize(
-    "options", [{"scoring": "sampled"}, {"prior_correction": "batch", "prior_texts": ["a"]}]
-)
+@pytest.mark.parametrize("options", [{"scoring": "sampled"}, {"prior_correction": "batch"}])
 def test_what_needs_every_label_asks_for_a_schema(options: dict[str, Any]) -> None:
     """The error names the parameter."""
     with pytest.raises(ConfigurationError, match="response_schema"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from calibrant import ConfidenceAdapter
 from calibrant.adapters import PRIOR_ROWS
 from calibrant.core import ConfigurationError, LabelSet
 from calibrant.logprobs import enum_schema
-from calibrant.store import PredictionCache
 from calibrant.testing import FakeClient
 
 LABELS = ("cat", "dog")
@@ -45,7 +43,7 @@ def test_a_preference_of_the_prompt_is_divided_out(client: FakeClient) -> None:
     """Scores, labels and feedback are those of the corrected predictions, for either preference."""
     plain = evaluate(adapter(client), "I like cats")
     assert [output["parsed_value"] for output in plain.outputs] == ["cat", "cat"]
-    asked = adapter(client, prior_correction="batch", prior_texts=TEXTS)
+    asked = adapter(client, prior_correction="batch")
     for prompt in ("I like cats", "I do not"):
         found = evaluate(asked, prompt)
         assert [output["parsed_value"] for output in found.outputs] == ["cat", "dog"]
@@ -55,86 +53,91 @@ def test_a_preference_of_the_prompt_is_divided_out(client: FakeClient) -> None:
 
 def test_the_corrected_confidence_is_the_corrected_probability(client: FakeClient) -> None:
     """0.6 of 0.75 against 0.4 of 0.25, the prior over as many meows as woofs."""
-    asked = adapter(client, prior_correction="batch", prior_texts=["meow", "woof"])
+    asked = adapter(client, prior_correction="batch")
     _, woof = evaluate(asked, "I like cats").trajectories
     dog, cat = 0.4 / 0.25, 0.6 / 0.75
     assert woof["prediction"].confidence == pytest.approx(dog / (dog + cat), rel=1e-6)
     assert woof["prediction"].distribution.probability("dog") == pytest.approx(dog / (dog + cat), rel=1e-6)
 
 
-def test_the_correction_is_fitted_once_per_prompt_and_counted(client: FakeClient) -> None:
-    """On the rows asked first, filled up to 64 with the same texts for every prompt."""
-    asked = adapter(client, prior_correction="batch", prior_texts=TEXTS)
-    assert evaluate(asked, "I like cats").num_metric_calls == PRIOR_ROWS
-    assert len(client.requests) == asked.metric_calls == PRIOR_ROWS
-    assert evaluate(asked, "I like cats").num_metric_calls == 2
-    assert evaluate(asked, "I do not").num_metric_calls == PRIOR_ROWS
-    sent = texts_by_prompt(client)
-    assert sent["I like cats"] == sent["I do not"]
-    assert len(sent["I do not"] - {"meow", "woof"}) == PRIOR_ROWS - 2
+def rows_of(texts: list[str]) -> list[Any]:
+    """Return rows whose answers do not matter."""
+    return [{"input": text, "answer": "cat"} for text in texts]
 
 
-def texts_by_prompt(client: FakeClient) -> dict[str, set[str]]:
-    """Return what was asked under which prompt."""
-    sent: dict[str, set[str]] = {}
-    for request in client.requests:
-        prompt, text = (message["content"] for message in request.messages)
-        sent.setdefault(prompt, set()).add(text)
-    return sent
+def woof_confidence(found: Any) -> float:
+    """Return the corrected confidence of the second row."""
+    return float(found.trajectories[1]["prediction"].confidence)
 
 
-def test_enough_rows_need_no_other_texts(client: FakeClient) -> None:
-    """A validation pass of 64 rows asks nothing else, and its correction is the mean over it."""
-    asked = adapter(client, prior_correction="batch", prior_texts=["other text"])
-    rows: list[Any] = [{"input": text, "answer": "cat"} for text in TEXTS[:PRIOR_ROWS]]
-    found = asked.evaluate(rows, {"system_prompt": "I like cats"}, capture_traces=True)
-    assert found.num_metric_calls == len(client.requests) == PRIOR_ROWS
-    assert "other text" not in texts_by_prompt(client)["I like cats"]
-    assert found.trajectories is not None
-    dog, cat = 0.4 / 0.25, 0.6 / 0.75
-    assert found.trajectories[1]["prediction"].confidence == pytest.approx(dog / (dog + cat), rel=1e-6)
+def divided(preferred: float) -> float:
+    """Return the confidence in a woof, of 0.4, after dividing a prior of cats out."""
+    dog, cat = 0.4 / (1 - preferred), 0.6 / preferred
+    return max(dog, cat) / (dog + cat)
 
 
-def test_a_minibatch_borrows_from_validation_and_validation_asks_the_rest(
-    client: FakeClient, tmp_path: Path
-) -> None:
-    """With a journal the correction of an accepted prompt costs no call of its own."""
-    with PredictionCache(tmp_path / "cache.db") as journal:
-        asked = adapter(client, prior_correction="batch", prior_texts=TEXTS, journal=journal)
-        candidate = {"system_prompt": "I like cats"}
-        assert asked.evaluate(ROWS, candidate).num_metric_calls == PRIOR_ROWS
-        validation: list[Any] = [{"input": text, "answer": "cat"} for text in TEXTS]
-        asked.evaluate(validation, candidate)
-    assert len(client.requests) == asked.metric_calls == len(TEXTS) + len(ROWS)
+def test_no_row_is_asked_for_the_prior(client: FakeClient) -> None:
+    """Calls are those of the batches alone, however few rows they have."""
+    asked = adapter(client, prior_correction="batch")
+    for prompt in ("I like cats", "I do not", "I like cats"):
+        assert evaluate(asked, prompt).num_metric_calls == 2
+    assert len(client.requests) == asked.metric_calls == 6
+
+
+def test_a_minibatch_is_filled_up_with_the_prior_of_the_prompt_before(client: FakeClient) -> None:
+    """Two rows that a new prompt answers 0.9 and 0.6, beside the mean 0.25 of its parent as 62 more."""
+    asked = adapter(client, prior_correction="batch")
+    asked.evaluate(rows_of(TEXTS[:PRIOR_ROWS]), {"system_prompt": "I do not"})
+    found = evaluate(asked, "I like cats")
+    preferred = (0.9 + 0.6 + 0.25 * (PRIOR_ROWS - 2)) / PRIOR_ROWS
+    assert woof_confidence(found) == pytest.approx(divided(preferred), rel=1e-6)
+
+
+def test_rows_of_its_own_take_the_place_of_those_of_another_prompt(client: FakeClient) -> None:
+    """Validation makes the prior that of the prompt alone: 0.75 over as many meows as woofs."""
+    asked = adapter(client, prior_correction="batch")
+    asked.evaluate(rows_of(TEXTS[:PRIOR_ROWS]), {"system_prompt": "I do not"})
+    evaluate(asked, "I like cats")
+    found = asked.evaluate(rows_of(TEXTS[:PRIOR_ROWS]), {"system_prompt": "I like cats"}, capture_traces=True)
+    assert woof_confidence(found) == pytest.approx(divided(0.75), rel=1e-6)
+
+
+def test_a_prompt_with_enough_rows_keeps_its_prior(client: FakeClient) -> None:
+    """What was scored first and last is comparable: later rows, all meows, change nothing."""
+    asked = adapter(client, prior_correction="batch")
+    candidate = {"system_prompt": "I like cats"}
+    asked.evaluate(rows_of(TEXTS[:PRIOR_ROWS]), candidate)
+    asked.evaluate(rows_of([f"meow again {n}" for n in range(PRIOR_ROWS)]), candidate)
+    found = evaluate(asked, "I like cats")
+    assert woof_confidence(found) == pytest.approx(divided(0.75), rel=1e-6)
+
+
+def test_a_small_validation_set_does_not_outweigh_the_rows_of_a_proposal(client: FakeClient) -> None:
+    """Where no prompt was asked about 64 rows, the prior is that of as many as the one before had."""
+    asked = adapter(client, prior_correction="batch")
+    asked.evaluate(rows_of(TEXTS[:4]), {"system_prompt": "I do not"})
+    found = evaluate(asked, "I like cats")
+    assert woof_confidence(found) == pytest.approx(divided((0.9 + 0.6 + 2 * 0.25) / 4), rel=1e-6)
 
 
 def test_several_candidates_are_corrected_in_one_go(client: FakeClient) -> None:
     """`batch_evaluate` fits each candidate's own correction."""
-    asked = adapter(client, prior_correction="batch", prior_texts=TEXTS)
+    asked = adapter(client, prior_correction="batch")
     items = [({"system_prompt": prompt}, ROWS) for prompt in ("I like cats", "I do not")]
     found = asked.batch_evaluate(items)
     assert [[output["parsed_value"] for output in batch.outputs] for batch in found] == [["cat", "dog"]] * 2
-    assert sum(batch.num_metric_calls or 0 for batch in found) == 2 * PRIOR_ROWS
+    assert sum(batch.num_metric_calls or 0 for batch in found) == 4
 
 
 def test_answers_without_log_probabilities_stay_as_they_are() -> None:
     """There is nothing to correct, and nothing breaks."""
     client = FakeClient(LABELS, {"meow": "cat", "woof": "dog"}, space="none")
-    found = evaluate(adapter(client, prior_correction="batch", prior_texts=["meow"]), "p")
+    found = evaluate(adapter(client, prior_correction="batch"), "p")
     assert [output["parsed_value"] for output in found.outputs] == ["cat", "dog"]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"prior_correction": "batch"}, "pass prior_texts"),
-        ({"prior_correction": "contextual", "prior_texts": TEXTS}, "Expected prior_correction 'batch'"),
-    ],
-)
-def test_a_correction_that_cannot_be_fitted_is_refused(
-    client: FakeClient, options: dict[str, Any], message: str
-) -> None:
+def test_a_correction_of_another_kind_is_refused(client: FakeClient) -> None:
     """Before anything is asked."""
-    with pytest.raises(ConfigurationError, match=message):
-        adapter(client, **options)
+    with pytest.raises(ConfigurationError, match="Expected prior_correction 'batch'"):
+        adapter(client, prior_correction="contextual")
     assert client.requests == []

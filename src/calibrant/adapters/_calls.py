@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from calibrant.adapters._prior import PRIOR_ROWS
 from calibrant.core import ConfigurationError, Outcome, Prediction
 
 if TYPE_CHECKING:
@@ -93,56 +92,16 @@ class SearchSize:
         Rows that every proposal is first tried on, and its parent too.
     threshold_rows : int, default 0
         Rows asked for ``thresholds="auto"``, once.
-    prior_rows : int, default 0
-        Rows that the label prior of a prompt takes beyond these.
     """
 
     validation_rows: int
     minibatch_size: int
     threshold_rows: int = 0
-    prior_rows: int = 0
-
-    @classmethod
-    def of(
-        cls,
-        validation: Collection[str],
-        *,
-        minibatch_size: int,
-        threshold_rows: int = 0,
-        prior_texts: Collection[str] = (),
-        journalled: bool = True,
-    ) -> SearchSize:
-        """Return the size of a search.
-
-        Parameters
-        ----------
-        validation : collection of str
-            Texts of the validation rows.
-        minibatch_size, threshold_rows : int
-            As the attributes of these names.
-        prior_texts : collection of str
-            Texts that the label prior is filled up with; empty where none is corrected.
-        journalled : bool, default True
-            False if a row that was answered is asked again under the same prompt.
-        """
-        most = min(PRIOR_ROWS, len(prior_texts))
-        extra = most
-        if journalled and most:
-            outside = len(set(prior_texts).difference(validation))
-            # Validation asks failed rows again. One in five may fail before the run stops (`FailureMonitor`), of a
-            # few rows four.
-            extra = min(most, outside + max(4, most // 5))
-        return cls(
-            validation_rows=len(validation),
-            minibatch_size=minibatch_size,
-            threshold_rows=threshold_rows,
-            prior_rows=extra,
-        )
 
     @property
     def proposal(self) -> int:
         """Metric calls of one proposal that is accepted, at most."""
-        return 2 * self.minibatch_size + self.validation_rows + self.prior_rows
+        return 2 * self.minibatch_size + self.validation_rows
 
     @property
     def floor(self) -> int:
@@ -159,12 +118,10 @@ class SearchSize:
         """
         if max_metric_calls >= self.floor:
             return
-        prior = f" and up to {self.prior_rows} rows for the label prior" if self.prior_rows else ""
         sample = f" and {self.threshold_rows} training rows for thresholds" if self.threshold_rows else ""
         raise ConfigurationError(
             f"Expected max_metric_calls >= {self.floor}, got {max_metric_calls}: one accepted proposal takes two "
-            f"passes over {self.validation_rows} validation rows, two minibatches of {self.minibatch_size}{prior}"
-            f"{sample}."
+            f"passes over {self.validation_rows} validation rows, two minibatches of {self.minibatch_size}{sample}."
         )
 
 

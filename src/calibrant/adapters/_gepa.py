@@ -111,12 +111,9 @@ class ConfidenceAdapter(ReferenceAttributes):
     scoring, tolerance
         How labels are scored; see `Classifier`.
     prior_correction : {"batch"}, optional
-        Scores and feedback use predictions without the label prior of their prompt: the mean
-        distribution over the first rows asked under it is divided out (batch calibration).
-    prior_texts : iterable of str
-        Unlabelled texts that fill up to 64 rows where a prompt is first asked about fewer, such as a
-        minibatch. They count as metric calls. With `journal` take the validation inputs: a prompt
-        that reaches validation is then asked about no row that it would not be asked about anyway.
+        Scores and feedback use predictions without the label prior of their prompt: the mean distribution over the
+        rows asked under it is divided out (batch calibration). No row is asked for it: where a prompt was asked about
+        fewer than 64, such as a minibatch, the prior of the last prompt that was asked about more makes up for them.
     thresholds : {"auto"}, optional
         Both thresholds, and the scoring strategy unless one is given, come from `suggest_thresholds`
         on 80 of `threshold_rows` under the first prompt evaluated; the calls count as metric calls.
@@ -160,7 +157,6 @@ class ConfidenceAdapter(ReferenceAttributes):
         scoring: Scoring | None = None,
         tolerance: Tolerance | None = None,
         prior_correction: PriorCorrection | None = None,
-        prior_texts: Iterable[str] = (),
         thresholds: Thresholds | None = None,
         threshold_rows: Iterable[ConfidenceDataInst] = (),
         labels: LabelSet | None = None,
@@ -203,7 +199,6 @@ class ConfidenceAdapter(ReferenceAttributes):
             on_prediction=on_prediction,
             observer=observer,
             prior_correction=prior_correction,
-            prior_texts=prior_texts,
             thresholds=thresholds,
             threshold_rows=threshold_rows,
         )
@@ -219,7 +214,7 @@ class ConfidenceAdapter(ReferenceAttributes):
         **options
             ``scoring_strategy``, ``high_confidence_threshold``, ``low_confidence_threshold``,
             ``failure_score``, ``objectives``, ``proposer``, ``on_prediction``, ``observer``,
-            ``prior_correction``, ``prior_texts``, ``thresholds`` and ``threshold_rows``, as above.
+            ``prior_correction``, ``thresholds`` and ``threshold_rows``, as above.
         """
         adapter = cls.__new__(cls)
         adapter._set_up(classifier, model=classifier.client.name, **options)  # noqa: SLF001  (its own class)
@@ -240,7 +235,6 @@ class ConfidenceAdapter(ReferenceAttributes):
         on_prediction: Callable[[Prediction], None] | None = None,
         observer: EvaluationObserver | None = None,
         prior_correction: PriorCorrection | None = None,
-        prior_texts: Iterable[str] = (),
         thresholds: Thresholds | None = None,
         threshold_rows: Iterable[ConfidenceDataInst] = (),
     ) -> None:
@@ -260,7 +254,7 @@ class ConfidenceAdapter(ReferenceAttributes):
         self.propose_new_texts = proposer
         self._counter = CallCounter(classifier)
         self._on_prediction = on_prediction
-        self._prior = open_prior(prior_correction, prior_texts, labels=classifier.labels)
+        self._prior = open_prior(prior_correction, labels=classifier.labels)
         self._scoring_is_given = scoring_strategy is not None
         self._thresholds = open_thresholds(
             thresholds,
@@ -301,12 +295,10 @@ class ConfidenceAdapter(ReferenceAttributes):
         ConfigurationError
             It does not pay for the first validation and one accepted proposal.
         """
-        size = SearchSize.of(
-            [row["input"] for row in valset],
+        size = SearchSize(
+            validation_rows=len(valset),
             minibatch_size=minibatch_size,
             threshold_rows=0 if self._thresholds is None else len(self._thresholds.rows),
-            prior_texts=() if self._prior is None else self._prior.texts,
-            journalled=self._counter.journalled,
         )
         return CallBudget(self._counter, size, max_metric_calls)
 
@@ -420,22 +412,19 @@ class ConfidenceAdapter(ReferenceAttributes):
         """Return the predictions, corrected where wished, and how many calls each counts for."""
         sample = [] if self._thresholds is None else self._thresholds.queries(queries)
         wanted = [*sample, *queries]
-        prior = [] if self._prior is None else self._prior.queries(wanted)
-        asked = [*prior, *wanted]
-        new = self._counter.new(asked)
+        new = self._counter.new(wanted)
         predictions = self.classifier.runner.run(
-            asked, on_prediction=lambda index, found: self._notify(found) if new[index] else None
+            wanted, on_prediction=lambda index, found: self._notify(found) if new[index] else None
         )
-        self.check_failures(self._counter.count(asked, predictions, new))
+        self.check_failures(self._counter.count(wanted, predictions, new))
         if self._prior is not None:
-            self._prior.fit(asked, predictions)
-        found = [self.corrected(q, p) for q, p in zip(wanted, predictions[len(prior) :], strict=True)]
+            self._prior.fit(wanted, predictions)
+        found = [self.corrected(*pair) for pair in zip(wanted, predictions, strict=True)]
         if sample:
             self._set_thresholds(found[: len(sample)])
-        extra = len(prior) + len(sample)
-        calls = [int(is_new) for is_new in new[extra:]]
+        calls = [int(is_new) for is_new in new[len(sample) :]]
         if calls:
-            calls[0] += sum(new[:extra])
+            calls[0] += sum(new[: len(sample)])
         return found[len(sample) :], calls
 
     def _set_thresholds(self, sample: Sequence[Prediction]) -> None:

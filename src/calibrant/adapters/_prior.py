@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Sequence
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibrant.calibration import LabelPriorCorrection, correct_prediction
 from calibrant.core import CompositeLabels, ConfigurationError, LabelSet, Prediction
@@ -16,65 +18,55 @@ __all__ = ["PRIOR_ROWS", "PriorCorrection", "PriorCorrector", "open_prior"]
 PriorCorrection: TypeAlias = Literal["batch"]
 
 PRIOR_ROWS: Final = 64
-"""Rows that the label prior of a prompt is the mean of, at least, where there are as many texts."""
+"""Rows that make up the label prior of a prompt, at least, where so many were asked."""
 
 _Key = tuple[str, str | None]
+_Floats = NDArray[np.float64]
 
 
 class PriorCorrector:
     """Corrects predictions for the label prior of the prompt they were made under.
 
-    The correction of a prompt is fitted once, without answers, on the rows that its first evaluation asks; where these
-    are fewer than `PRIOR_ROWS`, the first of `texts` fill up, in an order that is the same for every prompt.
-
-    Parameters
-    ----------
-    texts : iterable of str
-        Unlabelled texts, best those that are asked later on anyway, such as the validation inputs.
-    seed : int, default 0
-        Seed of their order.
-
-    Raises
-    ------
-    ConfigurationError
-        There are no texts.
+    The prior of a prompt is the mean of its distributions over the rows asked under it; nothing is asked for its
+    sake. Until these are `PRIOR_ROWS`, the prior of the last prompt that was asked about more rows makes up for those
+    that are missing: a proposal is tried on a few rows right after its parent.
     """
 
-    def __init__(self, texts: Iterable[str], *, seed: int = 0) -> None:
-        found = list(dict.fromkeys(texts))
-        if not found:
-            raise ConfigurationError(
-                "Expected texts to fit the label-prior correction on, got none: pass prior_texts, such as the "
-                "inputs of the validation rows."
-            )
-        self.texts = tuple(found[i] for i in np.random.default_rng(seed).permutation(len(found)))
-        self._fitted: dict[_Key, LabelPriorCorrection | None] = {}
-
-    def queries(self, asked: Sequence[Query]) -> list[Query]:
-        """Return what must be asked besides `asked` before its predictions can be corrected."""
-        texts: dict[_Key, dict[str, None]] = {}
-        for query in asked:
-            texts.setdefault(_key(query), {})[query.text] = None
-        return [
-            Query(prompt=prompt, text=text, user_template=template)
-            for (prompt, template), own in texts.items()
-            if (prompt, template) not in self._fitted
-            for text in [text for text in self.texts if text not in own][: max(0, PRIOR_ROWS - len(own))]
-        ]
+    def __init__(self) -> None:
+        self._rows: dict[_Key, dict[str, _Floats]] = {}
+        self._stand_in: _Key | None = None
+        self._fitted: dict[_Key, LabelPriorCorrection] = {}
 
     def fit(self, asked: Sequence[Query], predictions: Sequence[Prediction]) -> None:
-        """Fit the corrections of prompts that have none yet on all rows asked under them, equal texts once."""
-        rows: dict[_Key, dict[str, Prediction]] = {}
+        """Fit the corrections of the prompts that were asked, equal texts once."""
+        found: dict[_Key, dict[str, _Floats]] = {}
         for query, prediction in zip(asked, predictions, strict=True):
-            rows.setdefault(_key(query), {})[query.text] = prediction
-        for key, found in rows.items():
-            if key in self._fitted:
-                continue
-            known = [p.distribution.logprobs for p in found.values() if p.distribution is not None]
-            self._fitted[key] = LabelPriorCorrection("batch").fit(np.array(known)) if known else None
+            rows = found.setdefault(_key(query), {})
+            if prediction.distribution is not None:
+                rows[query.text] = np.asarray(prediction.distribution.logprobs, dtype=np.float64)
+        for key, rows in found.items():
+            self._add(key, rows)
+
+    def _add(self, key: _Key, rows: dict[str, _Floats]) -> None:
+        own = self._rows.setdefault(key, {})
+        # A prompt that has enough rows keeps its prior: what was scored first and last is comparable.
+        if len(own) < PRIOR_ROWS and rows:
+            own.update(rows)
+            self._fitted[key] = self._fit(own)
+        if self._stand_in is None or len(own) >= min(PRIOR_ROWS, len(self._rows[self._stand_in])):
+            self._stand_in = key
+
+    def _fit(self, own: dict[str, _Floats]) -> LabelPriorCorrection:
+        rows = np.array(list(own.values()))
+        other = {} if self._stand_in is None else self._rows[self._stand_in]
+        missing = min(PRIOR_ROWS, len(other)) - len(own)
+        if missing > 0:
+            mean = np.logaddexp.reduce(list(other.values()), axis=0) - math.log(len(other))
+            rows = np.concatenate([rows, np.tile(mean, (missing, 1))])
+        return LabelPriorCorrection("batch").fit(rows)
 
     def correction(self, query: Query) -> LabelPriorCorrection | None:
-        """Return the correction of a query's prompt; None where its texts got no distribution."""
+        """Return the correction of a query's prompt; None where its rows got no distribution."""
         return self._fitted.get(_key(query))
 
     def correct(self, query: Query, prediction: Prediction) -> Prediction:
@@ -83,15 +75,13 @@ class PriorCorrector:
         return prediction if correction is None else correct_prediction(prediction, correction)
 
 
-def open_prior(
-    method: PriorCorrection | None, texts: Iterable[str], *, labels: LabelSet
-) -> PriorCorrector | None:
+def open_prior(method: PriorCorrection | None, *, labels: LabelSet) -> PriorCorrector | None:
     """Return what corrects predictions, or None where nothing shall.
 
     Raises
     ------
     ConfigurationError
-        The method is unknown, there are no texts for it, or answers hold several labels.
+        The method is unknown, or answers hold several labels.
     """
     if method is None:
         return None
@@ -105,7 +95,7 @@ def open_prior(
             f"Expected prior_correction 'batch' or None, got {method!r}: for 'contextual' fit a LabelPriorCorrection "
             "on CONTENT_FREE_INPUTS."
         )
-    return PriorCorrector(texts)
+    return PriorCorrector()
 
 
 def _key(query: Query) -> _Key:

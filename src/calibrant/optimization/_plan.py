@@ -114,12 +114,10 @@ def _teaching(task: Task) -> list[Example]:
 
 
 def search_size(task: Task, plan: SearchPlan) -> SearchSize:
-    texts = [example.input for example in task.validation]
-    return SearchSize.of(
-        texts,
+    return SearchSize(
+        validation_rows=len(task.validation),
         minibatch_size=plan.minibatch_size,
         threshold_rows=0 if plan.thresholds is None else min(THRESHOLD_ROWS, len(task.train)),
-        prior_texts=() if plan.prior_correction is None else texts,
     )
 
 

@@ -96,7 +96,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         How prompts are proposed; ``reflection`` when a reflection model is given, else
         ``exemplar``, which needs none. A callable has GEPA's proposal signature.
     max_metric_calls : int, default 600
-        Rows the search may ask, those for label prior and thresholds included: an upper bound. The search ends before
+        Rows the search may ask, those for thresholds included: an upper bound. The search ends before
         a proposal that could exceed it. Equal questions count once; the test rows are asked afterwards, and apart.
     minibatch_size : int, optional
         Training rows a proposal is tried on first; 20 for ``exemplar``, else 3.
@@ -109,8 +109,8 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         Called with a `Progress` whenever something changed.
     prior_correction : {"batch", "off"}, optional
         ``batch`` divides the label prior of every prompt out of its predictions. It is fitted, without answers, on
-        the first rows asked under the prompt; a proposal's minibatch is filled up to 64 of them with validation rows,
-        which are asked anyway if it is accepted. By default what the task says under ``[calibration]``.
+        the rows asked under the prompt; until these are 64, its parent's prior makes up for those that are missing.
+        By default what the task says under ``[calibration]``.
     thresholds : {"auto"}, optional
         Take the confidence thresholds of scores and feedback from 80 training rows under the first
         prompt, which count as metric calls. By default what the task says under ``[scoring]``.
@@ -209,7 +209,6 @@ def _adapter(
         on_prediction=tracker.on_prediction,
         observer=log,
         prior_correction=plan.prior_correction,
-        prior_texts=[example.input for example in task.validation],
         thresholds=plan.thresholds,
         threshold_rows=[_row(example) for example in task.train],
     )
