@@ -116,10 +116,11 @@ class Cascade(Classifier):
         seconds. They are looked at before a further model is asked; see `RowLimits`.
     meta_verifier : object with ``route``, sequence of them, or CascadePolicy, optional
         Decides instead of a threshold, as `EscalationRule` says; one per model but the last, whose
-        answer is then taken. A policy of `plan_models` decides for all models at once, in the order in which they
-        are asked: which one is first, whose answers are verified, and which one comes next, so that a row may go
-        from the smallest straight to the largest. Where a model fails, or nothing says how sure it is, the next one
-        is asked and believed.
+        answer is then taken. A single one decides for each of them; a `KeepRule` that splits ties has a key derived
+        from its own for every model after the first. A policy of `plan_models` decides for all models at once, in the
+        order in which they are asked: which one is first, whose answers are verified, and which one comes next, so that
+        a row may go from the smallest straight to the largest. Where a model fails, or nothing says how sure it is, the
+        next one is asked and believed.
     calibrators : sequence of (Calibrator or None), optional
         One per model as listed; applied to the method's confidence before anything is decided.
     verify_last : bool, optional

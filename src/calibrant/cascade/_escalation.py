@@ -17,6 +17,7 @@ from calibrant.calibration import Fingerprint
 from calibrant.cascade._calibrator import Calibrator, applied, behaviour
 from calibrant.cascade._checks import is_number
 from calibrant.cascade._protocol import Assessment, ConfidenceMethod, NoEvidence
+from calibrant.cascade._ties import tie_keys
 from calibrant.cascade.automix._policy import bin_numbers
 from calibrant.cascade.automix._several import CascadePolicy
 from calibrant.cascade.automix._tree import CascadeAction, Seen
@@ -301,6 +302,8 @@ def _routers(
 ) -> tuple[EscalationRule, ...]:
     if given is None:
         return ()
+    if isinstance(given, KeepRule) and given.splits:  # every model ranks the texts by itself
+        given = [replace(given, key=key) for key in tie_keys(given.key, count - 1)]
     routers = tuple(given) if isinstance(given, Sequence) else (given,) * (count - 1)
     if len(routers) != count - 1 or not routers:
         raise ConfigurationError(

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from calibrant.core import ConfigurationError
 
-__all__ = ["DEFAULT_KEY", "check_key", "tie_ranks"]
+__all__ = ["DEFAULT_KEY", "check_key", "tie_keys", "tie_ranks"]
 
 DEFAULT_KEY: Final = "calibrant"
 _LONGEST: Final = hashlib.blake2b.MAX_KEY_SIZE
 _SIZE: Final = 8  # bytes of a digest; 2**64 ranks do not repeat in practice
+_KEY_SIZE: Final = 16  # bytes of a derived key, which is twice as many hexadecimal digits
 _PLACE: Final = b"\xff"  # begins no text in UTF-8, so that no place is ever a text
 
 
@@ -46,6 +47,26 @@ def tie_ranks(texts: Sequence[str | int], *, key: str = DEFAULT_KEY) -> NDArray[
     secret = check_key(key).encode("utf-8", "surrogatepass")
     hashes = (hashlib.blake2b(_message(text), key=secret, digest_size=_SIZE).digest() for text in texts)
     return np.array([(int.from_bytes(one) + 1) / 2.0 ** (8 * _SIZE) for one in hashes], dtype=np.float64)
+
+
+def tie_keys(key: str, count: int) -> tuple[str, ...]:
+    """Return `count` keys, one for each rule of a policy; the first is `key`, the others are derived from it.
+
+    A text's ranks under different keys are independent. Under one key for all rules, the texts that the first rule
+    passes on have the ranks above its share, and the second rule keeps fewer of them than its own share.
+
+    Raises
+    ------
+    ConfigurationError
+        The key is empty, too long or no text.
+    """
+    secret = check_key(key).encode("utf-8", "surrogatepass")
+    # A digest, as a key of the longest allowed size has no room for a suffix.
+    derived = (
+        hashlib.blake2b(str(place).encode(), key=secret, digest_size=_KEY_SIZE).hexdigest()
+        for place in range(1, count)
+    )
+    return (key, *derived)[:count]
 
 
 def check_key(key: object) -> str:

@@ -261,24 +261,18 @@ def _ties(plan: CascadePlan) -> list[str]:
     """Return what is to be said of blocks of equal confidence that are kept in part."""
     names = _names(plan)
     split = [
-        (
-            names[member],
-            f"Of the answers of {names[member]} with confidence {rule.edges[0]:.6g}",
-            rule.tied_share,
-        )
+        (member, rule)
         for member, rule in zip(plan.policy.members, plan.policy.rules, strict=False)
         if rule.splits
     ]
-    lines = [
-        f"{answers}, {share:.1%} are kept, chosen by a keyed hash of their texts: the same text is always decided "
-        "alike."
-        for _, answers, share in split[:1]
-    ]
-    # A text has one hash for all models, so those that an earlier one kept are missing here.
-    return lines + [
-        f"{answers}, those to the texts in the first {share:.1%} of the same hash are kept: a smaller share of the "
-        f"texts that reach {name}, as {split[0][0]} has kept many of these."
-        for name, answers, share in split[1:]
+    return [
+        f"Of the answers of {names[member]} with confidence {rule.edges[0]:.6g}, {rule.tied_share:.1%} are kept, "
+        + (
+            f"chosen by another such hash among the texts that reach {names[member]}."
+            if place
+            else "chosen by a keyed hash of their texts: the same text is always decided alike."
+        )
+        for place, (member, rule) in enumerate(split)
     ]
 
 

@@ -102,7 +102,9 @@ def test_every_threshold_and_every_model_alone_is_a_candidate(seed: int) -> None
     n = 40
     raw = rng.random((2, n)).round(1)
     correct = rng.integers(0, 2, (2, n)).astype(float)
-    signals = Signals(raw=raw, calibrated=raw, correct=correct, ranks=tie_ranks(range(n)))
+    signals = Signals(
+        raw=raw, calibrated=raw, correct=correct, ranks=tie_ranks(range(n))[None], keys=("calibrant",)
+    )
     prices = Prices.of([1.0, 7.0], 0.5)
     curves = [kind.curve(signals, prices) for kind in candidate_policies(signals, prices)]
     points = {
@@ -123,7 +125,8 @@ def test_candidates_cost_what_their_policies_cost(seed: int) -> None:
         raw[rng.random((3, n)) < 0.1] = np.nan
         raw[raw > 0.8] = 1.0
         correct = rng.integers(0, 2, (3, n)).astype(float)
-        return Signals(raw=raw, calibrated=raw**2, correct=correct, ranks=tie_ranks(range(n)))
+        ranks = np.array([tie_ranks(range(n), key=key) for key in ("one", "two")])
+        return Signals(raw=raw, calibrated=raw**2, correct=correct, ranks=ranks, keys=("one", "two"))
 
     prices = Prices.of([1.0, 5.0, 50.0], [0.1, 0.2])
     other = signals(60)
@@ -131,7 +134,7 @@ def test_candidates_cost_what_their_policies_cost(seed: int) -> None:
         costs, accuracies = kind.curve(other, prices)
         for place in {0, len(costs) // 2, len(costs) - 1}:
             policy = kind.policy(place)
-            route = policy.follow(other.of(policy), other.ranks)
+            route = policy.follow(other.of(policy), policy.ranks(range(60)))
             right = other.correct[route.answered, np.arange(60)].mean()
             cost = (route.asked.T @ prices.models + route.judged.T @ prices.verifier).mean()
             assert accuracies[place] == pytest.approx(right)

@@ -105,6 +105,42 @@ def test_a_tied_block_is_split_live_as_in_the_replay(tmp_path: Path) -> None:
     assert all(answer.accepted for answer in answers)
 
 
+@pytest.mark.parametrize(
+    ("members", "old_key"), [((0, 1, 2), False), ((0, 2), False), ((1, 2), False), ((0, 1, 2), True)]
+)
+def test_three_models_decide_every_text_as_the_plan_says(
+    tmp_path: Path, members: tuple[int, ...], old_key: bool
+) -> None:
+    """All of them tied, and asked in a chain or with one left out; from a stored plan, or one with a single key."""
+    answers = [(("cat", "dog")[row % step == 0], 1.0) for step in (10, 11, N) for row in range(N)]
+    texts = [f"row-{row}." for row in range(N)]
+    rows = [Example(input=text, answer="cat") for text in texts]
+    models, runs = [], []
+    for place, name in enumerate(("small", "middle", "large")):
+        known = dict(zip(texts, answers[place * N : (place + 1) * N], strict=True))
+        client = FakeClient(LABELS, lambda text, _, known=known: known[text], name=name)
+        models.append(Classifier(model=client, labels=LABELS, field="category", prompt="Which?"))
+        runs.append(tmp_path / name)
+        BatchEvaluator(models[-1]).evaluate(rows, out=runs[-1])
+    costs = {"small_cost": 1, "between_costs": [2], "large_cost": 50}
+    plan = plan_cascade(runs[0], runs[2], between=[runs[1]], **costs, epsilon=0.09, key="other")
+    assert plan.policy.members == (0, 1, 2)
+    assert all(rule.splits for rule in plan.policy.rules)
+    rules = tuple(plan.policy.rules[member] for member in members[:-1])
+    if old_key:
+        rules = tuple(KeepRule.from_threshold(1.0, tied_share=share, key="old") for share in (0.3, 0.8))
+    plan = replace(plan, policy=KeepPolicy(name="three models", members=members, rules=rules))
+    plan.save(tmp_path / "plan.json")
+    plan = CascadePlan.load(tmp_path / "plan.json")
+    expected = plan.policy.follow(np.ones((3, N)), plan.policy.ranks(texts))
+    answered = plan.cascade(models).classify_many(texts)
+    assert [len(answer.steps) for answer in answered] == expected.asked.sum(axis=0).tolist()
+    assert [members[len(answer.steps) - 1] for answer in answered] == expected.answered.tolist()
+    assert set(expected.answered.tolist()) == set(members)
+    shares = [share.estimate for share in replay(plan, *runs).shares]
+    assert shares == (np.bincount(expected.answered, minlength=3) / N).tolist()
+
+
 def test_another_split_is_another_cascade() -> None:
     """What was remembered or calibrated under one share or key is not taken for the other's."""
     models, _ = tied()
@@ -114,6 +150,20 @@ def test_another_split_is_another_cascade() -> None:
     ]
     found = [Cascade(models, method="label_probability", meta_verifier=rule).fingerprint() for rule in rules]
     assert len({one.model for one in found}) == 4
+
+
+def test_one_rule_for_three_models_keeps_its_share_of_the_tied_answers_of_each() -> None:
+    """The first model splits them under the key of the rule."""
+    models = []
+    for name in ("small", "middle", "large"):
+        client = FakeClient(LABELS, lambda text, _: ("cat", 1.0), name=name)  # noqa: ARG005
+        models.append(Classifier(model=client, labels=LABELS, field="category", prompt="Which?"))
+    rule = KeepRule.from_threshold(1.0, tied_share=0.5, key="one")
+    live = Cascade(models, method="label_probability", meta_verifier=rule, escalation_order="declared")
+    texts = [f"row-{row}." for row in range(N)]
+    asked = np.array([len(answer.steps) for answer in live.classify_many(texts)])
+    assert ((asked == 1) == (tie_ranks(texts, key="one") <= 0.5)).all()
+    assert abs((asked == 2).sum() - (asked > 1).sum() * 0.5) < 4 * np.sqrt((asked > 1).sum() * 0.25)
 
 
 def test_a_model_alone_is_its_classifier(

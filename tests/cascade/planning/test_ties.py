@@ -143,7 +143,9 @@ def test_another_key_keeps_other_texts() -> None:
     """And is kept with the plan."""
     plans = [planned(), planned(key="other")]
     assert [plan.key for plan in plans] == ["calibrant", "other"]
-    chosen = [plan.policy.rules[0].accepts(CONFIDENCE, plan.policy.ranks(TEXTS)).tolist() for plan in plans]
+    chosen = [
+        plan.policy.rules[0].accepts(CONFIDENCE, plan.policy.ranks(TEXTS)[0]).tolist() for plan in plans
+    ]
     assert chosen[0] != chosen[1]
 
 
@@ -208,13 +210,115 @@ def test_a_budget_buys_a_share_of_a_tied_block() -> None:
     assert plan.report.accuracy.estimate > 0.93
 
 
-def test_three_models_share_one_split() -> None:
-    """The certified sequence for chains takes what is tied in twentieths."""
-    small, large = recorded()
-    plan = plan_cascade(small, large, between=[small], between_costs=[5.0], **COSTS, epsilon=0.05)
+def three_runs() -> tuple[RecordedRun, RecordedRun, RecordedRun]:
+    """Return models that say 1 on each of 2,000 texts; the last one is always right, the others in nine of ten."""
+    rng = np.random.default_rng(0)
+    texts = [f"text {row}" for row in range(2000)]
+    right = [rng.random(2000) >= 0.1, rng.random(2000) >= 0.1, np.ones(2000)]
+    small, middle, large = (
+        RecordedRun(confidence=np.ones(2000), correct=one, inputs=texts, name=name)
+        for one, name in zip(right, ("small", "middle", "large"), strict=True)
+    )
+    return small, middle, large
+
+
+def planned_for_three(**options: Any) -> CascadePlan:
+    """Return a plan for `three_runs` that asks all of them, and may lose 0.05."""
+    small, middle, large = three_runs()
+    plan = plan_cascade(small, large, between=[middle], between_costs=[2.0], **COSTS, epsilon=0.05, **options)
     assert plan.certified
-    assert plan.tied_share in {step / 20 for step in range(1, 20)}
-    assert replay(plan, small, small, large).difference.estimate >= -0.05
+    assert plan.policy.members == (0, 1, 2)
+    assert all(rule.splits for rule in plan.policy.rules)
+    return plan
+
+
+def test_each_of_three_models_keeps_its_share_of_the_tied_answers_that_reach_it() -> None:
+    """Within four standard deviations; the first one has kept as many as its share says, too."""
+    plan = planned_for_three()
+    first, second = plan.policy.rules
+    found = replay(plan, *three_runs())
+    kept, later, rest = (round(2000 * share.estimate) for share in found.shares)
+    for count, reaching, share in (
+        (kept, 2000, first.tied_share),
+        (later, later + rest, second.tied_share),
+    ):
+        assert abs(count - reaching * share) < 4 * np.sqrt(reaching * share * (1 - share))
+    assert found.difference.estimate >= -0.05
+
+
+@pytest.mark.parametrize("key", ["calibrant", "x" * 64, "ä" * 32])
+def test_every_rule_of_a_plan_has_a_key_of_its_own(key: str) -> None:
+    """The first one has that of the plan, whatever its length; ranks under the second one are independent of it."""
+    plan = planned_for_three(key=key)
+    first, second = plan.policy.rules
+    assert (plan.key, first.key) == (key, key)
+    assert second.key != key
+    assert abs(np.corrcoef([tie_ranks(TEXTS, key=rule.key) for rule in (first, second)])[0, 1]) < 0.13
+    assert planned_for_three(key=key).policy == plan.policy
+
+
+def test_the_second_key_depends_on_the_key_of_the_plan() -> None:
+    """Another plan splits the texts of every model in another way."""
+    keys = {planned_for_three(key=key).policy.rules[1].key for key in ("one", "two", "x" * 64)}
+    assert len(keys) == 3
+
+
+def test_a_saved_plan_of_three_models_decides_every_text_as_before(tmp_path: Path) -> None:
+    """Under the key of each model."""
+    plan = planned_for_three(key="other")
+    plan.save(tmp_path / "plan.json")
+    loaded = CascadePlan.load(tmp_path / "plan.json")
+    assert loaded.policy == plan.policy
+    assert replay(loaded, *three_runs()) == replay(plan, *three_runs())
+
+
+def test_a_stored_plan_with_one_key_for_all_models_decides_as_before(tmp_path: Path) -> None:
+    """Its second model keeps the texts between its own share and the first one's, none where they are equal."""
+    planned_for_three().save(tmp_path / "plan.json")
+    record = json.loads((tmp_path / "plan.json").read_text())
+    ranks = tie_ranks([f"text {row}" for row in range(2000)], key="old")
+    for second in (0.3, 0.8):
+        record["policy"]["rules"] = [
+            {"threshold": 1.0, "tied_share": share, "key": "old"} for share in (0.3, second)
+        ]
+        (tmp_path / "plan.json").write_text(json.dumps(record))
+        loaded = CascadePlan.load(tmp_path / "plan.json")
+        policy = loaded.policy
+        route = policy.follow(np.ones((3, 2000)), policy.ranks([f"text {row}" for row in range(2000)]))
+        assert route.answered.tolist() == np.where(ranks <= 0.3, 0, np.where(ranks <= second, 1, 2)).tolist()
+        assert replay(loaded, *three_runs()).shares[1].estimate == (route.answered == 1).mean()
+
+
+def test_a_split_between_any_two_of_three_models_has_the_key_of_the_plan() -> None:
+    """A policy that leaves a model out is certified, priced and replayed with the ranks of its own rules."""
+    small, middle, large = three_runs()
+    plan = plan_cascade(
+        small, large, between=[middle], between_costs=[40.0], **COSTS, budget=27.0, key="other"
+    )
+    assert plan.policy.members == (0, 2)
+    (rule,) = plan.policy.rules
+    assert rule.splits
+    assert rule.key == "other"
+    ranks = tie_ranks([f"text {row}" for row in range(2000)], key="other")
+    found = replay(plan, small, middle, large)
+    assert found.share_small.estimate == (ranks <= rule.tied_share).mean()
+    assert found.shares[1].estimate == 0.0
+
+
+def test_a_policy_needs_ranks_for_each_of_its_rules() -> None:
+    """Those of one key are not taken for those of another."""
+    rules = tuple(KeepRule.from_threshold(1.0, tied_share=0.5, key=key) for key in "ab")
+    policy = KeepPolicy(name="two keys", members=(0, 1, 2), rules=rules)
+    ranks = policy.ranks(TEXTS)
+    assert ranks is not None
+    assert ranks.tolist() == [tie_ranks(TEXTS, key=key).tolist() for key in "ab"]
+    confidence = np.ones((3, N))
+    assert np.bincount(policy.follow(confidence, ranks).answered).min() > 200
+    for wrong in (ranks[0], ranks[:1], ranks[:, :5]):
+        with pytest.raises(ConfigurationError, match=r"Expected ranks of shape \(2, 1000\)"):
+            policy.follow(confidence, wrong)
+    with pytest.raises(ConfigurationError, match="Expected the texts, or their ranks"):
+        policy.follow(confidence)
 
 
 def test_a_rule_that_splits_needs_the_texts() -> None:
@@ -234,15 +338,10 @@ def test_a_rule_that_splits_needs_the_texts() -> None:
         lambda: KeepRule.from_threshold(0.5, key=""),
         lambda: KeepRule(edges=(), keeps=(True,), tied_share=0.5),
         lambda: KeepRule(edges=(0.2, 0.4), keeps=(False, True, False), tied_share=0.5),
-        lambda: KeepPolicy(
-            name="two keys",
-            members=(0, 1, 2),
-            rules=tuple(KeepRule.from_threshold(0.5, tied_share=0.5, key=key) for key in "ab"),
-        ),
     ],
 )
 def test_splits_that_make_no_sense_are_refused(bad: Any) -> None:
-    """Only the block at a threshold is split, by one key."""
+    """Only the block at a threshold is split."""
     with pytest.raises(ConfigurationError, match="Expected"):
         bad()
 

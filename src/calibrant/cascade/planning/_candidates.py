@@ -10,13 +10,12 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.cascade._ties import DEFAULT_KEY
 from calibrant.cascade.automix._frontier import routing_frontier
 from calibrant.cascade.automix._pomdp import POMDPMetaVerifier
 from calibrant.cascade.planning._priced import Prices
-from calibrant.cascade.planning._rules import KeepPolicy, KeepRule
+from calibrant.cascade.planning._rules import KeepPolicy, KeepRule, Route
 
-__all__ = ["SHARES", "Candidates", "Signals", "candidate_policies"]
+__all__ = ["Candidates", "Signals", "candidate_policies"]
 
 _BINS: Final = 10  # of a confidence that need not be a threshold
 _SAMPLES: Final = 8  # steps of confidence that a POMDP observes
@@ -24,7 +23,7 @@ _CELLS: Final = 8  # of each of them, for the form that interpolates
 _FREE: Final = 1e-12  # what a model is taken to cost that costs nothing
 _PRICES: Final = 60  # of accuracy in cost at which longer chains are planned
 _LEAST_TIED: Final = 0.05  # share of the rows from which on a block of equal confidences is split
-SHARES: Final = tuple(step / 20 for step in range(1, 20))  # of a tied block that may be kept
+_SHARES: Final = tuple(step / 20 for step in range(1, 20))  # of a tied block that may be kept
 
 _Floats = NDArray[np.float64]
 
@@ -37,21 +36,35 @@ class Signals:
     ----------
     raw, calibrated, correct : ndarray of shape (m, n)
         Confidence as reported and as calibrated, NaN where there is none, and correctness of every model.
-    ranks : ndarray of shape (n,)
-        Of the texts under `key`.
-    key : str
-        Of the ranks.
+    ranks : ndarray of shape (m - 1, n)
+        Of the texts under each of `keys`.
+    keys : tuple of str, length m - 1
+        Of the first rule of a policy, the second one and so on; see `tie_keys`.
     """
 
     raw: _Floats
     calibrated: _Floats
     correct: _Floats
     ranks: _Floats
-    key: str = DEFAULT_KEY
+    keys: tuple[str, ...]
 
     def of(self, policy: KeepPolicy) -> _Floats:
         """Return the confidences a policy is about."""
         return self.calibrated if policy.calibrated else self.raw
+
+    def ranks_of(self, policy: KeepPolicy) -> _Floats:
+        """Return the ranks for each rule of a policy, whose keys are the first of `keys`."""
+        return self.ranks[: len(policy.rules)]
+
+    def route(self, policy: KeepPolicy) -> Route:
+        """Return what becomes of the rows under a policy."""
+        return policy.follow(self.of(policy), self.ranks_of(policy))
+
+    def losses(self, policy: KeepPolicy) -> tuple[int, int]:
+        """Return on how many rows only the last model is right, and on how many only the policy."""
+        answered = self.route(policy).answered
+        difference = self.correct[-1] - self.correct[answered, np.arange(len(answered))]
+        return int((difference == 1.0).sum()), int((difference == -1.0).sum())
 
     def take(self, rows: NDArray[np.intp]) -> Signals:
         """Return some of the rows."""
@@ -59,8 +72,8 @@ class Signals:
             raw=self.raw[:, rows],
             calibrated=self.calibrated[:, rows],
             correct=self.correct[:, rows],
-            ranks=self.ranks[rows],
-            key=self.key,
+            ranks=self.ranks[:, rows],
+            keys=self.keys,
         )
 
 
@@ -83,7 +96,7 @@ class _Fixed:
     only: KeepPolicy
 
     def curve(self, rows: Signals, prices: Prices) -> tuple[_Floats, _Floats]:
-        route = self.only.follow(rows.of(self.only), rows.ranks)
+        route = rows.route(self.only)
         right = rows.correct[route.answered, np.arange(rows.correct.shape[1])]
         return np.array([prices.mean_of(route)]), np.array([right.mean()])
 
@@ -191,9 +204,9 @@ def _split(rows: Signals, members: tuple[int, ...]) -> list[Candidates]:
     first = rows.raw[members[0]]
     levels, count = np.unique(first[~np.isnan(first)], return_counts=True)
     rules = [
-        KeepRule.from_threshold(level, tied_share=share, key=rows.key)
+        KeepRule.from_threshold(level, tied_share=share, key=rows.keys[0])
         for level in levels[count >= _LEAST_TIED * len(first)].tolist()
-        for share in SHARES
+        for share in _SHARES
     ]
     return [
         _Fixed(only=KeepPolicy(name=f"threshold {rule.describe()}", members=members, rules=(rule,)))

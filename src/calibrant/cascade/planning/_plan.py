@@ -167,8 +167,8 @@ class CascadePlan:
     method : str
         The confidence method the recorded confidences come from.
     key : str or None
-        Of the hash of texts by which equally sure answers are told apart (`tie_ranks`); None in plans of earlier
-        versions, which take or leave them whole.
+        Of the hash of texts by which equally sure answers are told apart (`tie_ranks`); each rule but the
+        first has a key derived from it. None in plans of earlier versions, which take or leave such answers whole.
     """
 
     goal: Goal

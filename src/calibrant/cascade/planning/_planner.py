@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from calibrant.cascade._checks import check_real
 from calibrant.cascade._ties import DEFAULT_KEY, check_key
-from calibrant.cascade.planning._candidates import SHARES
 from calibrant.cascade.planning._guarantee import certify_ranked, check_risk, fewest_rows, kept_in_order
 from calibrant.cascade.planning._loss_test import loss_p_value
 from calibrant.cascade.planning._plan import CascadePlan, Goal, PlanCertificate, PlanningRows
@@ -32,6 +31,8 @@ _COMMON: Final = sorted(
     {i / 100 for i in range(101)} | {1.0 - i * 10.0**-d for d in range(3, 10) for i in (1, 2, 5)},
     reverse=True,
 )
+# Of a tied block. A step changes the share of every model: by twentieths, plans for three tied models cost 5 % more.
+_COMMON_SHARES: Final = tuple(step / 100 for step in range(1, 100))
 
 
 def plan_cascade(  # noqa: PLR0913  (keyword-only options)
@@ -89,7 +90,8 @@ def plan_cascade(  # noqa: PLR0913  (keyword-only options)
         Of the intervals.
     key : str, default "calibrant"
         Orders equally sure answers by a keyed hash of their texts (`RecordedRun.inputs`), so that a policy may keep a
-        share of them; see `tie_ranks`. The same text is always decided alike.
+        share of them; see `tie_ranks`. The same text is always decided alike. It is the key of a policy's first
+        rule; further rules have keys derived from it, so that each keeps its share of the tied answers that reach it.
     rng : numpy Generator, int or None, default None
         Draws halves, folds and resamples: a source of randomness or its seed; None is seed 0.
 
@@ -109,9 +111,8 @@ def plan_cascade(  # noqa: PLR0913  (keyword-only options)
     -----
     With two models the certified rule is that of `certify_cascade`. With more there are two sequences,
     each tested at ``delta / 2``: one threshold for all models, lowered step by step on all rows (what is tied at a step
-    is taken in twentieths), and the corners
-    of the planning half's frontier, from the dearest to the cheapest, on the other half. A policy chosen for a
-    target or a budget is tested by itself on the reporting half.
+    is taken in hundredths), and the corners of the planning half's frontier, from the dearest to the cheapest, on the
+    other half. A policy chosen for a target or a budget is tested by itself on the reporting half.
 
     Examples
     --------
@@ -173,7 +174,7 @@ def _plan(
             reporting=len(place),
         ),
         method=method,
-        key=desk.signals.key,
+        key=desk.signals.keys[0],
     )
 
 
@@ -211,7 +212,8 @@ def _certified_thresholds(desk: Planning, rows: _Rows, epsilon: float, delta: fl
     """Return the certified rule of two models that keeps the most; and the small one alone, where that is certified."""
     part = desk.signals.take(rows)
     small, large = part.correct
-    found = certify_ranked(part.raw[0], part.ranks, small, large, epsilon=epsilon, delta=delta, key=part.key)
+    (ranks,), (key,) = part.ranks, part.keys
+    found = certify_ranked(part.raw[0], ranks, small, large, epsilon=epsilon, delta=delta, key=key)
     if found.rule is None:
         return []
     policies = [rule_policy([found.rule])]
@@ -229,9 +231,9 @@ def _certified_thresholds(desk: Planning, rows: _Rows, epsilon: float, delta: fl
 def _certified_common(desk: Planning, rows: _Rows, epsilon: float, delta: float) -> list[KeepPolicy]:
     """Return the chain of all models with the lowest certified threshold that is the same for each."""
     found: list[KeepPolicy] = []
-    for rule in _common_rules(desk):
-        policy = rule_policy([rule] * (len(desk.runs.names) - 1))
-        worse, better = desk.losses(policy, rows)
+    part = desk.signals.take(rows)
+    for policy in _common_policies(desk):
+        worse, better = part.losses(policy)
         if not kept_in_order(
             [worse], [better], len(rows), epsilon=epsilon, delta=delta, first_is_strict=False
         ):
@@ -240,14 +242,16 @@ def _certified_common(desk: Planning, rows: _Rows, epsilon: float, delta: float)
     return found
 
 
-def _common_rules(desk: Planning) -> Iterator[KeepRule]:
-    """Yield the rules of a fixed sequence; shares of ties only where there are ties, else they change nothing."""
-    confidence = desk.signals.raw[:-1]
+def _common_policies(desk: Planning) -> Iterator[KeepPolicy]:
+    """Yield the policies of a fixed sequence; shares of ties only where there are ties, else they change nothing."""
+    confidence, keys = desk.signals.raw[:-1], desk.signals.keys
     for threshold in _COMMON:
         if (confidence == threshold).any():
-            for share in SHARES:
-                yield KeepRule.from_threshold(threshold, tied_share=share, key=desk.signals.key)
-        yield KeepRule.from_threshold(threshold)
+            for share in _COMMON_SHARES:
+                yield rule_policy(
+                    [KeepRule.from_threshold(threshold, tied_share=share, key=key) for key in keys]
+                )
+        yield rule_policy([KeepRule.from_threshold(threshold)] * len(keys))
 
 
 def _certified_chains(desk: Planning, rows: _Rows, epsilon: float, delta: float) -> list[KeepPolicy]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.calibration import ConfidenceCalibrator, select_calibrator
-from calibrant.cascade._ties import tie_ranks
+from calibrant.cascade._ties import tie_keys, tie_ranks
 from calibrant.cascade.automix._hull import rising_hull
 from calibrant.cascade.planning._candidates import Candidates, Signals, candidate_policies
 from calibrant.cascade.planning._plan import FrontierPoint, PlannedModel, calibrated
@@ -46,6 +46,7 @@ class Planning:
     ) -> Planning:
         """Split the rows, fit calibrators and find candidates on the planning half."""
         planning, reporting = _halves(runs.texts, generator)
+        keys = tie_keys(key, len(runs.names) - 1)
         fitted = [_calibrator(runs.rows(planning), one, generator) for one in range(len(runs.names) - 1)]
         calibrators = (*fitted, ("none", None))
         signals = Signals(
@@ -57,8 +58,8 @@ class Planning:
                 ]
             ),
             correct=runs.correct,
-            ranks=tie_ranks(runs.texts, key=key),
-            key=key,
+            ranks=np.array([tie_ranks(runs.texts, key=one) for one in keys]),
+            keys=keys,
         )
         return cls(
             runs=runs,
@@ -132,7 +133,7 @@ class Planning:
             part.of(policy),
             part.correct,
             self.prices,
-            ranks=part.ranks,
+            ranks=part.ranks_of(policy),
             held_out=held_out,
             level=self.level,
             rng=self.generator,
@@ -140,15 +141,11 @@ class Planning:
 
     def mean_cost(self, policy: KeepPolicy, rows: _Rows) -> float:
         """Return what a policy costs per row."""
-        part = self.signals.take(rows)
-        return self.prices.mean_of(policy.follow(part.of(policy), part.ranks))
+        return self.prices.mean_of(self.signals.take(rows).route(policy))
 
     def losses(self, policy: KeepPolicy, rows: _Rows) -> tuple[int, int]:
         """Return on how many rows only the last model is right, and on how many only the policy."""
-        part = self.signals.take(rows)
-        answered = policy.follow(part.of(policy), part.ranks).answered
-        difference = part.correct[-1] - part.correct[answered, np.arange(len(rows))]
-        return int((difference == 1.0).sum()), int((difference == -1.0).sum())
+        return self.signals.take(rows).losses(policy)
 
     def models(self) -> tuple[PlannedModel, ...]:
         """Return the models as the plan keeps them."""

@@ -156,8 +156,8 @@ def price_policy(  # noqa: PLR0913  (keyword-only options)
         Of every model, the last one being the large one; confidence calibrated if the policy is.
     prices : Prices
         Of the m models.
-    ranks : ndarray of shape (n,), optional
-        Of the texts, where the policy splits ties.
+    ranks : ndarray of shape (len(policy.rules), n), optional
+        Of the texts (`KeepPolicy.ranks`), where the policy splits ties.
     held_out : bool
         Whether nothing about the policy was chosen on these rows.
     level : float in (0, 1), default 0.95

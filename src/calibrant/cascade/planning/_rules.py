@@ -34,7 +34,8 @@ class KeepRule:
         Of the answers whose confidence is exactly the only edge, so many are kept, in [0, 1]: those whose text has a
         rank up to this (`tie_ranks`). Below 1 only in a rule that keeps what lies above one edge.
     key : str, default "calibrant"
-        Of these ranks.
+        Of these ranks. Rules of one policy should have different keys: under the same key, the texts that an earlier
+        rule passes on have the ranks above its share, and a later one keeps fewer of them than its own share.
 
     Raises
     ------
@@ -120,7 +121,8 @@ class KeepRule:
         if ranks is None:
             raise ConfigurationError(
                 f"Expected the texts, or their ranks, of a rule that keeps {self.tied_share:.1%} of the answers at "
-                f"{self.edges[0]:.6g}, got neither: hand in texts to route, ranks (tie_ranks) to accepts and follow."
+                f"{self.edges[0]:.6g}, got neither: hand in texts to route, ranks to accepts (tie_ranks) and to follow "
+                "(KeepPolicy.ranks)."
             )
         chosen: _Bools = np.asarray(ranks, dtype=np.float64) <= self.tied_share
         kept &= chosen | (p != self.edges[0])
@@ -202,7 +204,7 @@ class KeepPolicy:
     Raises
     ------
     ConfigurationError
-        Members repeat, there is not one rule less than members, or rules split ties under different keys.
+        Members repeat, or there is not one rule less than members.
     """
 
     name: str
@@ -216,11 +218,6 @@ class KeepPolicy:
         if len(self.rules) != len(self.members) - 1:
             raise ConfigurationError(
                 f"Expected a rule for each of {len(self.members)} models but the last, got {len(self.rules)}."
-            )
-        keys = {rule.key for rule in self.rules if rule.splits}
-        if len(keys) > 1:
-            raise ConfigurationError(
-                f"Expected one key for all rules that split ties, got {sorted(keys)!r:.200}."
             )
 
     @classmethod
@@ -241,9 +238,11 @@ class KeepPolicy:
         return any(rule.splits for rule in self.rules)
 
     def ranks(self, texts: Sequence[str | int]) -> _Floats | None:
-        """Return what `follow` needs to know of texts, shape (n,); None where nothing is split."""
-        keys = [rule.key for rule in self.rules if rule.splits]
-        return tie_ranks(texts, key=keys[0]) if keys else None
+        """Return the ranks of texts under the key of each rule, shape (len(rules), n); None where nothing is split."""
+        if not self.splits:
+            return None
+        ranks = {key: tie_ranks(texts, key=key) for key in {rule.key for rule in self.rules}}
+        return np.array([ranks[rule.key] for rule in self.rules])
 
     def follow(self, confidence: ArrayLike, ranks: ArrayLike | None = None) -> Route:
         """Return what becomes of rows.
@@ -252,13 +251,13 @@ class KeepPolicy:
         ----------
         confidence : array-like of shape (m, n)
             Of every model's answers, calibrated if the policy is; NaN where there is none.
-        ranks : array-like of shape (n,), optional
+        ranks : array-like of shape (len(rules), n), optional
             Of the rows' texts, as the method `ranks` returns them; needed where a rule splits ties.
 
         Raises
         ------
         ConfigurationError
-            The policy has a model that is not there, or ranks are needed and missing.
+            The policy has a model that is not there, or ranks are needed and missing or of another shape.
         """
         p = np.asarray(confidence, dtype=np.float64)
         if p.ndim != 2 or max(self.members) >= len(p):
@@ -266,16 +265,29 @@ class KeepPolicy:
                 f"Expected confidences of at least {max(self.members) + 1} models for the policy {self.name!r}, got "
                 f"shape {p.shape}."
             )
+        u = self._ranks_of_rules(ranks, p.shape[1])
         asked, judged = np.zeros(p.shape, dtype=np.bool_), np.zeros(p.shape, dtype=np.bool_)
         answered = np.full(p.shape[1], self.members[-1], dtype=np.intp)
         reaching = np.ones(p.shape[1], dtype=np.bool_)
-        for member, rule in zip(self.members, self.rules, strict=False):
+        for member, rule, own in zip(self.members, self.rules, u, strict=False):
             asked[member] = judged[member] = reaching
-            kept = reaching & rule.accepts(p[member], ranks)
+            kept = reaching & rule.accepts(p[member], own)
             answered[kept] = member
             reaching = reaching & ~kept
         asked[self.members[-1]] = reaching
         return Route(answered=answered, asked=asked, judged=judged)
+
+    def _ranks_of_rules(self, ranks: ArrayLike | None, n: int) -> Sequence[_Floats | None]:
+        """Return the ranks for each rule; None for each where there are none or none are needed."""
+        if ranks is None or not self.splits:
+            return [None] * len(self.rules)
+        u = np.asarray(ranks, dtype=np.float64)
+        if u.shape != (len(self.rules), n):
+            raise ConfigurationError(
+                f"Expected ranks of shape {(len(self.rules), n)}, one row for each rule of the policy {self.name!r}, "
+                f"as KeepPolicy.ranks returns them, got {u.shape}."
+            )
+        return list(u)
 
     def to_record(self) -> dict[str, Any]:
         """Return the policy as JSON values."""
