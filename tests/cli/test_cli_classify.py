@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 
 from calibrant.cli import app
 from calibrant.cli._classify import run_classify
-from calibrant.core import CompletionRequest, ProviderError
+from calibrant.core import CompletionRequest, LogprobsUnsupportedError, ProviderError
 from calibrant.testing import FakeClient, fake_response
 
 WriteTask = Callable[..., Path]
@@ -65,6 +65,15 @@ def test_a_low_label_mass_stands_beside_the_confidence(
     line = run(write_task(), "--text", "meow").stdout
     assert line.startswith("cat\t")
     assert line.endswith(f"\tmeow{remark}\n")
+
+
+def test_a_reason_of_several_lines_is_printed_on_one(write_task: WriteTask, use_model: UseModel) -> None:
+    """Every text has one line, as when a gateway refuses some of them."""
+    refused = LogprobsUnsupportedError("no logprobs.", provider="x")
+    use_model(FakeClient(["cat", "dog"], {"meow": ("cat", 0.9), "woof": refused}))
+    shown = run(write_task(), "--text", "meow", "--text", "woof").stdout.splitlines()
+    assert [line.partition("\t")[0] for line in shown] == ["cat", "error"]
+    assert '[model] scoring = "sampled" or choose' in shown[1]
 
 
 @pytest.mark.usefixtures("model")

@@ -800,6 +800,50 @@ def test_a_model_without_logprobs_is_told_with_two_lines_that_work(
     assert {row["label"] for row in lines(tmp_path / "out")} == {"cat"}
 
 
+CASCADE = """
+[cascade]
+confidence_method = "avg_logprob"
+
+[[cascade.models]]
+name = "anthropic/claude-haiku-4-5"
+
+[[cascade.models]]
+name = "hosted_vllm/large"
+options = {{ api_base = "{large}" }}
+"""
+ROUTING = """
+[[routing.providers]]
+name = "anthropic/claude-haiku-4-5"
+
+[[routing.providers]]
+name = "anthropic/claude-sonnet-4-5"
+"""
+
+
+@pytest.mark.parametrize("extra", [CASCADE, ROUTING], ids=["cascade", "routing"])
+def test_several_models_without_logprobs_are_told_with_lines_that_work(
+    write_task: WriteTask, tmp_path: Path, claude: AnthropicServer, extra: str
+) -> None:
+    """They replace what the task file says of the model; no call is made before."""
+    arguments = ("--out", tmp_path / "out", "--no-cache")
+    with FaultServer(LABELS) as large:
+        extra = extra.format(large=large.api_base)
+        first = run(write_task(extra=extra), *arguments)
+        assert (first.exit_code, claude.requests, large.counts) == (1, [], {})
+        assert "anthropic/claude-haiku-4-5" in first.stderr
+        found = re.search(
+            r"^\[cascade\]\nconfidence_method.*\n\n\[\[cascade.models\]\]\nname.*\nscoring.*$",
+            first.stderr,
+            re.MULTILINE,
+        )
+        assert found is not None, first.stderr
+        rest = extra.partition('haiku-4-5"\n')[2] if extra.startswith("\n[cascade]") else extra
+        second = run(write_task(extra=f"{found.group()}\n{rest}"), *arguments)
+    assert second.exit_code == 0, second.stderr
+    assert len(claude.requests) == 4 * 10
+    assert {row["label"] for row in lines(tmp_path / "out")} == {"cat"}
+
+
 def test_a_wrong_key_ends_it_at_once(
     write_task: WriteTask, tmp_path: Path, claude: AnthropicServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

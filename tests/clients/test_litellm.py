@@ -86,7 +86,6 @@ class TestRequest:
         error = failure(client, request_for_label)
         assert "logprobs" in str(error)
         assert '[model]\nscoring = "sampled"' in str(error)
-        assert "under its [[cascade.models]]" in str(error)  # a task with a cascade takes no [model]
         assert "drop_params" not in str(error)
         assert error.systemic
         assert not error.retryable

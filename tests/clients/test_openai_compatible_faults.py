@@ -152,6 +152,54 @@ class TestFaults:
         assert asyncio.run(cancelled()).top
 
 
+DENIED = (401, {"error": {"message": "no such key"}}, {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "route", "answered"),
+    [
+        ("llama.cpp", "/completion", 0),
+        ("llama.cpp", "/completion", 1),
+        ("llama.cpp", "/tokenize", 0),
+        ("llama.cpp", "/apply-template", 0),
+        ("vllm", "/v1/completions", 0),
+        ("vllm", "/v1/completions", 1),
+        ("vllm", "/tokenize", 0),
+    ],
+)
+def test_a_fault_that_every_row_meets_costs_one_call(
+    toy_server: Start, classifier_for: Any, kind: str, route: str, answered: int
+) -> None:
+    """Wherever scoring comes to it: looking for the server, checking labels, building a prompt, or scoring."""
+    server = toy_server(kind, slots=64, delay=0.05)
+    server.faults[route] = [None] * answered + [DENIED] * 1000
+    classifier = classifier_for(server, concurrency=64)
+    with pytest.raises(ProviderError, match="no such key"):
+        classifier.classify_many([f"text {number}" for number in range(64)])
+    assert len(server.bodies(route)) == answered + 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_server_without_log_probabilities_is_found_out_once_for_all_rows(
+    toy_server: Start, classifier_for: Any, kind: str
+) -> None:
+    """With the three calls of one row: a single answer may lack them by accident."""
+    server = toy_server(kind)
+    server.faults[ROUTES[kind]] = [
+        lambda answer: {**answer, "completion_probabilities": [], "choices": [{"text": "x"}]}
+    ] * 1000
+    with pytest.raises(ConfigurationError, match="reports no next-token probabilities"):
+        classifier_for(server, concurrency=64).classify_many([f"text {number}" for number in range(64)])
+    assert len(server.bodies(ROUTES[kind])) == 3
+
+
+def test_labels_are_checked_once_for_all_rows(toy_server: Start, classifier_for: Any) -> None:
+    """Rows that begin together wait for the first one's check."""
+    server = toy_server("llama.cpp", slots=16, delay=0.01)
+    classifier_for(server, concurrency=16).classify_many([f"text {number}" for number in range(32)])
+    assert len(server.bodies("/detokenize")) == 1
+
+
 class TestNumberOfTokens:
     def test_a_named_maximum_is_obeyed_and_remembered(self, toy_server: Start, make: Make) -> None:
         """The number is refused once, whatever is asked later."""

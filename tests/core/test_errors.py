@@ -11,6 +11,7 @@ from calibrant.core import (
     ConfigurationError,
     DataError,
     LogprobsUnavailableError,
+    LogprobsUnsupportedError,
     NotFittedError,
     ProviderError,
     ProviderTimeoutError,
@@ -67,3 +68,22 @@ def test_what_a_server_said_can_be_printed_and_written() -> None:
     text = str(ProviderError(said, provider="m\ud800", hint="Look there."))
     assert text == "m\ufffd: no  \ufffdé" + "x" * (2000 - 10) + "... Look there."
     text.encode()
+
+
+def test_the_summary_is_the_message_without_the_hint() -> None:
+    """Or the message, where there is no hint."""
+    assert ProviderError("slow down", provider="x", hint="Wait.").summary == "x: slow down"
+    assert ProviderError("slow down", provider="x").summary == "x: slow down"
+
+
+def test_missing_log_probabilities_come_with_lines_for_the_task_file() -> None:
+    """Every call would fail alike; the section depends on where the model stands."""
+    error = LogprobsUnsupportedError("no logprobs.", provider="x", status=400)
+    error.attempts = 3
+    assert error.systemic
+    assert '\n\n[model]\nscoring = "sampled"\n\n' in str(error)
+    other = error.under('[[cascade.models]]\nname = "x"', provider="small: x")
+    assert str(other).startswith("small: x: no logprobs. This model gives no token log-probabilities")
+    assert '\n\n[[cascade.models]]\nname = "x"\nscoring = "sampled"\n\n' in str(other)
+    assert "[model]" not in str(other)
+    assert (other.status, other.attempts, other.systemic) == (400, 3, True)

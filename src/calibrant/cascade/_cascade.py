@@ -110,7 +110,8 @@ class Cascade(Classifier):
         The t of ``automix``, in [0, 1].
     on_error : {"skip", "fail"}
         Whether a model that fails, refuses, answers with no label, or without evidence, is passed over for
-        the next one, or ends the row with what is known so far.
+        the next one, or ends the row with what is known so far. A model that gives no log-probabilities at all
+        raises `LogprobsUnsupportedError` either way, unless its answers count without.
     max_escalations, max_tokens, max_cost, deadline_seconds : number, optional
         What one row may take, at least 0: answers passed over, tokens and US dollars of all its calls,
         seconds. They are looked at before a further model is asked; see `RowLimits`.

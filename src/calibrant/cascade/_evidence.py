@@ -1,4 +1,4 @@
-"""Refuses models whose answers a confidence method could never judge, before anything is paid."""
+"""Refuses models whose answers a confidence method can never judge: before they are asked, or at their first answer."""
 
 from __future__ import annotations
 
@@ -8,10 +8,18 @@ from collections.abc import Sequence
 from calibrant.cascade._models import CascadeModel
 from calibrant.cascade._protocol import ConfidenceMethod
 from calibrant.cascade.methods._label_probability import LabelProbability
-from calibrant.core import CompositeLabels, ConfigurationError, LogprobSpace
-from calibrant.inference import Decoding
+from calibrant.core import (
+    ROUTED,
+    Client,
+    CompositeLabels,
+    ConfigurationError,
+    LogprobSpace,
+    LogprobsUnsupportedError,
+    Prediction,
+)
+from calibrant.inference import Classifier, Decoding, RoutedClient
 
-__all__ = ["check_evidence", "check_tokens"]
+__all__ = ["check_answer", "check_evidence", "check_tokens", "task_section"]
 
 
 def check_tokens(model: CascadeModel, method: ConfidenceMethod) -> None:
@@ -51,9 +59,8 @@ def check_evidence(judged: Sequence[CascadeModel], method: ConfidenceMethod) -> 
     """
     for model in judged:
         runner = model.classifier.runner
-        reads_logprobs = method.needs_tokens or isinstance(method, LabelProbability)
         if (
-            reads_logprobs
+            _reads_logprobs(method)
             and isinstance(runner.method, Decoding)
             and runner.method.space is LogprobSpace.NONE
         ):
@@ -67,3 +74,40 @@ def check_evidence(judged: Sequence[CascadeModel], method: ConfidenceMethod) -> 
                 f"Expected {method.name} with another token_filter than 'tool_call_args', as the answers of "
                 f"{model.label!r} hold no arguments of a tool call: take token_filter='label'."
             )
+
+
+def check_answer(classifier: Classifier, method: ConfidenceMethod, found: Prediction) -> None:
+    """Refuse a model that has never given log-probabilities, at its first answer that lacks what `method` reads.
+
+    Where only some answers come without them, nothing is refused.
+
+    Raises
+    ------
+    LogprobsUnsupportedError
+        As said.
+    """
+    asked = classifier.runner.method
+    if found.confidence is not None or not isinstance(asked, Decoding) or not _reads_logprobs(method):
+        return
+    client = classifier.client
+    providers = len(client.providers) if isinstance(client, RoutedClient) else 1
+    if asked.silent_models >= providers:
+        raise LogprobsUnsupportedError(
+            "Its answers come without token log-probabilities.", provider=client.name
+        )
+
+
+def task_section(client: Client, method: ConfidenceMethod) -> str:
+    """Return the lines of a task file that the scoring of a cascade's model belongs under.
+
+    Sampled answers have no tokens for a method that reads them, so that the section then names another method.
+    """
+    name = ROUTED if isinstance(client, RoutedClient) else client.name
+    model = f"[[cascade.models]]\nname = {json.dumps(name, ensure_ascii=False)}"
+    if not method.needs_tokens:
+        return model
+    return f'[cascade]\nconfidence_method = "{LabelProbability.name}"\n\n{model}'
+
+
+def _reads_logprobs(method: ConfidenceMethod) -> bool:
+    return method.needs_tokens or isinstance(method, LabelProbability)

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, NoReturn, TypeAlias, TypeVar
 
 from calibrant.calibration import correct_prediction
 from calibrant.cascade._escalation import Policy
+from calibrant.cascade._evidence import check_answer, task_section
 from calibrant.cascade._judge import Judge
 from calibrant.cascade._limits import RowLimits
 from calibrant.cascade._order import EscalationOrder
@@ -20,6 +21,7 @@ from calibrant.cascade.automix._tree import Seen
 from calibrant.core import (
     CompletionRequest,
     LogprobSpace,
+    LogprobsUnsupportedError,
     Outcome,
     Prediction,
     ProviderError,
@@ -212,6 +214,8 @@ class Walk:
         ------
         ProviderError
             Every model failed for a reason that every call would meet, and none has ever answered.
+        LogprobsUnsupportedError
+            A model gives no log-probabilities: it would be asked about every row in vain.
         """
         row = _Row()
         position = self.policy.next_model(None, row.seen)
@@ -268,6 +272,10 @@ class Walk:
         try:
             # The first model's answer is waited for in any case: without it there is none.
             found = await (self._in_time(row, asked) if row.steps else asked)
+            if self._needs_evidence(row, position):
+                check_answer(classifier, self.judge.method, found)
+        except LogprobsUnsupportedError as error:
+            raise self._unsupported(self.members[position], error) from None
         except ProviderError as error:
             if error.systemic:
                 row.systemic.append(error)
@@ -276,6 +284,17 @@ class Walk:
         if correction is not None and query.prompt == classifier.prompt:
             found = correct_prediction(found, correction)
         return found
+
+    def _needs_evidence(self, row: _Row, position: int) -> bool:
+        """Return whether an answer that nobody can judge is of no use."""
+        verified = self.policy.verifies(position, row.seen)
+        return verified and not self.policy.believes(position, row.seen)
+
+    def _unsupported(self, member: Member, error: LogprobsUnsupportedError) -> LogprobsUnsupportedError:
+        """Return the error with the member's name, and with the lines of its section of the task file."""
+        client = member.classifier.client
+        name = client.name if member.name == client.name else f"{member.name}: {client.name}"
+        return error.under(task_section(client, self.judge.method), provider=name)
 
     async def _assess(
         self, row: _Row, position: int, query: Query, found: Prediction
@@ -393,6 +412,10 @@ class CascadeRunner(Runner):
 
     async def _predict(self, query: Query) -> Prediction:
         return await self.walk.answer(query)
+
+    def _ends_run(self, error: ProviderError) -> bool:
+        """Return whether a model can never be asked, or none can; answers of the others change nothing about it."""
+        return isinstance(error, LogprobsUnsupportedError) or super()._ends_run(error)
 
     def _key(self, query: Query) -> str:
         """Return a digest of everything that can change the prediction, the verifier's context included."""

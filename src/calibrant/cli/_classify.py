@@ -167,7 +167,7 @@ def _line(text: str, prediction: Prediction, *, as_json: bool, with_model: bool)
         return json.dumps(_record(text, prediction), ensure_ascii=False)
     shown = f"{_answered_by(prediction)}\t{_shorten(text)}" if with_model else _shorten(text)
     if prediction.outcome is not Outcome.OK:
-        return f"{prediction.outcome.value}\t-\t{shown}\t({prediction.reason})"
+        return f"{prediction.outcome.value}\t-\t{shown}\t({' '.join(prediction.reason.split())})"
     confidence = "-" if prediction.confidence is None else f"{prediction.confidence:.3f}"
     return f"{prediction.label}\t{confidence}\t{shown}{_low_mass(prediction)}{_unsure(prediction)}"
 

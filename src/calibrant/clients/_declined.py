@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from calibrant.clients._translate import told
-from calibrant.core import ProviderError
+from calibrant.core import LogprobsUnsupportedError, ProviderError
 
 __all__ = ["advised", "declined", "refusal", "without_access"]
 
@@ -19,14 +19,6 @@ _REFUSALS = frozenset(
     }
 )
 _BLOCKED = ("content_policy_violation", "content_filter", "responsibleaipolicyviolation")
-_NO_LOGPROBS = (
-    "This model gives no token log-probabilities through this provider. Take the agreement of several answers for the "
-    "confidence: write in the task file (for a model of a cascade, the second line under its [[cascade.models]]; in "
-    "Python: Classifier(scoring='sampled'))\n\n"
-    "[model]\n"
-    'scoring = "sampled"\n\n'
-    "or choose a model that reports them."
-)
 # Not as a key of JSON: a server that quotes the whole request says nothing about them.
 _NAMES_LOGPROBS = re.compile(r"logprobs(?!\"\s*:)")
 # litellm says of its own accord, often with status 500, that there is no key, or no library of the provider's.
@@ -64,7 +56,9 @@ def advised(error: Exception, found: ProviderError) -> ProviderError:
         type(error).__name__ == "UnsupportedParamsError"
     )  # whatever the text: no call was made
     if _NAMES_LOGPROBS.search(message):
-        return _with_hint(found, _NO_LOGPROBS, systemic=not found.retryable)
+        if type(found) is ProviderError and not found.retryable:
+            return LogprobsUnsupportedError(_words(found), provider=found.provider, status=found.status)
+        return _with_hint(found, LogprobsUnsupportedError.remedy(), systemic=not found.retryable)
     if refused_by_litellm or "nsupported" in message:
         return _with_hint(found, _NO_PARAMETER, systemic=refused_by_litellm)
     return found
@@ -82,10 +76,8 @@ def without_access(error: Exception, found: ProviderError) -> ProviderError:
 
 
 def _with_hint(found: ProviderError, hint: str | None, *, systemic: bool) -> ProviderError:
-    # litellm goes on about switches of its own, which nobody here can set.
-    message, _, _ = str(found).removeprefix(f"{found.provider}: ").partition(" To drop these, set `litellm")
     return type(found)(
-        message,
+        _words(found),
         provider=found.provider,
         status=found.status,
         retryable=found.retryable and not systemic,
@@ -93,3 +85,9 @@ def _with_hint(found: ProviderError, hint: str | None, *, systemic: bool) -> Pro
         hint=hint,
         systemic=systemic or found.systemic,
     )
+
+
+def _words(found: ProviderError) -> str:
+    """Return an error's message without the provider, and without litellm's switches, which nobody here can set."""
+    message, _, _ = str(found).removeprefix(f"{found.provider}: ").partition(" To drop these, set `litellm")
+    return message

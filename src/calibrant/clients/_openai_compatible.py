@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from calibrant.clients._chat_template import ChatTemplate
+from calibrant.clients._first_call import FirstCall
 from calibrant.clients._http import Reply
 from calibrant.clients._openai_chat import OpenAIChatClient
 from calibrant.clients._servers import (
@@ -108,6 +110,10 @@ class OpenAICompatibleClient(OpenAIChatClient):
         self._ceiling: int | None = None
         self._beyond_ascii = False
         self._server: Server | None = None
+        # Labels are checked, and rows are scored, by routes of their own: each has a first call.
+        self._first_check = FirstCall()
+        self._first_score = FirstCall()
+        self._legal: set[tuple[str, ...]] = set()  # labels that were checked
         self._shared: WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = WeakKeyDictionary()
 
     @property
@@ -127,6 +133,11 @@ class OpenAICompatibleClient(OpenAIChatClient):
         ProviderError
             The server could not be asked.
         """
+        await self._first_check.then(partial(self._check_labels, tuple(labels)))
+
+    async def _check_labels(self, labels: tuple[str, ...]) -> None:
+        if labels in self._legal:
+            return
         server = await self._found()
         self._beyond_ascii = self._beyond_ascii or not all(label.isascii() for label in labels)
         longest = max(labels, key=lambda label: len(label.encode()))
@@ -141,6 +152,7 @@ class OpenAICompatibleClient(OpenAIChatClient):
                 f"The tokens of {self.name} do not spell the label {await _misspelt(server, labels)!r:.80}: it "
                 "holds a special token of the model, or characters it does not know. Rename the label."
             )
+        self._legal.add(labels)
 
     def continuing(self, request: CompletionRequest) -> AbstractAsyncContextManager[Continuation]:
         """Return a row's place in the server: of llama.cpp's, a slot of its own until the context ends."""
@@ -150,10 +162,10 @@ class OpenAICompatibleClient(OpenAIChatClient):
     async def _continuing(self, request: CompletionRequest) -> AsyncIterator[Continuation]:
         server = await self._found()
         if server.slots is None:
-            yield _Row(self, request, None)
+            yield _Row(self, request, None, self._first_score)
             return
         async with self._here().slots_of(server.slots).one() as slot:
-            yield _Row(self, request, slot)
+            yield _Row(self, request, slot, self._first_score)
 
     async def render(self, request: CompletionRequest) -> str:
         """Return the prompt of a row, up to where its answer begins.
@@ -306,11 +318,12 @@ class _Shared:
 
 @dataclass
 class _Row:
-    """A row, its prompt, and the slot it holds."""
+    """A row, its prompt, the slot it holds, and which call of all rows goes first."""
 
     client: OpenAICompatibleClient
     request: CompletionRequest
     slot: int | None
+    first: FirstCall
     _prompt: str | None = None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -321,6 +334,9 @@ class _Row:
 
     async def next_tokens(self, text: str, *, few: bool = False) -> NextTokens:
         """Return what may follow `text`."""
+        return await self.first.then(partial(self._next_tokens, text, few=few))
+
+    async def _next_tokens(self, text: str, *, few: bool) -> NextTokens:
         async with self._lock:
             if self._prompt is None:
                 self._prompt = await self.client.render(self.request)

@@ -9,6 +9,7 @@ CalibrantError
 ├── StateError                                a run directory or stored state cannot be used
 └── ProviderError                             a model could not be reached or refused the call
     ├── ContextLengthError                prompt and text do not fit the model: the prompt's business
+    ├── LogprobsUnsupportedError          the model gives no log-probabilities through its provider
     ├── ProviderTimeoutError
     └── RateLimitError
 
@@ -17,7 +18,7 @@ A message says what was expected, what arrived, and what to do.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from calibrant.core.reported import clean_line
 
@@ -31,6 +32,7 @@ __all__ = [
     "DataError",
     "LimitReachedError",
     "LogprobsUnavailableError",
+    "LogprobsUnsupportedError",
     "NotFittedError",
     "ProviderError",
     "ProviderTimeoutError",
@@ -141,9 +143,60 @@ class ProviderError(CalibrantError):
         """Whether every other call would fail the same way (bad key, unknown model)."""
         return self._systemic or self.status in _SYSTEMIC_STATUS
 
+    @property
+    def summary(self) -> str:
+        """The message without the hint."""
+        return str(self).removesuffix(f" {self.hint}") if self.hint else str(self)
+
 
 class ContextLengthError(ProviderError):
     """Prompt and text together are longer than the model's context."""
+
+
+class LogprobsUnsupportedError(ProviderError):
+    """A model gives no token log-probabilities through its provider, whatever it is asked.
+
+    Its hint shows the lines of a task file that do without them.
+
+    Parameters
+    ----------
+    message : str
+        What happened, often in the server's words.
+    provider : str
+        Model or endpoint, as the user named it.
+    status : int, optional
+        HTTP status, where there was one.
+    section : str, default "[model]"
+        Lines of the task file that the setting belongs under.
+    """
+
+    def __init__(
+        self, message: str, *, provider: str, status: int | None = None, section: str = "[model]"
+    ) -> None:
+        hint = self.remedy(section)
+        super().__init__(message, provider=provider, status=status, hint=hint, systemic=True)
+
+    def under(self, section: str, *, provider: str | None = None) -> Self:
+        """Return the same error for another section of a task file, and for another name of the model."""
+        found = type(self)(
+            self.summary.removeprefix(f"{self.provider}: "),
+            provider=provider or self.provider,
+            status=self.status,
+            section=section,
+        )
+        found.attempts = self.attempts
+        return found
+
+    @staticmethod
+    def remedy(section: str = "[model]") -> str:
+        """Return what the user can do, with the lines to write under `section` of the task file."""
+        return (
+            "This model gives no token log-probabilities through this provider. Take the agreement of several answers "
+            "for the confidence: write in the task file (in Python: Classifier(scoring='sampled'))\n\n"
+            f"{section}\n"
+            'scoring = "sampled"\n\n'
+            "or choose a model that reports them."
+        )
 
 
 class ProviderTimeoutError(ProviderError):

@@ -10,6 +10,7 @@ from calibrant.clients import rate_state
 from calibrant.core import Client, CompletionRequest, LogprobSpace, Outcome, Prediction, ProviderError
 from calibrant.inference._calls import Calls
 from calibrant.inference._reader import AnswerReader
+from calibrant.logprobs import read_completion
 
 __all__ = ["Decoding", "Method"]
 
@@ -46,15 +47,21 @@ class _Evidence:
     known : dict of str or None to bool
         By the model that really answered, which may be one of several; there once it gave an answer with them, or
         two to one row without.
+    seen : bool
+        Whether any answer came with some, be they unusable.
     """
 
     known: dict[str | None, bool] = field(default_factory=dict)
+    seen: bool = False
 
-    def missed(self, prediction: Prediction, *, again: bool) -> bool:
+    def missed(self, prediction: Prediction, response: object, *, again: bool) -> bool:
         """Take note of an answer; returns whether it lacks what another call may bring."""
         if prediction.confidence is not None:
-            self.known[prediction.model] = True
+            self.known[prediction.model] = self.seen = True
             return False
+        if not self.seen:
+            completion = read_completion(response)
+            self.seen = completion.tokens is not None or bool(completion.evidence_problem)
         if again:
             self.known.setdefault(prediction.model, False)
         return self.known.get(prediction.model, True)
@@ -84,6 +91,11 @@ class Decoding:
         """The reader's."""
         return self.reader.space
 
+    @property
+    def silent_models(self) -> int:
+        """Number of models that answered a row twice without log-probabilities; 0 once any answer had some."""
+        return 0 if self._evidence.seen else len(self._evidence.known)
+
     async def predict(self, request: CompletionRequest) -> Prediction:
         """Return what the model answered; a broken response is retried like a failed call.
 
@@ -99,7 +111,7 @@ class Decoding:
             if prediction.outcome is Outcome.ERROR:
                 raise ProviderError(prediction.reason, provider=self.client.name, retryable=True)
             if self._wants_evidence(request, response, prediction) and self._evidence.missed(
-                prediction, again=any(earlier.model == prediction.model for earlier in silent)
+                prediction, response, again=any(earlier.model == prediction.model for earlier in silent)
             ):
                 silent.append(prediction)
                 raise ProviderError(

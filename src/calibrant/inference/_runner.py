@@ -258,6 +258,10 @@ class Runner:
         """Return whether asking again would bring nothing else, so that a journal may keep it."""
         return prediction.outcome is not Outcome.ERROR
 
+    def _ends_run(self, error: ProviderError) -> bool:
+        """Return whether no other row can be expected to be answered."""
+        return error.systemic and not self._answered
+
     async def _predict(self, query: Query) -> Prediction:
         request = CompletionRequest(
             messages=query.messages(),
@@ -279,7 +283,7 @@ class Runner:
                 return Prediction(
                     label=None, outcome=Outcome.UNPARSED, reason=str(error), attempts=error.attempts
                 )
-            if error.systemic and not self._answered:
+            if self._ends_run(error):
                 raise
             prediction = Prediction(
                 label=None, outcome=Outcome.ERROR, reason=str(error), attempts=error.attempts

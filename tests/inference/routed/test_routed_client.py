@@ -12,6 +12,7 @@ from calibrant.core import (
     CompletionRequest,
     ConfigurationError,
     ContextLengthError,
+    LogprobsUnsupportedError,
     ProviderError,
     ProviderTimeoutError,
     RateLimitError,
@@ -240,6 +241,42 @@ class TestNobodyAnswers:
         )
         assert error.systemic
         assert not error.retryable
+
+    def test_missing_log_probabilities_come_with_lines_for_the_task_file(
+        self, scripted: Any, raised: Any, routed: Any
+    ) -> None:
+        """Once, behind what every provider said; those that are left out since say it, too."""
+        lines = (
+            '\n\n[cascade]\nconfidence_method = "label_probability"\n\n'
+            '[[cascade.models]]\nname = "routed"\nscoring = "sampled"\n\n'
+        )
+        refused = LogprobsUnsupportedError("no logprobs.", provider="gpt")
+        alone, _ = routed(scripted(refused))
+        error = raised(alone)
+        assert isinstance(error, LogprobsUnsupportedError)
+        assert str(error).startswith("gpt: no logprobs. This model gives no token")
+        assert str(error).count(lines) == 1
+        several, _ = routed(scripted(refused), scripted(refused))
+        for _ in range(2):
+            error = raised(several)
+            assert isinstance(error, LogprobsUnsupportedError)
+            assert "a: gpt: no logprobs; b: " in str(error)
+            assert str(error).count("This model gives no token") == 1
+            assert str(error).count(lines) == 1
+
+    def test_beside_a_wrong_key_the_lines_are_shown_and_beside_a_passing_fault_they_are_not(
+        self, scripted: Any, raised: Any, routed: Any
+    ) -> None:
+        """The one ends a run, the other is a row's reason."""
+        refused = LogprobsUnsupportedError("no logprobs.", provider="gpt")
+        denied = ProviderError("wrong key", provider="b", status=401, hint="Check the API key.")
+        client, _ = routed(scripted(refused), scripted(denied))
+        error = raised(client)
+        assert error.systemic
+        assert "b: wrong key Check the API key. This model gives" in str(error)
+        assert '\nscoring = "sampled"\n' in str(error)
+        client, _ = routed(scripted(refused), scripted(down("b")))
+        assert str(raised(client)).endswith("no provider answered: a: gpt: no logprobs; b: is down.")
 
     def test_it_stays_systemic_while_providers_are_left_out_for_it(self, scripted: Any, raised: Any) -> None:
         """Rows that come later meet the same fault, though fewer providers are asked."""

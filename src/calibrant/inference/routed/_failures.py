@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from calibrant.core import ContextLengthError, ProviderError, ProviderTimeoutError, RateLimitError
+from calibrant.core import (
+    ContextLengthError,
+    LogprobsUnsupportedError,
+    ProviderError,
+    ProviderTimeoutError,
+    RateLimitError,
+)
 from calibrant.inference.routed._member import Failure, Member
 
 __all__ = ["all_failed", "all_limited"]
 
 _KINDS: Final = (ContextLengthError, RateLimitError, ProviderTimeoutError)
+# Routed providers take how they are scored from a cascade, of which they may be the only model.
+_SECTION: Final = '[cascade]\nconfidence_method = "label_probability"\n\n[[cascade.models]]\nname = "routed"'
 
 
 def all_failed(failures: Sequence[Failure], passed: Sequence[Member], *, provider: str) -> ProviderError:
@@ -35,21 +43,27 @@ def all_failed(failures: Sequence[Failure], passed: Sequence[Member], *, provide
         if last is not None:
             errors.append((member.name, last))
         told.append(_left_out(member))
-    if len(told) == 1:
-        return errors[0][1]
     found = [error for _, error in errors]
+    unsupported = [error for error in found if isinstance(error, LogprobsUnsupportedError)]
+    if len(told) == 1:
+        return unsupported[0].under(_SECTION) if unsupported else found[0]
+    message = f"no provider answered: {'; '.join(sorted(told))}."
+    if len(unsupported) == len(told):
+        return LogprobsUnsupportedError(message, provider=provider, section=_SECTION)
     kind = next((kind for kind in _KINDS if all(isinstance(error, kind) for error in found)), ProviderError)
     paused = len(errors) < len(told)  # somebody is left out who has not failed
     if paused and kind is ContextLengthError:
         kind = ProviderError
     statuses = {error.status for error in found}
+    systemic = not paused and all(error.systemic for error in found)
     return kind(
-        f"no provider answered: {'; '.join(sorted(told))}.",
+        message,
         provider=provider,
         status=statuses.pop() if len(statuses) == 1 and not paused else None,
         retryable=paused or any(error.retryable for error in found),
         retry_after=_soonest(found),
-        systemic=not paused and all(error.systemic for error in found),
+        hint=LogprobsUnsupportedError.remedy(_SECTION) if systemic and unsupported else None,
+        systemic=systemic,
     )
 
 
@@ -71,11 +85,17 @@ def _soonest(errors: Sequence[ProviderError]) -> float | None:
 
 
 def _said(name: str, error: ProviderError) -> str:
-    said = str(error).removesuffix(".")
+    said = _words(error)
     return said if name == error.provider else f"{name}: {said}"
 
 
 def _left_out(member: Member) -> str:
     last = member.breaker.last_failure
-    why = "its allowance is used up" if last is None else str(last).removesuffix(".")
+    why = "its allowance is used up" if last is None else _words(last)
     return f"{member.name}: left out for another {member.breaker.remaining:.3g} seconds ({why})"
+
+
+def _words(error: ProviderError) -> str:
+    """Return what an error says in a list of several: the lines for the task file stand once, behind the list."""
+    said = error.summary if isinstance(error, LogprobsUnsupportedError) else str(error)
+    return said.removesuffix(".")

@@ -1,0 +1,166 @@
+"""A cascade of which a model gives no log-probabilities, always or now and then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from calibrant.cascade import AvgLogprob, Cascade
+from calibrant.core import LogprobsUnsupportedError, Outcome, Verdict
+from calibrant.inference import Classifier, Limits, Provider, RetryPolicy, RoutedClient
+from calibrant.routing import FixedRouter
+from calibrant.testing import FaultServer
+
+Build = Callable[..., Any]
+Serve = Callable[..., tuple[FaultServer, Classifier]]
+
+LABELS = ["cat", "dog"]
+REFUSED = LogprobsUnsupportedError("UnsupportedParamsError: logprobs.", provider="x")
+TEXTS = [f"text {number}" for number in range(100)]
+
+
+async def no_wait(_seconds: float) -> None:
+    """Replace sleeping."""
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Return a function that starts a server, and a classifier that asks it; all stop with the test."""
+    with ExitStack() as running:
+
+        def start(name: str, **options: Any) -> tuple[FaultServer, Classifier]:
+            server = running.enter_context(FaultServer(LABELS, **options))
+            classifier = Classifier(
+                model=f"hosted_vllm/{name}",
+                labels=LABELS,
+                field="category",
+                options={"api_base": server.api_base, "api_key": "k"},
+                space="masked",
+                retry=RetryPolicy(sleep=no_wait),
+                limits=Limits(concurrency=4),
+            )
+            running.callback(classifier.close)
+            return server, classifier
+
+        yield start
+
+
+def failure(cascade: Cascade) -> LogprobsUnsupportedError:
+    """Return what ends a run over many texts."""
+    with pytest.raises(LogprobsUnsupportedError) as caught:
+        cascade.classify_many(TEXTS)
+    return caught.value
+
+
+def test_a_model_that_refuses_to_give_them_ends_the_run(build: Build) -> None:
+    """With the lines for its place in the task file; the large model is not asked."""
+    built = build(REFUSED, ("cat", 0.9), method="label_probability", limits=Limits(concurrency=1))
+    error = failure(built.cascade)
+    assert str(error).startswith("a: UnsupportedParamsError: logprobs. This model gives no token")
+    assert '\n\n[[cascade.models]]\nname = "a"\nscoring = "sampled"\n\n' in str(error)
+    assert built.calls == [1, 0]
+
+
+def test_an_alias_is_named_beside_the_model(build: Build) -> None:
+    """The lines hold the name by which the task file asks for the model."""
+    models = [{"name": "small"}, {"name": "large"}]
+    error = failure(build(REFUSED, ("cat", 0.9), method="label_probability", models=models).cascade)
+    assert str(error).startswith("small: a: UnsupportedParamsError")
+    assert 'name = "a"\n' in str(error)
+
+
+def test_a_method_that_reads_tokens_is_replaced_in_the_lines(build: Build) -> None:
+    """Sampled answers have none to read."""
+    error = failure(build(REFUSED, ("cat", 0.9), method=AvgLogprob()).cascade)
+    assert '[cascade]\nconfidence_method = "label_probability"\n\n[[cascade.models]]' in str(error)
+
+
+def test_a_later_model_ends_the_run_when_it_is_first_needed(build: Build) -> None:
+    """Rows that the first model was sure of are answered before."""
+    built = build({"sure": ("cat", 0.9), "unsure": ("cat", 0.6)}, REFUSED, method="label_probability")
+    assert built.cascade.classify("sure").accepted
+    with pytest.raises(LogprobsUnsupportedError, match="b: Unsupported"):
+        built.cascade.classify("unsure")
+
+
+def test_rows_that_are_refused_after_others_were_answered_are_data(build: Build) -> None:
+    """A gateway may refuse some: the step says so, and the next model answers."""
+    built = build({"good": ("cat", 0.9), "bad": REFUSED}, ("dog", 0.95), method="label_probability")
+    good, bad = (built.cascade.classify(text) for text in ("good", "bad"))
+    assert (good.label, good.accepted) == ("cat", True)
+    assert (bad.label, bad.steps[0].verdict, bad.steps[0].outcome) == ("dog", Verdict.FAILED, Outcome.ERROR)
+
+
+def test_a_model_that_answers_without_them_ends_the_run(serve: Serve) -> None:
+    """The first row is asked about twice, like every one whose evidence is missing; few others were begun."""
+    small, first = serve("small", faults=lambda _number, _body: "no_logprobs")
+    large, second = serve("large")
+    error = failure(Cascade([first, second], method="label_probability"))
+    assert str(error).startswith("hosted_vllm/small: Its answers come without token log-probabilities.")
+    assert '[[cascade.models]]\nname = "hosted_vllm/small"\nscoring = "sampled"' in str(error)
+    assert sum(small.counts.values()) <= 2 * 4
+    assert sum(large.counts.values()) == 0
+
+
+def test_answers_of_some_rows_without_them_are_data(serve: Serve) -> None:
+    """One row had some: the others are escalated, one by one."""
+    _, first = serve(
+        "small",
+        answers=lambda _text: ("cat", 0.9),
+        faults=lambda _n, body: None if body["messages"][-1]["content"] == "first" else "no_logprobs",
+    )
+    _, second = serve("large", answers=lambda _text: ("dog", 0.95))
+    cascade = Cascade([first, second], method="label_probability")
+    assert cascade.classify("first").label == "cat"
+    found = cascade.classify_many(TEXTS[:8])
+    assert {row.label for row in found} == {"dog"}
+    assert {row.steps[0].verdict for row in found} == {Verdict.NO_EVIDENCE}
+
+
+@pytest.mark.parametrize("fault", ["nan_logprobs", "positive_logprobs"])
+def test_unusable_numbers_are_data(serve: Serve, fault: str) -> None:
+    """The model does give some: the rows say what is wrong with them."""
+    _, first = serve("small", faults=lambda _number, _body: fault)
+    _, second = serve("large", answers=lambda _text: ("dog", 0.95))
+    found = Cascade([first, second], method="label_probability").classify_many(TEXTS[:8])
+    assert {row.steps[0].verdict for row in found} == {Verdict.NO_EVIDENCE}
+
+
+def test_a_method_that_reads_none_does_without_them(serve: Serve, told: Any) -> None:
+    """It judges the answers all the same."""
+    _, first = serve("small", faults=lambda _number, _body: "no_logprobs")
+    _, second = serve("large")
+    found = Cascade([first, second], method=told(lambda _answered: 0.9)).classify_many(TEXTS[:8])
+    assert {row.steps[0].verdict for row in found} == {Verdict.ACCEPTED}
+
+
+def test_the_last_answer_is_taken_without_them(serve: Serve) -> None:
+    """Where nothing has to judge it."""
+    _, first = serve("small", answers=lambda _text: ("cat", 0.6))
+    _, second = serve("large", answers=lambda _text: ("dog", 0.95), faults=lambda _n, _body: "no_logprobs")
+    found = Cascade([first, second], method="label_probability", threshold=[0.9]).classify_many(TEXTS[:8])
+    assert {row.label for row in found} == {"dog"}
+
+
+def test_routed_providers_end_the_run_only_where_all_lack_them(serve: Serve) -> None:
+    """Another one of them may give some, so that rows without are data."""
+    _, silent = serve("one", faults=lambda _number, _body: "no_logprobs")
+    _, unasked = serve("two")
+    _, large = serve("large", answers=lambda _text: ("dog", 0.95))
+
+    def over(**clients: Classifier) -> Cascade:
+        providers = [Provider(name, one.client) for name, one in clients.items()]
+        routed = Classifier(
+            model=RoutedClient(providers, router=FixedRouter(list(clients))),
+            labels=LABELS,
+            field="category",
+            retry=RetryPolicy(sleep=no_wait),
+        )
+        return Cascade([routed, large], method="label_probability", escalation_order="declared")
+
+    found = over(one=silent, two=unasked).classify("t")
+    assert (found.label, found.steps[0].verdict) == ("dog", Verdict.NO_EVIDENCE)
+    assert '[[cascade.models]]\nname = "routed"\nscoring' in str(failure(over(one=silent)))
