@@ -171,3 +171,36 @@ def test_a_cascade_of_an_embedded_and_a_hosted_model_ends_at_once(
     # The small model's answer about row 7 came, and is not asked for again either.
     assert small_asked() == sorted([*range(12), 8, 9, 10])
     assert hosted == {number: (number % 2) * (2 if number == 7 else 1) for number in range(12)}
+
+
+# --- a model whose rate limit is waited for -----------------------------------------------------
+
+
+def test_a_rate_limit_is_not_waited_for_once_a_run_is_interrupted(
+    write_task: WriteTask, tmp_path: Path
+) -> None:
+    """Neither before a call nor before another attempt; a call in flight is paid for, so its answer is kept."""
+    limited, out = True, tmp_path / "out"
+
+    def faults(_number: int, body: Any) -> str | None:
+        number = int(body["messages"][-1]["content"].split()[0])
+        if not limited or number < 8:
+            return None
+        return "slow_drip:1" if number == 8 else "rate_limit:30"
+
+    with FaultServer(LABELS, answers, faults=faults) as server:
+        task = write_task(extra=HOSTED.format(server.api_base), test=animals(20))
+        arguments = ("evaluate", task, "--out", out, "--concurrency", 4, "--json")
+        with process("from calibrant.cli import main; main()", *arguments) as running:
+            wait_for(lambda: sum(server.counts.values()) >= 10 and server.count("8 meow") == 1, running)
+            said = interrupted(running)
+        assert "interrupted: finishing the rows under way" in said
+        assert "9 of 20 rows are saved; run the same command again to go on" in said
+        assert [row["index"] for row in lines(out)] == list(range(9))
+        asked, limited = server.counts, False
+        with process("from calibrant.cli import main; main()", *arguments) as running:
+            stdout, stderr = running.communicate(timeout=60)
+        assert running.returncode == 0, stderr
+        again = {text for text, count in server.counts.items() if count > asked.get(text, 0)}
+    assert again == {row["input"] for row in animals(20)[9:]}
+    assert json.loads(stdout)["outcomes"]["ok"] == 20
