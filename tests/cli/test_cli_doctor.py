@@ -319,6 +319,48 @@ def test_credentials_are_printed_nowhere() -> None:
         assert "http://h/v1" in result.stdout
 
 
+@pytest.mark.usefixtures("opened")
+def test_a_credential_that_was_given_is_a_comment_in_the_settings(write_task: WriteTask) -> None:
+    """By its name, wherever it was; a table that held nothing else is left out."""
+    secret = "s3cr3t-value"  # noqa: S105 (made up)
+    result = run(
+        "openai/x",
+        *("--api-base", f"http://me:{secret}@h/v1?token={secret}&version=2&tenant={secret}"),
+        *("--option", f"api_key={secret}", "--option", "seed=7"),
+        *("--option", f'extra_body={{"token": "{secret}", "a b": {{"key": 1}}}}'),
+        *("--option", f'metadata={{"token": "{secret}", "n": 1}}', "--option", "logit_bias={}"),
+    )
+    assert result.exit_code == 0
+    assert secret not in result.output
+    settings = result.stdout.partition("calls:\n\n")[2].partition("\nStored")[0]
+    assert (
+        settings
+        == """\
+[model]
+name = "openai/x"
+api_base = "http://h/v1?version=2"
+space = "masked"
+scoring = "decode"
+# password of api_base: as it was, not shown as it may be a secret
+# token of api_base: as it was, not shown as it may be a secret
+# tenant of api_base: as it was, not shown as it may be a secret
+
+[model.options]
+seed = 7
+metadata = {n = 1}
+# api_key: as it was, not shown as it may be a secret
+# extra_body.token: as it was, not shown as it may be a secret
+# extra_body."a b".key: as it was, not shown as it may be a secret
+# metadata.token: as it was, not shown as it may be a secret
+
+[scoring]
+high = 0.95
+low = 0.8
+"""
+    )
+    assert Task.from_file(write_task(extra=settings)).model.options == {"seed": 7, "metadata": {"n": 1}}
+
+
 def test_help_explains_the_command() -> None:
     """In the overview and on its own."""
     overview = CliRunner().invoke(app, ["--help"])

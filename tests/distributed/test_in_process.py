@@ -425,3 +425,29 @@ def test_a_directory_that_goes_away_is_an_error_and_what_comes_later_is_kept(tmp
         asked = sum(server.counts.values())
         assert run(rows, server, rescue).metrics.complete
         assert sum(server.counts.values()) - asked == 60 - len(kept)
+
+
+def test_a_block_whose_directory_goes_away_as_it_is_written_is_kept(
+    server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check before the write still finds the directory; the block is then written to the rescue directory."""
+    rows, out, rescue = animals(tmp_path), tmp_path / "out", tmp_path / "out.rescued"
+    add, tried = Shards.add, []
+
+    def moved(shards: Shards, number: int, found: bytes) -> None:
+        tried.append(number)
+        if len(tried) == 3:
+            out.rename(tmp_path / "elsewhere")
+        add(shards, number, found)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Shards, "add", moved)
+        with pytest.raises(CalibrantError, match=f"answered since then are kept in {rescue}"):
+            run(rows, server, out)
+    assert not out.exists()
+    before, kept = written(tmp_path / "elsewhere"), written(rescue)
+    assert {row["index"] // CLUSTER.block_rows for row in before} == set(tried[:2])
+    assert {row["index"] // CLUSTER.block_rows for row in kept} == set(tried[2:])
+    asked = sum(server.counts.values())
+    assert run(rows, server, rescue).metrics.complete
+    assert sum(server.counts.values()) - asked == 60 - len(kept)

@@ -371,9 +371,38 @@ def test_a_directory_that_goes_away_during_a_run_is_an_error_and_its_rows_are_ke
         evaluator.evaluate(rows(40), out=out)
     assert not isinstance(caught.value, StateError)  # nothing is wrong with the input
     assert not (out / "metrics.json").exists()
+    assert not (out / "journal.sqlite").exists()
     assert [row["index"] for row in lines(rescue)] == list(range(40))
     result = evaluator.evaluate(rows(40), out=rescue)
     assert (result.metrics.rows, result.metrics.complete, len(client.requests)) == (40, True, 40)
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("happening", [removed, moved, replaced])
+def test_an_interrupted_run_whose_directory_went_away_leaves_nothing_under_its_name(
+    tmp_path: Path, happening: Callable[[Path], None], *, at_once: bool
+) -> None:
+    """Not even its private journal, so that the directory may be used for another run."""
+    out, rescue = tmp_path / "out", tmp_path / "out.rescued"
+    stop = Stop()
+
+    def rule(text: str) -> Any:
+        if text.startswith("20 "):
+            happening(out)
+        if text.startswith("30 "):
+            stop.request("interrupted", at_once=at_once)
+        return knows(text)
+
+    client = FakeClient(LABELS, rule, latency=0.001)
+    evaluator = BatchEvaluator(classifier(client), concurrency=4)
+    with pytest.raises(CalibrantError, match=f"moved or removed during the run: .* kept in {rescue}"):
+        evaluator.evaluate(rows(60), out=out, stop=stop)
+    assert not (out / "journal.sqlite").exists()
+    kept = len(lines(rescue))
+    assert 20 <= kept < 60
+    asked = len(client.requests)
+    assert evaluator.evaluate(rows(60), out=rescue).metrics.complete
+    assert len(client.requests) - asked == 60 - kept
 
 
 def test_rows_asked_again_are_rescued_with_the_others(tmp_path: Path) -> None:

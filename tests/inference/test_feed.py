@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from calibrant import Classifier, Prediction
-from calibrant.core import Outcome, ProviderError
-from calibrant.inference import RetryPolicy, Stop
+from calibrant.core import Outcome, ProviderError, RateLimitError
+from calibrant.inference import Limits, RetryPolicy, Stop
 from calibrant.testing import FakeClient, MemoryJournal
 
 LABELS = ("cat", "dog")
@@ -238,3 +238,119 @@ def test_a_stop_gives_up_the_rows_under_way_where_it_is_asked_to(at_once: bool) 
 
     assert asyncio.run(run()) == "interrupted"
     assert delivered == ([0, 1, 2] if at_once else [0, 1, 2, 3, 4])
+
+
+class _Limited(FakeClient):
+    """Answers rows 0 to 2, holds row 3 until it is told to go on, and refuses the others for these times in turn."""
+
+    def __init__(self, *seconds: float, held_is_refused: bool = False) -> None:
+        super().__init__(LABELS, {}, default="cat")
+        self.hold, self.refused = asyncio.Event(), asyncio.Event()
+        self._first_refused = 3 if held_is_refused else 4
+        self._seconds = {number: list(seconds) for number in range(self._first_refused, 9)}
+
+    async def complete(self, request: Any) -> object:
+        number = int(request.messages[-1]["content"])
+        if number == 3:
+            await self.hold.wait()
+        if seconds := self._seconds.get(number):
+            self.refused.set()
+            raise ProviderError("busy", provider="p", status=500, retryable=True, retry_after=seconds.pop(0))
+        return await super().complete(request)
+
+
+async def _stopped_while_rows_wait(client: _Limited, *, until_given_up: bool = True) -> list[int]:
+    """Stop a run while row 3 is held and others wait for a rate limit; return the rows that were delivered."""
+    delivered: list[int] = []
+    given_up, stop = asyncio.Event(), Stop()
+
+    async def sleep(seconds: float) -> None:
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            given_up.set()
+            raise
+
+    made = classifier(client, concurrency=3, retry=RetryPolicy(initial_seconds=0.01, sleep=sleep))
+    async with asyncio.timeout(10):
+        task = asyncio.ensure_future(
+            made.aclassify_each(map(str, range(9)), lambda index, _: delivered.append(index), stop=stop)
+        )
+        await client.refused.wait()
+        stop.request("interrupted", waits=True)
+        if until_given_up:
+            await given_up.wait()
+        client.hold.set()
+        assert await task == "interrupted"
+    return delivered
+
+
+@pytest.mark.parametrize("held_is_refused", [False, True])
+@pytest.mark.parametrize("seconds", [(30.0, 30.0), (0.02, 30.0, 30.0)], ids=["at first", "again"])
+def test_a_stop_gives_up_rows_that_wait_for_a_rate_limit_where_it_is_asked_to(
+    seconds: tuple[float, ...], held_is_refused: bool
+) -> None:
+    """A call in flight is waited for; if it is refused, it is not made again."""
+
+    async def run() -> list[int]:
+        return await _stopped_while_rows_wait(_Limited(*seconds, held_is_refused=held_is_refused))
+
+    assert asyncio.run(run()) == ([0, 1, 2] if held_is_refused else [0, 1, 2, 3])
+
+
+def test_a_stop_lets_rows_go_on_that_wait_for_a_moment_only() -> None:
+    """They are finished like any other row under way."""
+
+    async def run() -> list[int]:
+        return await _stopped_while_rows_wait(_Limited(0.02), until_given_up=False)
+
+    assert asyncio.run(run()) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_stop_ends_rows_that_wait_behind_one_that_is_given_up() -> None:
+    """So many are answered that none is begun before the first one is delivered, which it never is."""
+    stop, delivered = Stop(), []
+    answered = 0
+
+    def count(_index: int, _prediction: Prediction) -> None:
+        nonlocal answered
+        answered += 1
+
+    async def run() -> str:
+        client = FakeClient(LABELS, lambda text: failed if text == "0" else "cat")
+        patient = RetryPolicy(initial_seconds=120.0, maximum_seconds=120.0)
+        made = classifier(client, concurrency=3, retry=patient)
+        async with asyncio.timeout(60):
+            task = asyncio.ensure_future(
+                made.aclassify_each(
+                    map(str, range(9999)),
+                    lambda index, _: delivered.append(index),
+                    on_prediction=count,
+                    stop=stop,
+                )
+            )
+            while answered < 1023:  # noqa: ASYNC110 (what is waited for is not an event)
+                await asyncio.sleep(0.001)
+            stop.request("interrupted", waits=True)
+            return await task
+
+    failed = ProviderError("HTTP 500.", provider="p", status=500, retryable=True)
+    assert asyncio.run(run()) == "interrupted"
+    assert (delivered, answered) == ([], 1023)
+
+
+def test_a_stop_ends_rows_that_wait_for_the_first_ones_price() -> None:
+    """The first one waits for a rate limit, and tells no price any more."""
+
+    async def run() -> str:
+        client, stop = FakeClient(LABELS, lambda _text: refused), Stop()
+        made = classifier(client, retry=RetryPolicy(), limits=Limits(max_cost=1.0, concurrency=3))
+        task = asyncio.ensure_future(made.aclassify_each(map(str, range(9)), lambda *_: None, stop=stop))
+        while not client.requests:  # noqa: ASYNC110 (what is waited for is not an event)
+            await asyncio.sleep(0)
+        stop.request("interrupted", waits=True)
+        async with asyncio.timeout(10):
+            return await task
+
+    refused = RateLimitError("busy", provider="p", status=429, retryable=True, retry_after=30.0)
+    assert asyncio.run(run()) == "interrupted"

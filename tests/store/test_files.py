@@ -220,6 +220,26 @@ def test_a_file_deleted_in_use_is_made_anew(path: Path, open_cache: Open, rows: 
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_deleted_in_use_is_not_made_anew_where_it_should_not_be(
+    path: Path, open_cache: Open, rows: Rows, caplog: pytest.LogCaptureFixture, *, replaced: bool
+) -> None:
+    """Nothing is kept from then on, nothing raised or warned of, and another file of the same name is left alone."""
+    cache = open_cache(path, recreate=False, max_bytes=10**6)
+    fill(cache, rows(5))
+    path.parent.rename(path.parent.with_name("elsewhere"))
+    if replaced:
+        path.parent.mkdir()
+        path.write_bytes(b"")
+    fill(cache, rows(5, start=5))
+    assert cache.get_many(list(rows(10))) == {}
+    cache.close()
+    assert path.exists() is path.parent.exists() is replaced
+    assert not replaced or [file.stat().st_size for file in path.parent.iterdir()] == [0]
+    assert open_cache(path.parent.with_name("elsewhere") / path.name).get_many(list(rows(10))) == rows(5)
+    assert not caplog.records
+
+
 def test_a_file_replaced_in_use_is_used(path: Path, open_cache: Open, rows: Rows) -> None:
     """The new one has what is put from then on, and what the other program put there."""
     cache = open_cache(path)

@@ -6,7 +6,7 @@ import contextlib
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +18,7 @@ from rich.text import Text
 from calibrant.cli._options import parse_option
 from calibrant.core import LogprobSpace, StateError
 from calibrant.inference import Verdict, examine, save_examination
-from calibrant.inference.doctor import holds_digest, public_address
+from calibrant.inference.doctor import hidden_in_address, hidden_options, holds_digest, public_address
 
 if TYPE_CHECKING:
     from calibrant.inference import Examination
@@ -53,7 +53,7 @@ def run_doctor(
     if as_json:
         sys.stdout.write(json.dumps(found.to_record()) + "\n")
     else:
-        _print(found, stored)
+        _print(found, stored, {**given, **({} if api_base is None else {"api_base": api_base})})
     if found.problems:
         raise SystemExit(1)
 
@@ -77,7 +77,7 @@ def _save(found: Examination) -> Path | None:
         return None
 
 
-def _print(found: Examination, stored: Path | None) -> None:
+def _print(found: Examination, stored: Path | None, options: Mapping[str, Any]) -> None:
     console = Console()
     if console.is_terminal:
         console.print(_table(found))
@@ -87,7 +87,8 @@ def _print(found: Examination, stored: Path | None) -> None:
     lines = [f"{finding.feature}: {_line(finding.remedy)}" for finding in found.findings if finding.remedy]
     if lines:
         sys.stdout.write("\nWhat to do:\n" + "".join(f"  {line}\n" for line in lines))
-    sys.stdout.write(f"\nRecommended settings, after {found.calls} calls:\n\n{settings_toml(found)}")
+    settings = settings_toml(found, options)
+    sys.stdout.write(f"\nRecommended settings, after {found.calls} calls:\n\n{settings}")
     if stored is not None:
         sys.stdout.write(f"\nStored in {stored}: a classifier of this model that would mislead is refused.\n")
 
@@ -110,19 +111,41 @@ def _line(text: str) -> str:
     return " ".join(text.split())
 
 
-def settings_toml(found: Examination) -> str:
-    """Return the recommended ``[model]`` and ``[scoring]`` sections of a task file, free of credentials."""
+def settings_toml(found: Examination, options: Mapping[str, Any] | None = None) -> str:
+    """Return the recommended ``[model]`` and ``[scoring]`` sections of a task file, free of credentials.
+
+    Parameters
+    ----------
+    found : Examination
+        The examination.
+    options : mapping, optional
+        What it was made with, address included; a comment stands for each credential in it.
+    """
+    options = dict(options or {})
+    address = options.pop("api_base", None) or options.pop("base_url", None) or found.api_base
     model: dict[str, Any] = {"name": found.model}
     if found.api_base is not None:
         model["api_base"] = public_address(found.api_base)
     if found.scoring == "decode" and found.space in {LogprobSpace.MASKED, LogprobSpace.RAW}:
         model["space"] = found.space.value
     model["scoring"] = found.scoring
-    sections: dict[str, Mapping[str, Any]] = {"model": model}
-    if found.parameters:
-        sections["model.options"] = found.parameters
-    sections["scoring"] = {"high": found.thresholds.high, "low": found.thresholds.low}
-    return "\n".join(f"[{name}]\n{_assignments(values)}" for name, values in sections.items())
+    hidden = [f"{name} of api_base" for name in map(_key, hidden_in_address(str(address or "")))]
+    sections = [f"[model]\n{_assignments(model)}{_withheld(hidden)}"]
+    secrets = [".".join(map(_key, path)) for path in hidden_options(options)]
+    parameters = _without_empty_tables(found.parameters)
+    if parameters or secrets:
+        sections.append(f"[model.options]\n{_assignments(parameters)}{_withheld(secrets)}")
+    thresholds = {"high": found.thresholds.high, "low": found.thresholds.low}
+    sections.append(f"[scoring]\n{_assignments(thresholds)}")
+    return "\n".join(sections)
+
+
+def _without_empty_tables(values: Mapping[str, Any]) -> dict[str, Any]:
+    full = {
+        name: _without_empty_tables(value) if isinstance(value, Mapping) else value
+        for name, value in values.items()
+    }
+    return {name: value for name, value in full.items() if value != {}}
 
 
 def _assignments(values: Mapping[str, Any]) -> str:
@@ -130,11 +153,15 @@ def _assignments(values: Mapping[str, Any]) -> str:
     return "".join(
         f"# {_key(name)} = null\n"
         if value is None
-        else f"# {_key(name)}: as it was, not shown as it may be a secret\n"
+        else _withheld([_key(name)])
         if holds_digest(value)
         else f"{_key(name)} = {_value(value)}\n"
         for name, value in values.items()
     )
+
+
+def _withheld(names: Sequence[str]) -> str:
+    return "".join(f"# {name}: as it was, not shown as it may be a secret\n" for name in names)
 
 
 def _key(name: str) -> str:

@@ -26,6 +26,8 @@ _GIVING_UP: Final = "interrupted: the rows under way are given up; what was answ
 def interruptible(*, at_once: bool = False) -> Iterator[Stop]:
     """Return what the first Ctrl-C (or SIGTERM) asks to stop; a second one ends the run at once.
 
+    Calls in flight are finished; rows that wait for a rate limit or before another attempt are given up.
+
     Parameters
     ----------
     at_once : bool, default False
@@ -38,7 +40,7 @@ def interruptible(*, at_once: bool = False) -> Iterator[Stop]:
         if stop.reason == ENDED_BY_SIGNAL:
             raise KeyboardInterrupt
         stop.reason = ENDED_BY_SIGNAL
-        stop.request(ENDED_BY_SIGNAL, at_once=at_once)
+        stop.request(ENDED_BY_SIGNAL, at_once=at_once, waits=True)
         with contextlib.suppress(OSError, RuntimeError):  # nobody reads, or it was just being written
             _say(_GIVING_UP if at_once else _FINISHING)
 

@@ -13,6 +13,7 @@ from calibrant.clients._providers import needs_litellm
 from calibrant.clients._rates import RateState, rate_state
 from calibrant.clients._redact import (
     digest_of,
+    hidden_in_address,
     identifying_address,
     is_digest,
     is_harmless,
@@ -46,6 +47,7 @@ __all__ = [
     "constraint_for",
     "digest_of",
     "embedding_matrix",
+    "hidden_in_address",
     "identifying_address",
     "is_digest",
     "is_harmless",

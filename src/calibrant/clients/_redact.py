@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlencode, urlsp
 
 __all__ = [
     "digest_of",
+    "hidden_in_address",
     "hide",
     "identifying_address",
     "is_digest",
@@ -143,6 +144,17 @@ def public_address(address: str) -> str:
         return redact(address)
     host = parts.netloc.rpartition("@")[2]
     return redact(urlunsplit((parts.scheme, host, parts.path.rstrip("/"), urlencode(query), "")))
+
+
+def hidden_in_address(address: str) -> list[str]:
+    """Return what `public_address` leaves out of a URL: the names of parameters, and ``password``."""
+    try:
+        parts = urlsplit(address.strip())
+        pairs = parse_qsl(parts.query)
+    except ValueError:
+        return []
+    names = [name for name, value in pairs if not _is_harmless_parameter(name, value)]
+    return [*(["password"] if "@" in parts.netloc else []), *dict.fromkeys(names)]
 
 
 def identifying_address(address: str) -> str:

@@ -6,9 +6,11 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from calibrant.core import ConfigurationError, ProviderError
+from calibrant.core.patience import interruptible_sleep
 
 if TYPE_CHECKING:
     import tenacity
@@ -112,7 +114,7 @@ async def with_retries(
         if policy.attempts == 1 or not policy.worth_retrying(error):
             raise
         failure = error
-    await policy.sleep(policy.wait_seconds(1, failure))
+    await interruptible_sleep(policy.wait_seconds(1, failure), sleep=policy.sleep)
     return await _again(call, policy)
 
 
@@ -124,7 +126,7 @@ async def _again(call: Callable[[], Awaitable[_T]], policy: RetryPolicy) -> tupl
         stop=tenacity.stop_after_attempt(policy.attempts - 1),
         retry=tenacity.retry_if_exception(policy.worth_retrying),
         wait=lambda state: policy.wait_seconds(state.attempt_number + 1, _failure(state)),
-        sleep=policy.sleep,
+        sleep=partial(interruptible_sleep, sleep=policy.sleep),
         reraise=True,
     )
     made = 1

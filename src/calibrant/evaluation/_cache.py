@@ -38,7 +38,9 @@ def default_cache() -> str:
 
 
 @contextlib.contextmanager
-def open_cache(place: str | Path, *, max_bytes: int | None = _MAX_BYTES) -> Iterator[PredictionCache]:
+def open_cache(
+    place: str | Path, *, max_bytes: int | None = _MAX_BYTES, recreate: bool = True
+) -> Iterator[PredictionCache]:
     """Open a cache, and close it at the end; what cannot be saved then is a warning, as the results are there.
 
     Parameters
@@ -47,13 +49,15 @@ def open_cache(place: str | Path, *, max_bytes: int | None = _MAX_BYTES) -> Iter
         A SQLAlchemy URL, or a SQLite file.
     max_bytes : int, optional
         Most bytes to keep; the oldest predictions go first. 4 GiB by default; None for no cap.
+    recreate : bool, default True
+        Make a SQLite file anew that is removed while it is in use.
 
     Raises
     ------
     ConfigurationError, StateError
         As `calibrant.store.PredictionCache`.
     """
-    cache = PredictionCache(place, max_bytes=max_bytes)
+    cache = PredictionCache(place, max_bytes=max_bytes, recreate=recreate)
     try:
         yield cache
     finally:

@@ -187,8 +187,9 @@ class BatchEvaluator:
         if cache is None and runner.journal is None and run.directory is not None:
             directory = run.directory
             stack.callback(lambda: directory.remove_journal() if run.complete else None)
-            cache = directory.journal
-        if isinstance(cache, str | Path):
+            # Nothing is written under the name of a directory that is moved or removed, the journal included.
+            cache = stack.enter_context(open_cache(directory.journal, recreate=False))
+        elif isinstance(cache, str | Path):
             cache = stack.enter_context(open_cache(cache))
         if cache is not None:
             run.classifier.use_journal(cache)

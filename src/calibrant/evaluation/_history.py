@@ -230,13 +230,9 @@ class EvaluationHistory:
             As `record`.
         """
         scope = Scope(account_id=account_id, evaluator_id=evaluator_id, profile_name=profile_name)
-        known = _known(family)
-        numbers = _numbers(scores, name="scores").tolist()
-        self._store.add(
-            scope,
-            [_checked(number, None, known, name=f"scores[{row}]") for row, number in enumerate(numbers)],
-        )
-        return len(numbers)
+        results = _results(scores, family)
+        self._store.add(scope, results)
+        return len(results)
 
     def record_run(
         self,
@@ -280,14 +276,9 @@ class EvaluationHistory:
             raise ConfigurationError(
                 f"Expected run_id of 1 to 255 printable characters, got {run_id!r:.300}."
             )
-        known = _known(family)
-        numbers = _numbers(scores, name="scores")
-        if known is not None and SCORE_TYPES[known] == "binary":
-            for row in np.flatnonzero((numbers != 0.0) & (numbers != 1.0))[:1].tolist():
-                _checked(numbers[row], None, known, name=f"scores[{row}]")
-        spread = [_checked(numbers[row], None, known, name=f"scores[{row}]") for row in _spread(len(numbers))]
-        self._store.add(scope, spread, run_id=run_id)
-        return len(spread)
+        results = _results(scores, family, spread=True)
+        self._store.add(scope, results, run_id=run_id)
+        return len(results)
 
     def interval(
         self,
@@ -452,6 +443,18 @@ def _checked(value: object, passed: bool | None, family: str | None, *, name: st
             )
         flag = bool(score)
     return Score(score_raw=score, passed=flag, family=family)
+
+
+def _results(values: ArrayLike, family: str | None, *, spread: bool = False) -> list[Score]:
+    """Check all results and return them as scores; with `spread`, at most 1,000 of them, evenly spread."""
+    known = _known(family)
+    numbers = _numbers(values, name="scores")
+    if known is not None and SCORE_TYPES[known] == "binary":
+        # Every result is checked, those that are not recorded included.
+        for row in np.flatnonzero((numbers != 0.0) & (numbers != 1.0))[:1].tolist():
+            _checked(numbers[row], None, known, name=f"scores[{row}]")
+    rows = _spread(len(numbers)) if spread else range(len(numbers))
+    return [_checked(numbers[row], None, known, name=f"scores[{row}]") for row in rows]
 
 
 def _width_remark(found: Interval, scores: Sequence[Score]) -> str:

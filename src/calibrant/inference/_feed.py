@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final, Generic, TypeAlias, TypeVar
 
 from calibrant.core import Outcome, Prediction, ProviderError
+from calibrant.core.patience import Patience
 from calibrant.inference._limits import Gate
 
 __all__ = ["Feed", "Listeners", "OnPrediction", "Stop"]
@@ -23,6 +24,8 @@ _BREATH: Final = 64
 # Failures without any answer, and in a row, after which no row can be expected to succeed.
 _FAILURES_AT_FIRST: Final = 20
 _FAILURES_IN_A_ROW: Final = 100
+# A row that waits longer than this between calls, once the run was told not to wait, is given up.
+_GRACE_SECONDS: Final = 0.5
 
 
 class Stop:
@@ -34,14 +37,17 @@ class Stop:
         Why; empty until somebody asked.
     at_once : bool
         True where the rows under way are given up too, instead of being finished.
+    waits : bool
+        True where rows are given up that wait between calls.
     """
 
     def __init__(self) -> None:
         self.reason = ""
         self.at_once = False
+        self.waits = False
         self._give_up: set[Callable[[], None]] = set()
 
-    def request(self, reason: str, *, at_once: bool = False) -> None:
+    def request(self, reason: str, *, at_once: bool = False, waits: bool = False) -> None:
         """Begin no further row. Safe to call from any thread or signal handler.
 
         Parameters
@@ -50,16 +56,20 @@ class Stop:
             Why; a reason given earlier stays.
         at_once : bool, default False
             Give up the rows under way, too; a later run asks about them again.
+        waits : bool, default False
+            Of the rows under way, give up those that would wait more than half a second for a rate limit or before
+            another attempt. Calls in flight are waited for: they are paid for.
         """
         self.reason = self.reason or reason
-        if at_once:
-            self.at_once = True
+        self.at_once = self.at_once or at_once
+        self.waits = self.waits or waits
+        if at_once or waits:
             for give_up in tuple(self._give_up):
                 give_up()
 
     @contextlib.contextmanager
     def calling(self, give_up: Callable[[], None]) -> Iterator[None]:
-        """Call a function, from whatever thread, when the rows under way are to be given up."""
+        """Call a function, from whatever thread, when rows under way are to be given up."""
         self._give_up.add(give_up)
         try:
             yield
@@ -119,6 +129,7 @@ class Feed(Generic[_R]):
         self._under_way = 0
         self._finished: dict[int, Prediction] = {}
         self._room = asyncio.Event()
+        self._patience: list[Patience] = []
         self._answered = answered
         self._failures = 0
 
@@ -131,8 +142,11 @@ class Feed(Generic[_R]):
         workers: list[asyncio.Task[None]] = []
 
         def give_up() -> None:
-            for worker in workers:
-                worker.cancel()
+            if self._stop.at_once:
+                for worker in workers:
+                    worker.cancel()
+            else:
+                loop.call_later(_GRACE_SECONDS, self._end_waits)
 
         try:
             with self._stop.calling(partial(_in_loop, loop, give_up)):
@@ -146,7 +160,18 @@ class Feed(Generic[_R]):
             raise errors.exceptions[0] from None
         return self._stop.reason
 
+    def _end_waits(self) -> None:
+        for patience in self._patience:
+            patience.end()
+        self._room.set()  # the row that others wait for may be one of those given up
+
     async def _work(self) -> None:
+        patience = Patience()
+        self._patience.append(patience)
+        with patience.applied():
+            await self._answer_rows()
+
+    async def _answer_rows(self) -> None:
         while await self._may_begin():
             row = next(self._rows, None)
             if row is None:
@@ -163,7 +188,7 @@ class Feed(Generic[_R]):
                 await asyncio.sleep(0)  # what a journal holds is answered without any wait
 
     async def _may_begin(self) -> bool:
-        while self._begun - self._delivered >= _WINDOW or self._price_is_open():
+        while not self._stop.reason and (self._begun - self._delivered >= _WINDOW or self._price_is_open()):
             self._room.clear()
             await self._room.wait()
         if not self._stop.reason:

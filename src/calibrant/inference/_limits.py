@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 from calibrant.clients import RateState
 from calibrant.core import Client, ConfigurationError, ProviderError, Usage
+from calibrant.core.patience import interruptible_sleep
 
 __all__ = [
     "DEFAULT_CONCURRENCY",
@@ -237,7 +238,7 @@ class Gate:
                     waiter = asyncio.get_running_loop().create_future()
                     self._waiting.append(waiter)
             if waiter is None:
-                await self._sleep(delay)
+                await interruptible_sleep(delay, sleep=self._sleep)
             else:
                 await self._turn(waiter)
 

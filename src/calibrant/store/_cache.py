@@ -63,6 +63,9 @@ class PredictionCache:
         does not shrink, but uses freed space again. Default: no cap.
     busy_timeout : float, default 5.0
         Seconds to wait for the locks of other processes.
+    recreate : bool, default True
+        Make a SQLite file anew that somebody removes or replaces while it is in use. With False, the cache is
+        empty from then on and keeps nothing.
 
     Attributes
     ----------
@@ -85,6 +88,7 @@ class PredictionCache:
         *,
         max_bytes: int | None = None,
         busy_timeout: float = 5.0,
+        recreate: bool = True,
     ) -> None:
         from calibrant.store._location import Location  # noqa: PLC0415 (loads sqlalchemy)
         from calibrant.store._table import PredictionTable  # noqa: PLC0415 (loads sqlalchemy)
@@ -97,7 +101,9 @@ class PredictionCache:
             raise ConfigurationError(f"Expected busy_timeout in [0, 3600] seconds, got {busy_timeout!r}.")
         self._place = Location.parse(url)
         self.location = str(self._place)
-        self._table: PredictionTable = PredictionTable(self._place, busy_timeout=busy_timeout)
+        self._table: PredictionTable = PredictionTable(
+            self._place, busy_timeout=busy_timeout, recreate=recreate
+        )
         self._cap = None if max_bytes is None else SizeCap(self._table, max_bytes)
         self._closed = False
         self._reset()
@@ -266,7 +272,7 @@ class PredictionCache:
 
     def _write(self, rows: Sequence[tuple[str, Prediction]]) -> None:
         size = self._table.write(record for row in rows if (record := self._encoded(*row)) is not None)
-        if self._cap is not None:
+        if size and self._cap is not None:
             try:
                 self._cap.wrote(size)
             except Exception as error:  # noqa: BLE001 (the rows are saved)

@@ -45,6 +45,8 @@ class Database(abc.ABC):
         Whether what is missing is made; otherwise it is an error.
     at_once : bool, default True
         Whether it is opened here; otherwise `open` comes before everything else.
+    recreate : bool, default True
+        Whether a SQLite file that is removed or replaced later is made anew.
 
     Attributes
     ----------
@@ -71,10 +73,17 @@ class Database(abc.ABC):
     pool: ClassVar[type[Pool] | None] = None
 
     def __init__(
-        self, location: Location, *, busy_timeout: float, create: bool = True, at_once: bool = True
+        self,
+        location: Location,
+        *,
+        busy_timeout: float,
+        create: bool = True,
+        at_once: bool = True,
+        recreate: bool = True,
     ) -> None:
         self._location = location
         self._may_create = create
+        self._may_recreate = recreate
         self._busy_timeout = busy_timeout
         self._engine = self._connect()
         close_before_forks(self)
@@ -218,11 +227,20 @@ class Database(abc.ABC):
             )
         return found
 
-    def _recover_file(self) -> None:
-        """Begin anew where the file was deleted or replaced: writing into the old one would seem to succeed."""
+    def _recover_file(self) -> bool:
+        """Begin anew where the file was deleted or replaced: writing into the old one would seem to succeed.
+
+        Returns
+        -------
+        bool
+            False where it is gone and is not to be made anew.
+        """
         if self._location.file_identity() != self._file:
+            if not self._may_recreate:
+                return False
             self._engine.dispose()
             self._open()
+        return True
 
     def unusable(self, error: SQLAlchemyError) -> str:
         """Return that the database cannot be used, why, and what to do."""

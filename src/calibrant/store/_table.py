@@ -49,6 +49,8 @@ class PredictionTable(Database):
         The database; a missing SQLite file is created.
     busy_timeout : float
         Seconds to wait for locks of other processes.
+    recreate : bool, default True
+        Whether a SQLite file that is removed or replaced later is made anew; otherwise it then seems empty.
 
     Raises
     ------
@@ -62,13 +64,15 @@ class PredictionTable(Database):
     version = SCHEMA_VERSION
     holds = "predictions"
 
-    def __init__(self, location: Location, *, busy_timeout: float) -> None:
-        super().__init__(location, busy_timeout=busy_timeout)
+    def __init__(self, location: Location, *, busy_timeout: float, recreate: bool = True) -> None:
+        super().__init__(location, busy_timeout=busy_timeout, recreate=recreate)
         self._mark = {"sqlite": "?", "postgresql": "%s"}.get(self._engine.dialect.name)
 
     def read(self, keys: Sequence[str]) -> dict[str, str]:
         """Return the records that are there, by key."""
         found: dict[str, str] = {}
+        if not self._may_recreate and not self._recover_file():
+            return found
         with self._reading() as connection:
             for start in range(0, len(keys), _READ_BLOCK):
                 found.update(self._read_block(connection, keys[start : start + _READ_BLOCK]))
@@ -77,9 +81,10 @@ class PredictionTable(Database):
     def write(self, records: Iterable[tuple[str, str]]) -> int:
         """Store records of different keys in one transaction, over older ones; return their bytes.
 
-        Bytes are those of the keys and records.
+        Bytes are those of the keys and records; 0 where the file is gone and is not made anew.
         """
-        self._recover_file()
+        if not self._recover_file():
+            return 0
         now = time.time_ns() // 1_000
         # Sorted: two processes that write the same keys wait for each other instead of deadlocking.
         rows = [(key, record, len(key) + len(record), now) for key, record in sorted(records)]

@@ -18,6 +18,7 @@ from calibrant.cascade import (
     cascade_frontier,
     plan_models,
     routing_frontier,
+    union_baseline,
 )
 from calibrant.core import ConfigurationError
 
@@ -155,6 +156,32 @@ def test_two_models_are_the_frontier_between_two_models(seed: int) -> None:
     two = routing_frontier(verifiers[0], *scores, small_cost=1, large_cost=50, verifier_cost=1)
     assert several.cost == pytest.approx(two.cost)
     assert several.performance == pytest.approx(two.performance)
+
+
+def test_a_look_costs_as_much_as_a_call_where_nobody_says_otherwise() -> None:
+    """In every plan: of two models, of several, and of the best neighbours."""
+    verifiers, scores = random_rows(np.random.default_rng(0), 200, 3, 4)
+    cost, looks = [1, 5, 50], [1, 5]
+    several = plan_models(verifiers, scores, cost=cost)
+    assert (
+        several.cost.tolist() == plan_models(verifiers, scores, cost=cost, verifier_cost=looks).cost.tolist()
+    )
+    assert (
+        several.cost.tolist() != plan_models(verifiers, scores, cost=cost, verifier_cost=[0, 0]).cost.tolist()
+    )
+    policy = several.policy(-2)
+    spent, _ = policy.evaluate(verifiers, scores, cost=cost)
+    assert spent.tolist() == policy.evaluate(verifiers, scores, cost=cost, verifier_cost=looks)[0].tolist()
+    known = cascade_frontier([0.5, 0.5], [[0, 1], [1, 1]], cost=[1, 5])
+    assert known.cost.tolist() == [
+        1.0,
+        4.5,
+    ]  # half of the rows stay with the first model, and all are looked at
+    two = plan_models(verifiers[:1], scores[:2], cost=[1, 5], k=4, shrinkage=0.0)
+    pair = routing_frontier(verifiers[0], *scores[:2], small_cost=1, large_cost=5)
+    union = union_baseline(verifiers[:1], scores[:2], cost=[1, 5], k=4)
+    assert two.cost == pytest.approx(pair.cost)
+    assert union.frontiers[0].cost.tolist() == pair.cost.tolist()
 
 
 def test_a_jump_from_the_small_to_the_large_model_by_hand() -> None:

@@ -113,7 +113,7 @@ class CascadePolicy:
         scores: Sequence[ArrayLike],
         *,
         cost: ArrayLike,
-        verifier_cost: ArrayLike,
+        verifier_cost: ArrayLike | None = None,
     ) -> tuple[Array, Array]:
         """Return each row's cost and performance under the policy, both of shape (n,).
 
@@ -186,7 +186,11 @@ class CascadeFrontier(Corners):
 
 
 def cascade_frontier(
-    probability: ArrayLike, performance: ArrayLike, *, cost: ArrayLike, verifier_cost: ArrayLike
+    probability: ArrayLike,
+    performance: ArrayLike,
+    *,
+    cost: ArrayLike,
+    verifier_cost: ArrayLike | None = None,
 ) -> CascadeFrontier:
     """Return the exact frontier of N models where the probabilities are known.
 
@@ -202,8 +206,8 @@ def cascade_frontier(
         Expected score of each model given all bins.
     cost : array-like of shape (N,)
         Of each model, at least 0.
-    verifier_cost : array-like of shape (N - 1,)
-        Of looking at each answer, at least 0.
+    verifier_cost : array-like of shape (N - 1,), optional
+        Of looking at each answer, at least 0. By default as much as one call of its model, as in AutoMix.
 
     Returns
     -------
@@ -241,7 +245,7 @@ def plan_models(
     scores: Sequence[ArrayLike],
     *,
     cost: ArrayLike,
-    verifier_cost: ArrayLike,
+    verifier_cost: ArrayLike | None = None,
     k: int = 8,
     shrinkage: float = 8.0,
 ) -> CascadeFrontier:
@@ -253,8 +257,11 @@ def plan_models(
         Of all models but the last, small to large, in [0, 1].
     scores : sequence of N array-likes of shape (n,)
         Performance of each model: 0 and 1, or any score in [0, 1].
-    cost, verifier_cost : array-like of shape (N,) and (N - 1,)
-        Per row, at least 0, in one unit.
+    cost : array-like of shape (N,)
+        Of each model, per row, at least 0.
+    verifier_cost : array-like of shape (N - 1,), optional
+        Of looking at each answer, in the same unit. By default as much as one call of its model, as in AutoMix; 0 is
+        right for a signal that comes with the answer, such as its confidence.
     k : int, default 8
         Verifier scores are rounded to 0, 1/k, ..., 1.
     shrinkage : float, default 8.0
@@ -325,9 +332,13 @@ def _check_bins(verifier_scores: Sequence[ArrayLike], k: tuple[int, ...]) -> lis
     return bins
 
 
-def check_prices(cost: ArrayLike, verifier_cost: ArrayLike, *, models: int) -> tuple[Array, Array]:
-    """Return costs of shape (N,) and verifier costs of shape (N - 1,), all at least 0, or ConfigurationError."""
-    costs, looks = check_values("cost", cost), check_values("verifier_cost", verifier_cost)
+def check_prices(cost: ArrayLike, verifier_cost: ArrayLike | None, *, models: int) -> tuple[Array, Array]:
+    """Return costs of shape (N,) and verifier costs of shape (N - 1,), all at least 0, or ConfigurationError.
+
+    Without verifier costs, looking at an answer costs as much as the call it came from.
+    """
+    costs = check_values("cost", cost)
+    looks = costs[:-1] if verifier_cost is None else check_values("verifier_cost", verifier_cost)
     if (len(costs), len(looks)) != (models, models - 1) or min(costs.min(), looks.min()) < 0.0:
         msg = (
             f"Expected {models} costs and {models - 1} verifier costs, all at least 0, got {costs.tolist()} and "

@@ -112,7 +112,8 @@ def union_baseline(
     cost : array-like of shape (N,)
         Per row, at least 0, in one unit; ascending.
     verifier_cost : array-like of shape (N - 1,), optional
-        By default each verifier costs one call of its model.
+        By default looking at an answer costs as much as one call of its model, as in AutoMix; 0 is right for a signal
+        that comes with the answer, such as its confidence.
     k : int, default 8
         Verifier scores are rounded to 0, 1/k, ..., 1.
 
@@ -126,8 +127,7 @@ def union_baseline(
     Aggarwal, Madaan et al. (2023). AutoMix: Automatically Mixing Language Models. arXiv:2310.12963, section 5.5.
     """
     _check_models(verifier_scores, scores, models=max(len(scores), 2))
-    looks = np.asarray(cost, dtype=np.float64)[:-1] if verifier_cost is None else verifier_cost
-    costs, looks = check_prices(cost, looks, models=len(scores))
+    costs, looks = check_prices(cost, verifier_cost, models=len(scores))
     if (np.diff(costs) < 0.0).any():
         msg = f"Expected costs from the cheapest model to the dearest, got {costs.tolist()}: sort the models."
         raise ConfigurationError(msg)

@@ -75,7 +75,8 @@ def plan_cascade(  # noqa: PLR0913  (keyword-only options)
     budget : float, optional
         Choose the most accurate policy that costs no more per row on the planning half.
     verifier_cost : float or sequence of float, default 0
-        Of finding out how sure an answer is; one number, or one for each model (but the last).
+        Of finding out how sure an answer is; one number, or one for each model (but the last). The confidence of a
+        recorded run came with its answers, so by default it costs nothing.
     between : sequence of RunSource, default none
         Runs of further models, from small to large.
     between_costs : sequence of (float or None), optional

@@ -1,8 +1,9 @@
 """What a model's log-probabilities mean, found out before anyone trusts them."""
 
-from calibrant.clients import public_address
+from calibrant.clients import hidden_in_address, public_address
 from calibrant.inference.doctor._examine import aexamine, examine, recommended_thresholds
 from calibrant.inference.doctor._records import (
+    hidden_options,
     holds_digest,
     identity,
     is_secret,
@@ -21,6 +22,8 @@ __all__ = [
     "Verdict",
     "aexamine",
     "examine",
+    "hidden_in_address",
+    "hidden_options",
     "holds_digest",
     "identity",
     "is_secret",

@@ -27,6 +27,7 @@ from calibrant.inference.doctor._report import Examination, Finding, Verdict
 
 __all__ = [
     "examine_command",
+    "hidden_options",
     "holds_digest",
     "identity",
     "is_secret",
@@ -71,6 +72,18 @@ def public_options(options: Mapping[str, Any]) -> dict[str, Any]:
     Credentials and timeouts are left out; a digest stands for every text of which nobody knows that it is harmless.
     """
     return {str(name): _plain(str(name), found) for name, found in options.items() if _counts(str(name))}
+
+
+def hidden_options(options: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return the paths of the options that `public_options` leaves out because their names say they are secret."""
+    found: dict[tuple[str, ...], None] = {}
+    for name, value in options.items():
+        if is_secret(str(name)):
+            found[(str(name),)] = None
+        for inside in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(inside, Mapping) and _counts(str(name)):
+                found |= {(str(name), *path): None for path in hidden_options(inside)}
+    return list(found)
 
 
 def holds_digest(value: object) -> bool:
