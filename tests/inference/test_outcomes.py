@@ -196,18 +196,18 @@ def test_an_empty_answer_may_be_followed_by_a_good_one() -> None:
 
 
 def test_passing_faults_are_retried_with_patience() -> None:
-    """Waits double, and a server that names a time is obeyed; nothing of it is slept in this test."""
+    """Waits double, and a server that names a time is obeyed, by the other calls too: only that time is slept here."""
     patience = Patience(attempts=4)
     faults: list[Answer] = [
         ProviderTimeoutError("late", provider="fake", retryable=True),
-        RateLimitError("slow down", provider="fake", status=429, retryable=True, retry_after=7.0),
+        RateLimitError("slow down", provider="fake", status=429, retryable=True, retry_after=1.25),
         ProviderError("overloaded", provider="fake", status=503, retryable=True),
     ]
     client = FakeClient(LABELS, {"text": [*faults, "cat"]})
     classifier = Classifier(model=client, labels=LABELS, field="category", retry=patience.policy)
     prediction = classifier.classify("text")
     assert (prediction.outcome, prediction.label, prediction.attempts) == (Outcome.OK, "cat", 4)
-    assert patience.waits == [0.5, 7.0, 2.0]
+    assert patience.waits == [0.5, 1.25, 2.0]
 
 
 def test_a_fault_that_does_not_pass_is_a_row_error() -> None:
