@@ -55,6 +55,20 @@ with fake_model("fake/small", Embedded(["cat", "dog"], small, name="fake/small")
     main()
 """
 
+# The command line, interrupted while it imports what the command needs.
+LOADING = """
+import signal, sys
+from calibrant.cli import main
+
+class CtrlC:
+    def find_spec(self, name, path=None, target=None):
+        if name == "calibrant.core":
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, CtrlC())
+main()
+"""
+
 
 def animals(count: int) -> list[dict[str, str]]:
     """Return rows that by turns meow and bark."""
@@ -102,6 +116,13 @@ def interrupted(running: subprocess.Popen[str]) -> str:
 def lines(directory: Path) -> list[dict[str, Any]]:
     """Return the rows of ``predictions.jsonl``."""
     return [json.loads(line) for line in (directory / "predictions.jsonl").read_text().splitlines()]
+
+
+def test_ctrl_c_while_a_command_loads_is_one_line() -> None:
+    """Most of the first second goes into imports."""
+    with process(LOADING, "models") as running:
+        stdout, stderr = running.communicate(timeout=SOON)
+    assert (running.returncode, stdout, stderr) == (INTERRUPTED, "", "interrupted.\n")
 
 
 # --- a model in this process, and one elsewhere -------------------------------------------------

@@ -144,6 +144,26 @@ def test_ctrl_c_stops_every_call_before_it_is_raised() -> None:
     assert sorted(model.stopped) == ["a", "b", "c"]
 
 
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs POSIX signals")
+def test_ctrl_c_that_does_not_wake_the_main_thread_still_ends_its_wait() -> None:
+    """The signal arrives in another thread, which leaves the main thread blocked as one just before the wait does."""
+    finished: list[bool] = []
+
+    async def work() -> None:
+        await asyncio.sleep(0.2)  # by now the main thread waits; a signal before that proves nothing
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        await asyncio.sleep(10)
+        finished.append(True)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_sync(work())
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert finished == []
+
+
 def test_ctrl_c_before_the_first_step_keeps_the_coroutine_from_starting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -29,23 +29,28 @@ def reports_errors(command: Callable[_P, None]) -> Callable[_P, None]:
 
     @functools.wraps(command)
     def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> None:
-        from calibrant.core import CalibrantError, ConfigurationError, DataError, StateError
-
         logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
         try:
-            command(*args, **kwargs)
-        except (ConfigurationError, DataError, StateError) as error:
-            typer.echo(f"error: {error}", err=True)
-            raise typer.Exit(BAD_INPUT) from error
-        except CalibrantError as error:
-            typer.echo(f"error: {error}", err=True)
-            raise typer.Exit(FAILED) from error
+            _exit_on_error(lambda: command(*args, **kwargs))
         except KeyboardInterrupt:
             kept = "" if kwargs.get("out") is None else ": run the same command again to go on"
             typer.echo(f"interrupted{kept}.", err=True)
             raise typer.Exit(INTERRUPTED) from None
 
     return wrapped
+
+
+def _exit_on_error(command: Callable[[], None]) -> None:
+    from calibrant.core import CalibrantError, ConfigurationError, DataError, StateError
+
+    try:
+        command()
+    except (ConfigurationError, DataError, StateError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(BAD_INPUT) from error
+    except CalibrantError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(FAILED) from error
 
 
 def leave_if_interrupted(code: object) -> None:

@@ -10,7 +10,8 @@ import asyncio
 import atexit
 import threading
 from collections.abc import Coroutine
-from typing import TypeVar
+from concurrent import futures
+from typing import Final, TypeVar
 
 from calibrant.core import ConfigurationError
 
@@ -18,6 +19,9 @@ __all__ = ["run_sync"]
 
 SECONDS_TO_STOP = 5.0
 _THREAD = "calibrant-loop"
+# Python runs signal handlers between two steps of the main thread. A signal that reaches the process just before the
+# main thread blocks, or in another thread, does not wake it: it has to wake by itself.
+_SECONDS_BETWEEN_SIGNALS: Final = 0.1
 
 _T = TypeVar("_T")
 _lock = threading.Lock()
@@ -27,7 +31,8 @@ _running: tuple[asyncio.AbstractEventLoop, threading.Thread] | None = None
 def run_sync(coroutine: Coroutine[object, object, _T]) -> _T:
     """Run `coroutine` on the background loop and return its result.
 
-    Ctrl-C cancels the coroutine and is raised again once it has stopped.
+    Ctrl-C cancels the coroutine and is raised again once it has stopped. A signal is handled within a tenth of a
+    second.
 
     Raises
     ------
@@ -59,7 +64,10 @@ def run_sync(coroutine: Coroutine[object, object, _T]) -> _T:
             task.cancel()
 
     try:
-        return asyncio.run_coroutine_threadsafe(watched(), loop).result()
+        future = asyncio.run_coroutine_threadsafe(watched(), loop)
+        while not futures.wait([future], timeout=_SECONDS_BETWEEN_SIGNALS).done:
+            pass
+        return future.result()
     except BaseException:
         if not stopped.is_set():
             # What the coroutine uses may be closed only after it has stopped.
