@@ -13,7 +13,14 @@ from typing import Any
 import pytest
 
 from calibrant import Classifier
-from calibrant.clients import LiteLLMClient, LlamaCppClient, OpenAIChatClient, _llamacpp, rate_state
+from calibrant.clients import (
+    LiteLLMClient,
+    LlamaCppClient,
+    OpenAIChatClient,
+    _first_call,
+    _llamacpp,
+    rate_state,
+)
 from calibrant.core import (
     Client,
     CompletionRequest,
@@ -180,8 +187,11 @@ class TestCalls:
         assert isinstance(client, Client)
         assert not isinstance(client, ContinuingClient)
 
-    def test_a_fault_that_every_call_meets_costs_one_call(self, server: Any, make: Make) -> None:
+    def test_a_fault_that_every_call_meets_costs_one_call(
+        self, server: Any, make: Make, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """The others wait for the first one, and each gets an error of its own."""
+        monkeypatch.setattr(_first_call, "_HEAD_START_SECONDS", 20.0)  # on a busy machine, too
         server.default = (400, {"error": {"message": "logprobs are not allowed"}}, {})
         client = make()
 
