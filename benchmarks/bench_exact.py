@@ -1,220 +1,329 @@
-"""Exact scoring: how close a pruned walk comes to the full one, and how fast it is.
+"""Exact scoring on the embedded model: how exact, and how fast beside the version before.
 
-    python benchmarks/bench_exact.py --data DIR_WITH_JSONL [--curve-rows 60] [--rows 60] [--only curve|speed]
+    python benchmarks/bench_exact.py --data DIR_WITH_JSONL [--peer PYTHON] [--rows 40] [--only PART ...]
 
-The curve: every row's label trie is walked without pruning (to 1e-4 of the mass of the labels),
-serially on one slot, and what the model
-said at every node is kept. Pruned walks are then replayed on it, so that both see the same numbers.
-Printed by tolerance: nodes a row, mean and largest total variation, arg-max agreement, mean bound.
+Parts:
 
-The speed: prefill alone (the same prompts, one token, no log-probabilities), exact scoring and
-constrained decoding take turns on rows that none of them saw before, in one run, on one engine
-whose cache of finished prompts is off.
+accuracy  total variation between the default and the product of the probabilities of every token of every label, and
+          whether the arg max is the same.
+speed     rows per second of exact scoring, of the first token alone (``tolerance=1``), and, with ``--peer``, of exact
+          scoring and constrained decoding by another version of calibrant, whose Python is given. Sides are processes
+          of their own and take turns, block by block, on rows that none of them saw before.
+curve     banking77: rows per second against total variation, by tolerance.
+labels    rows per second with 10, 77 and 500 made-up labels.
+prompt    a prompt of 600 tokens shared by all rows beside a bare one.
+batches   total variation between rows computed one at a time and 16 at a time.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import itertools
+import json
+import math
+import resource
 import statistics
+import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from calibrant import Classifier, LabelSet, Task
-from calibrant.clients import LlamaCppClient, constraint_for
-from calibrant.core import CompletionRequest, NextTokens, read_examples
+from calibrant import Classifier, Task
+from calibrant.core import CompletionRequest, read_examples
 from calibrant.inference import Query
-from calibrant.logprobs import LabelTrie, LabelWalk, enum_schema
 
+MODEL = "local/smollm2-135m"
 TRANSACTIONS = Path(__file__).parent.parent / "examples" / "transactions" / "task.toml"
-PROMPTS = {
-    "ag_news": "Classify the following news text.",
-    "sms_spam": "Is the following text message spam?",
-    "banking77": "Classify the following question of a bank's customer.",
-}
-# A node with less than this share of the label mass is nothing: the letters of a label can all be
-# written as escapes, each of which is a node of its own that no model ever goes to.
-NOTHING = 1e-4
-ROUND = 20  # rows a side gets at a time
-WARM = 8
-TOLERANCES = (1.0, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
+TASKS = ("ag_news", "sms_spam", "emotion", "transactions", "banking77")
+PARTS = ("accuracy", "speed", "curve", "labels", "prompt", "batches")
+BLOCK = 10
 
 
 class Data:
-    """One task's labels, prompt and texts."""
+    """One task's labels and texts, under the one prompt of this benchmark."""
 
     def __init__(self, name: str, folder: Path | None) -> None:
         self.name = name
         if name == "transactions":
             task = Task.from_file(TRANSACTIONS)
-            self.labels, self.prompt = task.labels, task.prompt
+            self.labels = list(task.labels)
             self.texts = [e.input for e in (*task.test, *task.validation, *task.train)]
-            return
-        path = None if folder is None else folder / f"{name}.jsonl"
-        if path is None or not path.is_file():
-            sys.exit(f"{name}: no file {path}: pass --data DIR.")
-        rows = [example for example, _ in read_examples(path)]
-        self.labels = LabelSet(sorted({e.answer for e in rows}))
-        # A prompt that shows the form of the answer: the model then means to write a label.
-        self.prompt = (
-            f"{PROMPTS[name]} The category is one of: {', '.join(self.labels)}. "
-            f'Answer with JSON such as {{"category": "{self.labels.labels[0]}"}}.'
-        )
-        self.texts = [e.input for e in reversed(rows)]
+        else:
+            path = None if folder is None else folder / f"{name}.jsonl"
+            if path is None or not path.is_file():
+                sys.exit(f"{name}: no file {path}: pass --data DIR.")
+            rows = [example for example, _ in read_examples(path)]
+            self.labels = sorted({e.answer for e in rows})
+            self.texts = [e.input for e in reversed(rows)]
+        self.prompt = prompt_for(self.labels)
 
 
-def request_for(data: Data, text: str) -> CompletionRequest:
-    """Return a row's request."""
-    return CompletionRequest(messages=Query(prompt=data.prompt, text=text).messages(), top_logprobs=0)
-
-
-async def full_walk(client: LlamaCppClient, data: Data, text: str, trie: LabelTrie) -> dict[str, NextTokens]:
-    """Return what the model said at every node of a row's label trie."""
-    constraint = constraint_for(enum_schema(data.labels, "category"))
-    assert constraint is not None  # noqa: S101 (one enum)
-    walk = LabelWalk(data.labels, tolerance=NOTHING, trie=trie)
-    heard = {}
-    async with client.continuing(request_for(data, text)) as row:
-        last = ""
-        while texts := walk.pending(after=last):
-            last = texts[0]
-            heard[last] = await row.next_tokens(constraint.prefix + last)
-            walk.visit(last, heard[last].top)
-    return heard
-
-
-def replay(data: Data, heard: dict[str, NextTokens], tolerance: float, trie: LabelTrie) -> LabelWalk:
-    """Walk with pruning on what was heard."""
-    walk, last = LabelWalk(data.labels, tolerance=tolerance, trie=trie), ""
-    while texts := walk.pending(after=last):
-        last = texts[0]
-        walk.visit(last, heard[last].top)
-    return walk
-
-
-def curve(client: LlamaCppClient, data: Data, rows: int) -> None:
-    """Print how the error falls with the nodes visited."""
-    trie = LabelTrie(data.labels.labels)
-    heard = [asyncio.run(full_walk(client, data, text, trie)) for text in data.texts[:rows]]
-    full = [replay(data, h, NOTHING, trie) for h in heard]
-    mass = statistics.mean(w.distribution().label_mass for w in full)
-    print(
-        f"\n{data.name}: {rows} rows, {len(data.labels)} labels, {statistics.mean(w.nodes for w in full):.0f} nodes "
-        f"a row unpruned, label mass {mass:.3f}"
+def prompt_for(labels: Sequence[str]) -> str:
+    """Return the prompt."""
+    return (
+        f"Classify the text into exactly one of: {', '.join(labels)}. Answer as JSON with the key category."
     )
-    print(
-        f"{'tolerance':>9} {'nodes':>6} {'mean TV':>8} {'max TV':>7} {'same arg max':>13} {'mean bound':>11}"
+
+
+def classifier(labels: Sequence[str], *, prompt: str | None = None, **options: Any) -> Classifier:
+    """Return a classifier on the embedded model."""
+    return Classifier(
+        model=options.pop("model", MODEL),
+        labels=labels,
+        field="category",
+        prompt=prompt or prompt_for(labels),
+        **options,
     )
-    for tolerance in TOLERANCES:
-        walks = [replay(data, h, tolerance, trie) for h in heard]
-        pairs = [(w.distribution(), f.distribution()) for w, f in zip(walks, full, strict=True)]
-        variations = [0.5 * np.abs(w.probabilities - f.probabilities).sum() for w, f in pairs]
-        same = statistics.mean(w.emitted == f.emitted for w, f in pairs)
-        bound = statistics.mean(w.error_bound or 0.0 for w, _ in pairs)
-        print(
-            f"{tolerance:9.3f} {statistics.mean(w.nodes for w in walks):6.1f} {np.mean(variations):8.4f} "
-            f"{np.max(variations):7.3f} {same:13.3f} {bound:11.3f}",
-            flush=True,
-        )
 
 
-async def call(client: LlamaCppClient, data: Data, text: str, *, whole: bool) -> None:
-    """Decode a row's whole JSON under its schema, or compute its prompt and one token."""
-    response_format = enum_schema(data.labels, "category")
-    constraint = constraint_for(response_format)
-    assert constraint is not None  # noqa: S101 (one enum)
-    messages = request_for(data, text).messages
-    if whole:
-        asked = CompletionRequest(
-            messages=messages, top_logprobs=5, options={"response_format": response_format}
-        )
-    else:
-        beginning = {"role": "assistant", "content": constraint.prefix}
-        asked = CompletionRequest(messages=(*messages, beginning), top_logprobs=0, options={"max_tokens": 1})
-    await client.complete(asked)
+# --- sides of the speed, in processes of their own ----------------------------------------------
 
 
-def speed(client: LlamaCppClient, data: Data, rows: int) -> None:
-    """Print rows per second of prefill alone, exact scoring and constrained decoding, in turns."""
-
-    def classifier(**options: object) -> Classifier:
-        return Classifier(
-            model=client,
-            labels=data.labels,
-            field="category",
-            prompt=data.prompt,
-            **options,  # type: ignore[arg-type]
-        )
-
-    sides: dict[str, Callable[[str], Awaitable[object]]] = {
-        "prefill": lambda text: call(client, data, text, whole=False),
-        "exact, root only": classifier(scoring="exact", tolerance=1.0).aclassify,
-        "exact": classifier(scoring="exact").aclassify,
-        'tolerance="exact"': classifier(scoring="exact", tolerance="exact").aclassify,
-        "constrained decoding": lambda text: call(client, data, text, whole=True),
-        'scoring="decode"': classifier(scoring="decode").aclassify,
-    }
-    rounds = max(1, min(rows, len(data.texts) // len(sides)) // ROUND)
-    seconds = dict.fromkeys(sides, 0.0)
-    calls: dict[str, list[int]] = {name: [] for name in sides}
-    fresh = iter(data.texts)
-
-    async def run() -> None:
-        for side in sides.values():  # the engine, the prompt and the grammar are loaded
-            await asyncio.gather(*(side(f"warm up {slot}") for slot in range(WARM)))
-        for _ in range(rounds):
-            for name, side in sides.items():
-                texts = list(itertools.islice(fresh, ROUND))
-                start = time.perf_counter()
-                found = await asyncio.gather(*(side(text) for text in texts))
-                seconds[name] += time.perf_counter() - start
-                calls[name] += [getattr(prediction, "attempts", 1) for prediction in found]
-
-    asyncio.run(run())
-    report(data, {name: len(calls[name]) / seconds[name] for name in sides}, calls)
+def work() -> None:
+    """Classify the blocks that come in, and tell how long each took."""
+    opened: dict[str, Classifier] = {}
+    for line in sys.stdin:
+        asked = json.loads(line)
+        key = json.dumps([asked["labels"], asked["options"]])
+        if key not in opened:
+            opened[key] = classifier(asked["labels"], **asked["options"])
+            opened[key].classify_many(["a warm-up", "another one"])
+        start = time.perf_counter()
+        opened[key].classify_many(asked["texts"])
+        seconds = time.perf_counter() - start
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(json.dumps({"seconds": seconds, "mib": peak}), flush=True)
 
 
-def report(data: Data, rate: dict[str, float], calls: dict[str, list[int]]) -> None:
-    """Print the table of one task."""
-    peer = rate["constrained decoding"]
-    print(f"\n{data.name}: {len(calls['prefill'])} fresh rows a side")
-    print(f"{'':20} {'rows/s':>7} {'calls a row':>12} {'/ prefill':>10} {'/ decoding':>11}")
-    for name, value in rate.items():
-        print(
-            f"{name:20} {value:7.2f} {statistics.mean(calls[name]):12.2f} {value / rate['prefill']:10.3f} "
-            f"{value / peer:11.2f}",
-            flush=True,
-        )
-    few, many = "exact, root only", 'tolerance="exact"'
-    more = statistics.mean(calls[many]) - statistics.mean(calls[few])
-    if more > 0:
-        extra = (1 / rate[many] - 1 / rate[few]) / more
-        print(f"a further node: {1000 * extra:.1f} ms, {100 * extra * rate[few]:.1f} % of a row")
+class Side:
+    """A version of calibrant and the options it is run with."""
+
+    def __init__(self, process: subprocess.Popen[str], **options: Any) -> None:
+        self._process = process
+        self._options = options
+        self.rates: list[float] = []
+        self.mib = 0.0
+
+    def run(self, labels: Sequence[str], texts: Sequence[str]) -> None:
+        """Classify a block."""
+        asked = {"labels": list(labels), "texts": list(texts), "options": self._options}
+        assert self._process.stdin is not None  # noqa: S101 (piped)
+        assert self._process.stdout is not None  # noqa: S101
+        print(json.dumps(asked), file=self._process.stdin, flush=True)
+        answer = json.loads(self._process.stdout.readline())
+        self.rates.append(len(texts) / answer["seconds"])
+        self.mib = answer["mib"]
+
+    @property
+    def rate(self) -> float:
+        """Rows per second, the median of the blocks."""
+        return statistics.median(self.rates)
+
+
+@contextmanager
+def worker(python: str) -> Iterator[subprocess.Popen[str]]:
+    """Start a side's process."""
+    command = [python, __file__, "--worker"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+
+
+def speed(data: Data, rows: int, peer: str | None) -> None:
+    """Print rows per second of all sides."""
+    with ExitStack() as stack:
+        own = stack.enter_context(worker(sys.executable))
+        sides = {
+            "exact": Side(own, scoring="exact"),
+            "first token": Side(own, scoring="exact", tolerance=1.0),
+        }
+        if peer is not None:
+            other = stack.enter_context(worker(peer))
+            sides["exact before"] = Side(other, scoring="exact")
+            sides["decoding before"] = Side(other, scoring="decode")
+        fresh = iter(data.texts)
+        for _ in range(min(rows, len(data.texts) // len(sides)) // BLOCK):
+            for side in sides.values():
+                side.run(data.labels, [next(fresh) for _ in range(BLOCK)])
+        exact = sides["exact"].rate
+        for name, side in sides.items():
+            spread = f"{min(side.rates):.2f} to {max(side.rates):.2f}"
+            print(
+                f"{data.name:13} {name:16} {side.rate:6.2f} rows/s ({spread}), exact / this {exact / side.rate:5.2f}, "
+                f"peak {side.mib:.0f} MiB",
+                flush=True,
+            )
+        for process in {own, *([] if peer is None else [other])}:
+            assert process.stdin is not None  # noqa: S101
+            process.stdin.close()
+
+
+# --- accuracy -----------------------------------------------------------------------------------
+
+
+async def every_token(asked: Classifier, labels: Sequence[str], text: str) -> NDArray[np.float64]:
+    """Return the probability of each label as the tokeniser writes it, closing quote included, normalised."""
+    prefix = '{"category": "'
+    request = CompletionRequest(
+        messages=Query(prompt=prompt_for(labels), text=text).messages(), top_logprobs=0
+    )
+    async with asked.client.continuing(request) as row:  # type: ignore[attr-defined]
+        ends = {
+            label: [
+                "",
+                *(end for end in (e.removeprefix(prefix) for e in row.written_as(prefix, label + '"'))),
+            ]
+            for label in labels
+        }
+        nodes = sorted({end for path in ends.values() for end in path if not end.endswith('"')})
+        found = dict(zip(nodes, await row.next_logprobs([prefix + node for node in nodes]), strict=True))
+    pieces = next(iter(found.values())).vocabulary.pieces
+    places: dict[bytes, list[int]] = {}
+    for token, piece in enumerate(pieces):
+        places.setdefault(piece, []).append(token)
+    behind = {b"", *(bytes([byte]) for byte in b" \t\r\n,}]")}  # what may follow the closing quote
+    closing = [
+        token
+        for piece, tokens in places.items()
+        if piece[:1] == b'"' and piece[1:2] in behind
+        for token in tokens
+    ]
+    logs = []
+    for label, path in ends.items():
+        total = 0.0
+        for here, after in pairwise(path):
+            ends_here = after.endswith('"') and here == label
+            tokens = closing if ends_here else places[after[len(here) :].encode()]
+            total += math.log(np.exp(found[here].at(np.array(tokens))).sum())
+        logs.append(total)
+    weights = np.exp(np.array(logs) - max(logs))
+    result: NDArray[np.float64] = weights / weights.sum()
+    return result
+
+
+def variation(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+    """Return the total variation."""
+    return float(0.5 * np.abs(one - other).sum())
+
+
+def probabilities(found: Sequence[Any]) -> list[NDArray[np.float64]]:
+    """Return the distributions of predictions."""
+    return [prediction.distribution.probabilities for prediction in found]
+
+
+def accuracy(data: Data, rows: int) -> None:
+    """Print how far the default is from scoring every token of every label."""
+    texts = data.texts[:rows]
+    with classifier(data.labels) as asked:
+        found = asked.classify_many(texts)
+        truth = [asyncio.run(every_token(asked, data.labels, text)) for text in texts]
+    compare(data.name, probabilities(found), truth, [p.distribution.error_bound for p in found])
+
+
+def compare(
+    title: str,
+    found: Sequence[NDArray[np.float64]],
+    truth: Sequence[NDArray[np.float64]],
+    bounds: Sequence[float] = (),
+) -> None:
+    """Print a line."""
+    off = [variation(one, other) for one, other in zip(found, truth, strict=True)]
+    same = np.mean([one.argmax() == other.argmax() for one, other in zip(found, truth, strict=True)])
+    bound = f", mean bound {np.mean(bounds):.4f}" if len(bounds) else ""
+    print(
+        f"{title:24} {len(off)} rows: total variation mean {np.mean(off):.4f}, largest {max(off):.4f}, same arg max "
+        f"{same:.3f}{bound}",
+        flush=True,
+    )
+
+
+def timed(asked: Classifier, texts: Sequence[str]) -> tuple[list[Any], float]:
+    """Return predictions and rows per second."""
+    asked.classify("a warm-up")
+    start = time.perf_counter()
+    found = asked.classify_many(texts)
+    return found, len(texts) / (time.perf_counter() - start)
+
+
+def curve(data: Data, rows: int) -> None:
+    """Print rows per second and total variation by tolerance."""
+    texts = data.texts[:rows]
+    with classifier(data.labels) as asked:
+        truth = [asyncio.run(every_token(asked, data.labels, text)) for text in texts]
+    for tolerance in (0.003, 0.01, 0.03, 0.05, 0.1, 0.3):
+        with classifier(data.labels, tolerance=tolerance) as asked:
+            found, rate = timed(asked, texts)
+        compare(f"{tolerance:5.3f} {rate:6.2f} rows/s", probabilities(found), truth)
+
+
+def growth(data: Data, rows: int) -> None:
+    """Print rows per second by the number of labels."""
+    for count in (10, 77, 500):
+        labels = [f"{('news', 'sport', 'money', 'science', 'travel')[i % 5]} group {i}" for i in range(count)]
+        with classifier(labels, prompt="Which group does the text belong to?") as asked:
+            _, rate = timed(asked, data.texts[:rows])
+        print(f"{count:4} labels {rate:6.2f} rows/s", flush=True)
+
+
+def shared_prompt(data: Data, rows: int) -> None:
+    """Print what a long prompt costs that all rows share."""
+    shown = " ".join(f"Text: {text[:80]}" for text in data.texts[-40:])
+    rates = {}
+    for name, extra in (("bare", ""), ("600 tokens more", f"\n{shown[:2400]}")):
+        with classifier(data.labels, prompt=data.prompt + extra) as asked:
+            rates[name] = timed(asked, data.texts[:rows])[1]
+        print(f"{name:16} {rates[name]:6.2f} rows/s", flush=True)
+    print(f"time a row, long / bare: {rates['bare'] / rates['600 tokens more']:.2f}")
+
+
+def batches(data: Data, rows: int) -> None:
+    """Print what rounding does where rows are computed together."""
+    found = {}
+    for parallel in (1, 16):
+        with classifier(data.labels, options={"n_parallel": parallel, "n_ctx": 1024}) as asked:
+            predictions, rate = timed(asked, data.texts[:rows])
+            found[parallel] = probabilities(predictions)
+        print(f"{data.name:13} {parallel:2} rows at a time: {rate:6.2f} rows/s", flush=True)
+    compare(f"{data.name}, 16 against 1", found[16], found[1])
 
 
 def main() -> None:
     """Run what was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path)
-    parser.add_argument("--rows", type=int, default=60)
-    parser.add_argument("--curve-rows", type=int, default=60)
-    parser.add_argument("--only", choices=["curve", "speed"])
-    parser.add_argument("--tasks", nargs="+")
-    parser.add_argument("--parallel", type=int, default=1)
+    parser.add_argument("--peer", help="the Python of an environment with another version of calibrant")
+    parser.add_argument("--rows", type=int, default=40)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS)
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    client = LlamaCppClient.local(n_parallel=options.parallel)
-    if options.only != "speed":
-        for name in options.tasks or ("ag_news", "transactions", "banking77"):
-            rows = options.curve_rows // 2 if name == "banking77" else options.curve_rows
-            curve(client, Data(name, options.data), rows)
-    if options.only != "curve":
-        for name in options.tasks or ("ag_news", "sms_spam", "banking77"):
-            speed(client, Data(name, options.data), options.rows)
+    if options.worker:
+        work()
+        return
+    tasks = [Data(name, options.data) for name in options.tasks]
+    many = [data for data in tasks if data.name == "banking77"]
+    few = [data for data in tasks if data.name != "banking77"]
+    for part in options.only:
+        print(f"\n{part}", flush=True)
+        for data in {"curve": many, "labels": few[:1], "prompt": few[:1]}.get(part, tasks):
+            if part == "speed":
+                speed(data, options.rows, options.peer)
+            else:
+                {
+                    "accuracy": accuracy,
+                    "curve": curve,
+                    "labels": growth,
+                    "prompt": shared_prompt,
+                    "batches": batches,
+                }[part](data, options.rows)
 
 
 if __name__ == "__main__":

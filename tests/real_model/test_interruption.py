@@ -23,7 +23,7 @@ prompt = "Sort the message of a customer."
 [data]
 test = "test.jsonl"
 """
-LONG = "please look at it again, and tell me where it is. " * 25
+LONG = "please look at it again, and tell me where it is. " * 200
 COMMAND = (sys.executable, "-c", "from calibrant.cli import main; main()", "evaluate")
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from calibrant.clients import LlamaCppClient
-from calibrant.clients._constraint import constraint_for
 from calibrant.core import CompletionRequest, ConfigurationError, ProviderError
 from embedded import EMBEDDED
 
@@ -39,9 +40,8 @@ AWKWARD = [
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[LlamaCppClient]:
-    """Return a client of the engine that every test of a worker shares: as the first one it has llguidance."""
+    """Return a client of the engine that every test of a worker shares."""
     found = LlamaCppClient.local()
-    assert found._loaded().llguidance
     yield found
     found.close()
 
@@ -90,16 +90,16 @@ def test_every_label_can_be_answered(client: Any, label: Any) -> None:
     assert len(tokens[1]["top_logprobs"]) == 100
 
 
-def test_a_label_that_is_the_end_token_is_noticed(client: Any) -> None:
-    """The engine takes it for the end and answers nothing."""
-    with pytest.raises(ConfigurationError, match="without special tokens"):
-        ask(client, request("x", enum_of(["<|im_end|>"])))
+def test_a_label_that_is_the_end_token_is_written_as_text(client: Any) -> None:
+    """It does not end the answer."""
+    choice = ask(client, request("x", enum_of(["<|im_end|>"])))
+    assert json.loads(text_of(choice)) == {"category": "<|im_end|>"}
 
 
 @pytest.mark.parametrize("keyword", [{"not": {"type": "string"}}, {"type": "string", "pattern": "(?=a)b"}])
-def test_a_schema_the_engine_ignores_is_noticed(client: Any, keyword: Any) -> None:
-    """It answers in prose, with status 200."""
-    with pytest.raises(ConfigurationError, match="ignored the schema"):
+def test_a_schema_that_cannot_be_enforced_is_refused(client: Any, keyword: Any) -> None:
+    """Before anything is written."""
+    with pytest.raises(ConfigurationError, match="cannot enforce this schema"):
         ask(client, request("What colour is the sky?", schema_of({"colour": keyword}), max_tokens=8))
 
 
@@ -113,23 +113,11 @@ def test_labels_that_begin_alike_are_kept_apart(client: Any) -> None:
         assert choice["logprobs"]["content"][-2]["bytes"][-1:] == [ord('"')]
 
 
-@pytest.mark.parametrize("llguidance", [True, False])
-def test_thousands_of_labels_are_obeyed(client: Any, monkeypatch: Any, llguidance: Any) -> None:
-    """Both grammar forms hold 3,000 labels; as rules of llguidance they would be ignored silently."""
+def test_thousands_of_labels_are_obeyed(client: Any) -> None:
+    """As rules of a grammar they would overflow."""
     rng = random.Random(0)
     labels = ["".join(rng.choices("abcdefghij /", k=29)) + "z" for _ in range(3000)]
-    monkeypatch.setattr(client._loaded(), "llguidance", llguidance)
     assert json.loads(text_of(ask(client, request("x", enum_of(labels)))))["category"] in labels
-
-
-def test_an_ignored_grammar_is_noticed(client: Any, monkeypatch: Any) -> None:
-    """With the form that overflows, the engine answers freely and we say so."""
-    labels = [f"{number:05d}" for number in range(2001)]
-    rules = " | ".join(json.dumps(label + '"') for label in labels)
-    constraint = type(constraint_for(enum_of(labels)))
-    monkeypatch.setattr(constraint, "grammar", lambda *_args, **_kw: "%llguidance {}\nstart: " + rules)
-    with pytest.raises(ConfigurationError, match="ignored the grammar of 2,001 labels"):
-        ask(client, request("What colour is the sky?", enum_of(labels), max_tokens=8))
 
 
 def test_other_schemas_are_answered_on_one_line(client: Any) -> None:
@@ -142,7 +130,7 @@ def test_other_schemas_are_answered_on_one_line(client: Any) -> None:
 
 
 def test_the_same_texts_give_the_same_bits() -> None:
-    """One slot: a fresh engine repeats the run exactly."""
+    """One row at a time: a fresh engine repeats the run exactly."""
     runs = []
     for _ in range(2):
         found = LlamaCppClient.local(n_ctx=1024)
@@ -151,7 +139,7 @@ def test_the_same_texts_give_the_same_bits() -> None:
     assert runs[0] == runs[1]
 
 
-def test_two_engines_and_several_slots_live_side_by_side(client: Any) -> None:
+def test_two_engines_and_several_places_live_side_by_side(client: Any) -> None:
     """Different settings, one process; calls at the same time each get their own answer."""
     other = LlamaCppClient.local(n_ctx=512, n_parallel=2)
 
@@ -167,15 +155,15 @@ def test_two_engines_and_several_slots_live_side_by_side(client: Any) -> None:
 
 
 def test_a_long_text_is_an_error_of_its_row(client: Any) -> None:
-    """The slot's context and the prompt's tokens are named; the next row is answered."""
+    """The context and the prompt's tokens are named; the next row is answered."""
     with pytest.raises(ProviderError, match=r"The prompt has \d+ tokens, the context 4096") as caught:
         ask(client, request("word " * 5000, enum_of(["A", "B"])))
     assert not caught.value.retryable
     assert json.loads(text_of(ask(client, request("x", enum_of(["A", "B"])))))
 
 
-def test_n_ctx_is_the_context_of_every_slot() -> None:
-    """llama.cpp divides its context among the slots; a user should not have to know."""
+def test_n_ctx_is_the_context_of_every_row() -> None:
+    """llama.cpp divides its context among rows; a user should not have to know."""
     found = LlamaCppClient.local(n_ctx=256, n_parallel=2)
     fits = ask(found, request("word " * 200, enum_of(["A", "B"])))
     assert json.loads(text_of(fits))["category"] in {"A", "B"}
@@ -206,3 +194,62 @@ def test_a_grammar_the_engine_rejects_is_a_configuration_error(client: Any) -> N
     """Every row would meet it."""
     with pytest.raises(ConfigurationError, match="cannot enforce this schema"):
         ask(client, request("x", None, grammar="root ::= ("))
+
+
+def test_stop_texts_and_limits_end_an_answer(client: Any) -> None:
+    """With the reasons that OpenAI gives."""
+    free = ask(client, request("Count from one to ten in words.", None, max_tokens=24))
+    assert (free["finish_reason"], len(free["logprobs"]["content"])) == ("length", 24)
+    word = text_of(free).split()[4]
+    stopped = ask(client, request("Count from one to ten in words.", None, max_tokens=24, stop=[word]))
+    assert stopped["finish_reason"] == "stop"
+    assert text_of(stopped) == text_of(free)[: text_of(free).index(word)]
+
+
+def test_a_seed_repeats_a_drawn_answer(client: Any) -> None:
+    """At a temperature; another seed gives another answer."""
+
+    def drawn(seed: int) -> str:
+        asked = request("Name an animal.", None, temperature=1.5, seed=seed, max_tokens=12)
+        return text_of(ask(client, asked))
+
+    assert drawn(1) == drawn(1)
+    assert len({drawn(seed) for seed in range(4)}) > 1
+
+
+def test_a_closed_client_says_so() -> None:
+    """The model is freed with its last client."""
+    found = LlamaCppClient.local(n_ctx=512)
+    ask(found, request("x", enum_of(["A", "B"])))
+    found.close()
+    found.close()
+    with pytest.raises(ConfigurationError, match="got one that was closed"):
+        ask(found, request("x", enum_of(["A", "B"])))
+
+
+def test_a_forked_process_is_told_to_open_the_model_itself(client: Any) -> None:
+    """The thread that computes is not there."""
+    ask(client, request("x", enum_of(["A", "B"])))
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        told = "answered"
+        try:
+            ask(client, request("x", enum_of(["A", "B"])))
+        except ConfigurationError as error:
+            told = str(error)
+        finally:
+            os.write(writing, told.encode())
+            os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    with os.fdopen(reading, "rb") as pipe:
+        assert b"a fork of that process" in pipe.read()
+
+
+def test_threads_share_a_model(client: Any) -> None:
+    """Every call gets its own answer."""
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda text: ask(client, request(text, enum_of([text, "other"]))), TEXTS))
+    for text, choice in zip(TEXTS, found, strict=True):
+        assert json.loads(text_of(choice))["category"] in {text, "other"}

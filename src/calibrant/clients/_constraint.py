@@ -17,7 +17,6 @@ __all__ = [
     "choices_for",
     "constraint_for",
     "json_grammar",
-    "looks_like_json",
 ]
 
 # 50,000 labels with 5,000,000 bytes were obeyed; what lies beyond was not measured.
@@ -48,14 +47,11 @@ class Constraint:
     values: tuple[str, ...]
     suffix: str
 
-    def grammar(self, *, llguidance: bool) -> str:
-        """Return the grammar of a value and its closing quote."""
+    def grammar(self) -> str:
+        """Return the llguidance grammar of a value and its closing quote."""
         alternatives = " | ".join(json.dumps(value + '"', ensure_ascii=False) for value in self.values)
-        if llguidance:
-            # One terminal: as rules, 2,000 labels overflow a row of the parser, which then stops
-            # constraining without a word in the answer.
-            return f"%llguidance {{}}\nstart: VALUE\nVALUE: {alternatives}"
-        return f"root ::= {alternatives}"
+        # One terminal: as rules, 2,000 labels overflow a row of the parser.
+        return f"%llguidance {{}}\nstart: VALUE\nVALUE: {alternatives}"
 
     def answer(self, value: str) -> str:
         """Return the JSON that gives `value`, as it is outside JSON."""
@@ -64,14 +60,6 @@ class Constraint:
     def answers(self) -> Iterator[str]:
         """Return every legal answer."""
         return (self.prefix + value + self.suffix for value in self.values)
-
-    def allows(self, text: str, *, partial: bool = False) -> bool:
-        """Return whether `text` is a legal answer, or (`partial`) the beginning of one."""
-        if partial:
-            return any(answer.startswith(text) for answer in self.answers())
-        if not (text.startswith(self.prefix) and text.endswith(self.suffix)):
-            return False
-        return text[len(self.prefix) : len(text) - len(self.suffix)] in self.values
 
 
 def constraint_for(response_format: Mapping[str, Any] | None) -> Constraint | None:
@@ -156,25 +144,16 @@ def choices_for(response_format: Mapping[str, Any] | None) -> Choices | None:
 def json_grammar(response_format: Mapping[str, Any] | None) -> str | None:
     """Return a llguidance grammar of JSON on one line, or None where there is no schema.
 
-    The engine's own conversion allows white space anywhere, which doubles the tokens. An array of enums without a
+    White space anywhere would double the tokens. An array of enums without a
     limit gets one: a weak model may never end it.
     """
     schema = _schema(response_format)
+    if schema is None and response_format is not None and response_format.get("type") == "json_object":
+        schema = {"type": "object"}
     if schema is None:
         return None
     style = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
     return f"%llguidance {{}}\nstart: %json {json.dumps({**_bounded(schema, dict(schema)), 'x-guidance': style})}"
-
-
-def looks_like_json(text: str, *, partial: bool) -> bool:
-    """Return whether `text` is JSON, or (`partial`) may be the beginning of some."""
-    if partial:
-        return text.lstrip()[:1] in set('{["-0123456789tfn') | {""}
-    try:
-        json.loads(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _schema(response_format: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

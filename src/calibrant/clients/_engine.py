@@ -1,28 +1,50 @@
-"""llama.cpp's server inside this process, shared by the clients that ask for the same one."""
+"""llama.cpp inside this process: a model, its memory of tokens, and the thread that computes."""
 
 from __future__ import annotations
 
-import contextlib
-import json
+import bisect
 import os
+import queue
+import re
 import threading
-import urllib.request
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
-from types import ModuleType
-from typing import Any
-from weakref import WeakSet, WeakValueDictionary
+from typing import Final
 
-from calibrant.core import ConfigurationError, install_command
+import numpy as np
 
-__all__ = ["Engine", "EngineSettings", "default_threads", "engine_module", "open_engine", "release_engine"]
+from calibrant.clients._chat_template import ChatTemplate
+from calibrant.clients._generate import Grammars
+from calibrant.clients._llama import llama
+from calibrant.clients._places import BATCH, SEQUENCES, Job, Place, Segment
+from calibrant.core import ConfigurationError, Vocabulary
 
-_LIBRARY_COMMAND = "apt-get install libgomp1 (or your system's package of the GNU OpenMP library)"
-_SPINS = "1000"
-# A proxy of the environment is not asked for this process's own address.
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+__all__ = [
+    "Engine",
+    "EngineError",
+    "EngineSettings",
+    "Prompt",
+    "default_threads",
+    "open_engine",
+    "release_engine",
+]
+
+_CHATML: Final = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+_ABORTED: Final = 2
+
+
+class EngineError(Exception):
+    """llama.cpp could not compute a batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +56,9 @@ class EngineSettings:
     path : Path
         The weights file.
     n_ctx : int
-        Context of one slot, in tokens.
+        Longest prompt with its answer, in tokens.
     n_parallel : int
-        Slots.
+        Rows computed at the same time.
     n_threads : int
         Threads that compute.
     """
@@ -47,17 +69,38 @@ class EngineSettings:
     n_threads: int
 
 
-class Engine:
-    """A loaded model.
+@dataclass(frozen=True, kw_only=True)
+class Prompt:
+    """A chat as the model reads it.
 
     Attributes
     ----------
-    knows_llguidance : bool
-        Whether llguidance was built in: it decodes faster and holds more labels.
-    llguidance : bool
-        Whether grammars may be written for it now.
-    holders : WeakSet of object
-        The clients that use it and were not closed.
+    tokens : list of int
+        Up to the last control token.
+    tail : str
+        The text behind it, where the answer begins.
+    start : int
+        Where among the tokens the last message begins: what comes before may be the same for other rows.
+    """
+
+    tokens: list[int]
+    tail: str
+    start: int
+
+
+class Engine:
+    """A loaded model.
+
+    Rows take one of `n_parallel` places, first come, first served. What they ask is computed by one thread, in
+    batches of what all of them ask at a moment. A row that is alone is computed in the same pieces and at the same
+    places of memory whatever was computed before, so that its results are the same to the last bit.
+
+    Attributes
+    ----------
+    vocabulary : Vocabulary
+        The model's tokens.
+    holders : dict of int to weakref.finalize
+        The clients that use it, by identity, and what lets go of them.
 
     Parameters
     ----------
@@ -71,151 +114,251 @@ class Engine:
     """
 
     def __init__(self, settings: EngineSettings) -> None:
-        self.holders: WeakSet[object] = WeakSet()
-        module = engine_module()
-        params = module.CommonParams()
-        params.model.path = str(settings.path)
-        # llama.cpp divides the context among the slots.
-        params.n_ctx = settings.n_ctx * settings.n_parallel
-        params.n_parallel = settings.n_parallel
-        for pool in (params.cpuparams, params.cpuparams_batch):
-            pool.n_threads = settings.n_threads
-        params.port = 0  # the system picks a free one on the loopback interface
-        params.verbosity = -1
-        params.cache_ram_mib = 0  # finished prompts are not kept: 8 GiB by default
-        try:
-            self._server = module.Server(params)
-        except (RuntimeError, ValueError) as error:
-            msg = (
-                f"{settings.path}: llama.cpp cannot load this model ({error}). The file may be damaged or "
-                f"too new, or memory too small for n_ctx={settings.n_ctx} x n_parallel={settings.n_parallel}."
-            )
-            raise ConfigurationError(msg) from error
-        self.llguidance = False
-        self.knows_llguidance = module.json_schema_to_grammar({"type": "object"}).startswith("%llguidance")
+        self.holders: dict[int, weakref.finalize[..., object]] = {}
+        self.settings = settings
+        self._llama = llama()
+        self._process = os.getpid()
+        self._model, self._context = self._load()
+        self._memory = self._llama.get_memory(self._context)
+        self._tokens = self._llama.model_get_vocab(self._model)
+        self.vocabulary = Vocabulary(self._llama.pieces(self._tokens))
+        controls = sorted(self._llama.control_texts(self._tokens), key=len, reverse=True)
+        self._control = re.compile("|".join(map(re.escape, controls)) or r"(?!)")
+        source = self._llama.model_chat_template(self._model, None)
+        self._template = ChatTemplate(source.decode() if source else _CHATML)
+        bos = self._llama.vocab_bos(self._tokens)
+        self._begin = [bos] if bos >= 0 and self._llama.vocab_get_add_bos(self._tokens) else []
+        self._places = [
+            Place.of(number, settings.n_parallel, n_ctx=settings.n_ctx)
+            for number in range(settings.n_parallel)
+        ]
+        self._idle = list(reversed(self._places))
+        self._waiting: deque[Future[Place]] = deque()
+        self._lock = threading.Lock()
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._running: list[Job] = []
+        self._abort = self._llama.abortable(self._context)
+        self._thread = threading.Thread(target=self._work, name="calibrant-llamacpp", daemon=True)
+        self._thread.start()
 
-    def chat(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Answer one chat request; safe to call from several threads."""
-        answer: dict[str, Any] = self._server.handle_chat_completions(body)
-        return answer
+    def _load(self) -> tuple[int, int]:
+        settings = self.settings
+        model = self._llama.load(settings.path)
+        if model is None:
+            raise ConfigurationError(
+                f"{settings.path}: llama.cpp cannot load this model. The file may be damaged or too new."
+            )
+        decodes = self._llama.model_has_decoder(model) and not self._llama.model_has_encoder(model)
+        if not decodes or self._llama.model_is_recurrent(model) or self._llama.model_is_hybrid(model):
+            self._llama.model_free(model)
+            raise ConfigurationError(
+                f"{settings.path}: expected a model that reads from left to right by attention alone, got one of "
+                "another kind, which cannot share the beginnings of texts: run it in a server of llama.cpp."
+            )
+        context = self._llama.context(
+            model,
+            n_ctx=settings.n_ctx * settings.n_parallel,
+            n_batch=BATCH,
+            n_seq_max=SEQUENCES,
+            n_threads=settings.n_threads,
+        )
+        if context is None:
+            self._llama.model_free(model)
+            raise ConfigurationError(
+                f"{settings.path}: expected memory for n_ctx={settings.n_ctx} x n_parallel={settings.n_parallel} "
+                "tokens, got too little: lower them."
+            )
+        return model, context
+
+    def prompt(self, messages: Sequence[Mapping[str, str]]) -> Prompt:
+        """Return a chat as the model reads it."""
+        text = self._template.render(messages, {})
+        end = max((match.end() for match in self._control.finditer(text)), default=0)
+        tokens = [*self._begin, *self.tokenize(text[:end], special=True)]
+        last = str(messages[-1].get("content", "")).strip() if messages else ""
+        before = len(text[: max(0, text.rfind(last))].encode("utf-8", "replace"))
+        ends = list(accumulate(self._sizes(tokens, text)))
+        return Prompt(tokens=tokens, tail=text[end:], start=bisect.bisect_right(ends, before))
+
+    def _sizes(self, tokens: Sequence[int], text: str) -> list[int]:
+        """Return the bytes of a prompt that each token stands for."""
+        controls = (len(match[0].encode()) for match in self._control.finditer(text))
+        pieces = self.vocabulary.pieces
+        behind = len(self._begin)
+        return [0] * behind + [len(pieces[token]) or next(controls, 0) for token in tokens[behind:]]
+
+    def tokenize(self, text: str, *, special: bool = False) -> list[int]:
+        """Return the tokens of `text`; `special` says whether control tokens are recognised in it."""
+        return self._llama.tokens_of(self._tokens, text, special=special)
+
+    def is_end(self, token: int) -> bool:
+        """Return whether a token ends an answer."""
+        return bool(self._llama.vocab_is_eog(self._tokens, token))
+
+    def enter(self) -> Future[Place]:
+        """Take a place; the future has it as soon as one is free."""
+        self._check_process()
+        future: Future[Place] = Future()
+        with self._lock:
+            if self._idle:
+                future.set_result(self._idle.pop())
+            else:
+                self._waiting.append(future)
+        return future
+
+    def leave(self, place: Place) -> None:
+        """Give a place back."""
+        place.is_begun = False
+        with self._lock:
+            while self._waiting:
+                future = self._waiting.popleft()
+                if future.set_running_or_notify_cancel():
+                    future.set_result(place)
+                    return
+            self._idle.append(place)
+
+    @cached_property
+    def grammars(self) -> Grammars:
+        """Compiles what schemas allow."""
+        end = self._llama.vocab_eos(self._tokens)
+        ends = [token for token in range(len(self.vocabulary)) if self.is_end(token)]
+        controls = [token for token, piece in enumerate(self.vocabulary.pieces) if not piece]
+        return Grammars(
+            self.vocabulary, end=end if end >= 0 else ends[0], controls=controls, tokenize=self.tokenize
+        )
 
     @property
-    def address(self) -> str:
-        """Where the engine's own server listens, on the loopback interface."""
-        return str(self._server.listening_address)
+    def is_usable(self) -> bool:
+        """Whether it was loaded by this process, and not closed."""
+        return os.getpid() == self._process and self._thread.is_alive()
 
-    def tokenize(self, text: str, *, special: bool) -> list[int]:
-        """Return the tokens of `text`; `special` says whether special tokens are recognised in it."""
-        found: list[int] = self._post("/tokenize", {"content": text, "parse_special": special})["tokens"]
-        return found
+    def submit(self, job: Job) -> None:
+        """Compute a job; its future says when it is done."""
+        self._check_process()
+        self._jobs.put(job)
 
-    def detokenize(self, tokens: Sequence[int]) -> str:
-        """Return the text of `tokens`."""
-        return str(self._post("/detokenize", {"tokens": list(tokens)})["content"])
+    def abandon(self, job: Job) -> None:
+        """Stop computing a job that nobody waits for any more."""
+        job.is_abandoned = True
+        with self._lock:
+            if self._running and all(one.is_abandoned for one in self._running):
+                self._abort.value = b"\1"
 
-    def _post(self, route: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        # These routes exist over HTTP only; the server listens on the loopback interface.
-        request = urllib.request.Request(  # noqa: S310 (its own address)
-            self.address + route,
-            data=json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"},
+    def close(self) -> None:
+        """Free the model, once what is being computed has ended."""
+        if self.is_usable:
+            self._jobs.put(None)
+            self._thread.join()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise ConfigurationError(
+                "Expected the embedded model in the process that loaded it, got a fork of that process, which has "
+                "none of its threads: open the classifier in the new process, or start it with 'spawn'."
+            )
+
+    # What follows runs in the engine's thread.
+
+    def _work(self) -> None:
+        while (first := self._jobs.get()) is not None:
+            taken: list[Job | None] = [first]
+            with suppress(queue.Empty):
+                while len(taken) < self.settings.n_parallel and taken[-1] is not None:
+                    taken.append(self._jobs.get_nowait())
+            with self._lock:
+                self._running = [
+                    job for job in taken if job is not None and job.future.set_running_or_notify_cancel()
+                ]
+                self._abort.value = b""
+            self._compute(self._running)
+            with self._lock:
+                self._running = []
+            if taken[-1] is None:
+                break
+        self._llama.free(self._context)
+        self._llama.model_free(self._model)
+
+    def _compute(self, jobs: Sequence[Job]) -> None:
+        left = list(jobs)
+        while left:
+            try:
+                self._step(left)
+            except Exception as error:  # noqa: BLE001 (whoever waits hears of it)
+                self._fail(left, error)
+                return
+            left = [job for job in left if not job.is_done and not job.is_abandoned]
+
+    def _step(self, jobs: Sequence[Job]) -> None:
+        """Compute one batch."""
+        segments: list[Segment] = []
+        for job in jobs:
+            if not job.place.is_begun:
+                job.place.begin(job.texts[0], job.start, memory=self)
+            segments += job.next_segments(segments, memory=self)
+        wanted = np.zeros(sum(len(segment.tokens) for segment in segments), dtype=np.int8)
+        ends = [end - 1 for end in accumulate(len(segment.tokens) for segment in segments)]
+        wanted[[end for end, segment in zip(ends, segments, strict=True) if segment.text is not None]] = 1
+        code = self._llama.decode_tokens(
+            self._context,
+            np.concatenate([np.array(segment.tokens, dtype=np.int32) for segment in segments]),
+            np.concatenate([segment.positions for segment in segments]),
+            np.concatenate([np.full(len(s.tokens), s.path.sequence, dtype=np.int32) for s in segments]),
+            wanted,
         )
-        with _direct.open(request, timeout=60) as response:
-            answer: dict[str, Any] = json.load(response)
-        return answer
+        if code:
+            raise EngineError(
+                "the call was given up" if code == _ABORTED else f"llama_decode returned {code}"
+            )
+        for end, segment in zip(ends, segments, strict=True):
+            logits = None
+            if segment.text is not None:
+                logits = self._llama.logits(self._context, end, len(self.vocabulary)).copy()
+            segment.take(logits)
+
+    def _fail(self, jobs: Sequence[Job], error: Exception) -> None:
+        for job in jobs:
+            job.place.forget(memory=self)
+            job.future.set_exception(error)
+
+    def copy(self, source: int, target: int, tokens: int) -> None:
+        """Let a sequence begin with the tokens of another."""
+        self._llama.memory_seq_cp(self._memory, source, target, 0, tokens)
+
+    def cut(self, sequence: int, tokens: int) -> None:
+        """Keep the first tokens of a sequence."""
+        self._llama.memory_seq_rm(self._memory, sequence, tokens, -1)
 
 
-def engine_module() -> ModuleType:
-    """Import the engine.
-
-    Raises
-    ------
-    ConfigurationError
-        It is not installed, or a system library it needs is missing.
-    """
-    try:
-        with _patient_threads():
-            import xllamacpp  # noqa: PLC0415 (an extra)
-    except ImportError as error:
-        missing = _LIBRARY_COMMAND if "libgomp" in str(error) else install_command("local")
-        msg = f"The embedded engine cannot be imported ({error}). Run: {missing}"
-        raise ConfigurationError(msg) from error
-    module: ModuleType = xllamacpp
-    return module
-
-
-@contextlib.contextmanager
-def _patient_threads() -> Iterator[None]:
-    """Let OpenMP threads sleep rather than spin while they wait for each other.
-
-    A forward pass has hundreds of barriers. Spinning at them is a little faster on idle cores, and
-    five times slower (0.2 against 1.1 rows/s, measured) as soon as anything else wants a core. The
-    OpenMP library reads the environment once, when it is loaded.
-    """
-    if os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}:
-        yield
-        return
-    os.environ["GOMP_SPINCOUNT"] = _SPINS
-    try:
-        yield
-    finally:
-        del os.environ["GOMP_SPINCOUNT"]
-
-
-# An engine lives as long as a client holds it.
-_open: WeakValueDictionary[EngineSettings, Engine] = WeakValueDictionary()
+# An engine lives as long as a client holds it, which is let go when it is closed or forgotten.
+_open: dict[EngineSettings, Engine] = {}
 _lock = threading.Lock()
-
-
-class _Turn:
-    """Who may use llguidance.
-
-    llama.cpp keeps one llguidance tokeniser per process, unprotected, and recognises its model by an
-    address: two engines would build it anew in turns (0.4 s a call) and free it under each other, and
-    another model that is loaded later could be taken for the first. So one engine at a time has it,
-    until its last client is closed, always for the same file; the others use llama.cpp's own grammars,
-    which obey as well, slower.
-    """
-
-    def __init__(self) -> None:
-        self._path: Path | None = None
-        self._holder: weakref.ref[Engine] | None = None
-
-    def is_free(self, path: Path) -> bool:
-        """Return whether an engine for `path` may take it."""
-        # An engine may outlive its clients until the garbage collector comes.
-        engine = None if self._holder is None else self._holder()
-        held = engine is not None and len(engine.holders) > 0
-        return not held and self._path in {None, path}
-
-    def take(self, engine: Engine, path: Path) -> None:
-        """Give it to `engine`."""
-        self._path = path
-        self._holder = weakref.ref(engine)
-
-
-_turn = _Turn()
 
 
 def open_engine(settings: EngineSettings, *, holder: object) -> Engine:
     """Return the process's engine with these settings for `holder`, loading it if no client has one."""
     with _lock:
         engine = _open.get(settings)
-        if engine is None:
-            engine = Engine(settings)
-            _open[settings] = engine
-        if not engine.holders:
-            engine.llguidance = engine.knows_llguidance and _turn.is_free(settings.path)
-            if engine.llguidance:
-                _turn.take(engine, settings.path)
-        engine.holders.add(holder)
+        if engine is None or not engine.is_usable:
+            engine = _open[settings] = Engine(settings)
+        engine.holders[id(holder)] = weakref.finalize(holder, _let_go, engine, id(holder))
         return engine
 
 
 def release_engine(engine: Engine, *, holder: object) -> None:
-    """Note that `holder` will not use `engine` again."""
+    """Note that `holder` will not use `engine` again; the last one frees it."""
+    finalizer = engine.holders.get(id(holder))
+    if finalizer is not None:
+        finalizer()
+
+
+def _let_go(engine: Engine, holder: int) -> None:
     with _lock:
-        engine.holders.discard(holder)
+        engine.holders.pop(holder, None)
+        if engine.holders:
+            return
+        if _open.get(engine.settings) is engine:
+            del _open[engine.settings]
+    engine.close()
 
 
 def default_threads() -> int:

@@ -4,64 +4,67 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self
 from weakref import WeakKeyDictionary
 
 from calibrant.clients._constraint import (
     Constraint,
     constraint_for,
     json_grammar,
-    looks_like_json,
 )
-from calibrant.clients._continuing import FEW_TOKENS, MANY_TOKENS, WRITABLE
 from calibrant.clients._engine import (
     Engine,
+    EngineError,
     EngineSettings,
+    Prompt,
     default_threads,
-    engine_module,
     open_engine,
     release_engine,
 )
-from calibrant.clients._slots import Slots
+from calibrant.clients._generate import SAMPLING_OPTIONS, Grammar, Sampler, chosen_record, token_record
+from calibrant.clients._llama import engine_module
+from calibrant.clients._places import MOST_PLACES, Job, Place, TooLongError
 from calibrant.clients._weights import check_weights, locate_weights
 from calibrant.core import (
     CompletionRequest,
     ConfigurationError,
     ContextLengthError,
-    Continuation,
     LogprobSpace,
     NextTokens,
     ProviderError,
+    TokenContinuation,
+    TokenLogprobs,
     Usage,
 )
 
 __all__ = ["LlamaCppClient"]
 
-_T = TypeVar("_T")
-
 _MAX_TOKENS = 512
+_NEXT_TOKENS = 1000
 
 # Raw alternatives are headed by tokens the grammar forbids: a handful would leave most labels unmeasured.
 _MIN_TOP_LOGPROBS = 100
 
-# A call may come back without log-probabilities.
-_REPEATS = 3
+_OPTIONS = SAMPLING_OPTIONS | {"max_tokens", "stop", "grammar", "n"}
 
 
 class LlamaCppClient:
     """A client for a GGUF file, run by llama.cpp inside this process.
 
-    A schema that leaves one choice (an enum, however deep in objects of one field) is decoded from
-    the choice on: the JSON before it is given to the model as the beginning of its answer, so a label
-    costs two to six tokens. The response looks like OpenAI's all the same; the JSON the model did not
-    write is one token with log-probability 0 and no alternatives at either end, so that the joined
-    bytes of the tokens are the content. Answers are greedy (temperature 0) unless the request's
-    options say otherwise.
+    Labels are scored by what the model would write next (`continuing`): the beginning of a prompt that rows share is
+    computed once, and all beginnings of labels that are asked about at a moment in one batch.
+
+    `complete` writes text. A schema that leaves one choice (an enum, however deep in objects of one field) is decoded
+    from the choice on: the JSON before it is given to the model as the beginning of its answer, so a label costs two
+    to six tokens. The response looks like OpenAI's all the same; the JSON the model did not write is one token with
+    log-probability 0 and no alternatives at either end, so that the joined bytes of the tokens are the content.
+    Answers are greedy (temperature 0) unless the request's options say otherwise: ``temperature``, ``top_p``,
+    ``top_k``, ``min_p``, ``frequency_penalty``, ``presence_penalty``, ``seed``, ``max_tokens`` (default 512), ``stop``
+    and ``grammar`` (llguidance's Lark or llama.cpp's GBNF).
 
     Parameters
     ----------
@@ -72,7 +75,7 @@ class LlamaCppClient:
     n_ctx : int, default 4096
         Longest prompt with its answer, in tokens. Memory grows with ``n_ctx * n_parallel``.
     n_parallel : int, default 1
-        Calls computed at the same time. Answers are reproducible to the last bit only with 1.
+        Rows computed at the same time. Answers are the same to the last bit only with 1.
     n_threads : int, optional
         Threads that compute; by default one per available core.
 
@@ -82,6 +85,8 @@ class LlamaCppClient:
         As given.
     in_process : bool
         Always True: its calls cost this machine's time and nothing else.
+    default_tolerance : float
+        How far exact scoring goes by default, as a total variation: a node costs no more than one token here.
     endpoint : str
         The file with its size and its time of change (nanoseconds since 1970); for `local`, the name
         alone.
@@ -94,6 +99,7 @@ class LlamaCppClient:
 
     space = LogprobSpace.RAW
     in_process: ClassVar[bool] = True
+    default_tolerance: ClassVar[float] = 0.02
 
     def __init__(
         self,
@@ -109,6 +115,9 @@ class LlamaCppClient:
             if value < 1:
                 msg = f"{key} must be at least 1, got {value}."
                 raise ConfigurationError(msg)
+        if n_parallel > MOST_PLACES:
+            msg = f"n_parallel must be at most {MOST_PLACES}, got {n_parallel}: llama.cpp holds no more sequences."
+            raise ConfigurationError(msg)
         engine_module()
         file = Path(path).expanduser()
         check_weights(file)
@@ -119,12 +128,10 @@ class LlamaCppClient:
         )
         known = file.stat()
         self.endpoint = f"{file.resolve()} ({known.st_size} bytes, {known.st_mtime_ns})"
-        self._pool = ThreadPoolExecutor(n_parallel, thread_name_prefix="calibrant-llamacpp")
         self._lock = threading.Lock()
+        self._loading: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
         self._engine: Engine | None = None
-        self._slots: WeakKeyDictionary[asyncio.AbstractEventLoop, Slots] = WeakKeyDictionary()
-        self._running: set[Future[Any]] = set()
-        self._abandoned: set[Future[Any]] = set()
+        self._closed = False
 
     @classmethod
     def local(cls, model: str = "local/smollm2-135m", **settings: int | None) -> Self:
@@ -150,16 +157,21 @@ class LlamaCppClient:
     async def complete(self, request: CompletionRequest) -> object:
         """Return an OpenAI-shaped response.
 
-        The model is loaded by the first call (about a second).
+        The model is loaded by the first call (about half a second).
 
         Raises
         ------
         ProviderError
             The engine refused this request, for instance because the text is longer than the context.
         ConfigurationError
-            The schema cannot be enforced, or the engine cannot load the file.
+            The schema cannot be enforced, an option is unknown, or the engine cannot load the file.
         """
-        return await self._computed(self._answer, request)
+        wanted = _Wanted.of(request)
+        async with self._row(request) as row:
+            answer = await self._written(row, wanted)
+        if wanted.choice is not None:
+            _complete_json(wanted.choice, answer)
+        return answer
 
     def check_schema(self, response_format: Mapping[str, Any]) -> None:
         """Refuse a schema the engine would not enforce.
@@ -179,227 +191,282 @@ class LlamaCppClient:
         ConfigurationError
             A label holds a special token, has no tokens, or is longer than the context.
         """
-        await self._computed(self._check_labels, tuple(labels))
-
-    def continuing(self, request: CompletionRequest) -> AbstractAsyncContextManager[Continuation]:
-        """Return a row's place in the engine: a slot of its own, until the context ends."""
-        return self._continuing(request)
-
-    @asynccontextmanager
-    async def _continuing(self, request: CompletionRequest) -> AsyncIterator[Continuation]:
-        loop = asyncio.get_running_loop()
-        slots = self._slots.setdefault(loop, Slots(self._settings.n_parallel))
-        async with slots.one() as slot:
-            yield _Row(self, request, slot)
-
-    async def next_tokens(
-        self, request: CompletionRequest, text: str, slot: int, *, few: bool = False
-    ) -> NextTokens:
-        """Return what may follow `text`, computed in `slot`."""
-        count = request.top_logprobs or (FEW_TOKENS if few else MANY_TOKENS)
-        body = _next_body(request, text, count, slot)
-        found = await self._computed(self._next_tokens, body)
-        return replace(found, short=few and not request.top_logprobs)
-
-    def close(self) -> None:
-        """Wait for the calls that somebody waits for, then free the model unless another client uses it.
-
-        A call whose caller has given up (Ctrl-C, a deadline) cannot be interrupted inside the engine. It is
-        not waited for; the model is freed when it has ended and the client is gone.
-        """
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        wait(self._running - self._abandoned)
-        if self._engine is not None:
-            if not any(call.running() for call in self._abandoned):
-                release_engine(self._engine, holder=self)
-            self._engine = None
-
-    async def _computed(self, work: Callable[..., _T], *arguments: object) -> _T:
-        """Return what `work` returns, computed in a thread of the engine's."""
-        call = self._pool.submit(work, *arguments)
-        self._running.add(call)
-        call.add_done_callback(self._running.discard)
-        try:
-            return await asyncio.wrap_future(call)
-        except asyncio.CancelledError:
-            self._abandoned.add(call)
-            call.add_done_callback(self._abandoned.discard)
-            raise
-
-    def _next_tokens(self, body: dict[str, Any]) -> NextTokens:
-        engine = self._loaded()
-        for _ in range(_REPEATS):
-            answer = self._call(engine, body)
-            if _has_logprobs(answer):
-                return _read_next(answer)
-        msg = f"llama.cpp answered {_REPEATS} times without log-probabilities."
-        raise ProviderError(msg, provider=self.name, retryable=True, hint="Try again, or scoring='decode'.")
-
-    def _check_labels(self, labels: Sequence[str]) -> None:
-        engine = self._loaded()
+        engine = await self._loaded()
         longest = max(labels, key=lambda label: len(label.encode()))
         # A token holds at least one byte.
         if len(longest.encode()) >= self._settings.n_ctx:
-            size = len(engine.tokenize(longest, special=False))
+            size = len(engine.tokenize(longest))
             if size >= self._settings.n_ctx:
                 msg = (
                     f"The label {longest[:40]!r}... has {size:,} tokens, the context {self._settings.n_ctx:,}: "
                     "shorten it, or raise n_ctx."
                 )
                 raise ConfigurationError(msg)
-        if not _spelled(engine, "\n".join(labels)):
-            wrong = next((label for label in labels if not _spelled(engine, label)), longest)
+        if not _is_spelled(engine, "\n".join(labels)):
+            wrong = next((label for label in labels if not _is_spelled(engine, label)), longest)
             msg = (
                 f"The tokens of {self.name} do not spell the label {wrong!r:.80}: it holds a special token of the "
                 "model, or characters it does not know. Rename the label."
             )
             raise ConfigurationError(msg)
 
-    def _loaded(self) -> Engine:
+    def continuing(self, request: CompletionRequest) -> AbstractAsyncContextManager[TokenContinuation]:
+        """Return a row's place in the engine, until the context ends."""
+        return self._row(request)
+
+    @asynccontextmanager
+    async def _row(self, request: CompletionRequest) -> AsyncIterator[_Row]:
+        engine = await self._loaded()
+        messages = [dict(message) for message in request.messages]
+        begun = messages.pop()["content"] if messages and messages[-1].get("role") == "assistant" else ""
+        prompt = engine.prompt(messages)
+        place = await _entered(engine)
+        try:
+            yield _Row(self, engine, place, prompt, begun=begun, listed=request.top_logprobs)
+        finally:
+            engine.leave(place)
+
+    def close(self) -> None:
+        """Free the model unless another client uses it; what is being computed is given up."""
         with self._lock:
+            engine, self._engine, self._closed = self._engine, None, True
+        if engine is not None:
+            release_engine(engine, holder=self)
+
+    async def _loaded(self) -> Engine:
+        if self._engine is not None:
+            return self._engine
+        # A lock keeps the order in which rows ask: none is to starve behind later ones.
+        async with self._loading.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+            return await asyncio.to_thread(self._load)
+
+    def _load(self) -> Engine:
+        with self._lock:
+            if self._closed:
+                raise ConfigurationError(f"{self.name}: expected an open client, got one that was closed.")
             if self._engine is None:
                 self._engine = open_engine(self._settings, holder=self)
             return self._engine
 
-    def _answer(self, request: CompletionRequest) -> dict[str, Any]:
-        engine = self._loaded()
-        own = request.response_format is None or _continues(request)
-        choice = None if own else constraint_for(request.response_format)
-        body = _body(request, choice, llguidance=engine.llguidance)
-        answer = self._call(engine, body)
-        if request.top_logprobs > 0 and not _has_logprobs(answer):
-            answer = self._call(engine, body)
-        if not own:
-            self._check(choice, answer)
-        if choice is not None:
-            _complete_json(choice, answer)
-        return answer
+    async def _written(self, row: _Row, wanted: _Wanted) -> dict[str, Any]:
+        """Return what the model writes."""
+        engine = row.engine
+        sampler = Sampler(wanted.options)
+        grammar = None
+        if wanted.grammar is not None:
+            grammar = await asyncio.to_thread(self._grammar, engine, wanted.grammar)
+        text = row.begun + (wanted.choice.prefix if wanted.choice is not None else "")
+        tokens = row.tokens(text)
+        prompt_size = len(tokens)
+        if prompt_size >= self._settings.n_ctx:
+            raise self._failure(TooLongError(prompt_size))
+        data, records, reason = text.encode(), [], "length"
+        while len(tokens) - prompt_size < wanted.max_tokens and len(tokens) < self._settings.n_ctx:
+            allowed = None
+            if grammar is not None:
+                if grammar.is_over:
+                    reason = "stop"
+                    break
+                allowed = grammar.allowed()
+            (found,) = await row.logprobs([tokens])
+            token = sampler.draw(found.logits, allowed)
+            if engine.is_end(token):
+                reason = "stop"
+                break
+            if grammar is not None:
+                grammar.accept(token)
+            tokens = [*tokens, token]
+            data += engine.vocabulary.pieces[token]
+            if wanted.alternatives:
+                records.append(chosen_record(found, token, alternatives=wanted.alternatives))
+            cut = wanted.stops_at(data)
+            if cut is not None:
+                data, reason = data[:cut], "stop"
+                break
+        usage = {"prompt_tokens": prompt_size, "completion_tokens": len(tokens) - prompt_size}
+        choice = {
+            "index": 0,
+            "message": {"role": "assistant", "content": data.decode("utf-8", "replace")},
+            "finish_reason": reason,
+            "logprobs": {"content": records} if wanted.alternatives else None,
+        }
+        return {
+            "object": "chat.completion",
+            "model": self._settings.path.name,
+            "choices": [choice],
+            "usage": {**usage, "total_tokens": len(tokens)},
+        }
 
-    def _call(self, engine: Engine, body: dict[str, Any]) -> dict[str, Any]:
+    def _grammar(self, engine: Engine, source: str) -> Grammar:
         try:
-            answer = engine.chat(body)
-        except (RuntimeError, ValueError) as error:
-            raise ProviderError(f"llama.cpp refused the request: {error}", provider=self.name) from error
-        if "model" in answer:
-            answer["model"] = self._settings.path.name  # it reports the whole path
-        failure = answer.get("error")
-        if failure:
-            raise self._failure(failure if isinstance(failure, Mapping) else {"message": str(failure)})
-        return answer
+            return engine.grammars.compile(source)
+        except ConfigurationError as error:
+            raise ConfigurationError(
+                f"{self.name}: llama.cpp cannot enforce this schema ({error}). Simplify it."
+            ) from error
 
-    def _failure(self, error: Mapping[str, Any]) -> Exception:
-        message, status = str(error.get("message", error)), error.get("code")
-        if error.get("type") == "exceed_context_size_error":
+    def _failure(self, error: Exception) -> Exception:
+        if isinstance(error, TooLongError):
             hint = (
-                f"The prompt has {error.get('n_prompt_tokens')} tokens, the context {error.get('n_ctx')}: "
+                f"The prompt has {error.tokens} tokens, the context {self._settings.n_ctx}: "
                 "shorten the text or the prompt, or raise n_ctx."
             )
             return ContextLengthError("The text is too long.", provider=self.name, status=400, hint=hint)
-        if "grammar" in message:
-            msg = f"{self.name}: llama.cpp cannot enforce this schema ({message}). Simplify it."
-            return ConfigurationError(msg)
-        retryable = isinstance(status, int) and status >= 500
-        return ProviderError(message, provider=self.name, status=status, retryable=retryable)
+        if isinstance(error, EngineError):
+            return ProviderError(f"llama.cpp refused the request: {error}", provider=self.name)
+        return error
 
-    def _check(self, choice: Constraint | None, answer: Mapping[str, Any]) -> None:
-        """Notice a grammar that was ignored: llama.cpp answers with HTTP 200 all the same."""
-        first = answer["choices"][0]
-        text = first["message"].get("content") or ""
-        partial = first.get("finish_reason") == "length"
-        if choice is None:
-            legal, what = looks_like_json(text, partial=partial), "the schema"
-            remedy = "Leave out keywords it may not support (pattern, format, not, if, ...)."
-        else:
-            written = Constraint(prefix=choice.prefix, values=choice.values, suffix='"')
-            legal, what = (
-                written.allows(text, partial=partial),
-                f"the grammar of {len(choice.values):,} labels",
+
+@dataclass(frozen=True, kw_only=True)
+class _Wanted:
+    """What a request asks to be written.
+
+    Attributes
+    ----------
+    choice : Constraint or None
+        The one choice that the schema leaves.
+    grammar : str or None
+        What may be written.
+    alternatives : int
+        Tokens listed beside every one that is written.
+    """
+
+    choice: Constraint | None
+    grammar: str | None
+    alternatives: int
+    max_tokens: int
+    stop: tuple[bytes, ...]
+    options: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, request: CompletionRequest) -> Self:
+        """Return what a request asks for.
+
+        Raises
+        ------
+        ConfigurationError
+            An option is unknown.
+        """
+        options = {name: value for name, value in request.options.items() if value is not None}
+        unknown = sorted(options.keys() - _OPTIONS)
+        if unknown or options.get("n", 1) != 1:
+            raise ConfigurationError(
+                f"Expected options of the embedded model among {', '.join(sorted(_OPTIONS - {'n'}))}, got "
+                f"{', '.join(unknown) or 'n'}: leave it out."
             )
-            remedy = "Use fewer or shorter labels, without special tokens of the model."
-        if not legal:
-            msg = f"{self.name}: llama.cpp ignored {what} and answered {text[-80:]!r}. {remedy}"
-            raise ConfigurationError(msg)
+        is_begun = bool(request.messages) and request.messages[-1].get("role") == "assistant"
+        is_own = request.response_format is None or is_begun or "grammar" in options
+        choice = None if is_own else constraint_for(request.response_format)
+        grammar: str | None = options.get("grammar")
+        if not is_own:
+            grammar = json_grammar(request.response_format) if choice is None else choice.grammar()
+        stop = options.get("stop") or ()
+        return cls(
+            choice=choice,
+            grammar=grammar,
+            alternatives=max(request.top_logprobs, _MIN_TOP_LOGPROBS) if request.top_logprobs > 0 else 0,
+            max_tokens=int(options.get("max_tokens", _MAX_TOKENS)),
+            stop=tuple(text.encode() for text in ((stop,) if isinstance(stop, str) else stop)),
+            options={name: options[name] for name in SAMPLING_OPTIONS & options.keys()},
+        )
+
+    def stops_at(self, data: bytes) -> int | None:
+        """Return where the first stop text begins; None where there is none."""
+        return min((place for text in self.stop if (place := data.find(text)) >= 0), default=None)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class _Row:
-    """A row that holds a slot."""
+    """A row's place in the engine."""
 
     client: LlamaCppClient
-    request: CompletionRequest
-    slot: int
+    engine: Engine
+    place: Place
+    prompt: Prompt
+    begun: str
+    listed: int
+    _asked: int = 0
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens of the prompt, and one for every text that was asked about."""
+        return Usage(prompt_tokens=len(self.prompt.tokens), completion_tokens=self._asked)
+
+    @property
+    def model(self) -> str:
+        """The weights' file name."""
+        return self.client._settings.path.name  # noqa: SLF001 (a part of the client)
 
     @property
     def serial(self) -> bool:
-        """A slot computes one call after the other."""
-        return True
+        """Texts are asked about together."""
+        return False
 
-    async def next_tokens(self, text: str, *, few: bool = False) -> NextTokens:
-        """Return what may follow `text`."""
-        return await self.client.next_tokens(self.request, text, self.slot, few=few)
+    def tokens(self, text: str) -> list[int]:
+        """Return the tokens of the prompt and the beginning of an answer."""
+        return [*self.prompt.tokens, *self.engine.tokenize(self.prompt.tail + text)]
+
+    async def next_tokens(self, text: str, *, few: bool = False) -> NextTokens:  # noqa: ARG002 (all are known)
+        """Return the most probable tokens after `text`."""
+        (found,) = await self.next_logprobs([text])
+        return NextTokens(
+            top=tuple((data, logprob) for data, logprob in found.most_probable(self.listed or _NEXT_TOKENS)),
+            usage=Usage(prompt_tokens=len(self.tokens(self.begun + text)), completion_tokens=1),
+            model=self.model,
+        )
+
+    async def next_logprobs(self, texts: Sequence[str]) -> list[TokenLogprobs]:
+        """Return the log-probabilities of all tokens after each text."""
+        self._asked += len(texts)
+        return await self.logprobs([self.tokens(self.begun + text) for text in texts])
+
+    def written_as(self, text: str, rest: str) -> tuple[str, ...]:
+        """Return where the tokens end that write `rest` behind `text`."""
+        before, found = len(self.engine.tokenize(self.prompt.tail + text)), []
+        data = b""
+        for token in self.engine.tokenize(self.prompt.tail + text + rest)[before:]:
+            data += self.engine.vocabulary.pieces[token]
+            found.append(text + data.decode("utf-8", "ignore"))
+        return tuple(found)
+
+    async def logprobs(self, texts: list[list[int]]) -> list[TokenLogprobs]:
+        """Return the log-probabilities of all tokens after each text, given as tokens.
+
+        Raises
+        ------
+        ProviderError
+            A text is too long, or llama.cpp could not compute it.
+        """
+        async with self._turn:
+            job = Job(self.place, texts, self.prompt.start)
+            self.engine.submit(job)
+            try:
+                found = await asyncio.wrap_future(job.future)
+            except asyncio.CancelledError:
+                self.engine.abandon(job)
+                raise
+            except (EngineError, TooLongError) as error:
+                raise self.client._failure(error) from error  # noqa: SLF001
+        return [TokenLogprobs(self.engine.vocabulary, logits) for logits in found]
 
 
-def _spelled(engine: Engine, text: str) -> bool:
+async def _entered(engine: Engine) -> Place:
+    """Take a place in the engine."""
+    future = engine.enter()
+    try:
+        return await asyncio.wrap_future(future)
+    except asyncio.CancelledError:
+        if not future.cancelled():  # it was given one at the same moment
+            engine.leave(future.result())
+        raise
+
+
+def _is_spelled(engine: Engine, text: str) -> bool:
     """Return whether the tokens of `text` are those of ordinary text, and spell it."""
     tokens = engine.tokenize(text, special=True)
-    return (
-        tokens == engine.tokenize(text, special=False) and engine.detokenize(tokens).strip() == text.strip()
-    )
-
-
-def _next_body(request: CompletionRequest, text: str, count: int, slot: int) -> dict[str, Any]:
-    return {
-        "messages": [*map(dict, request.messages), {"role": "assistant", "content": text}],
-        "temperature": 0,
-        "max_tokens": 1,
-        "logprobs": True,
-        "top_logprobs": count,
-        "id_slot": slot,
-        "logit_bias": WRITABLE,
-    }
-
-
-def _read_next(answer: Mapping[str, Any]) -> NextTokens:
-    listed = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
-    used = answer.get("usage", {})
-    return NextTokens(
-        top=tuple((bytes(token["bytes"]), token["logprob"]) for token in listed),
-        usage=Usage(
-            prompt_tokens=used.get("prompt_tokens", 0), completion_tokens=used.get("completion_tokens", 0)
-        ),
-        model=answer.get("model"),
-    )
-
-
-def _continues(request: CompletionRequest) -> bool:
-    """Return whether the caller began the answer, or brings a grammar of its own."""
-    last = request.messages[-1].get("role") if request.messages else None
-    return last == "assistant" or "grammar" in request.options
-
-
-def _body(request: CompletionRequest, choice: Constraint | None, *, llguidance: bool) -> dict[str, Any]:
-    body: dict[str, Any] = {
-        "messages": [dict(message) for message in request.messages],
-        "temperature": 0,
-        "max_tokens": _MAX_TOKENS,
-    }
-    if request.top_logprobs > 0:
-        body |= {"logprobs": True, "top_logprobs": max(request.top_logprobs, _MIN_TOP_LOGPROBS)}
-    if choice is not None:
-        body["messages"].append({"role": "assistant", "content": choice.prefix})
-        body["grammar"] = choice.grammar(llguidance=llguidance)
-    elif request.response_format is not None and not _continues(request):
-        grammar = json_grammar(request.response_format) if llguidance else None
-        extra = (
-            {"response_format": dict(request.response_format)} if grammar is None else {"grammar": grammar}
-        )
-        body |= extra
-    return {name: value for name, value in {**body, **request.options}.items() if value is not None}
-
-
-def _has_logprobs(answer: Mapping[str, Any]) -> bool:
-    reported = answer["choices"][0].get("logprobs")
-    return bool(reported and reported.get("content"))
+    spelled = b"".join(engine.vocabulary.pieces[token] for token in tokens)
+    return tokens == engine.tokenize(text) and spelled.strip() == text.encode("utf-8", "replace").strip()
 
 
 def _complete_json(choice: Constraint, answer: dict[str, Any]) -> None:
@@ -411,11 +478,7 @@ def _complete_json(choice: Constraint, answer: dict[str, Any]) -> None:
     reported = first.get("logprobs")
     if reported and reported.get("content"):
         reported["content"] = [
-            _given(choice.prefix),
+            token_record(choice.prefix.encode(), 0.0),
             *(token for token in reported["content"] if token["bytes"]),
-            *([_given(tail)] if tail else []),
+            *([token_record(tail.encode(), 0.0)] if tail else []),
         ]
-
-
-def _given(text: str) -> dict[str, Any]:
-    return {"token": text, "bytes": list(text.encode()), "logprob": 0.0, "top_logprobs": []}

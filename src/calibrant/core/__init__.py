@@ -94,6 +94,7 @@ from calibrant.core.structures import (
     structured_labels,
 )
 from calibrant.core.task import ROUTED, Split, Task, check_answer
+from calibrant.core.tokens import TokenContinuation, TokenLogprobs, Vocabulary
 from calibrant.core.zeph import read_zeph
 
 __all__ = [
@@ -162,9 +163,12 @@ __all__ = [
     "TextWithContext",
     "TierSettings",
     "Token",
+    "TokenContinuation",
+    "TokenLogprobs",
     "TriageSettings",
     "Usage",
     "Verdict",
+    "Vocabulary",
     "atomic_writer",
     "bounded_count",
     "changed_prompt",

@@ -112,7 +112,8 @@ def _choose(
     wanted: MethodOptions,
 ) -> Method:
     """Return the method that answers with a label of `reader`."""
-    limit = DEFAULT_TOLERANCE if wanted.tolerance is None else wanted.tolerance
+    default: float = getattr(client, "default_tolerance", DEFAULT_TOLERANCE)
+    limit = default if wanted.tolerance is None else wanted.tolerance
     check_tolerance(limit)
     if wanted.scoring == "sampled":
         return _sampling(client, reader, wanted)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import json
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
@@ -21,6 +23,7 @@ from calibrant.core import (
     Outcome,
     Prediction,
     ProviderError,
+    TokenContinuation,
     Usage,
 )
 from calibrant.inference._calls import Calls
@@ -108,6 +111,10 @@ class LabelScorer:
     tolerance: Tolerance
     calls: Calls
     _trie: LabelTrie = field(init=False, repr=False)
+    _common: dict[tuple[str, ...], tuple[str, bool]] = field(default_factory=dict, init=False, repr=False)
+    _written: dict[tuple[str, str, str], tuple[str, ...]] = field(
+        default_factory=dict, init=False, repr=False
+    )
 
     def __post_init__(self) -> None:
         check_tolerance(self.tolerance)
@@ -125,6 +132,9 @@ class LabelScorer:
             self.labels, tolerance=_EXACT if self.tolerance == "exact" else self.tolerance, trie=self._trie
         )
         try:
+            if isinstance(row, TokenContinuation):
+                await self._walk_levels(row, prefix, walk, calls)
+                return walk.distribution()
             last = ""
             while texts := walk.pending(after=last):
                 texts = texts[:1] if row.serial else texts
@@ -137,6 +147,40 @@ class LabelScorer:
             failure.attempts = calls.made
             raise failure from error
         return walk.distribution()
+
+    async def _walk_levels(
+        self, row: TokenContinuation, prefix: str, walk: LabelWalk, calls: RowCalls
+    ) -> None:
+        """Ask about all nodes of a level at once, and about those that are all but certain to come behind them."""
+        while texts := walk.pending():
+            ahead = [*texts, *(later for text in texts for later in self._ahead(row, prefix, walk, text))]
+            found, attempts = await self.calls.make(
+                lambda texts=ahead: row.next_logprobs([prefix + text for text in texts]),  # type: ignore[misc]
+                provider=self.client.name,
+            )
+            calls.made += attempts
+            calls.usage, calls.model = row.usage, row.model
+            for text, answer in zip(ahead, found, strict=True):
+                if walk.is_open(text):
+                    walk.visit(text, answer)
+
+    def _ahead(self, row: TokenContinuation, prefix: str, walk: LabelWalk, text: str) -> tuple[str, ...]:
+        """Return the nodes behind a node, as the tokeniser writes what all of its labels go on with."""
+        if not text:
+            return ()
+        labels = walk.labels_behind(text)
+        if labels not in self._common:
+            self._common[labels] = _common_beginning(labels)
+        common, only = self._common[labels]
+        if not common.startswith(text):
+            return ()  # another spelling
+        written = self._written.get((prefix, text, common))
+        if written is None:
+            closing = '"' if only else ""
+            written = row.written_as(prefix + text, common[len(text) :] + closing)
+            written = tuple(end.removeprefix(prefix) for end in written)
+            self._written[prefix, text, common] = written
+        return tuple(end for end in written if len(end) <= len(common) and common.startswith(end))
 
     def _few(self, text: str) -> bool:
         """Return whether a short listing will probably do; of many labels, one will not begin with it."""
@@ -177,6 +221,12 @@ class LabelScorer:
                 first.attempts = calls.made
             raise first from None
         return [task.result() for task in tasks]
+
+
+def _common_beginning(labels: Sequence[str]) -> tuple[str, bool]:
+    """Return what labels begin with as JSON spells them, and whether it is one label as a whole."""
+    spelled = [json.dumps(label, ensure_ascii=False)[1:-1] for label in labels]
+    return os.path.commonprefix(spelled), len(spelled) == 1  # noqa: RUF071 (texts, not paths)
 
 
 def settings_of(client: ContinuingClient) -> Mapping[str, Any]:

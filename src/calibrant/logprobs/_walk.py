@@ -9,11 +9,11 @@ node is the sum over all ways to reach it, so alternative tokenisations of a lab
 ``ess`` and ``Business`` meet. What follows a node is read once, after the node's text in the model's
 own tokenisation.
 
-Nodes are visited as long as their share exceeds a tolerance: their mass against that of the labels
-read to their end and of the heaviest node there is still to visit. All that has not left the label set
-would be the simpler measure, but where nearly all that begins like a label turns out to be something
-else (a model that begins with ``B`` may go on to any word), that is mostly mass that will leave, and the
-node that counts looks small beside it.
+Nodes are visited, the heaviest first, until those left are so light that the bound below is within the tolerance. How
+much of the mass of the nodes to visit next will reach the end of a label is not known before; it is taken to be as much
+as of the others, and the count is made anew when they have been read. Spellings with escapes that a label does not need
+are visited only where one of them alone could hold as much: every letter may be written as an escape, and hardly any
+model does. The mass of the others counts in the bound.
 
 The other nodes are *open*. Of their mass as much is counted as was left of the mass of those read to
 their end, for the label they lead to, or spread evenly over several.
@@ -34,9 +34,9 @@ leads to is given that least probability: an upper bound, not a measurement.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -48,6 +48,7 @@ from calibrant.core import (
     LabelSet,
     LogprobSpace,
     LogprobsUnavailableError,
+    TokenLogprobs,
 )
 from calibrant.logprobs._align import checked
 from calibrant.logprobs._completion import MOST_MASS
@@ -137,8 +138,9 @@ class LabelWalk:
     labels : sequence of str, length L, or LabelSet
         The label set.
     tolerance : float
-        Nodes are visited whose share exceeds this, in [0, 1]; 0 visits every node that any listed
-        token leads to, 1 only the root.
+        Largest total variation that the nodes left out may cause, in [0, 1]: `error_bound` is at most this, but for
+        tokens that were not listed, escapes, and nodes inside a character. 0 visits every node that any listed token
+        leads to, 1 only the root.
     trie : LabelTrie, optional
         The trie of `labels`, where it exists already.
 
@@ -183,13 +185,42 @@ class LabelWalk:
         """
         if not self._visited:
             return [""]
-        masses = {}
-        for text, node in self._open.items():
-            with suppress(UnicodeDecodeError):
-                masses[text.decode()] = node.mass
-        whole = math.fsum(self._masses.complete.values()) + max(masses.values(), default=0.0)
-        found = [text for text, mass in masses.items() if mass > self._tolerance * whole]
+        masses: dict[str, float] = {}
+        escaped: dict[str, float] = {}
+        left = 0.0
+        for key, node in self._open.items():
+            try:
+                (masses if self._is_plain(key, node) else escaped)[key.decode()] = node.mass
+            except UnicodeDecodeError:
+                left += node.mass
+        # What stays open must be at most this share of itself and what will have been read to the end.
+        complete, survival = math.fsum(self._masses.complete.values()), self._survival()
+        rest = left + math.fsum(masses.values())
+        found = [
+            text
+            for text, mass in escaped.items()
+            if survival * mass > self._tolerance * (complete + survival * (rest + mass))
+        ]
+        for text in sorted(masses, key=lambda text: (masses[text], text)):
+            left += masses[text]
+            if left > self._tolerance * (complete + survival * (rest - left) + left):
+                found.append(text)
         return sorted(found, key=lambda text: (-shared(text, after), len(text), text))
+
+    def _is_plain(self, key: bytes, node: _Open) -> bool:
+        """Return whether a node spells its labels as they are written, without escapes that they do not need."""
+        return b"\\" not in key or any(self._spelled(label).startswith(key) for label in node.fit)
+
+    def _spelled(self, label: int) -> bytes:
+        return json.dumps(self._labels[label], ensure_ascii=False)[1:-1].encode("utf-8", "surrogatepass")
+
+    def is_open(self, text: str) -> bool:
+        """Return whether `text` is a node that was not visited yet."""
+        return text.encode() in self._open
+
+    def labels_behind(self, text: str) -> tuple[str, ...]:
+        """Return the labels that may still come of a node that was not visited yet."""
+        return tuple(self._labels[label] for label in self._open[text.encode()].fit)
 
     def is_enough(self, text: str, tokens: Iterable[tuple[bytes, float]]) -> bool:
         """Return whether a short listing of what may follow `text`, a node of `pending`, will do.
@@ -200,15 +231,15 @@ class LabelWalk:
         found = {label for data, _ in tokens if data for label in self._trie.step(node.state, data)[1]}
         return len(found) == len(node.fit) if not text else bool(found)
 
-    def visit(self, text: str, tokens: Iterable[tuple[bytes, float]]) -> None:
+    def visit(self, text: str, tokens: Iterable[tuple[bytes, float]] | TokenLogprobs) -> None:
         """Take what the model may write after `text`.
 
         Parameters
         ----------
         text : str
             A node of `pending`.
-        tokens : iterable of (bytes, float)
-            The most probable next tokens with the natural logarithm of their probability.
+        tokens : iterable of (bytes, float), or TokenLogprobs
+            The most probable next tokens with the natural logarithm of their probability, or all of them.
 
         Raises
         ------
@@ -217,6 +248,29 @@ class LabelWalk:
         """
         key = text.encode()
         node = self._open.pop(key)
+        if isinstance(tokens, TokenLogprobs):
+            self._visited[key] = self._read_all(key, node, tokens)
+        else:
+            self._visited[key] = self._read_listed(key, node, tokens)
+        self._pour(key, node.mass)
+
+    def _read_all(self, key: bytes, node: _Open, tokens: TokenLogprobs) -> _Visited:
+        """Return what follows a node, where the probability of every token is known."""
+        legal = self._trie.legal_tokens(node.state, tokens.vocabulary)
+        probabilities = np.exp(tokens.at(legal.tokens))
+        if not np.isfinite(probabilities).all():
+            raise LogprobsUnavailableError("The log-probabilities are not numbers.")
+        branches = tuple(
+            _Branch(key + data, state, fit, probability)
+            for (data, (state, fit)), probability in zip(legal.branches, probabilities.tolist(), strict=True)
+            if state is not None and probability > 0.0
+        )
+        seen = {label for branch in branches for label in branch.fit}
+        unseen = tuple(label for label in node.fit if label not in seen)
+        return _Visited(branches=branches, unlisted=0.0, unseen=unseen, bound=0.0)
+
+    def _read_listed(self, key: bytes, node: _Open, tokens: Iterable[tuple[bytes, float]]) -> _Visited:
+        """Return what follows a node, where the most probable tokens are known."""
         follows = self._trie.follows(node.state)
         branches, listed, least = [], 0.0, 1.0
         for data, logprob in tokens:
@@ -235,13 +289,12 @@ class LabelWalk:
         unlisted = self._trie.spellings(node.state) - len(plain)
         seen = {label for branch in branches for label in branch.fit}
         unseen = tuple(label for label in node.fit if label not in seen)
-        self._visited[key] = _Visited(
+        return _Visited(
             branches=tuple(branches),
             unlisted=min(rest, least * unlisted),
             unseen=unseen,
             bound=min(rest / len(unseen), least) if unseen else 0.0,
         )
-        self._pour(key, node.mass)
 
     def _pour(self, text: bytes, mass: float) -> None:
         """Let `mass` that reached a visited node run on to the nodes and labels behind it."""

@@ -1,0 +1,236 @@
+"""Free text from an embedded model: which token comes next, and what a schema allows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.core import ConfigurationError, TokenLogprobs, Vocabulary, install_command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["SAMPLING_OPTIONS", "Grammar", "Grammars", "Sampler", "chosen_record", "token_record"]
+
+_NUMBERS: Final = {
+    "temperature": (0.0, float("inf"), 0.0),
+    "top_p": (0.0, 1.0, 1.0),
+    "min_p": (0.0, 1.0, 0.0),
+    "frequency_penalty": (-2.0, 2.0, 0.0),
+    "presence_penalty": (-2.0, 2.0, 0.0),
+}
+SAMPLING_OPTIONS: Final = frozenset({*_NUMBERS, "top_k", "seed"})
+"""Options that say how tokens are drawn."""
+
+
+class Sampler:
+    """Draws tokens.
+
+    Parameters
+    ----------
+    options : mapping
+        ``temperature`` (default 0: always the most probable token), ``top_p``, ``min_p``, ``top_k``,
+        ``frequency_penalty``, ``presence_penalty`` and ``seed``, as OpenAI and llama.cpp define them.
+
+    Raises
+    ------
+    ConfigurationError
+        A value is out of range.
+    """
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._values = {name: _number(name, options.get(name), *limits) for name, limits in _NUMBERS.items()}
+        self._top_k = int(_number("top_k", options.get("top_k"), 0, 1e9, 0))
+        seed = options.get("seed")
+        self._rng = np.random.default_rng(None if seed is None or int(seed) < 0 else int(seed))
+        self._seen: dict[int, int] = {}
+
+    def draw(self, logits: NDArray[np.float32], allowed: NDArray[np.bool_] | None) -> int:
+        """Return a token, one of those allowed."""
+        found = np.array(logits, dtype=np.float64)
+        for token, count in self._seen.items():
+            found[token] -= count * self._values["frequency_penalty"] + self._values["presence_penalty"]
+        if allowed is not None:
+            found[~allowed] = -np.inf
+        token = int(found.argmax()) if not self._values["temperature"] else self._drawn(found)
+        self._seen[token] = self._seen.get(token, 0) + 1
+        return token
+
+    def _drawn(self, logits: NDArray[np.float64]) -> int:
+        order = np.argsort(-logits, kind="stable")
+        if self._top_k:
+            order = order[: self._top_k]
+        weights = np.exp(logits[order] - logits[order[0]])
+        weights /= weights.sum()
+        # The token that takes the sum beyond top_p is the last one.
+        kept = (np.cumsum(weights) - weights < self._values["top_p"]) & (
+            weights >= self._values["min_p"] * weights[0]
+        )
+        kept[0] = True
+        order = order[kept]
+        weights = np.exp((logits[order] - logits[order[0]]) / self._values["temperature"])
+        return int(self._rng.choice(order, p=weights / weights.sum()))
+
+
+def _number(name: str, value: object, least: float, most: float, default: float) -> float:
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise ConfigurationError(f"Expected {name} between {least:g} and {most:g}, got {value!r:.40}.")
+    return float(value)
+
+
+class Grammars:
+    """Compiles grammars for a vocabulary, by llguidance.
+
+    Parameters
+    ----------
+    vocabulary : Vocabulary
+        The model's tokens.
+    end : int
+        The token that ends an answer.
+    controls : sequence of int
+        Tokens that are no text.
+    tokenize : callable
+        Text -> tokens.
+
+    Raises
+    ------
+    ConfigurationError
+        llguidance is not installed.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        *,
+        end: int,
+        controls: Sequence[int],
+        tokenize: Callable[[str], list[int]],
+    ) -> None:
+        try:
+            import llguidance  # noqa: PLC0415 (an extra)
+        except ImportError as error:
+            raise ConfigurationError(
+                f"A schema is enforced by llguidance, which cannot be imported ({error}). "
+                f"Run: {install_command('local')}"
+            ) from error
+        self._library = llguidance
+        self._size = len(vocabulary)
+        self._tokenizer = llguidance.LLTokenizer(
+            llguidance.TokenizerWrapper(_Tokens(vocabulary, end, controls, tokenize)), n_vocab=len(vocabulary)
+        )
+
+    def compile(self, source: str) -> Grammar:
+        """Return a grammar.
+
+        Parameters
+        ----------
+        source : str
+            In llguidance's form of Lark, or in llama.cpp's GBNF.
+
+        Raises
+        ------
+        ConfigurationError
+            It cannot be enforced.
+        """
+        if not source.lstrip().startswith("%llguidance"):
+            from llguidance.gbnf_to_lark import any_to_lark  # noqa: PLC0415
+
+            try:
+                source = any_to_lark(source)
+            except Exception as error:
+                raise ConfigurationError(
+                    f"Expected a grammar, got one that cannot be read: {error}."
+                ) from error
+        limits = self._library.LLParserLimits(max_items_in_row=200_000, max_grammar_size=20_000_000)
+        matcher = self._library.LLMatcher(self._tokenizer, source, limits=limits, log_level=0)
+        if matcher.is_error():
+            raise ConfigurationError(
+                f"Expected a grammar, got one that cannot be enforced: {matcher.get_error()}"
+            )
+        return Grammar(matcher, self._size)
+
+
+class Grammar:
+    """What may still be written.
+
+    Parameters
+    ----------
+    matcher : llguidance.LLMatcher
+        The grammar, and how far it has come.
+    size : int
+        Number of tokens.
+    """
+
+    def __init__(self, matcher: Any, size: int) -> None:  # noqa: ANN401 (a type of an extra)
+        self._matcher = matcher
+        self._size = size
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more may be written."""
+        return bool(self._matcher.is_stopped())
+
+    def allowed(self) -> NDArray[np.bool_]:
+        """Return which tokens may come next, shape (V,)."""
+        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+        self._check()
+        found = np.zeros(self._size, dtype=np.bool_)
+        mask = np.unpackbits(bits, bitorder="little")[: self._size]
+        found[: len(mask)] = mask
+        return found
+
+    def accept(self, token: int) -> None:
+        """Take the token that was written."""
+        self._matcher.consume_token(token)
+        self._check()
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise ConfigurationError(
+                f"The grammar cannot be enforced any further: {self._matcher.get_error()}"
+            )
+
+
+class _Tokens:
+    """A tokeniser as llguidance asks for it."""
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        end: int,
+        controls: Sequence[int],
+        tokenize: Callable[[str], list[int]],
+    ) -> None:
+        self.eos_token_id = end
+        self.bos_token_id = None
+        self.special_token_ids = sorted({end, *controls})
+        # A token without bytes of its own must have some that no text has.
+        self.tokens = [piece or b"\xff<%d>" % token for token, piece in enumerate(vocabulary.pieces)]
+        self._tokenize = tokenize
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        return self._tokenize(text.decode("utf-8", "replace") if isinstance(text, bytes) else text)
+
+
+def token_record(piece: bytes, logprob: float, top: Sequence[tuple[bytes, float]] = ()) -> dict[str, Any]:
+    """Return a token as OpenAI's log-probabilities show it."""
+    return {
+        "token": piece.decode("utf-8", "replace"),
+        "bytes": list(piece),
+        "logprob": logprob,
+        "top_logprobs": [
+            {"token": other.decode("utf-8", "replace"), "bytes": list(other), "logprob": value}
+            for other, value in top
+        ],
+    }
+
+
+def chosen_record(found: TokenLogprobs, token: int, *, alternatives: int) -> dict[str, Any]:
+    """Return a token that was chosen, with the most probable ones beside it."""
+    top = found.most_probable(alternatives) if alternatives else ()
+    return token_record(found.vocabulary.pieces[token], float(found.at(np.array([token]))[0]), top)

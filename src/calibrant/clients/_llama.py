@@ -1,0 +1,349 @@
+"""llama.cpp's C interface, as the engine's package exports it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.core import ConfigurationError, install_command
+
+__all__ = ["Llama", "engine_module", "llama"]
+
+_LIBRARY_COMMAND = "apt-get install libgomp1 (or your system's package of the GNU OpenMP library)"
+_SPINS = "1000"
+
+_Pointer = ctypes.c_void_p
+_Int = ctypes.c_int32
+
+# The structures are longer than what is known of them: llama.cpp reads from the front, and new versions append.
+_SPARE: Final = 512
+
+
+class _ModelParams(ctypes.Structure):
+    """``llama_model_params``, taken over as the library fills it in."""
+
+    _fields_ = [("content", ctypes.c_uint64 * (_SPARE // 8))]
+
+
+class _ContextParams(ctypes.Structure):
+    """``llama_context_params``, as far as it is set."""
+
+    _fields_ = [
+        ("n_ctx", ctypes.c_uint32),
+        ("n_batch", ctypes.c_uint32),
+        ("n_ubatch", ctypes.c_uint32),
+        ("n_seq_max", ctypes.c_uint32),
+        ("_unused", ctypes.c_uint32 * 3),
+        ("n_threads", ctypes.c_int32),
+        ("n_threads_batch", ctypes.c_int32),
+        ("_types", ctypes.c_int32 * 5),
+        ("_numbers", ctypes.c_uint8 * 80),
+        ("embeddings", ctypes.c_bool),
+        ("offload_kqv", ctypes.c_bool),
+        ("no_perf", ctypes.c_bool),
+        ("op_offload", ctypes.c_bool),
+        ("swa_full", ctypes.c_bool),
+        ("kv_unified", ctypes.c_bool),
+        ("_rest", ctypes.c_uint8 * (_SPARE - 142)),
+    ]
+
+
+class _Batch(ctypes.Structure):
+    """``llama_batch``."""
+
+    _fields_ = [
+        ("n_tokens", _Int),
+        ("token", _Pointer),
+        ("embd", _Pointer),
+        ("pos", _Pointer),
+        ("n_seq_id", _Pointer),
+        ("seq_id", _Pointer),
+        ("logits", _Pointer),
+    ]
+
+
+_FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
+    "llama_backend_init": (None,),
+    "llama_log_set": (None, _Pointer, _Pointer),
+    "llama_model_default_params": (_ModelParams,),
+    "llama_context_default_params": (_ContextParams,),
+    "llama_model_load_from_file": (_Pointer, ctypes.c_char_p, _ModelParams),
+    "llama_model_free": (None, _Pointer),
+    "llama_model_get_vocab": (_Pointer, _Pointer),
+    "llama_model_chat_template": (ctypes.c_char_p, _Pointer, ctypes.c_char_p),
+    "llama_model_has_encoder": (ctypes.c_bool, _Pointer),
+    "llama_model_has_decoder": (ctypes.c_bool, _Pointer),
+    "llama_model_is_recurrent": (ctypes.c_bool, _Pointer),
+    "llama_model_is_hybrid": (ctypes.c_bool, _Pointer),
+    "llama_init_from_model": (_Pointer, _Pointer, _ContextParams),
+    "llama_free": (None, _Pointer),
+    "llama_n_ctx": (ctypes.c_uint32, _Pointer),
+    "llama_n_ctx_seq": (ctypes.c_uint32, _Pointer),
+    "llama_n_batch": (ctypes.c_uint32, _Pointer),
+    "llama_n_ubatch": (ctypes.c_uint32, _Pointer),
+    "llama_n_seq_max": (ctypes.c_uint32, _Pointer),
+    "llama_n_threads": (_Int, _Pointer),
+    "llama_n_threads_batch": (_Int, _Pointer),
+    "llama_set_abort_callback": (None, _Pointer, _Pointer, _Pointer),
+    "llama_get_memory": (_Pointer, _Pointer),
+    "llama_memory_seq_cp": (None, _Pointer, _Int, _Int, _Int, _Int),
+    "llama_memory_seq_rm": (ctypes.c_bool, _Pointer, _Int, _Int, _Int),
+    "llama_memory_clear": (None, _Pointer, ctypes.c_bool),
+    "llama_batch_init": (_Batch, _Int, _Int, _Int),
+    "llama_batch_free": (None, _Batch),
+    "llama_decode": (_Int, _Pointer, _Batch),
+    "llama_get_logits_ith": (_Pointer, _Pointer, _Int),
+    "llama_vocab_n_tokens": (_Int, _Pointer),
+    "llama_vocab_is_control": (ctypes.c_bool, _Pointer, _Int),
+    "llama_vocab_is_eog": (ctypes.c_bool, _Pointer, _Int),
+    "llama_vocab_bos": (_Int, _Pointer),
+    "llama_vocab_eos": (_Int, _Pointer),
+    "llama_vocab_get_add_bos": (ctypes.c_bool, _Pointer),
+    "llama_tokenize": (
+        _Int,
+        _Pointer,
+        ctypes.c_char_p,
+        _Int,
+        _Pointer,
+        _Int,
+        ctypes.c_bool,
+        ctypes.c_bool,
+    ),
+    "llama_token_to_piece": (_Int, _Pointer, _Int, ctypes.c_char_p, _Int, _Int, ctypes.c_bool),
+}
+
+# What `llama_context_default_params` holds in every version whose structure is laid out as above.
+_DEFAULTS: Final = {
+    "n_ctx": 512,
+    "n_batch": 2048,
+    "n_ubatch": 512,
+    "n_seq_max": 1,
+    "n_threads": 4,
+    "n_threads_batch": 4,
+    "embeddings": False,
+    "offload_kqv": True,
+    "kv_unified": False,
+}
+_DEFAULT_TYPES: Final = (0, -1, -1, -1, -1)  # of context, RoPE scaling, pooling, attention, flash attention
+
+
+class Llama:
+    """The functions of llama.cpp that the engine uses; a call lets other threads run.
+
+    Parameters
+    ----------
+    path : Path
+        The shared library.
+
+    Raises
+    ------
+    ConfigurationError
+        The library is none, lacks a function, or lays its structures out in another way.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._library = ctypes.CDLL(str(path))
+            for name, (result, *arguments) in _FUNCTIONS.items():
+                function = getattr(self._library, name)
+                function.restype, function.argtypes = result, arguments
+        except (OSError, AttributeError) as error:
+            raise _unknown(str(error)) from error
+        self._check_layout()
+        self._silence = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, _Pointer)(lambda *_: None)
+        self._library.llama_log_set(ctypes.cast(self._silence, _Pointer), None)
+        self._library.llama_backend_init()
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (a foreign function)
+        return getattr(self._library, f"llama_{name}")
+
+    def _check_layout(self) -> None:
+        """Refuse a version of which the structures are not known: values would land in other fields."""
+        params = self._library.llama_context_default_params()
+        found = {name: getattr(params, name) for name in _DEFAULTS}
+        types = tuple(params._types)  # noqa: SLF001 (a field)
+        if found != _DEFAULTS or types != _DEFAULT_TYPES:
+            raise _unknown(f"its default settings are {found} and {types}")
+        batch = self._library.llama_batch_init(4, 0, 1)
+        known = batch.n_tokens == 0 and batch.embd is None
+        filled = all((batch.token, batch.pos, batch.n_seq_id, batch.seq_id, batch.logits))
+        if not (known and filled):
+            raise _unknown("a batch of tokens is laid out in another way")
+        self._library.llama_batch_free(batch)
+
+    def load(self, path: Path) -> int | None:
+        """Return a model, None where the file cannot be loaded."""
+        pointer: int | None = self.model_load_from_file(
+            os.fsencode(path), self._library.llama_model_default_params()
+        )
+        return pointer
+
+    def context(self, model: int, *, n_ctx: int, n_batch: int, n_seq_max: int, n_threads: int) -> int | None:
+        """Return a context of `model` whose sequences share one memory, None where there is not enough of it.
+
+        Raises
+        ------
+        ConfigurationError
+            The context is not what was asked for: the settings are laid out in another way.
+        """
+        params = self._library.llama_context_default_params()
+        params.n_ctx, params.n_seq_max, params.kv_unified = n_ctx, n_seq_max, True
+        params.n_batch = params.n_ubatch = n_batch
+        params.n_threads = params.n_threads_batch = n_threads
+        context: int | None = self.init_from_model(model, params)
+        if context is None:
+            return None
+        wanted = {
+            "n_batch": n_batch,
+            "n_ubatch": n_batch,
+            "n_seq_max": n_seq_max,
+            "n_threads": n_threads,
+            "n_threads_batch": n_threads,
+            "n_ctx_seq": self.n_ctx(context),  # a sequence may fill it all: the memory is shared
+        }
+        found = {name: getattr(self, name)(context) for name in wanted}
+        if found != wanted or self.n_ctx(context) < n_ctx:
+            self.free(context)
+            raise _unknown(f"its context has {found}, expected {wanted}")
+        return context
+
+    def abortable(self, context: int) -> Any:  # noqa: ANN401 (a buffer of characters)
+        """Return a text: while it is not empty, the context gives up what it computes.
+
+        llama.cpp asks a function between two steps of a computation, from its own threads. The C library's ``strlen``
+        is one, and needs no lock of Python's.
+        """
+        text = ctypes.create_string_buffer(2)
+        ask = ctypes.cast(ctypes.CDLL(None).strlen, _Pointer)
+        self.set_abort_callback(context, ask, ctypes.cast(text, _Pointer))
+        return text
+
+    def decode_tokens(
+        self,
+        context: int,
+        tokens: NDArray[np.int32],
+        positions: NDArray[np.int32],
+        sequences: NDArray[np.int32],
+        wanted: NDArray[np.int8],
+    ) -> int:
+        """Compute tokens, each at its position of its sequence, and return llama.cpp's code: 0 is done."""
+        count = len(tokens)
+        each = np.ones(count, dtype=np.int32)
+        # A pointer to the sequence of every token.
+        places = sequences.ctypes.data + np.arange(count, dtype=np.uintp) * sequences.itemsize
+        batch = _Batch(
+            n_tokens=count,
+            token=tokens.ctypes.data,
+            pos=positions.ctypes.data,
+            n_seq_id=each.ctypes.data,
+            seq_id=places.ctypes.data,
+            logits=wanted.ctypes.data,
+        )
+        code: int = self.decode(context, batch)
+        return code
+
+    def logits(self, context: int, place: int, size: int) -> NDArray[np.float32]:
+        """Return the logits of a token of the last batch, shape (size,); a view that the next batch overwrites."""
+        pointer = ctypes.cast(self.get_logits_ith(context, place), ctypes.POINTER(ctypes.c_float))
+        return np.ctypeslib.as_array(pointer, shape=(size,))
+
+    def tokens_of(self, vocabulary: int, text: str, *, special: bool) -> list[int]:
+        """Return the tokens of `text`; `special` says whether special tokens are recognised in it."""
+        data = text.encode("utf-8", "replace")
+        size = len(data) + 8  # no tokeniser was seen to write more tokens than bytes
+        while True:
+            found = np.empty(size, dtype=np.int32)
+            place = found.ctypes.data
+            count = self.tokenize(vocabulary, data, len(data), place, size, False, special)  # noqa: FBT003
+            if count >= 0:
+                tokens: list[int] = found[:count].tolist()
+                return tokens
+            size = -count
+
+    def pieces(self, vocabulary: int) -> tuple[bytes, ...]:
+        """Return the bytes of every token; empty for control tokens."""
+        buffer = ctypes.create_string_buffer(1024)
+        found = []
+        for token in range(self.vocab_n_tokens(vocabulary)):
+            size = self.token_to_piece(vocabulary, token, buffer, len(buffer), 0, False)  # noqa: FBT003
+            found.append(buffer.raw[:size] if size > 0 else b"")
+        return tuple(found)
+
+    def control_texts(self, vocabulary: int) -> Sequence[str]:
+        """Return how the control tokens are written in a prompt."""
+        buffer = ctypes.create_string_buffer(1024)
+        found = []
+        for token in range(self.vocab_n_tokens(vocabulary)):
+            if self.vocab_is_control(vocabulary, token):
+                size = self.token_to_piece(vocabulary, token, buffer, len(buffer), 0, True)  # noqa: FBT003
+                found.append(buffer.raw[: max(size, 0)].decode("utf-8", "replace"))
+        return [text for text in found if text]
+
+
+@functools.cache
+def llama() -> Llama:
+    """Return the process's library.
+
+    Raises
+    ------
+    ConfigurationError
+        The engine is not installed, or its version is not known.
+    """
+    module = engine_module()
+    library = next(iter(sorted(Path(str(module.__file__)).parent.glob("*.so"))), None)
+    if library is None:
+        raise _unknown("its package holds no shared library")
+    return Llama(library)
+
+
+def engine_module() -> ModuleType:
+    """Import the engine's package.
+
+    Raises
+    ------
+    ConfigurationError
+        It is not installed, or a system library it needs is missing.
+    """
+    try:
+        with _patient_threads():
+            import xllamacpp  # noqa: PLC0415 (an extra)
+    except ImportError as error:
+        missing = _LIBRARY_COMMAND if "libgomp" in str(error) else install_command("local")
+        msg = f"The embedded engine cannot be imported ({error}). Run: {missing}"
+        raise ConfigurationError(msg) from error
+    module: ModuleType = xllamacpp
+    return module
+
+
+def _unknown(why: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"Expected a version of the embedded engine that calibrant knows, got another: {why}. "
+        f"Run: {install_command('local')}"
+    )
+
+
+@contextlib.contextmanager
+def _patient_threads() -> Iterator[None]:
+    """Let OpenMP threads sleep rather than spin while they wait for each other.
+
+    A forward pass has hundreds of barriers. Spinning at them is a little faster on idle cores, and
+    five times slower (0.2 against 1.1 rows/s, measured) as soon as anything else wants a core. The
+    OpenMP library reads the environment once, when it is loaded.
+    """
+    if os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}:
+        yield
+        return
+    os.environ["GOMP_SPINCOUNT"] = _SPINS
+    try:
+        yield
+    finally:
+        del os.environ["GOMP_SPINCOUNT"]

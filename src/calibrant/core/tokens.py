@@ -1,0 +1,109 @@
+"""What a model would write next, over its whole vocabulary."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.core.completion import Continuation
+from calibrant.core.prediction import Usage
+
+__all__ = ["TokenContinuation", "TokenLogprobs", "Vocabulary"]
+
+
+class Vocabulary:
+    """The tokens of a model.
+
+    Parameters
+    ----------
+    pieces : sequence of bytes, length V
+        What each token adds to a text; empty for control tokens.
+    """
+
+    def __init__(self, pieces: Sequence[bytes]) -> None:
+        self.pieces = tuple(pieces)
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+    @cached_property
+    def by_first_byte(self) -> tuple[tuple[int, ...], ...]:
+        """The tokens that begin with each byte, length 256; none for tokens without bytes."""
+        found: list[list[int]] = [[] for _ in range(256)]
+        for token, piece in enumerate(self.pieces):
+            if piece:
+                found[piece[0]].append(token)
+        return tuple(map(tuple, found))
+
+
+@dataclass(frozen=True, eq=False)
+class TokenLogprobs:
+    """The log-probability of every token at one place of a text.
+
+    Attributes
+    ----------
+    vocabulary : Vocabulary
+        The tokens.
+    logits : ndarray of float32, shape (V,)
+        Their log-probabilities up to a constant.
+    """
+
+    vocabulary: Vocabulary
+    logits: NDArray[np.float32]
+
+    @cached_property
+    def log_total(self) -> float:
+        """The constant: natural logarithm of the sum of the logits' exponentials."""
+        most = float(self.logits.max())
+        return most + math.log(float(np.exp(self.logits - np.float32(most)).sum(dtype=np.float64)))
+
+    def at(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return natural logarithms of the probabilities of some tokens, at most 0, shape (n,)."""
+        found: NDArray[np.float64] = np.minimum(self.logits[tokens].astype(np.float64) - self.log_total, 0.0)
+        return found
+
+    def most_probable(self, count: int) -> tuple[tuple[bytes, float], ...]:
+        """Return the bytes and log-probabilities of the `count` most probable tokens, the first one first."""
+        count = min(count, len(self.logits))
+        some = np.argpartition(-self.logits, count - 1)[:count]
+        ordered = some[np.lexsort((some, -self.logits[some]))]
+        pieces = self.vocabulary.pieces
+        return tuple(
+            (pieces[token], logprob)
+            for token, logprob in zip(ordered.tolist(), self.at(ordered).tolist(), strict=True)
+        )
+
+
+@runtime_checkable
+class TokenContinuation(Continuation, Protocol):
+    """A row's place in an engine that tells the log-probabilities of all tokens, after several texts at once."""
+
+    @property
+    def usage(self) -> Usage:
+        """What the row took so far: its prompt once, and a token for every text that was asked about."""
+        ...
+
+    @property
+    def model(self) -> str:
+        """The model that answers."""
+        ...
+
+    async def next_logprobs(self, texts: Sequence[str]) -> list[TokenLogprobs]:
+        """Return what the model may write after its answer began with each of `texts`.
+
+        Raises
+        ------
+        ProviderError
+            The engine refused.
+        """
+        ...
+
+    def written_as(self, text: str, rest: str) -> tuple[str, ...]:
+        """Return where the tokens end that write `rest` behind `text`: beginnings of it, from the shortest on."""
+        ...

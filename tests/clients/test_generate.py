@@ -1,0 +1,98 @@
+"""Drawing tokens: greedy, from a few, penalised, and within a grammar."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrant.clients._generate import Grammars, Sampler
+from calibrant.core import ConfigurationError, Vocabulary
+
+LOGITS = np.log(np.array([0.5, 0.3, 0.15, 0.05], dtype=np.float32))
+PIECES = (*(bytes([byte]) for byte in range(128)), b'"cat"', b'"dog"', b"")
+
+
+def drawn(count: int = 2000, **options: Any) -> dict[int, float]:
+    """Return how often each token is drawn."""
+    sampler = Sampler({"seed": 0, "temperature": 1.0, **options})
+    found = Counter(sampler.draw(LOGITS, None) for _ in range(count))
+    return {token: found[token] / count for token in sorted(found)}
+
+
+def test_without_a_temperature_the_most_probable_token_is_taken() -> None:
+    """Of those allowed."""
+    sampler = Sampler({})
+    assert sampler.draw(LOGITS, None) == 0
+    assert sampler.draw(LOGITS, np.array([False, False, True, True])) == 2
+
+
+def test_at_temperature_1_tokens_are_drawn_as_the_model_says() -> None:
+    """Within the error of 2,000 draws."""
+    assert list(drawn().values()) == pytest.approx([0.5, 0.3, 0.15, 0.05], abs=0.035)
+
+
+def test_a_temperature_sharpens() -> None:
+    """Probabilities to the power of its inverse."""
+    sharp = np.array([0.5, 0.3, 0.15, 0.05]) ** 2
+    assert list(drawn(temperature=0.5).values()) == pytest.approx(sharp / sharp.sum(), abs=0.035)
+
+
+@pytest.mark.parametrize(
+    ("option", "kept"), [({"top_k": 2}, {0, 1}), ({"top_p": 0.75}, {0, 1}), ({"min_p": 0.25}, {0, 1, 2})]
+)
+def test_rare_tokens_are_left_out(option: dict[str, float], kept: set[int]) -> None:
+    """The most probable ones, those that make up a share, or those near the first."""
+    assert set(drawn(**option)) == kept
+
+
+def test_a_seed_repeats_the_draws() -> None:
+    """And another one does not."""
+    assert drawn(50, seed=3) == drawn(50, seed=3)
+    assert drawn(50, seed=3) != drawn(50, seed=4)
+
+
+def test_penalties_make_a_token_rarer() -> None:
+    """Each time it is written, and once it was."""
+    greedy = Sampler({"frequency_penalty": 0.3})
+    assert [greedy.draw(LOGITS, None) for _ in range(4)] == [0, 0, 1, 0]
+    once = Sampler({"presence_penalty": 2.0})
+    assert [once.draw(LOGITS, None) for _ in range(3)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("option", [{"temperature": -1}, {"top_p": 2}, {"top_k": "x"}, {"min_p": True}])
+def test_values_out_of_range_are_refused(option: dict[str, Any]) -> None:
+    """With the range."""
+    with pytest.raises(ConfigurationError, match=f"Expected {next(iter(option))} between"):
+        Sampler(option)
+
+
+@pytest.fixture(scope="module")
+def grammars() -> Grammars:
+    """Return the grammars of a small vocabulary."""
+    vocabulary = Vocabulary(PIECES)
+    return Grammars(vocabulary, end=130, controls=[130], tokenize=lambda text: list(text.encode()))
+
+
+@pytest.mark.parametrize(
+    "source", ['%llguidance {}\nstart: "\\"cat\\"" | "\\"dog\\""', 'root ::= "\\"cat\\"" | "\\"dog\\""']
+)
+def test_a_grammar_allows_what_it_says(grammars: Grammars, source: str) -> None:
+    """In both forms; when it is over nothing more may be written."""
+    grammar = grammars.compile(source)
+    assert set(np.flatnonzero(grammar.allowed())) == {ord('"'), 128, 129}
+    grammar.accept(ord('"'))
+    assert set(np.flatnonzero(grammar.allowed())) == {ord("c"), ord("d")}
+    for letter in 'cat"':
+        assert not grammar.is_over
+        grammar.accept(ord(letter))
+    assert grammar.is_over or set(np.flatnonzero(grammar.allowed())) == {130}
+
+
+@pytest.mark.parametrize("source", ["%llguidance {}\nstart: (", "root ::= ("])
+def test_a_broken_grammar_is_refused(grammars: Grammars, source: str) -> None:
+    """Before anything is written."""
+    with pytest.raises(ConfigurationError, match="Expected a grammar"):
+        grammars.compile(source)
