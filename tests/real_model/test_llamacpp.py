@@ -253,3 +253,32 @@ def test_threads_share_a_model(client: Any) -> None:
         found = list(pool.map(lambda text: ask(client, request(text, enum_of([text, "other"]))), TEXTS))
     for text, choice in zip(TEXTS, found, strict=True):
         assert json.loads(text_of(choice))["category"] in {text, "other"}
+
+
+def test_a_long_text_spares_the_rows_beside_it() -> None:
+    """Rows in one batch fail by themselves."""
+    found = LlamaCppClient.local(n_ctx=512, n_parallel=3)
+
+    async def together() -> list[Any]:
+        texts = ("Rain.", "word " * 1000, "Sun.")
+        calls = [found.complete(request(text, enum_of(["A", "B"]))) for text in texts]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    first, long, last = asyncio.run(together())
+    found.close()
+    assert isinstance(long, ProviderError)
+    for answer in (first, last):
+        assert json.loads(text_of(answer["choices"][0]))["category"] in {"A", "B"}
+
+
+def test_a_call_ends_when_its_client_is_closed() -> None:
+    """With an error, instead of waiting for a thread that is gone."""
+    found = LlamaCppClient.local(n_ctx=512)
+
+    async def closed() -> object:
+        call = asyncio.create_task(found.complete(request("Tell a long story.", None, max_tokens=300)))
+        await asyncio.sleep(1.5)
+        await asyncio.to_thread(found.close)
+        return (await asyncio.gather(call, return_exceptions=True))[0]
+
+    assert isinstance(asyncio.run(asyncio.wait_for(closed(), 30)), ProviderError)

@@ -23,7 +23,7 @@ import numpy as np
 from calibrant.clients._chat_template import ChatTemplate
 from calibrant.clients._generate import Grammars
 from calibrant.clients._llama import llama
-from calibrant.clients._places import BATCH, SEQUENCES, Job, Place, Segment
+from calibrant.clients._places import BATCH, SEQUENCES, Job, Place, Segment, TooLongError
 from calibrant.core import ConfigurationError, Vocabulary
 
 __all__ = [
@@ -137,6 +137,7 @@ class Engine:
         self._lock = threading.Lock()
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._running: list[Job] = []
+        self._is_closed = False
         self._abort = self._llama.abortable(self._context)
         self._thread = threading.Thread(target=self._work, name="calibrant-llamacpp", daemon=True)
         self._thread.start()
@@ -235,7 +236,10 @@ class Engine:
     def submit(self, job: Job) -> None:
         """Compute a job; its future says when it is done."""
         self._check_process()
-        self._jobs.put(job)
+        with self._lock:
+            if self._is_closed:
+                raise EngineError("the model was closed")
+            self._jobs.put(job)
 
     def abandon(self, job: Job) -> None:
         """Stop computing a job that nobody waits for any more."""
@@ -247,7 +251,9 @@ class Engine:
     def close(self) -> None:
         """Free the model, once what is being computed has ended."""
         if self.is_usable:
-            self._jobs.put(None)
+            with self._lock:
+                self._is_closed = True
+                self._jobs.put(None)
             self._thread.join()
 
     def _check_process(self) -> None:
@@ -286,15 +292,20 @@ class Engine:
             except Exception as error:  # noqa: BLE001 (whoever waits hears of it)
                 self._fail(left, error)
                 return
-            left = [job for job in left if not job.is_done and not job.is_abandoned]
+            left = [job for job in left if not job.future.done() and not job.is_abandoned]
 
     def _step(self, jobs: Sequence[Job]) -> None:
         """Compute one batch."""
         segments: list[Segment] = []
         for job in jobs:
-            if not job.place.is_begun:
-                job.place.begin(job.texts[0], job.start, memory=self)
-            segments += job.next_segments(segments, memory=self)
+            try:
+                if not job.place.is_begun:
+                    job.place.begin(job.texts[0], job.start, memory=self)
+                segments += job.next_segments(segments, memory=self)
+            except TooLongError as error:  # the other rows go on
+                self._fail([job], error)
+        if not segments:
+            return
         wanted = np.zeros(sum(len(segment.tokens) for segment in segments), dtype=np.int8)
         ends = [end - 1 for end in accumulate(len(segment.tokens) for segment in segments)]
         wanted[[end for end, segment in zip(ends, segments, strict=True) if segment.text is not None]] = 1

@@ -440,8 +440,8 @@ class _Row:
         """
         async with self._turn:
             job = Job(self.place, texts, self.prompt.start)
-            self.engine.submit(job)
             try:
+                self.engine.submit(job)
                 found = await asyncio.wrap_future(job.future)
             except asyncio.CancelledError:
                 self.engine.abandon(job)
