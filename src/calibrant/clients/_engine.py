@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import os
 import queue
 import re
@@ -79,21 +78,18 @@ class Prompt:
         Up to the last control token.
     tail : str
         The text behind it, where the answer begins.
-    start : int
-        Where among the tokens the last message begins: what comes before may be the same for other rows.
     """
 
     tokens: list[int]
     tail: str
-    start: int
 
 
 class Engine:
     """A loaded model.
 
     Rows take one of `n_parallel` places, first come, first served. What they ask is computed by one thread, in
-    batches of what all of them ask at a moment. A row that is alone is computed in the same pieces and at the same
-    places of memory whatever was computed before, so that its results are the same to the last bit.
+    batches of what all of them ask at a moment. What stands beside a token in its batch, or in memory, does not change
+    what comes of it: a row that is alone has the same results, to the last bit, whatever was computed before.
 
     Attributes
     ----------
@@ -176,17 +172,7 @@ class Engine:
         text = self._template.render(messages, {})
         end = max((match.end() for match in self._control.finditer(text)), default=0)
         tokens = [*self._begin, *self.tokenize(text[:end], special=True)]
-        last = str(messages[-1].get("content", "")).strip() if messages else ""
-        before = len(text[: max(0, text.rfind(last))].encode("utf-8", "replace"))
-        ends = list(accumulate(self._sizes(tokens, text)))
-        return Prompt(tokens=tokens, tail=text[end:], start=bisect.bisect_right(ends, before))
-
-    def _sizes(self, tokens: Sequence[int], text: str) -> list[int]:
-        """Return the bytes of a prompt that each token stands for."""
-        controls = (len(match[0].encode()) for match in self._control.finditer(text))
-        pieces = self.vocabulary.pieces
-        behind = len(self._begin)
-        return [0] * behind + [len(pieces[token]) or next(controls, 0) for token in tokens[behind:]]
+        return Prompt(tokens=tokens, tail=text[end:])
 
     def tokenize(self, text: str, *, special: bool = False) -> list[int]:
         """Return the tokens of `text`; `special` says whether control tokens are recognised in it."""
@@ -299,8 +285,7 @@ class Engine:
         segments: list[Segment] = []
         for job in jobs:
             try:
-                if not job.place.is_begun:
-                    job.place.begin(job.texts[0], job.start, memory=self)
+                job.begin(memory=self)
                 segments += job.next_segments(segments, memory=self)
             except TooLongError as error:  # the other rows go on
                 self._fail([job], error)
@@ -313,7 +298,7 @@ class Engine:
             self._context,
             np.concatenate([np.array(segment.tokens, dtype=np.int32) for segment in segments]),
             np.concatenate([segment.positions for segment in segments]),
-            np.concatenate([np.full(len(s.tokens), s.path.sequence, dtype=np.int32) for s in segments]),
+            [sequences for segment in segments for sequences in segment.sequences],
             wanted,
         )
         if code:
@@ -333,7 +318,8 @@ class Engine:
 
     def copy(self, source: int, target: int, tokens: int) -> None:
         """Let a sequence begin with the tokens of another."""
-        self._llama.memory_seq_cp(self._memory, source, target, 0, tokens)
+        if tokens:
+            self._llama.memory_seq_cp(self._memory, source, target, 0, tokens)
 
     def cut(self, sequence: int, tokens: int) -> None:
         """Keep the first tokens of a sequence."""

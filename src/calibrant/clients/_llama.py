@@ -46,7 +46,10 @@ class _ContextParams(ctypes.Structure):
         ("n_threads", ctypes.c_int32),
         ("n_threads_batch", ctypes.c_int32),
         ("_types", ctypes.c_int32 * 5),
-        ("_numbers", ctypes.c_uint8 * 80),
+        ("_numbers", ctypes.c_uint8 * 48),
+        ("type_k", ctypes.c_int32),
+        ("type_v", ctypes.c_int32),
+        ("_pointers", ctypes.c_uint8 * 24),
         ("embeddings", ctypes.c_bool),
         ("offload_kqv", ctypes.c_bool),
         ("no_perf", ctypes.c_bool),
@@ -129,10 +132,15 @@ _DEFAULTS: Final = {
     "n_seq_max": 1,
     "n_threads": 4,
     "n_threads_batch": 4,
+    "type_k": 1,
+    "type_v": 1,
     "embeddings": False,
     "offload_kqv": True,
     "kv_unified": False,
 }
+# Attention has faster ways for many tokens at once than for one where keys and values are stored alike, which round
+# otherwise: with values in bfloat16 a token's result does not depend on those beside it.
+_BF16: Final = 30
 _DEFAULT_TYPES: Final = (0, -1, -1, -1, -1)  # of context, RoPE scaling, pooling, attention, flash attention
 
 
@@ -198,6 +206,7 @@ class Llama:
         params = self._library.llama_context_default_params()
         params.n_ctx, params.n_seq_max, params.kv_unified = n_ctx, n_seq_max, True
         params.n_batch = params.n_ubatch = n_batch
+        params.type_v = _BF16
         params.n_threads = params.n_threads_batch = n_threads
         context: int | None = self.init_from_model(model, params)
         if context is None:
@@ -232,14 +241,15 @@ class Llama:
         context: int,
         tokens: NDArray[np.int32],
         positions: NDArray[np.int32],
-        sequences: NDArray[np.int32],
+        sequences: Sequence[Sequence[int]],
         wanted: NDArray[np.int8],
     ) -> int:
-        """Compute tokens, each at its position of its sequence, and return llama.cpp's code: 0 is done."""
+        """Compute tokens, each at its position of its sequences, and return llama.cpp's code: 0 is done."""
         count = len(tokens)
-        each = np.ones(count, dtype=np.int32)
-        # A pointer to the sequence of every token.
-        places = sequences.ctypes.data + np.arange(count, dtype=np.uintp) * sequences.itemsize
+        each = np.array([len(some) for some in sequences], dtype=np.int32)
+        flat = np.array([one for some in sequences for one in some], dtype=np.int32)
+        # A pointer to the sequences of every token.
+        places = (flat.ctypes.data + (np.cumsum(each) - each) * flat.itemsize).astype(np.uintp)
         batch = _Batch(
             n_tokens=count,
             token=tokens.ctypes.data,

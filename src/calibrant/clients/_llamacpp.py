@@ -39,6 +39,7 @@ from calibrant.core import (
     TokenContinuation,
     TokenLogprobs,
     Usage,
+    Vocabulary,
 )
 
 __all__ = ["LlamaCppClient"]
@@ -99,7 +100,7 @@ class LlamaCppClient:
 
     space = LogprobSpace.RAW
     in_process: ClassVar[bool] = True
-    default_tolerance: ClassVar[float] = 0.02
+    default_tolerance: ClassVar[float] = 0.08
 
     def __init__(
         self,
@@ -255,27 +256,29 @@ class LlamaCppClient:
         grammar = None
         if wanted.grammar is not None:
             grammar = await asyncio.to_thread(self._grammar, engine, wanted.grammar)
-        text = row.begun + (wanted.choice.prefix if wanted.choice is not None else "")
-        tokens = row.tokens(text)
-        prompt_size = len(tokens)
+        prefix = "" if wanted.choice is None else wanted.choice.prefix
+        tokens = row.tokens(prefix)
+        begun = len(tokens)
+        prompt_size = len(row.prompt.tokens) + begun
         if prompt_size >= self._settings.n_ctx:
             raise self._failure(TooLongError(prompt_size))
-        data, records, reason = text.encode(), [], "length"
-        while len(tokens) - prompt_size < wanted.max_tokens and len(tokens) < self._settings.n_ctx:
+        data, records, reason = (row.begun + prefix).encode(), [], "length"
+        room = self._settings.n_ctx - len(row.prompt.tokens)
+        while len(tokens) - begun < wanted.max_tokens and len(tokens) < room:
             allowed = None
             if grammar is not None:
                 if grammar.is_over:
                     reason = "stop"
                     break
                 allowed = grammar.allowed()
-            (found,) = await row.logprobs([tokens])
+            (found,) = await row.next_logprobs([tokens])
             token = sampler.draw(found.logits, allowed)
             if engine.is_end(token):
                 reason = "stop"
                 break
             if grammar is not None:
                 grammar.accept(token)
-            tokens = [*tokens, token]
+            tokens = (*tokens, token)
             data += engine.vocabulary.pieces[token]
             if wanted.alternatives:
                 records.append(chosen_record(found, token, alternatives=wanted.alternatives))
@@ -283,7 +286,7 @@ class LlamaCppClient:
             if cut is not None:
                 data, reason = data[:cut], "stop"
                 break
-        usage = {"prompt_tokens": prompt_size, "completion_tokens": len(tokens) - prompt_size}
+        usage = {"prompt_tokens": prompt_size, "completion_tokens": len(tokens) - begun}
         choice = {
             "index": 0,
             "message": {"role": "assistant", "content": data.decode("utf-8", "replace")},
@@ -294,7 +297,7 @@ class LlamaCppClient:
             "object": "chat.completion",
             "model": self._settings.path.name,
             "choices": [choice],
-            "usage": {**usage, "total_tokens": len(tokens)},
+            "usage": {**usage, "total_tokens": sum(usage.values())},
         }
 
     def _grammar(self, engine: Engine, source: str) -> Grammar:
@@ -403,43 +406,36 @@ class _Row:
         """Texts are asked about together."""
         return False
 
-    def tokens(self, text: str) -> list[int]:
-        """Return the tokens of the prompt and the beginning of an answer."""
-        return [*self.prompt.tokens, *self.engine.tokenize(self.prompt.tail + text)]
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The model's tokens."""
+        return self.engine.vocabulary
+
+    def tokens(self, text: str) -> tuple[int, ...]:
+        """Return the tokens behind the prompt that write the beginning of an answer."""
+        return tuple(self.engine.tokenize(self.prompt.tail + self.begun + text))
 
     async def next_tokens(self, text: str, *, few: bool = False) -> NextTokens:  # noqa: ARG002 (all are known)
         """Return the most probable tokens after `text`."""
-        (found,) = await self.next_logprobs([text])
+        tokens = self.tokens(text)
+        (found,) = await self.next_logprobs([tokens])
         return NextTokens(
             top=tuple((data, logprob) for data, logprob in found.most_probable(self.listed or _NEXT_TOKENS)),
-            usage=Usage(prompt_tokens=len(self.tokens(self.begun + text)), completion_tokens=1),
+            usage=Usage(prompt_tokens=len(self.prompt.tokens) + len(tokens), completion_tokens=1),
             model=self.model,
         )
 
-    async def next_logprobs(self, texts: Sequence[str]) -> list[TokenLogprobs]:
-        """Return the log-probabilities of all tokens after each text."""
-        self._asked += len(texts)
-        return await self.logprobs([self.tokens(self.begun + text) for text in texts])
-
-    def written_as(self, text: str, rest: str) -> tuple[str, ...]:
-        """Return where the tokens end that write `rest` behind `text`."""
-        before, found = len(self.engine.tokenize(self.prompt.tail + text)), []
-        data = b""
-        for token in self.engine.tokenize(self.prompt.tail + text + rest)[before:]:
-            data += self.engine.vocabulary.pieces[token]
-            found.append(text + data.decode("utf-8", "ignore"))
-        return tuple(found)
-
-    async def logprobs(self, texts: list[list[int]]) -> list[TokenLogprobs]:
-        """Return the log-probabilities of all tokens after each text, given as tokens.
+    async def next_logprobs(self, texts: Sequence[Sequence[int]]) -> list[TokenLogprobs]:
+        """Return the log-probabilities of all tokens after each text, given as tokens behind the prompt.
 
         Raises
         ------
         ProviderError
             A text is too long, or llama.cpp could not compute it.
         """
+        self._asked += len(texts)
         async with self._turn:
-            job = Job(self.place, texts, self.prompt.start)
+            job = Job(self.place, self.prompt.tokens, [tuple(text) for text in texts])
             try:
                 self.engine.submit(job)
                 found = await asyncio.wrap_future(job.future)

@@ -22,8 +22,6 @@ MOST_PLACES: Final = SEQUENCES // 4
 """Rows computed at the same time, at most: each needs a few sequences for branches."""
 
 _OUTPUTS: Final = 64  # tokens of a batch whose logits are wanted: 0.2 MB each for 49,152 tokens
-# What comes before the last message is computed in pieces of so many tokens: rows whose prompts begin alike share them.
-_GRID: Final = 128
 
 
 class TooLongError(Exception):
@@ -52,8 +50,8 @@ class _Path:
 
     Attributes
     ----------
-    tokens : list of int
-        All of them.
+    length : int
+        How many.
     computed : int
         How many have been computed; the others are part of the next batch.
     own : int
@@ -61,7 +59,7 @@ class _Path:
     """
 
     sequence: int
-    tokens: list[int] = field(default_factory=list)
+    length: int = 0
     computed: int = 0
     own: int = 0
 
@@ -78,8 +76,10 @@ class Place:
         Sequences for branches.
     n_ctx : int
         Tokens it has room for.
-    pieces : list of int
-        Where the pieces end in which the prompt is computed.
+    tokens : list of int
+        Those of `prompt`.
+    base : int
+        How many tokens come before the row's texts.
     branches : list of _Path
         What was computed behind the prompt, or behind a beginning of it.
     is_begun : bool
@@ -89,9 +89,12 @@ class Place:
     prompt: _Path
     free: list[int]
     n_ctx: int
-    pieces: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    base: int = 0
     branches: list[_Path] = field(default_factory=list)
     is_begun: bool = False
+    # Which path holds the beginnings of texts.
+    _holders: dict[tuple[int, ...], _Path] = field(default_factory=dict)
 
     @classmethod
     def of(cls, number: int, count: int, *, n_ctx: int) -> Self:
@@ -103,38 +106,32 @@ class Place:
     @property
     def cells(self) -> int:
         """Tokens it holds."""
-        return len(self.prompt.tokens) + sum(len(path.tokens) - path.own for path in self.branches)
+        return self.prompt.length + sum(path.length - path.own for path in self.branches)
 
-    def begin(self, tokens: Sequence[int], start: int, *, memory: Memory) -> None:
-        """Take a row in.
-
-        What was computed for the row before is kept as far as it would be computed in the same pieces now.
+    def begin(self, prompt: Sequence[int], text: Sequence[int], *, memory: Memory) -> None:
+        """Take a row in; what was computed for the row before is kept as far as this one begins alike.
 
         Parameters
         ----------
-        tokens : sequence of int
-            The prompt.
-        start : int
-            Where its last message begins.
+        prompt : sequence of int
+            What comes before the row's texts.
+        text : sequence of int
+            The first of these.
 
         Raises
         ------
         TooLongError
-            There is no room for the prompt.
+            There is no room for them.
         """
+        tokens = [*prompt, *text]
         if len(tokens) >= self.n_ctx:
             raise TooLongError(len(tokens))
         self.drop_branches(memory)
-        pieces = _pieces(len(tokens), start)
-        shared = _shared(tokens, self.prompt.tokens[: self.prompt.computed])
-        kept = 0
-        for new, old in zip(pieces[:-1], self.pieces, strict=False):
-            if new != old or new > shared:
-                break
-            kept = new
+        kept = _shared(tokens, self.tokens[: self.prompt.computed])
         memory.cut(self.prompt.sequence, kept)
-        self.prompt.tokens, self.prompt.computed = list(tokens[:kept]), kept
-        self.pieces = pieces
+        self.tokens, self.base = tokens, len(prompt)
+        self.prompt.length = self.prompt.computed = kept
+        self._holders = {tuple(text[:end]): self.prompt for end in range(1, kept - self.base + 1)}
         self.is_begun = True
 
     def drop_branches(self, memory: Memory) -> None:
@@ -143,22 +140,39 @@ class Place:
             memory.cut(path.sequence, 0)
             self.free.append(path.sequence)
         self.branches = []
+        self._holders = {text: path for text, path in self._holders.items() if path is self.prompt}
 
     def forget(self, memory: Memory) -> None:
         """Forget all that was computed."""
         self.drop_branches(memory)
         memory.cut(self.prompt.sequence, 0)
-        self.prompt.tokens, self.prompt.computed = [], 0
+        self.tokens, self.prompt.length, self.prompt.computed = [], 0, 0
         self.is_begun = False
 
-    def nearest(self, tokens: Sequence[int]) -> tuple[_Path, int]:
-        """Return the path that shares most of a text's beginning, and how many tokens these are."""
-        found, most = self.prompt, _shared(tokens, self.prompt.tokens)
-        for path in self.branches:
-            count = _shared(tokens, path.tokens)
-            if count > most:
-                found, most = path, count
-        return found, most
+    def nearest(self, text: tuple[int, ...]) -> tuple[_Path, int]:
+        """Return the path that shares most of a text's beginning, and how many tokens it shares with its prompt."""
+        end = len(text)
+        while end and text[:end] not in self._holders:
+            end -= 1
+        if end:
+            return self._holders[text[:end]], self.base + end
+        return self.prompt, min(self.base, self.prompt.length)
+
+    def branch(self, path: _Path, shared: int, memory: Memory) -> _Path:
+        """Return a new path that begins with the first tokens of another."""
+        branch = _Path(self.free.pop(), shared, computed=shared, own=shared)
+        memory.copy(path.sequence, branch.sequence, min(shared, path.computed))
+        self.branches.append(branch)
+        return branch
+
+    def extend(self, path: _Path, text: tuple[int, ...], end: int) -> None:
+        """Note that a path goes on with a text, up to a position."""
+        begun = max(path.length - self.base, 0)
+        for place in range(begun, end - self.base):
+            self._holders[text[: place + 1]] = path
+        if path is self.prompt and end > self.base:
+            self.tokens[self.base + begun :] = text[begun : end - self.base]
+        path.length = end
 
 
 @dataclass(eq=False)
@@ -171,6 +185,8 @@ class Segment:
         Position of the first one.
     text : int or None
         The text of the job whose next tokens are wanted, where it ends here.
+    shared : dict of int to int
+        Other sequences that begin with these tokens, and up to which position.
     """
 
     job: Job
@@ -178,11 +194,26 @@ class Segment:
     start: int
     tokens: list[int]
     text: int | None
+    shared: dict[int, int] = field(default_factory=dict)
 
     @property
     def positions(self) -> NDArray[np.int32]:
         """Positions of the tokens."""
         return np.arange(self.start, self.start + len(self.tokens), dtype=np.int32)
+
+    @property
+    def sequences(self) -> list[list[int]]:
+        """The sequences of every token."""
+        return [
+            [self.path.sequence, *(one for one, end in self.shared.items() if position < end)]
+            for position in range(self.start, self.start + len(self.tokens))
+        ]
+
+    def share(self, path: _Path, branch: _Path, end: int) -> None:
+        """Let the tokens before a position that belong to a path belong to a branch of it, too."""
+        mine = self.start + len(self.tokens) if path is self.path else self.shared.get(path.sequence, 0)
+        if min(mine, end) > self.start:
+            self.shared[branch.sequence] = min(mine, end)
 
     def take(self, logits: NDArray[np.float32] | None) -> None:
         """Note that the tokens were computed."""
@@ -199,10 +230,10 @@ class Job:
     ----------
     place : Place
         Where the row stands.
-    texts : list of list of int
-        Tokens from the beginning of the prompt on. The first time, the prompt comes first.
-    start : int
-        Where in it the last message begins.
+    prompt : list of int
+        What comes before every text of the row.
+    texts : list of tuple of int
+        Tokens behind the prompt.
     future : Future of list of ndarray
         Gets the logits behind every text.
     is_abandoned : bool
@@ -210,8 +241,8 @@ class Job:
     """
 
     place: Place
-    texts: list[list[int]]
-    start: int
+    prompt: list[int]
+    texts: list[tuple[int, ...]]
     future: Future[list[NDArray[np.float32]]] = field(default_factory=Future)
     is_abandoned: bool = False
     _found: dict[int, NDArray[np.float32]] = field(default_factory=dict)
@@ -221,6 +252,17 @@ class Job:
         """Whether the logits of every text are there."""
         return len(self._found) == len(self.texts)
 
+    def begin(self, *, memory: Memory) -> None:
+        """Take the row in, where it is not there yet.
+
+        Raises
+        ------
+        TooLongError
+            There is no room for its prompt.
+        """
+        if not self.place.is_begun:
+            self.place.begin(self.prompt, self.texts[0], memory=memory)
+
     def take(self, text: int, logits: NDArray[np.float32]) -> None:
         """Take the logits behind a text."""
         self._found[text] = logits
@@ -228,7 +270,7 @@ class Job:
             self.future.set_result([self._found[place] for place in range(len(self.texts))])
 
     def next_segments(self, batch: Sequence[Segment], *, memory: Memory) -> list[Segment]:
-        """Return what of the job goes into a batch that holds some segments already.
+        """Return what of the job goes into a batch that holds some segments of others already.
 
         Raises
         ------
@@ -236,71 +278,45 @@ class Job:
             There is no room for a text.
         """
         room = BATCH - sum(len(segment.tokens) for segment in batch)
-        piece = self._next_piece(room)
-        if piece is not None:
-            return piece
         outputs = _OUTPUTS - sum(segment.text is not None for segment in batch)
         found: list[Segment] = []
         # Texts that begin alike stand side by side, the shorter ones first.
-        for text in sorted(self._left(), key=self.texts.__getitem__):
-            if not (room and outputs):
-                break
-            segment = self._segment(text, room, memory, is_first=not found)
-            if segment is None:
+        for text in sorted(range(len(self.texts)), key=self.texts.__getitem__):
+            if text in self._found:
                 continue
+            segment = self._segment(text, room, memory, found) if room and outputs else None
+            if segment is None:
+                break
             found.append(segment)
             room -= len(segment.tokens)
             outputs -= segment.text is not None
         return found
 
-    def _left(self) -> list[int]:
-        return [text for text in range(len(self.texts)) if text not in self._found]
-
-    def _next_piece(self, room: int) -> list[Segment] | None:
-        """Return the next piece of the prompt, none where it does not fit; None where the prompt was computed."""
-        prompt, pieces = self.place.prompt, self.place.pieces
-        if prompt.computed >= pieces[-1]:
-            return None
-        end = next(end for end in pieces if end > prompt.computed)
-        if end - prompt.computed > room:
-            return []
-        tokens = self.texts[0][prompt.computed : end]
-        start = prompt.computed
-        prompt.tokens = self.texts[0][:end]
-        return [Segment(self, prompt, start, tokens, 0 if end == pieces[-1] else None)]
-
-    def _segment(self, text: int, room: int, memory: Memory, *, is_first: bool) -> Segment | None:
+    def _segment(self, text: int, room: int, memory: Memory, found: Sequence[Segment]) -> Segment | None:
         """Return what of a text comes next; None where it has to wait for the next batch."""
         tokens, place = self.texts[text], self.place
-        if len(tokens) > place.n_ctx:
-            raise TooLongError(len(tokens))
+        length = place.base + len(tokens)
+        if length > place.n_ctx:
+            raise TooLongError(length)
         path, shared = place.nearest(tokens)
-        shared = min(shared, len(tokens) - 1)  # the last one is computed anyway: its logits are wanted
-        is_tip = shared == len(path.tokens)
-        if not is_tip and shared > path.computed:
-            return None
-        new = tokens[shared : shared + room]
-        if place.cells + len(new) > place.n_ctx or not (is_tip or place.free):
-            if not is_first:
+        shared = min(shared, length - 1)  # the last one is computed anyway: its logits are wanted
+        end = min(length, shared + room)
+        is_tip = shared == path.length
+        if place.cells + end - shared > place.n_ctx or not (is_tip or place.free):
+            if found:
                 return None
             if not place.branches:
-                raise TooLongError(place.cells + len(new))
+                raise TooLongError(place.cells + end - shared)
             place.drop_branches(memory)
-            return self._segment(text, room, memory, is_first=True)
+            return self._segment(text, room, memory, found)
+        behind = tokens[max(shared - place.base, 0) : max(end - place.base, 0)]
+        new = [*place.tokens[shared : min(end, place.base)], *behind]
         if not is_tip:
-            branch = _Path(place.free.pop(), list(tokens[:shared]), computed=shared, own=shared)
-            memory.copy(path.sequence, branch.sequence, shared)
-            place.branches.append(branch)
-            path = branch
-        path.tokens.extend(new)
-        return Segment(self, path, shared, new, text if shared + len(new) == len(tokens) else None)
-
-
-def _pieces(count: int, start: int) -> list[int]:
-    """Return where the pieces end in which a prompt of `count` tokens is computed; `start`: see `Place.begin`."""
-    start = min(start, count - 1)
-    ends = {*range(_GRID, start, _GRID), start, *range(start + BATCH, count, BATCH), count}
-    return sorted(ends - {0})
+            origin, path = path, place.branch(path, shared, memory)
+            for segment in found:
+                segment.share(origin, path, shared)
+        place.extend(path, tokens, end)
+        return Segment(self, path, shared, new, text if end == length else None)
 
 
 def _shared(one: Sequence[int], other: Sequence[int]) -> int:

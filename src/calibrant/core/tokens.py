@@ -32,14 +32,9 @@ class Vocabulary:
     def __len__(self) -> int:
         return len(self.pieces)
 
-    @cached_property
-    def by_first_byte(self) -> tuple[tuple[int, ...], ...]:
-        """The tokens that begin with each byte, length 256; none for tokens without bytes."""
-        found: list[list[int]] = [[] for _ in range(256)]
-        for token, piece in enumerate(self.pieces):
-            if piece:
-                found[piece[0]].append(token)
-        return tuple(map(tuple, found))
+    def beginning_with(self, data: bytes) -> tuple[int, ...]:
+        """Return the tokens that begin with `data`."""
+        return tuple(token for token, piece in enumerate(self.pieces) if piece.startswith(data))
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +80,11 @@ class TokenContinuation(Continuation, Protocol):
     """A row's place in an engine that tells the log-probabilities of all tokens, after several texts at once."""
 
     @property
+    def vocabulary(self) -> Vocabulary:
+        """The model's tokens."""
+        ...
+
+    @property
     def usage(self) -> Usage:
         """What the row took so far: its prompt once, and a token for every text that was asked about."""
         ...
@@ -94,16 +94,16 @@ class TokenContinuation(Continuation, Protocol):
         """The model that answers."""
         ...
 
-    async def next_logprobs(self, texts: Sequence[str]) -> list[TokenLogprobs]:
-        """Return what the model may write after its answer began with each of `texts`.
+    def tokens(self, text: str) -> tuple[int, ...]:
+        """Return the tokens that write the beginning of an answer, as the tokeniser writes them in place."""
+        ...
+
+    async def next_logprobs(self, texts: Sequence[Sequence[int]]) -> list[TokenLogprobs]:
+        """Return what the model may write after its answer began with each of `texts`, given as tokens.
 
         Raises
         ------
         ProviderError
             The engine refused.
         """
-        ...
-
-    def written_as(self, text: str, rest: str) -> tuple[str, ...]:
-        """Return where the tokens end that write `rest` behind `text`: beginnings of it, from the shortest on."""
         ...

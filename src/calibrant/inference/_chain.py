@@ -95,6 +95,10 @@ class FieldChain:
             values = tuple(dict.fromkeys(value for _, choice in self.steps for value in choice.values))
             await self.calls.make(lambda: self.client.check_labels(values), provider=self.client.name)
             self._checked = True
+        text = ""
+        for (_, choice), scorer in zip(self.steps, self._scorers, strict=True):
+            await scorer.prepare(text + choice.before)
+            text = choice.take(text, scorer.labels.labels[0])
         calls = RowCalls()
         parts: dict[str, Part] = {}
         text = ""

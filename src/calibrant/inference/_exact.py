@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
@@ -28,6 +26,7 @@ from calibrant.core import (
 )
 from calibrant.inference._calls import Calls
 from calibrant.inference._several import total_usage
+from calibrant.inference._tokens import TokenScorer
 from calibrant.logprobs import LabelTrie, LabelWalk
 
 __all__ = [
@@ -111,14 +110,24 @@ class LabelScorer:
     tolerance: Tolerance
     calls: Calls
     _trie: LabelTrie = field(init=False, repr=False)
-    _common: dict[tuple[str, ...], tuple[str, bool]] = field(default_factory=dict, init=False, repr=False)
-    _written: dict[tuple[str, str, str], tuple[str, ...]] = field(
-        default_factory=dict, init=False, repr=False
-    )
+    _limit: float = field(init=False, repr=False)
+    _tokens: TokenScorer = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_tolerance(self.tolerance)
         self._trie = LabelTrie(self.labels.labels)
+        self._limit = _EXACT if self.tolerance == "exact" else self.tolerance
+        self._tokens = TokenScorer(self.labels, tolerance=self._limit)
+
+    async def prepare(self, prefix: str) -> None:
+        """Ask what there is to know before the first row; later calls do nothing.
+
+        Raises
+        ------
+        ProviderError
+            A call failed.
+        """
+        await self._tokens.prepare(self.client, prefix, self.calls)
 
     async def score(self, row: Continuation, prefix: str, calls: RowCalls) -> LabelDistribution:
         """Return the distribution over what a row's answer holds behind `prefix`, which ends with a quote.
@@ -128,59 +137,27 @@ class LabelScorer:
         ProviderError
             A call failed; ``attempts`` counts the row's calls.
         """
-        walk = LabelWalk(
-            self.labels, tolerance=_EXACT if self.tolerance == "exact" else self.tolerance, trie=self._trie
-        )
+        walk = LabelWalk(self.labels, tolerance=self._limit, trie=self._trie)
         try:
             if isinstance(row, TokenContinuation):
-                await self._walk_levels(row, prefix, walk, calls)
-                return walk.distribution()
+                distribution, attempts = await self.calls.make(
+                    lambda: self._tokens.score(row, prefix), provider=self.client.name
+                )
+                calls.made += attempts
+                calls.usage, calls.model = row.usage, row.model
+                return distribution
             last = ""
             while texts := walk.pending(after=last):
                 texts = texts[:1] if row.serial else texts
                 last = texts[0]
-                found = await self._ask(row, prefix, walk, texts, calls)
-                for text, answer in zip(texts, found, strict=True):
+                answers = await self._ask(row, prefix, walk, texts, calls)
+                for text, answer in zip(texts, answers, strict=True):
                     walk.visit(text, answer.top)
         except LogprobsUnavailableError as error:
             failure = ProviderError(f"unusable log-probabilities: {error}", provider=self.client.name)
             failure.attempts = calls.made
             raise failure from error
         return walk.distribution()
-
-    async def _walk_levels(
-        self, row: TokenContinuation, prefix: str, walk: LabelWalk, calls: RowCalls
-    ) -> None:
-        """Ask about all nodes of a level at once, and about those that are all but certain to come behind them."""
-        while texts := walk.pending():
-            ahead = [*texts, *(later for text in texts for later in self._ahead(row, prefix, walk, text))]
-            found, attempts = await self.calls.make(
-                lambda texts=ahead: row.next_logprobs([prefix + text for text in texts]),  # type: ignore[misc]
-                provider=self.client.name,
-            )
-            calls.made += attempts
-            calls.usage, calls.model = row.usage, row.model
-            for text, answer in zip(ahead, found, strict=True):
-                if walk.is_open(text):
-                    walk.visit(text, answer)
-
-    def _ahead(self, row: TokenContinuation, prefix: str, walk: LabelWalk, text: str) -> tuple[str, ...]:
-        """Return the nodes behind a node, as the tokeniser writes what all of its labels go on with."""
-        if not text:
-            return ()
-        labels = walk.labels_behind(text)
-        if labels not in self._common:
-            self._common[labels] = _common_beginning(labels)
-        common, only = self._common[labels]
-        if not common.startswith(text):
-            return ()  # another spelling
-        written = self._written.get((prefix, text, common))
-        if written is None:
-            closing = '"' if only else ""
-            written = row.written_as(prefix + text, common[len(text) :] + closing)
-            written = tuple(end.removeprefix(prefix) for end in written)
-            self._written[prefix, text, common] = written
-        return tuple(end for end in written if len(end) <= len(common) and common.startswith(end))
 
     def _few(self, text: str) -> bool:
         """Return whether a short listing will probably do; of many labels, one will not begin with it."""
@@ -221,12 +198,6 @@ class LabelScorer:
                 first.attempts = calls.made
             raise first from None
         return [task.result() for task in tasks]
-
-
-def _common_beginning(labels: Sequence[str]) -> tuple[str, bool]:
-    """Return what labels begin with as JSON spells them, and whether it is one label as a whole."""
-    spelled = [json.dumps(label, ensure_ascii=False)[1:-1] for label in labels]
-    return os.path.commonprefix(spelled), len(spelled) == 1  # noqa: RUF071 (texts, not paths)
 
 
 def settings_of(client: ContinuingClient) -> Mapping[str, Any]:
@@ -278,6 +249,7 @@ class ExactScoring:
                 lambda: self.client.check_labels(self.constraint.values), provider=self.client.name
             )
             self._checked = True
+        await self._scorer.prepare(self.constraint.prefix)
         calls = RowCalls()
         async with self.client.continuing(replace(request, top_logprobs=0)) as row:
             distribution = await self._scorer.score(row, self.constraint.prefix, calls)

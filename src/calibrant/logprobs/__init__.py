@@ -6,6 +6,7 @@ from calibrant.logprobs._distribution import OpeningMasses, extract_distribution
 from calibrant.logprobs._fields import UnparsedError, field_value, field_values
 from calibrant.logprobs._schema import as_response_format, enum_schema, labels_from_schema
 from calibrant.logprobs._sets import SetEvidence, extract_set
+from calibrant.logprobs._tokens import TokenTrie, TokenWalk
 from calibrant.logprobs._trie import LabelTrie
 from calibrant.logprobs._walk import LabelWalk
 
@@ -15,6 +16,8 @@ __all__ = [
     "LabelWalk",
     "OpeningMasses",
     "SetEvidence",
+    "TokenTrie",
+    "TokenWalk",
     "UnparsedError",
     "align",
     "as_response_format",

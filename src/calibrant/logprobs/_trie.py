@@ -15,12 +15,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
+from calibrant.core import LabelSet
 
-from calibrant.core import LabelSet, Vocabulary
-
-__all__ = ["SPACES", "START", "Branch", "LabelTrie", "LegalTokens", "State", "advance", "shared", "trie_for"]
+__all__ = ["SPACES", "START", "Branch", "LabelTrie", "State", "advance", "shared", "trie_for"]
 
 _HEX = rb"[0-9a-fA-F]"
 _HIGH = rb"u[dD][89abAB]" + _HEX + rb"{2}"
@@ -71,21 +68,6 @@ START: Final = State(b"")
 
 Branch = tuple[State | None, tuple[int, ...]]
 """Where some bytes lead, None for nowhere, and the positions of the labels still possible there."""
-
-
-class LegalTokens(NamedTuple):
-    """Tokens that stay in a label set.
-
-    Attributes
-    ----------
-    tokens : ndarray of int, shape (n,)
-        Which.
-    branches : tuple of (bytes, Branch), length n
-        The bytes of each, and where they lead.
-    """
-
-    tokens: NDArray[np.int64]
-    branches: tuple[tuple[bytes, Branch], ...]
 
 
 def advance(state: State, data: bytes) -> State | None:
@@ -140,7 +122,6 @@ class LabelTrie:
         self.enter = lru_cache(maxsize=_MEMORY)(self._enter)
         self.follows = lru_cache(maxsize=_MEMORY)(self._follows)
         self.spellings = lru_cache(maxsize=_MEMORY)(self._spellings)
-        self.legal_tokens = lru_cache(maxsize=_MEMORY)(self._legal_tokens)
 
     def _step(self, state: State, data: bytes) -> Branch:
         """Return what is left after `data` at `state`, inside the string."""
@@ -167,18 +148,6 @@ class LabelTrie:
             return None
         done = len(state.prefix)
         return frozenset(b'"\\') | {key[done] for key in self._keys_below(state) if len(key) > done}
-
-    def _legal_tokens(self, state: State, vocabulary: Vocabulary) -> LegalTokens:
-        """Return the tokens of a vocabulary that stay in the label set after `state`."""
-        follows = self._follows(state)
-        tokens, found = [], []
-        for byte in range(256) if follows is None else sorted(follows):
-            for token in vocabulary.by_first_byte[byte]:
-                branch = self._step(state, vocabulary.pieces[token])
-                if branch[1]:
-                    tokens.append(token)
-                    found.append((vocabulary.pieces[token], branch))
-        return LegalTokens(np.array(tokens, dtype=np.int64), tuple(found))
 
     def _spellings(self, state: State) -> int:
         """Return how many beginnings there are of what is left of the labels, without escapes.

@@ -48,7 +48,6 @@ from calibrant.core import (
     LabelSet,
     LogprobSpace,
     LogprobsUnavailableError,
-    TokenLogprobs,
 )
 from calibrant.logprobs._align import checked
 from calibrant.logprobs._completion import MOST_MASS
@@ -214,14 +213,6 @@ class LabelWalk:
     def _spelled(self, label: int) -> bytes:
         return json.dumps(self._labels[label], ensure_ascii=False)[1:-1].encode("utf-8", "surrogatepass")
 
-    def is_open(self, text: str) -> bool:
-        """Return whether `text` is a node that was not visited yet."""
-        return text.encode() in self._open
-
-    def labels_behind(self, text: str) -> tuple[str, ...]:
-        """Return the labels that may still come of a node that was not visited yet."""
-        return tuple(self._labels[label] for label in self._open[text.encode()].fit)
-
     def is_enough(self, text: str, tokens: Iterable[tuple[bytes, float]]) -> bool:
         """Return whether a short listing of what may follow `text`, a node of `pending`, will do.
 
@@ -231,15 +222,15 @@ class LabelWalk:
         found = {label for data, _ in tokens if data for label in self._trie.step(node.state, data)[1]}
         return len(found) == len(node.fit) if not text else bool(found)
 
-    def visit(self, text: str, tokens: Iterable[tuple[bytes, float]] | TokenLogprobs) -> None:
+    def visit(self, text: str, tokens: Iterable[tuple[bytes, float]]) -> None:
         """Take what the model may write after `text`.
 
         Parameters
         ----------
         text : str
             A node of `pending`.
-        tokens : iterable of (bytes, float), or TokenLogprobs
-            The most probable next tokens with the natural logarithm of their probability, or all of them.
+        tokens : iterable of (bytes, float)
+            The most probable next tokens with the natural logarithm of their probability.
 
         Raises
         ------
@@ -248,29 +239,11 @@ class LabelWalk:
         """
         key = text.encode()
         node = self._open.pop(key)
-        if isinstance(tokens, TokenLogprobs):
-            self._visited[key] = self._read_all(key, node, tokens)
-        else:
-            self._visited[key] = self._read_listed(key, node, tokens)
+        self._visited[key] = self._read(key, node, tokens)
         self._pour(key, node.mass)
 
-    def _read_all(self, key: bytes, node: _Open, tokens: TokenLogprobs) -> _Visited:
-        """Return what follows a node, where the probability of every token is known."""
-        legal = self._trie.legal_tokens(node.state, tokens.vocabulary)
-        probabilities = np.exp(tokens.at(legal.tokens))
-        if not np.isfinite(probabilities).all():
-            raise LogprobsUnavailableError("The log-probabilities are not numbers.")
-        branches = tuple(
-            _Branch(key + data, state, fit, probability)
-            for (data, (state, fit)), probability in zip(legal.branches, probabilities.tolist(), strict=True)
-            if state is not None and probability > 0.0
-        )
-        seen = {label for branch in branches for label in branch.fit}
-        unseen = tuple(label for label in node.fit if label not in seen)
-        return _Visited(branches=branches, unlisted=0.0, unseen=unseen, bound=0.0)
-
-    def _read_listed(self, key: bytes, node: _Open, tokens: Iterable[tuple[bytes, float]]) -> _Visited:
-        """Return what follows a node, where the most probable tokens are known."""
+    def _read(self, key: bytes, node: _Open, tokens: Iterable[tuple[bytes, float]]) -> _Visited:
+        """Return what follows a node."""
         follows = self._trie.follows(node.state)
         branches, listed, least = [], 0.0, 1.0
         for data, logprob in tokens:

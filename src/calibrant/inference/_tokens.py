@@ -1,0 +1,140 @@
+"""Exact scoring in an engine that tells the log-probabilities of all tokens, after several texts at once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.core import (
+    CompletionRequest,
+    ContextLengthError,
+    ContinuingClient,
+    LabelDistribution,
+    LabelSet,
+    TokenContinuation,
+)
+from calibrant.inference._calls import Calls
+from calibrant.logprobs import TokenTrie, TokenWalk
+
+__all__ = ["TokenScorer"]
+
+# To ask about all beginnings of more labels takes longer than what it saves; nor would their names fit into a prompt.
+_MOST_EXPECTED: Final = 512
+# A batch of its own costs as much as two tokens: more than a few that a row may not need do not pay.
+_MOST_AT_ONCE: Final = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Expected:
+    """What is known of labels before a row is asked about them.
+
+    Attributes
+    ----------
+    trie : TokenTrie or None
+        Of the labels that were asked about; None where none were.
+    shares : ndarray of shape (nodes, L), or None
+        See `TokenWalk`.
+    at_once : tuple of int
+        Nodes to ask about together with a row's prompt.
+    """
+
+    trie: TokenTrie | None = None
+    shares: NDArray[np.float64] | None = None
+    at_once: tuple[int, ...] = ()
+
+
+class TokenScorer:
+    """Scores every label by the tokens that write it.
+
+    Parameters
+    ----------
+    labels : LabelSet
+        The legal labels.
+    tolerance : float
+        See `TokenWalk`.
+    """
+
+    def __init__(self, labels: LabelSet, *, tolerance: float) -> None:
+        self._labels = labels.labels
+        self._spelled = [json.dumps(label, ensure_ascii=False)[1:] for label in self._labels]
+        self._tolerance = tolerance
+        self._expected: _Expected | None = None
+        self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+        self._trie = lru_cache(maxsize=4)(TokenTrie)
+
+    async def prepare(self, client: ContinuingClient, prefix: str, calls: Calls) -> None:
+        """Find out what the engine expects of the labels before it has read a text; later calls do nothing.
+
+        Raises
+        ------
+        ProviderError
+            The call failed.
+        """
+        if self._expected is not None:
+            return
+        async with self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+            if self._expected is None:
+                self._expected, _ = await calls.make(
+                    lambda: self._ask_without_text(client, prefix), provider=client.name
+                )
+
+    async def _ask_without_text(self, client: ContinuingClient, prefix: str) -> _Expected:
+        message = {"role": "user", "content": f"Answer with one of: {', '.join(self._labels)}."}
+        async with client.continuing(CompletionRequest(messages=(message,), top_logprobs=0)) as row:
+            if not isinstance(row, TokenContinuation):
+                return _Expected()
+            root, trie = self._tokens_of(row, prefix)
+            if len(trie.nodes) > _MOST_EXPECTED:
+                return _Expected()
+            walk = TokenWalk(trie, tolerance=0.0)
+            try:
+                await _follow(walk, row, root, trie)
+            except ContextLengthError:
+                return _Expected()
+        needed = walk.needed(self._tolerance)
+        return _Expected(
+            trie=trie, shares=walk.shares(), at_once=needed if len(needed) <= _MOST_AT_ONCE else ()
+        )
+
+    async def score(self, row: TokenContinuation, prefix: str) -> LabelDistribution:
+        """Return the distribution over what a row's answer holds behind `prefix`, which ends with a quote.
+
+        Raises
+        ------
+        LogprobsUnavailableError
+            The log-probabilities are not numbers.
+        ProviderError
+            The call failed.
+        """
+        root, trie = self._tokens_of(row, prefix)
+        known = self._expected
+        if (
+            known is None or known.trie is not trie
+        ):  # behind this prefix the labels are written with other tokens
+            known = _Expected()
+        walk = TokenWalk(trie, tolerance=self._tolerance, expected=known.shares, at_once=known.at_once)
+        await _follow(walk, row, root, trie)
+        return walk.distribution(self._labels)
+
+    def _tokens_of(self, row: TokenContinuation, prefix: str) -> tuple[tuple[int, ...], TokenTrie]:
+        """Return the tokens that come before every label, and the trie of those that follow."""
+        written = [row.tokens(prefix + spelled) for spelled in self._spelled]
+        root: tuple[int, ...] = os.path.commonprefix([tokens[:-1] for tokens in written])  # type: ignore[assignment]  # noqa: RUF071 (no paths)
+        return root, self._trie(tuple(tokens[len(root) :] for tokens in written), row.vocabulary)
+
+
+async def _follow(walk: TokenWalk, row: TokenContinuation, root: Sequence[int], trie: TokenTrie) -> None:
+    """Ask about what is pending until nothing is."""
+    while nodes := walk.pending():
+        texts = [(*root, *trie.nodes[node].tokens) for node in nodes]
+        for node, found in zip(nodes, await row.next_logprobs(texts), strict=True):
+            walk.visit(node, found)
