@@ -118,6 +118,14 @@ def test_runs_are_reported_compared_calibrated_and_exported(model: FakeClient) -
     assert model.requests == []
 
 
+@pytest.mark.usefixtures("stored")
+def test_a_finished_search_asks_nothing_again(model: FakeClient) -> None:
+    """It is known to be the same one."""
+    options = ("--max-metric-calls", "60", "--minibatch-size", "3")
+    run("optimize", "task.toml", "--out", "search", *options)
+    assert model.requests == []
+
+
 @pytest.mark.usefixtures("model")
 def test_the_best_prompt_of_a_search_is_evaluated(stored: Path) -> None:
     """The search's own test rows of the best prompt come out again."""

@@ -26,7 +26,7 @@ PROVIDERS = (
     "extra",
     [
         "",
-        '[model]\nname = "openai/x"\napi_base = "http://h/v1"\nscoring = "sampled"\nsamples = 3\nlabel_codes = 2\n',
+        '[model]\nname = "openai/x"\napi_base = "http://h/v1"\nscoring = "sampled"\nsamples = 3\n',
         (
             '[model]\nname = "x"\nscoring = "exact"\ntolerance = "exact"\nspace = "raw"\nconcurrency = 2\n'
             "options = { temperature = 0.5, stop = ['a'], extra_body = { x = [1, 2.5, true] } }\n"

@@ -208,12 +208,6 @@ def test_a_field_may_be_ordinal_or_hierarchical(tmp_path: Path) -> None:
             id="exact-sets",
         ),
         pytest.param(
-            MULTI + "[model]\nlabel_codes = 2\n",
-            "task.toml:6: expected no label_codes where an answer holds several labels: codes stand for the labels "
-            "of one set; leave it out.",
-            id="codes",
-        ),
-        pytest.param(
             MULTI + '[[cascade.models]]\nname = "a"\n[[cascade.models]]\nname = "b"\ntolerance = 0.1\n',
             "task.toml:9: expected no tolerance 0.1 beside multi_label: how long an answer is is up to the "
             "model, so that sets cannot be asked about one by one; leave it out.",

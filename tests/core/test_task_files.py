@@ -16,6 +16,7 @@ from calibrant.core import (
     Example,
     HierarchicalLabels,
     LabelSet,
+    ModelSettings,
     OrdinalLabels,
     Task,
 )
@@ -100,7 +101,6 @@ thresholds = "auto"
         "scoring": "exact",
         "tolerance": 0.25,
         "samples": None,
-        "label_codes": False,
         "concurrency": 3,
         "options": {"max_tokens": 20},
     }
@@ -166,6 +166,13 @@ def test_a_split_of_its_own_file_wins_over_the_common_one(tmp_path: Path) -> Non
     assert [row.input for row in task.test] == ["c"]
 
 
+def test_a_key_of_earlier_versions_may_stay_where_it_asks_for_nothing(tmp_path: Path) -> None:
+    """Their records hold it, too."""
+    path = tmp_path / "task.toml"
+    path.write_text(HEAD + '[model]\nname = "x"\nlabel_codes = false\n')
+    assert Task.from_file(path).model == ModelSettings(name="x")
+
+
 def test_a_byte_order_mark_and_windows_line_ends_are_fine(write_task: WriteTask) -> None:
     """Editors on Windows write both."""
     plain = write_task()
@@ -219,7 +226,7 @@ ROOT_KEYS = (
         pytest.param(
             HEAD + 'model.nam = "x"\n',
             "task.toml:4: unknown key 'model.nam': expected one of name, api_base, space, "
-            "scoring, tolerance, samples, label_codes, concurrency, options.",
+            "scoring, tolerance, samples, concurrency, options.",
             id="unknown-dotted-key",
         ),
         pytest.param(
@@ -247,6 +254,18 @@ ROOT_KEYS = (
             HEAD + '[model]\nspace = "exact"\n',
             "task.toml:5: model.space: Input should be 'masked' or 'raw', got 'exact'.",
             id="no-such-space",
+        ),
+        pytest.param(
+            HEAD + "[model]\nlabel_codes = 2\n",
+            "task.toml:5: model.label_codes: Input should be left out, as labels are always shown as they are, got 2: "
+            "remove it; prior correction and calibration correct a preference for a label.",
+            id="label-codes",
+        ),
+        pytest.param(
+            HEAD + '[[cascade.models]]\nname = "a"\n[[cascade.models]]\nname = "b"\nlabel_codes = true\n',
+            "task.toml:8: cascade.models.label_codes: Input should be left out, as labels are always shown as they "
+            "are, got True: remove it; prior correction and calibration correct a preference for a label.",
+            id="label-codes-in-a-cascade",
         ),
         pytest.param(
             HEAD + "[scoring]\nhigh = 1.5\n",

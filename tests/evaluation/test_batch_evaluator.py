@@ -189,7 +189,7 @@ def test_the_classifier_keeps_its_limits_and_its_journal() -> None:
 
 
 def test_a_copy_under_other_limits_answers_alike() -> None:
-    """Prompt, template, label codes and samples go along."""
+    """Prompt, template and options go along."""
     client = FakeClient(LABELS, knows)
     own = classifier(client, top_logprobs=3, user_template="Text: {input}", options={"seed": 4})
     own = own.with_prompt("Which animal?")

@@ -370,19 +370,6 @@ def test_a_task_describes_its_classifier(
     assert own.options == {"max_tokens": 9}
 
 
-@pytest.mark.parametrize(("wished", "passes"), [(True, 2), (1, 1), (False, None)])
-def test_a_task_can_ask_for_label_codes(
-    opened: list[tuple[object, Mapping[str, Any]]],
-    wished: bool | int,
-    passes: int | None,
-) -> None:
-    """``label_codes = true`` takes the default number of orders, at most one per label; a number says how many."""
-    described = Task(name="n", labels=LabelSet(LABELS), prompt="p", model=ModelSettings(label_codes=wished))
-    assert Classifier.from_task(described).describe()["method"].get("passes") == passes
-    assert Classifier.from_task(described, model="other").describe()["method"].get("passes") is None
-    assert len(opened) == 2
-
-
 def test_a_model_given_by_hand_takes_nothing_of_the_tasks_model(
     opened: list[tuple[object, Mapping[str, Any]]], caplog: pytest.LogCaptureFixture
 ) -> None:

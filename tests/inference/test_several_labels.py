@@ -21,7 +21,7 @@ from calibrant.core import (
     prediction_from_record,
     prediction_to_record,
 )
-from calibrant.inference import AnswerReader, Classifier, LabelCodes
+from calibrant.inference import AnswerReader, Classifier
 from calibrant.testing import FakeClient, FakeContinuingClient, FaultServer, MemoryJournal, fake_response
 
 BOTH = FieldLabels(
@@ -237,12 +237,9 @@ def test_the_effort_changes_and_the_parts_stay() -> None:
 
 
 @pytest.mark.parametrize("labels", [BOTH, TOPICS])
-def test_codes_and_label_priors_are_refused(labels: Any) -> None:
+def test_label_priors_are_refused(labels: Any) -> None:
     """They are about one label; the message says what to leave out."""
     fake = FakeClient(labels, {}, field="topics")
-    for codes in (True, LabelCodes(passes=2)):
-        with pytest.raises(ConfigurationError, match="Leave label_codes out"):
-            Classifier(model=fake, labels=labels, field="topics", label_codes=codes)
     classifier = Classifier(model=fake, labels=labels, field="topics")
     with pytest.raises(ConfigurationError, match="Leave prior_correction out"):
         classifier.prior_correction = object()  # type: ignore[assignment]

@@ -49,7 +49,7 @@ from calibrant.evaluation import (
     EvaluationResult,
     HistoryInterval,
 )
-from calibrant.inference import LabelCodes, Limits, open_client
+from calibrant.inference import Limits, open_client
 from calibrant.logprobs import extract_distribution
 from calibrant.metrics import bootstrap_interval, paired_comparison, wilson_interval
 from calibrant.optimization import ExemplarProposer, OptimizationResult, optimize
@@ -118,8 +118,6 @@ def my_model(messages: list[dict[str, str]]) -> object:
 for model in ("openai/x", client, my_model):
     Classifier(model=model, labels=["cat", "dog"])
 Classifier(model=fake, labels=labels, scoring="sampled", samples=5, temperature=0.7)
-Classifier(model=fake, labels=labels, label_codes=True)
-Classifier(model=fake, labels=labels, label_codes=LabelCodes(passes=2, seed=1, codes=["x", "y"]))
 classifier = Classifier(model=fake, labels=labels, field="category", prompt="Which?", journal=journal)
 prediction = classifier.classify("meow")
 assert_type(prediction, Prediction)
@@ -207,7 +205,6 @@ Cascade([classifier], method="margin", escalation_order="largest")  # type: igno
 Classifier(model=5, labels=["cat", "dog"])  # type: ignore[arg-type]
 Classifier("openai/x", ["cat", "dog"])  # type: ignore[call-arg]
 Classifier(model=fake, labels=labels, scoring="guess")  # type: ignore[arg-type]
-LabelCodes(2)  # type: ignore[call-arg]
 Task(name="n", labels=labels, prompt="p", colour="red")  # type: ignore[call-arg]
 task.rows("dev")  # type: ignore[arg-type]
 task.name = "other"  # type: ignore[misc]

@@ -199,7 +199,7 @@ def _with_tokens(model: CascadeModelSettings, settings: CascadeSettings) -> Casc
     An embedded model would otherwise score its labels, and there would be no token to read.
     """
     reads_tokens = settings.confidence_method in _TOKEN_METHODS
-    if not reads_tokens or model.scoring is not None or model.label_codes:
+    if not reads_tokens or model.scoring is not None:
         return model
     return model.model_copy(update={"scoring": "decode"})
 

@@ -39,8 +39,8 @@ class LogprobSpace(StrEnum):
     ``none``
         No evidence.
     ``mixed``
-        Of several models: every answer says what its own are (`Completion.space`). The space of a distribution
-        only where it is the mean of answers in different spaces.
+        Of several models: every answer says what its own are (`Completion.space`), so it is never the space of a
+        distribution.
     """
 
     MASKED = "masked"

@@ -292,7 +292,7 @@ class RoutingSettings(Section):
         if self.providers:
             problems += _unknown_names(self)
         if problems:
-            raise wrong_at(self, problems)
+            raise wrong_at(type(self), problems)
         return self
 
     @property

@@ -76,19 +76,19 @@ def wrong(message: str, remedy: str, **values: object) -> PydanticCustomError:
 
 
 def wrong_at(
-    section: Section, problems: Sequence[tuple[tuple[str | int, ...], object, PydanticCustomError]]
+    section: type[Section], problems: Sequence[tuple[tuple[str | int, ...], object, PydanticCustomError]]
 ) -> pydantic.ValidationError:
     """Return what a validator of a whole section raises.
 
     Parameters
     ----------
-    section : Section
+    section : type
         The section.
     problems : sequence of (location, input, error)
         Where in it each mistake is, what stands there, and what `wrong` says of it.
     """
     details = [InitErrorDetails(type=error, loc=loc, input=given) for loc, given, error in problems]
-    return pydantic.ValidationError.from_exception_data(type(section).__name__, details)
+    return pydantic.ValidationError.from_exception_data(section.__name__, details)
 
 
 def describe_problem(problem: Mapping[str, Any], root: type[pydantic.BaseModel], *, prefix: str = "") -> str:

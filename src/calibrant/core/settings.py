@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 
-from calibrant.core.sections import Section, wrong
+from calibrant.core.sections import Section, wrong, wrong_at
 
 __all__ = ["SCORING_PARAMETERS", "CalibrationSettings", "ModelSettings", "ScoringSettings"]
 
@@ -38,8 +38,6 @@ class ModelSettings(Section):
         How far ``exact`` goes; None takes its default.
     samples : int or None
         How often ``sampled`` asks, at least 2; None takes its default.
-    label_codes : bool or int
-        Shows labels as short codes, in so many orders (True: 4), and averages.
     concurrency : int or None
         Calls in flight; None takes the model's own default.
     options : mapping
@@ -52,9 +50,22 @@ class ModelSettings(Section):
     scoring: Literal["exact", "decode", "sampled"] | None = None
     tolerance: Annotated[float, pydantic.Field(ge=0, le=1)] | Literal["exact"] | None = None
     samples: int | None = pydantic.Field(default=None, ge=2)
-    label_codes: bool | Annotated[int, pydantic.Field(ge=1)] = False
     concurrency: int | None = pydantic.Field(default=None, ge=1)
     options: dict[str, Any] = pydantic.Field(default_factory=dict)
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _check_label_codes(cls, given: object) -> object:
+        """Leave out a key that earlier versions wrote into every record, and refuse it where it was set."""
+        if not isinstance(given, dict) or "label_codes" not in given:
+            return given
+        if (codes := given["label_codes"]) is not False:
+            gone = wrong(
+                "Input should be left out, as labels are always shown as they are",
+                "remove it; prior correction and calibration correct a preference for a label",
+            )
+            raise wrong_at(cls, [(("label_codes",), codes, gone)])
+        return {key: value for key, value in given.items() if key != "label_codes"}
 
     @pydantic.field_validator("samples")
     @classmethod

@@ -12,7 +12,6 @@ from calibrant.core.cascade_settings import CascadeSettings
 from calibrant.core.composite import Field, FieldLabels, MultiLabels
 from calibrant.core.errors import ConfigurationError
 from calibrant.core.labels import LabelSet, normalise_label
-from calibrant.core.routing_settings import RoutingSettings
 from calibrant.core.sections import Section, wrong
 from calibrant.core.settings import CalibrationSettings, ModelSettings
 from calibrant.core.structures import Structure, structured_labels
@@ -101,8 +100,6 @@ class AnswerSettings(Protocol):
     @property
     def cascade(self) -> CascadeSettings | None: ...  # noqa: D102
     @property
-    def routing(self) -> RoutingSettings | None: ...  # noqa: D102
-    @property
     def model_fields_set(self) -> set[str]: ...  # noqa: D102
 
 
@@ -173,13 +170,10 @@ def _twice(fields: Sequence[FieldSection]) -> Iterator[Problem]:
 
 def _unfit(settings: AnswerSettings) -> Iterator[Problem]:
     """Yield settings that hold for answers of one label alone."""
-    yield from _unfit_model(settings.model, ("model",), multi_label=settings.multi_label)
-    for place, models in (
-        (("cascade", "models"), () if settings.cascade is None else settings.cascade.models),
-        (("routing", "providers"), () if settings.routing is None else settings.routing.providers),
-    ):
-        for number, model in enumerate(models):
-            yield from _unfit_model(model, (*place, number), multi_label=settings.multi_label)
+    if settings.multi_label:
+        yield from _unfit_model(settings.model, ("model",))
+        for number, model in enumerate(() if settings.cascade is None else settings.cascade.models):
+            yield from _unfit_model(model, ("cascade", "models", number))
     if settings.calibration.prior_correction is not None:
         problem = (
             "expected no prior_correction where an answer holds several labels: it needs one distribution"
@@ -187,17 +181,14 @@ def _unfit(settings: AnswerSettings) -> Iterator[Problem]:
         yield ("calibration", "prior_correction"), f"{problem} over one label set; leave it out."
 
 
-def _unfit_model(model: object, place: tuple[str | int, ...], *, multi_label: bool) -> Iterator[Problem]:
-    for key in ("scoring", "tolerance") if multi_label else ():
-        given = getattr(model, key, None)
-        if given == "exact" if key == "scoring" else given is not None:
+def _unfit_model(model: ModelSettings, place: tuple[str | int, ...]) -> Iterator[Problem]:
+    exact = model.scoring if model.scoring == "exact" else None
+    for key, given in (("scoring", exact), ("tolerance", model.tolerance)):
+        if given is not None:
             problem = (
                 f"expected no {key} {given!r} beside multi_label: how long an answer is is up to the model"
             )
             yield (*place, key), f"{problem}, so that sets cannot be asked about one by one; leave it out."
-    if getattr(model, "label_codes", False):
-        problem = "expected no label_codes where an answer holds several labels: codes stand for the labels of one set"
-        yield (*place, "label_codes"), f"{problem}; leave it out."
 
 
 def labels_of(settings: AnswerSettings) -> LabelSet:

@@ -6,7 +6,6 @@ from calibrant.inference._calls import Calls
 from calibrant.inference._chain import FieldChain
 from calibrant.inference._choice import Scoring
 from calibrant.inference._classifier import Classifier
-from calibrant.inference._codes import LabelCodes
 from calibrant.inference._embeddings import (
     CachedEmbedder,
     CallableEmbedder,
@@ -69,7 +68,6 @@ __all__ = [
     "HashingEmbedder",
     "HelperStats",
     "JsonService",
-    "LabelCodes",
     "Limits",
     "LiteLLMEmbedder",
     "Method",

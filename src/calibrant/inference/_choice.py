@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, TypeAlias
 
@@ -15,19 +15,16 @@ from calibrant.core import (
     ConfigurationError,
     ContinuingClient,
     FieldLabels,
-    LabelSet,
     Task,
 )
 from calibrant.inference._calls import Calls
 from calibrant.inference._chain import FieldChain, choices_by_field
-from calibrant.inference._codes import CodedMethod, LabelCodes, resolve_codes
 from calibrant.inference._exact import DEFAULT_TOLERANCE, ExactScoring, Tolerance, check_tolerance
 from calibrant.inference._methods import Decoding, Method
 from calibrant.inference._reader import AnswerReader
 from calibrant.inference._sampling import DEFAULT_SAMPLES, Sampling, check_seed, resolve_temperature
-from calibrant.logprobs import enum_schema
 
-__all__ = ["MethodOptions", "Scoring", "choose_method", "codes_of_task", "refuse_several_models"]
+__all__ = ["MethodOptions", "Scoring", "choose_method", "refuse_several_models"]
 
 _LOG = logging.getLogger("calibrant")
 
@@ -40,7 +37,7 @@ class MethodOptions:
 
     Attributes
     ----------
-    scoring, tolerance, samples, temperature, label_codes
+    scoring, tolerance, samples, temperature
         See `calibrant.inference.Classifier`.
     calls : Calls
         How single calls are made.
@@ -52,7 +49,6 @@ class MethodOptions:
     tolerance: Tolerance | None = None
     samples: int | None = None
     temperature: float | None = None
-    label_codes: LabelCodes | bool = False
     calls: Calls = field(default_factory=Calls)
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -68,50 +64,6 @@ def choose_method(
         A value of `wanted` is unknown or out of range, or the model or the schema does not allow it.
     """
     _check(wanted)
-    label_codes = resolve_codes(wanted.label_codes)
-    if label_codes is None:
-        return _choose(client, reader, response_format, wanted)
-    labels = reader.labels
-    if isinstance(labels, CompositeLabels):
-        raise ConfigurationError(
-            "Expected no label_codes with answers that hold several labels: codes stand for the labels of one field. "
-            "Leave label_codes out."
-        )
-    _check_schema(reader, response_format)
-    coded = LabelSet(label_codes.for_labels(labels))
-    inner = _choose(client, replace(reader, labels=coded), enum_schema(coded, reader.field), wanted)
-    return CodedMethod(inner=inner, labels=labels, field_path=reader.field, label_codes=label_codes)
-
-
-def _check(wanted: MethodOptions) -> None:
-    if wanted.scoring not in {None, "exact", "decode", "sampled"}:
-        raise ConfigurationError(f"Expected scoring 'exact', 'decode' or 'sampled', got {wanted.scoring!r}.")
-    if wanted.scoring == "sampled":
-        return
-    for name, instead in (("samples", "it"), ("temperature", "it, or name it among options")):
-        if getattr(wanted, name) is not None:
-            raise ConfigurationError(
-                f"Expected {name} only with scoring='sampled', got {name}={getattr(wanted, name)!r} and "
-                f"scoring={wanted.scoring!r}: add scoring='sampled', or leave out {instead}."
-            )
-
-
-def _check_schema(reader: AnswerReader, response_format: Mapping[str, Any]) -> None:
-    """Refuse what label codes would have to replace: the schema holds the codes, at one field."""
-    if reader.answer_field != reader.field or response_format != enum_schema(reader.labels, reader.field):
-        raise ConfigurationError(
-            "Expected no response_format or answer_field of your own with label_codes, which build a schema of "
-            "codes: leave them out."
-        )
-
-
-def _choose(
-    client: Client,
-    reader: AnswerReader,
-    response_format: Mapping[str, Any],
-    wanted: MethodOptions,
-) -> Method:
-    """Return the method that answers with a label of `reader`."""
     default: float = getattr(client, "default_tolerance", DEFAULT_TOLERANCE)
     limit = default if wanted.tolerance is None else wanted.tolerance
     check_tolerance(limit)
@@ -128,6 +80,19 @@ def _choose(
     if isinstance(client, ContinuingClient):
         _say_once(client.name, exact)
     return decoding
+
+
+def _check(wanted: MethodOptions) -> None:
+    if wanted.scoring not in {None, "exact", "decode", "sampled"}:
+        raise ConfigurationError(f"Expected scoring 'exact', 'decode' or 'sampled', got {wanted.scoring!r}.")
+    if wanted.scoring == "sampled":
+        return
+    for name, instead in (("samples", "it"), ("temperature", "it, or name it among options")):
+        if getattr(wanted, name) is not None:
+            raise ConfigurationError(
+                f"Expected {name} only with scoring='sampled', got {name}={getattr(wanted, name)!r} and "
+                f"scoring={wanted.scoring!r}: add scoring='sampled', or leave out {instead}."
+            )
 
 
 @cache
@@ -212,8 +177,3 @@ def refuse_several_models(task: Task) -> None:
             f"Expected a task with one model, got the {several} of task {task.name!r}: name one model, or open all "
             "with calibrant.assembly.open_classifier(task)."
         )
-
-
-def codes_of_task(wished: bool | int) -> LabelCodes | bool:
-    """Return codes in so many orders; True takes the default number."""
-    return wished if isinstance(wished, bool) else LabelCodes(passes=wished)

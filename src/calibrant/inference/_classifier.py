@@ -27,10 +27,8 @@ from calibrant.inference._choice import (
     MethodOptions,
     Scoring,
     choose_method,
-    codes_of_task,
     refuse_several_models,
 )
-from calibrant.inference._codes import LabelCodes
 from calibrant.inference._exact import Tolerance
 from calibrant.inference._feed import OnPrediction, Stop
 from calibrant.inference._limits import Gate, Limits, default_concurrency
@@ -98,9 +96,6 @@ class Classifier(Managed):
     temperature : float, optional
         What ``sampled`` samples at, above 0; by default the temperature among `options`, else 1. A
         ``seed`` among `options` is counted on from sample to sample.
-    label_codes : bool or LabelCodes, default False
-        Shows the labels as codes, in several orders, and averages: see `LabelCodes`. Every text is
-        asked about that often; predictions hold the labels, as ever.
     prior_correction : LabelPriorCorrection, optional
         Fitted under this prompt; its label prior is divided out of every prediction. Not for answers that hold
         several labels.
@@ -144,7 +139,6 @@ class Classifier(Managed):
         tolerance: Tolerance | None = None,
         samples: int | None = None,
         temperature: float | None = None,
-        label_codes: LabelCodes | bool = False,
         prior_correction: LabelPriorCorrection | None = None,
         keep_tokens: bool = False,
     ) -> None:
@@ -165,7 +159,6 @@ class Classifier(Managed):
             tolerance=tolerance,
             samples=samples,
             temperature=temperature,
-            label_codes=label_codes,
             options=call_options(options),
         )
         self._reader = AnswerReader(
@@ -252,7 +245,6 @@ class Classifier(Managed):
             scoring=own.scoring if model is None or sampled else None,
             tolerance=own.tolerance if model is None else None,
             samples=own.samples,
-            label_codes=codes_of_task(own.label_codes) if model is None else False,
         )
         found._owns_client = found._owns_client or found.client is client
         return found

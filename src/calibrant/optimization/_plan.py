@@ -130,7 +130,8 @@ def search_fingerprint(task: Task, model: ModelLike | Classifier | None, plan: S
         "scoring": task.scoring.model_dump(exclude={"thresholds"})
         | ({} if plan.thresholds is None else {"thresholds": plan.thresholds}),
         "prior_correction": plan.prior_correction,
-        "settings": task.model.model_dump(exclude={"concurrency"}),
+        # Settings had one more key once, and searches of that time are to be continued.
+        "settings": task.model.model_dump(exclude={"concurrency"}) | {"label_codes": False},
         "rows": [
             [
                 (e.input, e.answer, dict(e.additional_context), *([] if e.context is None else [e.context]))

@@ -400,7 +400,7 @@ def test_methods_that_read_tokens_get_them(build: Build, told: Any) -> None:
     assert kept.with_limits(kept.runner.gate.limits).classify("t").tokens
 
 
-@pytest.mark.parametrize("settings", [{}, {"scoring": "sampled"}, {"label_codes": True, "scoring": "decode"}])
+@pytest.mark.parametrize("settings", [{}, {"scoring": "sampled"}])
 def test_models_that_write_no_tokens_are_refused_by_methods_that_read_them(
     told: Any, settings: dict[str, Any]
 ) -> None:

@@ -14,13 +14,12 @@ from calibrant.core import (
     Completion,
     CompletionRequest,
     ConfigurationError,
-    LabelDistribution,
     LogprobSpace,
     Prediction,
     prediction_from_record,
     prediction_to_record,
 )
-from calibrant.inference import Classifier, LabelCodes, Provider, RetryPolicy, RoutedClient
+from calibrant.inference import Classifier, Provider, RetryPolicy, RoutedClient
 from calibrant.inference.doctor import refuse_misleading
 from calibrant.logprobs import read_completion
 from calibrant.routing import CascadeRouter, RoutingRequest, TriageRouter
@@ -131,34 +130,6 @@ def test_samples_are_counted_as_ever(by_turns: Any) -> None:
     assert found.distribution.space is LogprobSpace.SAMPLED
     assert found.label == "cat"  # two of each: the first one
     assert found.distribution.probabilities.tolist() == pytest.approx([0.5, 0.5])
-
-
-def coded(space: LogprobSpace, probabilities: Sequence[float], name: str) -> FakeClient:
-    """Return a provider that answers the first code."""
-
-    def answer(_text: str) -> dict[str, Any]:
-        return fake_response("A1", ["A1", "B1"], probabilities, illegal_mass=0.2 if space is RAW else 0.0)
-
-    return FakeClient(["A1", "B1"], answer, space=space, name=name)
-
-
-def test_passes_of_label_codes_are_averaged_and_say_whether_they_differ(routed: Any) -> None:
-    """The mean of two spaces is of neither; a mean of one keeps it."""
-    codes = {"label_codes": LabelCodes(passes=2, codes=["A1", "B1"])}
-    masked, raw = coded(MASKED, [0.9, 0.1], "m"), coded(RAW, [0.6, 0.4], "r")
-    client, router = routed(masked, raw)
-    turns = iter([["a", "b"], ["b", "a"], ["a", "b"], ["a", "b"], ["b", "a"], ["b", "a"]])
-    router.order = lambda _request=None: next(turns)
-    found = [classifier(client, **codes).classify("a purr") for _ in range(3)]
-    assert spaces(found) == [LogprobSpace.MIXED, MASKED, RAW]
-    for row, one in zip(found[1:], (masked, raw), strict=True):
-        assert same(row, classifier(one, **codes).classify("a purr"))
-    mixed = found[0].distribution
-    assert mixed is not None
-    # Each pass shows the labels in another order, so that "A1" is another label each time.
-    assert sorted(mixed.probabilities) == pytest.approx([(0.1 + 0.6) / 2, (0.9 + 0.4) / 2])
-    assert found[0].confidence == pytest.approx(0.65)
-    assert mixed.label_mass == pytest.approx((1.0 + 0.8) / 2)
 
 
 def test_who_has_no_evidence_is_asked_once(routed: Any) -> None:
@@ -278,14 +249,6 @@ def test_what_a_calibrator_belongs_to_says_that_they_are_mixed(by_turns: Any) ->
     """So that one that was fitted on one space is refused."""
     client, *_ = by_turns()
     assert classifier(client).fingerprint().space is LogprobSpace.MIXED
-
-
-def test_a_distribution_of_mixed_spaces_reads_its_confidence_off_the_labels(by_turns: Any) -> None:
-    """A joint log-probability means something in masked space alone."""
-    client, *_ = by_turns()
-    one = classifier(client).classify("a purr").distribution
-    assert isinstance(one, LabelDistribution)
-    assert replace(one, space=LogprobSpace.MIXED).confidence("cat") == one.probability("cat")
 
 
 class TestWhatIsPaid:

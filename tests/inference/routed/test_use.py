@@ -21,7 +21,6 @@ from calibrant.core import (
 )
 from calibrant.inference import (
     Classifier,
-    LabelCodes,
     Limits,
     Provider,
     RetryPolicy,
@@ -40,7 +39,7 @@ def down(name: str = "a", **options: Any) -> ProviderError:
 
 
 class TestWhereverAClientIs:
-    """Classifiers, caches, label codes, samples and cascades take it as they take any other."""
+    """Classifiers, caches, samples and cascades take it as they take any other."""
 
     LABELS = ("cat", "dog")
 
@@ -74,20 +73,14 @@ class TestWhereverAClientIs:
         assert [row.confidence for row in found] == [row.confidence for row in alone]
         assert len(dead.requests) < 20
 
-    def test_label_codes_and_samples_go_through_it(self, routed: Any, pair: Any) -> None:
-        """Every pass and every sample is a request of its own."""
+    def test_samples_go_through_it(self, pair: Any) -> None:
+        """Every sample is a request of its own."""
         client, _, alive = pair()
         sampled = Classifier(
             model=client, labels=self.LABELS, field="category", scoring="sampled", samples=4
         ).classify("a purr")
         assert (sampled.label, sampled.attempts) == ("cat", 4)
         assert {request.options["temperature"] for request in alive.requests} == {1.0}
-        coded = FakeClient(["A1", "B1"], lambda _text: "A1")
-        whole, _ = routed(coded)
-        classifier = Classifier(
-            model=whole, labels=self.LABELS, field="category", label_codes=LabelCodes(codes=["A1", "B1"])
-        )
-        assert classifier.classify("a purr").label in self.LABELS
 
     def test_stored_predictions_stay_valid_whatever_was_learnt(self, pair: Any) -> None:
         """The key depends on who the providers are, and changes with their addresses and options alone."""

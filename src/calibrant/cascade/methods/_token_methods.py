@@ -95,7 +95,7 @@ def _evidence(answered: Answered, token_filter: TokenFilter) -> tuple[Token, ...
     if not prediction.tokens:
         raise LogprobsUnavailableError(
             "Expected the answer's tokens with their log-probabilities, got none: decode the answer "
-            "(scoring='decode', without label_codes), keep its tokens (keep_tokens=True, top_logprobs of 1 or more) "
+            "(scoring='decode'), keep its tokens (keep_tokens=True, top_logprobs of 1 or more) "
             "and use a provider that reports log-probabilities; or use label_probability where labels are scored."
         )
     if classifier.prior_correction is not None:
