@@ -8,6 +8,7 @@ from calibrant.logprobs._schema import as_response_format, enum_schema, labels_f
 from calibrant.logprobs._sets import SetEvidence, extract_set
 from calibrant.logprobs._trie import LabelTrie
 from calibrant.logprobs._walk import LabelWalk
+from calibrant.logprobs._whole import whole_label_distribution
 
 __all__ = [
     "AlignedField",
@@ -28,4 +29,5 @@ __all__ = [
     "opening_masses",
     "read_completion",
     "reported_tokens",
+    "whole_label_distribution",
 ]
