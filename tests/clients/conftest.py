@@ -22,6 +22,7 @@ from calibrant import Classifier
 from calibrant.clients import OpenAICompatibleClient, RetryPolicy
 from calibrant.core import CompletionRequest
 from calibrant.testing import fake_response
+from echo_model import Echoing
 from loopback import LoopbackServer
 
 
@@ -181,7 +182,7 @@ class ToyModel:
 
 
 class ToyServer(LoopbackServer):
-    """Serves the toy model as llama.cpp or as vLLM does.
+    """Serves a toy model as llama.cpp, vLLM or SGLang does.
 
     ``faults[route]`` holds what goes wrong next there: a status with body and headers, ``"reset"``,
     ``"cut"``, or a function that changes the answer. ``absent`` are routes it does not have.
@@ -193,7 +194,8 @@ class ToyServer(LoopbackServer):
         self.calls: list[tuple[str, dict[str, Any], dict[str, str]]] = []
         self.faults: dict[str, list[Any]] = defaultdict(list)
         self.absent: set[str] = set()
-        self.slots, self.context, self.ceiling, self.form = 2, 4096, 10_000, "text"
+        self.slots, self.context = 2, 4096
+        self.echoing = Echoing(kind)
         self.delay = 0.0
         super().__init__()
 
@@ -255,16 +257,20 @@ class ToyServer(LoopbackServer):
                 },
                 "/detokenize": lambda body: {"content": self.model.detokenize(body["tokens"])},
                 "/completion": self._completion,
+                "/v1/chat/completions": lambda _: fake_response("Spa", ["Spa", "Sport"]),
             }
+        said = "prompt" if self.kind == "vllm" else "text"
         return {
             "/v1/models": lambda _: {"data": [{"id": "toy"}]},
             "/v1/completions": self._v1_completions,
             "/v1/chat/completions": lambda _: fake_response("Spa", ["Spa", "Sport"]),
             "/tokenize": self._tokenize,
-            "/detokenize": lambda body: {"prompt": self.model.detokenize(body["tokens"])},
+            "/detokenize": lambda body: {said: self.model.detokenize(body["tokens"])},
         }
 
     def _tokenize(self, body: dict[str, Any]) -> dict[str, Any]:
+        if self.kind == "sglang" and "messages" in body:
+            return {"status": 400, "message": "[{'loc': ('body', 'prompt'), 'msg': 'Field required'}]"}
         text = self.model.render(body["messages"]) if "messages" in body else body["prompt"]
         return {"tokens": self.model.tokenize(text), "max_model_len": self.context}
 
@@ -285,28 +291,13 @@ class ToyServer(LoopbackServer):
         }
 
     def _v1_completions(self, body: dict[str, Any]) -> dict[str, Any]:
-        text = ("<s>" if body.get("add_special_tokens", True) else "") + body["prompt"]
         if body["model"] != "toy":
             message = f"The model `{body['model']}` does not exist."
             return {"status": 404, "error": {"message": message, "type": "NotFoundError"}}
-        if self._too_long(text):
+        if any(self._too_long(prompt) for prompt in body["prompt"]):
             message = f"This model's maximum context length is {self.context} tokens. However, ..."
             return {"status": 400, "error": {"message": message, "type": "BadRequestError"}}
-        if body["logprobs"] > self.ceiling:
-            asked = f"Requested sample logprobs of {body['logprobs']}, which is greater than max allowed: "
-            return {"status": 400, "error": {"message": f"{asked}{self.ceiling}"}}
-        tokens = self._tokens(text, body["logprobs"])
-        reported: dict[str, Any] = {
-            "text": {"top_logprobs": [{token["token"]: token["logprob"] for token in tokens}]},
-            "list": {"top_logprobs": [tokens]},
-            "flat": {"top_logprobs": tokens},
-            "chat": {"content": [{**tokens[0], "top_logprobs": tokens}]},
-        }[self.form]
-        return {
-            "model": "toy",
-            "choices": [{"text": tokens[0]["token"], "logprobs": reported}],
-            "usage": {"prompt_tokens": len(self.model.tokenize(text)), "completion_tokens": 1},
-        }
+        return self.echoing.answer(body)
 
     def _tokens(self, text: str, count: int) -> list[dict[str, Any]]:
         found = list(self.model.next(text).items())[:count]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,11 +12,12 @@ import pytest
 
 from calibrant import Classifier
 from calibrant.clients import LiteLLMClient, OpenAICompatibleClient
-from calibrant.clients._servers import readable
 from calibrant.core import (
     CompletionRequest,
     ConfigurationError,
     ContinuingClient,
+    LabelContinuation,
+    LabelLogprobs,
     LogprobSpace,
     NextTokens,
     Outcome,
@@ -39,14 +39,18 @@ Make = Callable[..., OpenAICompatibleClient]
 Classify = Callable[..., Classifier]
 
 
+def no_route(server: Any) -> None:
+    """Take the route away."""
+    server.absent.add("/v1/completions")
+
+
 class TestExactness:
-    @pytest.mark.parametrize("kind", KINDS)
     @pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/"])
     def test_agrees_with_a_sum_over_the_whole_model(
-        self, toy_server: Start, classifier_for: Classify, kind: str, suffix: str
+        self, toy_server: Start, classifier_for: Classify, suffix: str
     ) -> None:
         """At tolerance 0 with all tokens listed, nothing is left open: the bound is 0."""
-        server = toy_server(kind)
+        server = toy_server("llama.cpp")
         classifier = classifier_for(server, api_base=server.root + suffix)
         for text, prediction in zip(
             ("a swim", "power"), classifier.classify_many(["a swim", "power"]), strict=True
@@ -60,27 +64,13 @@ class TestExactness:
             assert prediction.confidence == pytest.approx(max(truth), rel=1e-6)
             assert prediction.usage.completion_tokens == prediction.attempts > 1
             assert prediction.usage.prompt_tokens > prediction.attempts
-            assert prediction.model == {"llama.cpp": "toy.gguf", "vllm": "toy"}[kind]
+            assert prediction.model == "toy.gguf"
 
-    @pytest.mark.parametrize("form", ["text", "list", "flat", "chat"])
-    def test_reads_every_form_of_alternatives(
-        self, toy_server: Start, classifier_for: Classify, form: str
-    ) -> None:
-        """A mapping from text, or lists of tokens as other servers send them."""
-        server = toy_server("vllm", form=form)
-        classifier = classifier_for(server)
-        distribution = classifier.classify("x").distribution
-        assert distribution is not None
-        np.testing.assert_allclose(
-            np.exp(distribution.logprobs), server.model.distribution(LABELS, PROMPT, "x"), rtol=1e-6
-        )
-
-    @pytest.mark.parametrize("kind", KINDS)
     def test_a_template_of_ones_own_replaces_the_servers(
-        self, toy_server: Start, classifier_for: Classify, kind: str
+        self, toy_server: Start, classifier_for: Classify
     ) -> None:
         """The server is not asked for its template, and adds the token that begins a text itself."""
-        server = toy_server(kind)
+        server = toy_server("llama.cpp")
         server.absent.add("/apply-template")
         classifier = classifier_for(server, chat_template=TEMPLATE)
         distribution = classifier.classify("x").distribution
@@ -89,16 +79,14 @@ class TestExactness:
             np.exp(distribution.logprobs), server.model.distribution(LABELS, PROMPT, "x"), rtol=1e-6
         )
         assert not any("messages" in body for _, body, _ in server.calls)
-        assert not any("add_special_tokens" in body for body in server.bodies("/v1/completions"))
         assert not any("chat_template" in body for _, body, _ in server.calls)
 
-    @pytest.mark.parametrize("kind", KINDS)
     @pytest.mark.parametrize("count", [9, 15])
     def test_fewer_alternatives_widen_the_bound(
-        self, toy_server: Start, classifier_for: Classify, kind: str, count: int
+        self, toy_server: Start, classifier_for: Classify, count: int
     ) -> None:
         """What was not listed is in the bound, which holds."""
-        server = toy_server(kind)
+        server = toy_server("llama.cpp")
         classifier = classifier_for(server, next_tokens=count)
         texts = [f"text {number}" for number in range(12)]
         found = [prediction.distribution for prediction in classifier.classify_many(texts)]
@@ -112,51 +100,7 @@ class TestExactness:
                 bounds.append(distribution.error_bound)
         assert len(bounds) > 2
         assert min(bounds) < 1.0
-        name = "n_probs" if kind == "llama.cpp" else "logprobs"
-        assert {body[name] for body in server.bodies(ROUTES[kind])} == {count}
-
-    def test_reads_tokens_that_end_inside_a_character(self, toy_server: Start, make: Make) -> None:
-        """They are written as escaped bytes; text that only looks like it stays text."""
-        server = toy_server("vllm")
-        tokens = {"bytes:\\xe2\\x80": -1.0, "bytes: \\xc3": -2.0, "bytes:": -3.0, "é": -4.0}
-
-        def change(answer: Any) -> Any:
-            answer["choices"][0]["logprobs"]["top_logprobs"] = [tokens]
-            return answer
-
-        client = make(server)
-        asyncio.run(ask(client))
-        server.faults["/v1/completions"] = [change]
-        top = asyncio.run(ask(client)).top
-        assert top == ((b"\xe2\x80", -1.0), (b" \xc3", -2.0), (b"bytes:", -3.0), ("é".encode(), -4.0))
-
-    def test_tokens_that_are_not_to_be_told_apart_shorten_the_listing(self) -> None:
-        """No unlisted token may be more probable than the least listed one."""
-
-        def listed(**probabilities: float) -> Any:
-            return tuple((text.encode(), math.log(value)) for text, value in probabilities.items())
-
-        whole = listed(a=0.6, b=0.2, c=0.1)
-        assert readable(whole) == whole
-        broken = "\N{REPLACEMENT CHARACTER}"
-        # 0.05 are not listed, 0.04 are: any token behind them may have 0.09.
-        assert readable((*listed(a=0.6, b=0.23, c=0.08), (broken.encode(), math.log(0.04)))) == listed(
-            a=0.6, b=0.23
-        )
-
-    @pytest.mark.parametrize(("labels", "kept"), [(["Spa", "Bill"], 3), (["Spa", "Té"], 1)])
-    def test_only_labels_beyond_ascii_need_that(
-        self, toy_server: Start, make: Make, labels: list[str], kept: int
-    ) -> None:
-        """A token that ends inside a character leads to no other label."""
-        server = toy_server("vllm")
-        client = make(server)
-        asyncio.run(client.check_labels(labels))
-        tokens = {"S": math.log(0.8), "B": math.log(0.05), "\N{REPLACEMENT CHARACTER}": math.log(0.1)}
-        server.faults["/v1/completions"] = [
-            lambda answer: {**answer, "choices": [{"logprobs": {"top_logprobs": [tokens]}}]}
-        ]
-        assert len(asyncio.run(ask(client)).top) == kept
+        assert {body["n_probs"] for body in server.bodies("/completion")} == {count}
 
 
 class TestRows:
@@ -196,12 +140,12 @@ class TestRows:
         assert all(body.get("add_generation_prompt", True) for body in asked)
         assert all("assistant" not in str(body["messages"]) for body in asked)
         prompts = [body["prompt"] for body in server.bodies(ROUTES[kind])[1:]]
-        assert len(prompts) > 10
-        assert all('[assistant]{"label": "' in prompt for prompt in prompts)
+        assert len(prompts) > (10 if kind == "llama.cpp" else 1)
+        assert all('[assistant]{"label": "' in prompt for prompt in np.ravel(prompts))
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_one_greedy_token_is_asked_for(self, toy_server: Start, make: Make, kind: str) -> None:
-        """With the prompt cached, and the beginning of the text added once only."""
+        """With the prompt cached, or with every label behind it; the beginning of the text is added once only."""
         server = toy_server(kind)
         asyncio.run(ask(make(server)))
         prompt = server.model.render(REQUEST.messages) + '{"label": "'
@@ -219,10 +163,11 @@ class TestRows:
                 },
                 "vllm": {
                     "model": "toy",
-                    "prompt": prompt,
+                    "prompt": [prompt, f'{prompt}Spa"', f'{prompt}Bill"'],
+                    "echo": True,
                     "max_tokens": 1,
                     "temperature": 0,
-                    "logprobs": 20,
+                    "logprobs": 1,
                     "add_special_tokens": False,
                 },
             }[kind]
@@ -230,12 +175,13 @@ class TestRows:
 
     def test_a_request_may_want_fewer_tokens(self, toy_server: Start, make: Make) -> None:
         """Its number beats the client's."""
-        server = toy_server("vllm")
+        server = toy_server("llama.cpp")
 
         async def few() -> NextTokens:
             async with make(server).continuing(
                 CompletionRequest(messages=REQUEST.messages, top_logprobs=3)
             ) as row:
+                assert not isinstance(row, LabelContinuation)
                 return await row.next_tokens("")
 
         assert len(asyncio.run(few()).top) == 3
@@ -268,7 +214,7 @@ class TestFinding:
         assert all(isinstance(error, ProviderError) and error.retryable for error in first)
         assert "Loading model" in str(first[0])
         assert len(server.calls) == 1
-        assert all(isinstance(found, NextTokens) for found in asyncio.run(many()))
+        assert all(isinstance(found, NextTokens | LabelLogprobs) for found in asyncio.run(many()))
 
     def test_a_server_that_is_not_ready_yet_is_asked_again(
         self, toy_server: Start, classifier_for: Classify
@@ -288,16 +234,16 @@ class TestFinding:
     @pytest.mark.parametrize(
         "missing",
         [
-            pytest.param(lambda server: server.absent.add("/v1/completions"), id="no-route"),
+            pytest.param(no_route, id="no-route"),
             pytest.param(
-                lambda server: server.faults["/v1/completions"].extend(
-                    [lambda answer: {**answer, "choices": [{"text": "x", "logprobs": None}]}] * 3
+                lambda server: server.faults["/completion"].extend(
+                    [lambda answer: {**answer, "completion_probabilities": []}] * 3
                 ),
                 id="no-logprobs",
             ),
             pytest.param(
-                lambda server: server.faults["/v1/completions"].extend(
-                    [(400, {"error": {"message": f"logprobs are not supported {KEY}"}}, {})] * 3
+                lambda server: server.faults["/completion"].extend(
+                    [(400, {"error": {"message": f"n_probs is not supported {KEY}"}}, {})] * 9
                 ),
                 id="refused",
             ),
@@ -305,10 +251,12 @@ class TestFinding:
     )
     def test_a_server_without_the_ability_is_named(self, toy_server: Start, make: Make, missing: Any) -> None:
         """With what can be done instead."""
-        server = toy_server("vllm")
+        server = toy_server("vllm" if missing is no_route else "llama.cpp")
         missing(server)
         error = failure(make(server, api_key=KEY), ConfigurationError)
-        assert str(error).startswith("This endpoint reports no next-token probabilities: http://127.0.0.1:")
+        assert str(error).startswith(
+            "This endpoint reports no probabilities for exact scoring: http://127.0.0.1:"
+        )
         assert "use scoring='decode' or 'sampled'" in str(error)
 
     def test_an_unknown_model_is_not_a_missing_ability(self, toy_server: Start, make: Make) -> None:

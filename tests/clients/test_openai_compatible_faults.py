@@ -23,7 +23,6 @@ from calibrant.core import (
     ContextLengthError,
     ContinuingClient,
     LogprobSpace,
-    NextTokens,
     Outcome,
     ProviderError,
     ProviderTimeoutError,
@@ -92,7 +91,7 @@ class TestFaults:
         server, client = found
         server.faults[ROUTES[kind]] = [fault]
         assert failure(client).retryable
-        assert asyncio.run(ask(client)).top
+        asyncio.run(ask(client))
 
     def test_a_slow_server_is_a_timeout(self, toy_server: Start, make: Make, kind: str) -> None:
         """The message says how long was waited."""
@@ -119,28 +118,12 @@ class TestFaults:
         classifier = Classifier(model=client, labels=["Spa", "Bill"], scoring="exact")
         assert classifier.classify("x" * 99).outcome is Outcome.UNPARSED
 
-    def test_missing_logprobs_are_asked_for_again(self, found: Any, kind: str) -> None:
-        """Twice; then the call has failed, and may be retried."""
-        server, client = found
-
-        def without(answer: Any) -> Any:
-            return {**answer, "completion_probabilities": [], "choices": [{"text": "x", "logprobs": None}]}
-
-        before = len(server.bodies(ROUTES[kind]))
-        server.faults[ROUTES[kind]] = [without, without]
-        assert asyncio.run(ask(client)).top
-        assert len(server.bodies(ROUTES[kind])) == before + 3
-        server.faults[ROUTES[kind]] = [without, without, without]
-        error = failure(client)
-        assert error.retryable
-        assert "3 times without log-probabilities" in str(error)
-
     def test_cancelling_passes_the_seam(self, toy_server: Start, make: Make, kind: str) -> None:
         """And the next call works."""
         server = toy_server(kind, delay=0.3)
         client = make(server)
 
-        async def cancelled() -> NextTokens:
+        async def cancelled() -> object:
             task = asyncio.create_task(ask(client))
             await asyncio.sleep(0.05)
             task.cancel()
@@ -149,7 +132,26 @@ class TestFaults:
             server.delay = 0.0
             return await ask(client)
 
-        assert asyncio.run(cancelled()).top
+        assert asyncio.run(cancelled())
+
+
+def test_missing_logprobs_are_asked_for_again(toy_server: Start, make: Make) -> None:
+    """Twice; then the call has failed, and may be retried."""
+    server = toy_server("llama.cpp")
+    client = make(server)
+    asyncio.run(ask(client))
+
+    def without(answer: Any) -> Any:
+        return {**answer, "completion_probabilities": []}
+
+    before = len(server.bodies("/completion"))
+    server.faults["/completion"] = [without, without]
+    asyncio.run(ask(client))
+    assert len(server.bodies("/completion")) == before + 3
+    server.faults["/completion"] = [without, without, without]
+    error = failure(client)
+    assert error.retryable
+    assert "3 times without log-probabilities" in str(error)
 
 
 DENIED = (401, {"error": {"message": "no such key"}}, {})
@@ -185,18 +187,18 @@ def test_a_fault_that_every_row_meets_costs_one_call(
     assert len(server.bodies(route)) == answered + 1
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "calls"), [("llama.cpp", 3), ("vllm", 1)])
 def test_a_server_without_log_probabilities_is_found_out_once_for_all_rows(
-    toy_server: Start, classifier_for: Any, kind: str
+    toy_server: Start, classifier_for: Any, kind: str, calls: int
 ) -> None:
-    """With the three calls of one row: a single answer may lack them by accident."""
+    """With the calls of one row: a single answer of llama.cpp's may lack them by accident."""
     server = toy_server(kind)
     server.faults[ROUTES[kind]] = [
         lambda answer: {**answer, "completion_probabilities": [], "choices": [{"text": "x"}]}
     ] * 1000
-    with pytest.raises(ConfigurationError, match="reports no next-token probabilities"):
+    with pytest.raises(ConfigurationError, match="reports no probabilities for exact scoring"):
         classifier_for(server, concurrency=64).classify_many([f"text {number}" for number in range(64)])
-    assert len(server.bodies(ROUTES[kind])) == 3
+    assert len(server.bodies(ROUTES[kind])) == calls
 
 
 def test_labels_are_checked_once_for_all_rows(toy_server: Start, classifier_for: Any) -> None:
@@ -209,43 +211,36 @@ def test_labels_are_checked_once_for_all_rows(toy_server: Start, classifier_for:
 class TestNumberOfTokens:
     def test_a_named_maximum_is_obeyed_and_remembered(self, toy_server: Start, make: Make) -> None:
         """The number is refused once, whatever is asked later."""
-        server = toy_server("vllm", ceiling=7)
-        client = make(server, next_tokens=1000)
+        server = toy_server("llama.cpp")
+        client = make(server)
+        server.faults["/completion"] = [(400, {"error": {"message": "n_probs: maximum is 7"}}, {})]
         for _ in range(2):
-            assert len(asyncio.run(ask(client)).top) == 7
-        assert [body["logprobs"] for body in server.bodies("/v1/completions")] == [1000, 7, 7, 7]
+            asyncio.run(ask(client))
+        assert [body["n_probs"] for body in server.bodies("/completion")] == [1000, 7, 7, 7]
 
     @pytest.mark.parametrize(
         ("message", "asked"),
         [
-            ("max_logprobs (3) was exceeded", [20, 3]),
-            ("logprobs: Input should be less than or equal to 5", [20, 5]),
-            ("logprobs of 20 is too much", [20, 10]),
+            ("max_n_probs (3) was exceeded", [20, 3]),
+            ("n_probs: Input should be less than or equal to 5", [20, 5]),
+            ("n_probs of 20 is too much", [20, 10]),
         ],
     )
     def test_the_maximum_is_read_from_the_message(
         self, toy_server: Start, make: Make, message: str, asked: list[int]
     ) -> None:
         """Where none is named, half as many are asked for."""
-        server = toy_server("vllm")
-        server.faults["/v1/completions"] = [(400, {"error": {"message": message}}, {})]
-        asyncio.run(ask(make(server)))
-        assert [body["logprobs"] for body in server.bodies("/v1/completions")][:2] == asked
+        server = toy_server("llama.cpp")
+        server.faults["/completion"] = [(400, {"error": {"message": message}}, {})]
+        asyncio.run(ask(make(server, next_tokens=20)))
+        assert [body["n_probs"] for body in server.bodies("/completion")][:2] == asked
 
     def test_half_as_many_end_at_five(self, toy_server: Start, make: Make) -> None:
         """A server that refuses even that reports none."""
-        server = toy_server("vllm")
-        server.faults["/v1/completions"] = [(400, {"error": {"message": "logprobs: too many"}}, {})] * 3
-        failure(make(server), ConfigurationError)
-        assert [body["logprobs"] for body in server.bodies("/v1/completions")] == [20, 10, 5]
-
-    def test_llama_cpp_is_asked_for_fewer_too(self, toy_server: Start, make: Make) -> None:
-        """A limit of its own, or of what stands before it."""
         server = toy_server("llama.cpp")
-        client = make(server)
-        server.faults["/completion"] = [(400, {"error": {"message": "n_probs: maximum is 50"}}, {})]
-        asyncio.run(ask(client))
-        assert [body["n_probs"] for body in server.bodies("/completion")] == [1000, 50, 50]
+        server.faults["/completion"] = [(400, {"error": {"message": "n_probs: too many"}}, {})] * 3
+        failure(make(server, next_tokens=20), ConfigurationError)
+        assert [body["n_probs"] for body in server.bodies("/completion")] == [20, 10, 5]
 
 
 class TestComplete:

@@ -1,4 +1,4 @@
-"""Asking a server for the tokens that may come next."""
+"""Asking a server how an answer goes on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from calibrant.clients import OpenAICompatibleClient
-from calibrant.core import CompletionRequest, NextTokens, ProviderError
+from calibrant.core import CompletionRequest, LabelContinuation, LabelLogprobs, NextTokens, ProviderError
 
 PROMPT = "Which one?"
 KEY = "plainword-secret-123"
@@ -19,9 +19,11 @@ REQUEST = CompletionRequest(
 )
 
 
-async def ask(client: OpenAICompatibleClient, text: str = '{"label": "') -> NextTokens:
-    """Return what may follow, for a row of its own."""
+async def ask(client: OpenAICompatibleClient, text: str = '{"label": "') -> NextTokens | LabelLogprobs:
+    """Return what may follow, or how probable two labels are, for a row of its own."""
     async with client.continuing(REQUEST) as row:
+        if isinstance(row, LabelContinuation):
+            return await row.label_logprobs(text, ("Spa", "Bill"))
         return await row.next_tokens(text)
 
 

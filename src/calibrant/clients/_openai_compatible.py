@@ -1,59 +1,59 @@
-"""A server that reports next-token probabilities over HTTP: llama.cpp's, or one of ``/v1/completions``."""
+"""A server that labels can be scored with over HTTP: llama.cpp's, or one of ``/v1/completions``."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from calibrant.clients._chat_template import ChatTemplate
+from calibrant.clients._continuing import FEW_TOKENS, MANY_TOKENS
+from calibrant.clients._echo import Echoed, EchoError, NoEchoError, label_logprobs, read_echoes
 from calibrant.clients._first_call import FirstCall
 from calibrant.clients._http import Reply
 from calibrant.clients._openai_chat import OpenAIChatClient
-from calibrant.clients._servers import (
-    CompletionsServer,
-    LlamaCppServer,
-    Place,
-    Server,
-    readable,
-    smaller_count,
-)
+from calibrant.clients._servers import CompletionsServer, LlamaCppServer, Server, smaller_count
 from calibrant.clients._slots import Slots
 from calibrant.core import (
     CalibrantError,
     CompletionRequest,
     ConfigurationError,
     Continuation,
+    LabelContinuation,
+    LabelLogprobs,
     LogprobSpace,
     NextTokens,
     ProviderError,
+    Usage,
 )
 
 __all__ = ["OpenAICompatibleClient"]
 
 # Calls that come back without log-probabilities are made again: about 1 in 300 of llama.cpp.
 _REPEATS: Final = 3
-_PROBE: Final = "Hello"
+_PROBE: Final = "Hello there"
 
 
 class OpenAICompatibleClient(OpenAIChatClient):
-    """A client for a server that says how probable the next token is, over HTTP.
+    """A client for a server that says how probable labels are, over HTTP.
 
-    Two kinds of servers do, and which one answers is found out by the first call: llama.cpp's server
-    (``/completion``), and servers of ``/v1/completions``, such as vLLM. The server's own chat template
-    turns messages into a prompt (``/apply-template``; ``/tokenize`` and ``/detokenize``). llama.cpp's
-    server computes as many rows side by side as it has slots, and every call of a row goes to the slot
-    that has the row's prompt cached.
+    Two kinds of servers do, and which one answers is found out by the first call:
 
-    vLLM reports 20 tokens unless it is started with a larger ``--max-logprobs``. Fewer tokens than
-    there are ways to go on cost accuracy, never honesty: what was not listed widens the distribution's
-    ``error_bound``. Where tokens are reported as text (``/v1/completions``), what ends inside a
-    character cannot be told apart; with labels beyond ASCII this widens the bound, too. A special token
-    in a label is noticed by llama.cpp's server only.
+    - llama.cpp's server lists the next tokens (``/completion``). It computes as many rows side by side as it has
+      slots, and every call of a row goes to the slot that has the row's prompt cached. What is not listed widens
+      the distribution's ``error_bound``. Only this server notices a special token in a label.
+    - vLLM and SGLang return the log-probabilities of a prompt's own tokens (``/v1/completions`` with ``echo``). The
+      prompt is sent with every label behind it, in one request up to 127 labels and prompts of some thousand
+      letters. Every label is scored to its end, in the tokens that the model's tokeniser writes it with, so how
+      many next tokens the server lists (vLLM's ``--max-logprobs``) does not matter. But the server computes the
+      prompt once per label: these servers have no use for cached beginnings where log-probabilities are wanted.
+
+    The server's own chat template turns messages into a prompt (``/apply-template``; ``/tokenize`` and
+    ``/detokenize``); SGLang does not tell its own, so there `chat_template` is needed.
 
     Parameters
     ----------
@@ -72,8 +72,8 @@ class OpenAICompatibleClient(OpenAIChatClient):
         A Jinja template as in ``tokenizer_config.json``, used instead of the server's own; the token
         that begins a text is left to the server.
     next_tokens : int, optional
-        How many next tokens are asked for; by default 1,000 of llama.cpp's server and 20 of others. A
-        server that refuses that many is asked for fewer from then on.
+        How many next tokens llama.cpp's server is asked for; by default 1,000. A server that refuses that many is
+        asked for fewer from then on.
 
     Raises
     ------
@@ -108,7 +108,6 @@ class OpenAICompatibleClient(OpenAIChatClient):
         self._template = None if chat_template is None else ChatTemplate(chat_template)
         self._next_tokens = next_tokens
         self._ceiling: int | None = None
-        self._beyond_ascii = False
         self._server: Server | None = None
         # Labels are checked, and rows are scored, by routes of their own: each has a first call.
         self._first_check = FirstCall()
@@ -129,7 +128,7 @@ class OpenAICompatibleClient(OpenAIChatClient):
         ------
         ConfigurationError
             A label holds a special token or unknown characters, or is longer than the context; or the
-            server reports no next-token probabilities.
+            server reports no probabilities for exact scoring.
         ProviderError
             The server could not be asked.
         """
@@ -139,7 +138,6 @@ class OpenAICompatibleClient(OpenAIChatClient):
         if labels in self._legal:
             return
         server = await self._found()
-        self._beyond_ascii = self._beyond_ascii or not all(label.isascii() for label in labels)
         longest = max(labels, key=lambda label: len(label.encode()))
         size = await server.size(longest)
         if size is not None and size.limit is not None and size.tokens >= size.limit:
@@ -154,18 +152,22 @@ class OpenAICompatibleClient(OpenAIChatClient):
             )
         self._legal.add(labels)
 
-    def continuing(self, request: CompletionRequest) -> AbstractAsyncContextManager[Continuation]:
+    def continuing(
+        self, request: CompletionRequest
+    ) -> AbstractAsyncContextManager[Continuation | LabelContinuation]:
         """Return a row's place in the server: of llama.cpp's, a slot of its own until the context ends."""
         return self._continuing(request)
 
     @asynccontextmanager
-    async def _continuing(self, request: CompletionRequest) -> AsyncIterator[Continuation]:
+    async def _continuing(
+        self, request: CompletionRequest
+    ) -> AsyncIterator[Continuation | LabelContinuation]:
         server = await self._found()
-        if server.slots is None:
-            yield _Row(self, request, None, self._first_score)
+        if isinstance(server, CompletionsServer):
+            yield _LabelRow(self, request, self._first_score, server)
             return
         async with self._here().slots_of(server.slots).one() as slot:
-            yield _Row(self, request, slot, self._first_score)
+            yield _TokenRow(self, request, self._first_score, server, slot)
 
     async def render(self, request: CompletionRequest) -> str:
         """Return the prompt of a row, up to where its answer begins.
@@ -192,26 +194,18 @@ class OpenAICompatibleClient(OpenAIChatClient):
         return prompt
 
     async def next_tokens(
-        self, request: CompletionRequest, prompt: str, slot: int | None, *, few: bool = False
+        self, server: LlamaCppServer, request: CompletionRequest, prompt: str, slot: int, *, few: bool = False
     ) -> NextTokens:
         """Return what may follow `prompt`, computed in `slot`."""
-        server = await self._found()
-        place = Place(slot=slot, whole=self._template is None)
-        most = self._count(request.top_logprobs or self._next_tokens or server.next_tokens)
-        count = min(most, server.few_tokens) if few and not request.top_logprobs else most
+        most = self._count(request.top_logprobs or self._next_tokens or MANY_TOKENS)
+        count = min(most, FEW_TOKENS) if few and not request.top_logprobs else most
         for _ in range(_REPEATS):
-            reply = await self._ask(server, prompt, place, count)
+            reply = await self._ask(server, prompt, slot, count)
             answer = self._http.checked(reply)
             listing = server.listing(answer)
             if listing is not None:
-                if self._beyond_ascii and not server.reports_bytes:
-                    listing = readable(listing)
-                model = answer.get("model")
                 return NextTokens(
-                    top=listing,
-                    usage=server.usage(answer),
-                    model=model if isinstance(model, str) else None,
-                    short=count < most,
+                    top=listing, usage=server.usage(answer), model=_model_of(answer), short=count < most
                 )
         raise ProviderError(
             f"the server answered {_REPEATS} times without log-probabilities.",
@@ -224,15 +218,58 @@ class OpenAICompatibleClient(OpenAIChatClient):
         """Return how many next tokens to ask for: what is wanted, or the most the server was seen to list."""
         return min(wanted, self._ceiling or wanted)
 
-    async def _ask(self, server: Server, prompt: str, place: Place, wanted: int) -> Reply:
+    async def _ask(self, server: LlamaCppServer, prompt: str, slot: int | None, wanted: int) -> Reply:
         """Ask for the next tokens, for fewer where the server refuses the number."""
         while True:
             count = self._count(wanted)
-            reply = await self._http.exchange(server.route, server.body(prompt, count=count, place=place))
+            reply = await self._http.exchange(server.route, server.body(prompt, count=count, slot=slot))
             lower = smaller_count(reply, count)
             if lower is None:
                 return reply
             self._ceiling = min(lower, self._ceiling or lower)
+
+    async def label_logprobs(
+        self, server: CompletionsServer, prompt: str, values: Sequence[str]
+    ) -> LabelLogprobs:
+        """Return how probable each label and its closing quote are behind `prompt`."""
+        batches = server.batches((prompt, *(f'{prompt}{value}"' for value in values)))
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._echoes(server, batch)) for batch in batches]
+            answers = [task.result() for task in tasks]
+            begun, *continued = (echo for _, echoes in answers for echo in echoes)
+            logprobs = label_logprobs(begun, continued)
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        except EchoError as error:
+            raise self._unusable(error) from None
+        used = [server.usage(answer) for answer, _ in answers]
+        return LabelLogprobs(
+            logprobs=logprobs,
+            usage=Usage(
+                prompt_tokens=sum(one.prompt_tokens for one in used),
+                completion_tokens=sum(one.completion_tokens for one in used),
+            ),
+            model=_model_of(answers[0][0]),
+        )
+
+    async def _echoes(
+        self, server: CompletionsServer, prompts: Sequence[str]
+    ) -> tuple[dict[str, Any], list[Echoed]]:
+        body = server.body(prompts, whole=self._template is None)
+        answer = self._http.checked(await self._http.exchange(server.route, body))
+        try:
+            return answer, read_echoes(answer, prompts)
+        except EchoError as error:
+            raise self._unusable(error) from None
+
+    def _unusable(self, error: EchoError) -> ProviderError:
+        return ProviderError(
+            f"Expected the log-probabilities of the prompts' tokens, got {self._http.redacted(str(error))}.",
+            provider=self.name,
+            retryable=True,
+            hint="Try again, or scoring='decode'.",
+        )
 
     def _here(self) -> _Shared:
         return self._shared.setdefault(asyncio.get_running_loop(), _Shared())
@@ -261,19 +298,39 @@ class OpenAICompatibleClient(OpenAIChatClient):
         props = await self._http.exchange("/props")
         if props.passing:
             self._http.checked(props)  # it is there, and not ready
-        found = LlamaCppServer.recognised(self._http, props)
-        server = found or CompletionsServer(http=self._http, model=self._model)
+        server = LlamaCppServer.recognised(self._http, props)
+        if server is None:
+            return await self._find_completions()
         for _ in range(_REPEATS):
-            reply = await self._ask(server, _PROBE, Place(), self._next_tokens or server.next_tokens)
+            reply = await self._ask(server, _PROBE, None, self._next_tokens or MANY_TOKENS)
             await self._check_ability(server, reply)
             if server.listing(self._http.checked(reply)) is not None:
                 return server
         raise self._unable(f"{server.route} answers without them")
 
+    async def _find_completions(self) -> CompletionsServer:
+        server = CompletionsServer(http=self._http, model=self._model)
+        reply = await self._http.exchange(server.route, server.body((_PROBE,), whole=False))
+        words = reply.words.lower()
+        if reply.status in {400, 422} and "logprobs" in words and "echo" not in words:
+            server = replace(server, logprobs=0)  # vLLM with --max-logprobs 0
+            reply = await self._http.exchange(server.route, server.body((_PROBE,), whole=False))
+        await self._check_ability(server, reply)
+        try:
+            read_echoes(self._http.checked(reply), (_PROBE,))
+        except NoEchoError as error:
+            raise self._unable(
+                f"expected the log-probabilities of the prompt's tokens from {server.route} with echo and logprobs, "
+                f"got {error}"
+            ) from None
+        except EchoError as error:
+            raise self._unusable(error) from None
+        return server
+
     async def _check_ability(self, server: Server, reply: Reply) -> None:
         """Tell a server that reports no probabilities from an unknown model and a wrong address."""
         words = reply.words.lower()
-        if reply.status in {400, 422} and "logprobs" in words:
+        if reply.status in {400, 422} and any(word in words for word in ("logprobs", "n_probs", "echo")):
             raise self._unable(f"{server.route} refuses them: {self._http.redacted(reply.words)[:200]}")
         unknown_model = "model" in words and "completions" not in words
         if not reply.absent or (reply.status == 404 and unknown_model):
@@ -283,8 +340,8 @@ class OpenAICompatibleClient(OpenAIChatClient):
 
     def _unable(self, reason: str) -> ConfigurationError:
         return ConfigurationError(
-            f"This endpoint reports no next-token probabilities: {self._http.shown} ({reason}). Serve the model "
-            "with llama.cpp's server or vLLM, or use scoring='decode' or 'sampled'."
+            f"This endpoint reports no probabilities for exact scoring: {self._http.shown} ({reason}). Serve the "
+            "model with vLLM, SGLang or llama.cpp's server, or use scoring='decode' or 'sampled'."
         )
 
 
@@ -318,29 +375,56 @@ class _Shared:
 
 @dataclass
 class _Row:
-    """A row, its prompt, the slot it holds, and which call of all rows goes first."""
+    """A row, its prompt, and which call of all rows goes first."""
 
     client: OpenAICompatibleClient
     request: CompletionRequest
-    slot: int | None
     first: FirstCall
-    _prompt: str | None = None
-    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _prompt: str | None = field(default=None, init=False)
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
-    @property
-    def serial(self) -> bool:
-        """A slot of llama.cpp computes one call after the other."""
-        return self.slot is not None
+    async def begun(self, text: str) -> str:
+        """Return the prompt and the beginning of the answer."""
+        async with self._lock:
+            if self._prompt is None:
+                self._prompt = await self.client.render(self.request)
+        return self._prompt + text
+
+
+@dataclass
+class _TokenRow(_Row):
+    """A row of llama.cpp's server, and the slot it holds."""
+
+    server: LlamaCppServer
+    slot: int
+    serial: bool = field(default=True, init=False)  # a slot computes one call after the other
 
     async def next_tokens(self, text: str, *, few: bool = False) -> NextTokens:
         """Return what may follow `text`."""
         return await self.first.then(partial(self._next_tokens, text, few=few))
 
     async def _next_tokens(self, text: str, *, few: bool) -> NextTokens:
-        async with self._lock:
-            if self._prompt is None:
-                self._prompt = await self.client.render(self.request)
-        return await self.client.next_tokens(self.request, self._prompt + text, self.slot, few=few)
+        prompt = await self.begun(text)
+        return await self.client.next_tokens(self.server, self.request, prompt, self.slot, few=few)
+
+
+@dataclass
+class _LabelRow(_Row):
+    """A row of a server that echoes prompts."""
+
+    server: CompletionsServer
+
+    async def label_logprobs(self, text: str, values: Sequence[str]) -> LabelLogprobs:
+        """Return how probable each label is after `text`."""
+        return await self.first.then(partial(self._label_logprobs, text, values))
+
+    async def _label_logprobs(self, text: str, values: Sequence[str]) -> LabelLogprobs:
+        return await self.client.label_logprobs(self.server, await self.begun(text), values)
+
+
+def _model_of(answer: Mapping[str, Any]) -> str | None:
+    model = answer.get("model")
+    return model if isinstance(model, str) else None
 
 
 async def _misspelt(server: Server, labels: Sequence[str]) -> str:

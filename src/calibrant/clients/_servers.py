@@ -1,50 +1,35 @@
-"""The two kinds of servers that report next-token probabilities: what they are sent, what they answer."""
+"""The two kinds of servers that labels are scored with: what they are sent, what they answer."""
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
-from calibrant.clients._continuing import FEW_TOKENS, MANY_TOKENS, WRITABLE
+from calibrant.clients._continuing import WRITABLE
 from calibrant.clients._http import JsonHttp, Reply
 from calibrant.core import Message, Usage, bounded_count
 
 __all__ = [
     "CompletionsServer",
     "LlamaCppServer",
-    "Place",
     "Server",
     "Size",
-    "readable",
     "smaller_count",
 ]
 
 Listing: TypeAlias = tuple[tuple[bytes, float], ...]
 
-_REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}".encode()
 _LEAST_COUNT: Final = 5
-_ESCAPED = re.compile(r"\\x([0-9a-fA-F]{2})")
+_MOST_PROMPTS: Final = 128
+# Bytes of an answer, of which 16 MiB are read, and how many a byte of a prompt may bring: vLLM writes 250 for a
+# token, which holds about four letters.
+_MOST_ANSWERED: Final = 12 * 2**20
+_ANSWERED_PER_BYTE: Final = 80
 _MAXIMUM = re.compile(
     r"(?:\bmax[a-z_]*|at most|up to|no more than|less than or equal to|<=)(?:\s+[a-z_]+){0,3}?[\s:=(]*(\d{1,9})(?!\d)"
 )
-
-
-class Place(NamedTuple):
-    """Where and how a prompt is computed.
-
-    Attributes
-    ----------
-    slot : int or None
-        The slot that has its beginning cached; None leaves the choice to the server.
-    whole : bool
-        Whether the prompt holds every special token already: none is to be added.
-    """
-
-    slot: int | None = None
-    whole: bool = False
 
 
 class Size(NamedTuple):
@@ -73,9 +58,6 @@ class LlamaCppServer:
     context: int | None
 
     route: ClassVar[str] = "/completion"
-    reports_bytes: ClassVar[bool] = True
-    next_tokens: ClassVar[int] = MANY_TOKENS
-    few_tokens: ClassVar[int] = FEW_TOKENS
     template_routes: ClassVar[str] = "/apply-template"
 
     @classmethod
@@ -88,8 +70,8 @@ class LlamaCppServer:
         context = settings.get("n_ctx") if isinstance(settings, Mapping) else None
         return cls(http=http, slots=_whole(data.get("total_slots")) or 1, context=_whole(context))
 
-    def body(self, prompt: str, *, count: int, place: Place) -> dict[str, Any]:
-        """Return what asks for the `count` most probable tokens after `prompt`."""
+    def body(self, prompt: str, *, count: int, slot: int | None) -> dict[str, Any]:
+        """Return what asks for the `count` most probable tokens after `prompt`; None is any slot."""
         body: dict[str, Any] = {
             "prompt": prompt,
             "n_predict": 1,
@@ -98,11 +80,16 @@ class LlamaCppServer:
             "cache_prompt": True,
             "logit_bias": WRITABLE,
         }
-        return body if place.slot is None else {**body, "id_slot": place.slot}
+        return body if slot is None else {**body, "id_slot": slot}
 
     def listing(self, answer: Mapping[str, Any]) -> Listing | None:
         """Return the tokens of an answer, or None where it holds none."""
-        return _listing(lambda: answer["completion_probabilities"][0]["top_logprobs"])
+        try:
+            top = answer["completion_probabilities"][0]["top_logprobs"]
+            found = tuple([(bytes(token["bytes"]), float(token["logprob"])) for token in top])
+        except (LookupError, TypeError, ValueError):
+            return None
+        return found or None
 
     def usage(self, answer: Mapping[str, Any]) -> Usage:
         """Return the tokens an answer took."""
@@ -148,41 +135,38 @@ class CompletionsServer:
         Where it is.
     model : str
         The model's name there.
+    logprobs : int, default 1
+        Log-probabilities wanted for every token besides its own; SGLang takes 0 for none at all.
     """
 
     http: JsonHttp
     model: str
+    logprobs: int = 1
 
-    slots: ClassVar[None] = None
     route: ClassVar[str] = "/v1/completions"
-    reports_bytes: ClassVar[bool] = False
-    next_tokens: ClassVar[int] = 20
-    few_tokens: ClassVar[int] = 20
     template_routes: ClassVar[str] = "/tokenize and /detokenize"
 
-    def body(self, prompt: str, *, count: int, place: Place) -> dict[str, Any]:
-        """Return what asks for the `count` most probable tokens after `prompt`."""
+    def body(self, prompts: Sequence[str], *, whole: bool) -> dict[str, Any]:
+        """Return what asks for the log-probabilities of the prompts' tokens.
+
+        One token is written behind each prompt, because older servers refuse to write none, and the newer ones
+        compute it all the same. `whole` prompts hold every special token already: none is to be added.
+        """
         body = {
             "model": self.model,
-            "prompt": prompt,
+            "prompt": list(prompts),
+            "echo": True,
+            "logprobs": self.logprobs,
             "max_tokens": 1,
             "temperature": 0,
-            "logprobs": count,
         }
-        return {**body, "add_special_tokens": False} if place.whole else body
+        return {**body, "add_special_tokens": False} if whole else body
 
-    def listing(self, answer: Mapping[str, Any]) -> Listing | None:
-        """Return the tokens of an answer, or None where it holds none."""
-
-        def reported() -> object:
-            found = answer["choices"][0]["logprobs"]
-            if found.get("content"):  # llama.cpp answers here in the form of its chat answers
-                return found["content"][0]["top_logprobs"]
-            top = found["top_logprobs"]
-            alone = isinstance(top[0], Mapping) and isinstance(top[0].get("token"), str)
-            return top if alone else top[0]
-
-        return _listing(reported)
+    def batches(self, prompts: Sequence[str]) -> list[Sequence[str]]:
+        """Return the prompts in parts, each of which fits into a request and its answer into what is read."""
+        longest = max(len(prompt.encode("utf-8", "surrogatepass")) for prompt in prompts)
+        size = max(1, min(_MOST_PROMPTS, _MOST_ANSWERED // (_ANSWERED_PER_BYTE * longest)))
+        return [prompts[begin : begin + size] for begin in range(0, len(prompts), size)]
 
     def usage(self, answer: Mapping[str, Any]) -> Usage:
         """Return the tokens an answer took."""
@@ -203,7 +187,7 @@ class CompletionsServer:
         if options:
             body["chat_template_kwargs"] = dict(options)
         reply = await self.http.exchange("/tokenize", body)
-        if reply.absent:
+        if reply.absent or _wants_prompt(reply):
             return None
         return await self._spelled(self.http.checked(reply).get("tokens") or [])
 
@@ -230,77 +214,29 @@ class CompletionsServer:
 
     async def _spelled(self, tokens: Sequence[int]) -> str | None:
         reply = await self.http.exchange("/detokenize", {"model": self.model, "tokens": list(tokens)})
-        return None if reply.absent else _text(self.http.checked(reply), "prompt")
+        if reply.absent:
+            return None
+        found = self.http.checked(reply)
+        return _text(found, "prompt") or _text(found, "text")  # vLLM, SGLang
 
 
 Server: TypeAlias = LlamaCppServer | CompletionsServer
 
 
-def readable(listing: Listing) -> Listing:
-    """Return the part of a listing that holds for labels beyond ASCII.
-
-    Where tokens are reported as text, those that end inside a character share the replacement
-    character, and all but one of several are lost. Any of them may lead to a label, and it may be as
-    probable as what they hold together with the unlisted rest; so that "no unlisted token is more
-    probable than the least listed one" stays true, less probable tokens are left out.
-    """
-    broken = [logprob for data, logprob in listing if _REPLACEMENT in data]
-    if not broken:
-        return listing
-    rest = 1.0 - math.fsum(math.exp(min(0.0, logprob)) for data, logprob in listing)
-    hidden = max(0.0, rest) + math.fsum(math.exp(min(0.0, logprob)) for logprob in broken)
-    return tuple(
-        (data, logprob)
-        for data, logprob in listing
-        if _REPLACEMENT not in data and math.exp(min(0.0, logprob)) >= hidden
-    )
-
-
 def smaller_count(reply: Reply, count: int) -> int | None:
     """Return the number of next tokens to ask for instead, where `count` was refused as too large."""
     words = reply.words.lower()
-    if reply.status not in {400, 422} or not ("logprobs" in words or "n_probs" in words):
+    if reply.status not in {400, 422} or "n_probs" not in words:
         return None
     named = [int(number) for number in _MAXIMUM.findall(words)]
     lower = next((number for number in named if 0 < number < count), max(_LEAST_COUNT, count // 2))
     return lower if lower < count else None
 
 
-def _listing(reported: Any) -> Listing | None:  # noqa: ANN401 (a local reader)
-    try:
-        found = reported()
-        pairs = _text_pairs(found.items()) if isinstance(found, Mapping) else _token_pairs(found)
-    except (LookupError, TypeError, ValueError, AttributeError):
-        return None
-    return pairs or None
-
-
-def _token_pairs(tokens: Iterable[Mapping[str, Any]]) -> Listing:
-    return tuple(
-        [
-            (
-                _data(token["token"]) if token.get("bytes") is None else bytes(token["bytes"]),
-                float(token["logprob"]),
-            )
-            for token in tokens
-        ]
-    )
-
-
-def _text_pairs(tokens: Iterable[tuple[str, Any]]) -> Listing:
-    return tuple([(_data(text), float(logprob)) for text, logprob in tokens])
-
-
-def _data(text: str) -> bytes:
-    r"""Return a token's bytes; one that ends inside a character may be written ``bytes:\xe2\x80``."""
-    if text.startswith("bytes:") and _ESCAPED.search(text):
-        # What is not escaped is text; every second piece is an escaped byte.
-        pieces = _ESCAPED.split(text.removeprefix("bytes:"))
-        return b"".join(
-            bytes([int(piece, 16)]) if number % 2 else piece.encode("utf-8", "surrogatepass")
-            for number, piece in enumerate(pieces)
-        )
-    return text.encode("utf-8", "surrogatepass")
+def _wants_prompt(reply: Reply) -> bool:
+    """Return whether a server tokenises prompts only, as SGLang does, and was sent messages."""
+    words = reply.words.lower()
+    return reply.status in {400, 422} and all(word in words for word in ("prompt", "required"))
 
 
 def _text(answer: Mapping[str, Any], name: str) -> str | None:

@@ -16,6 +16,8 @@ __all__ = [
     "CompletionRequest",
     "Continuation",
     "ContinuingClient",
+    "LabelContinuation",
+    "LabelLogprobs",
     "Message",
     "NextTokens",
     "Token",
@@ -154,6 +156,25 @@ class NextTokens:
     short: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class LabelLogprobs:
+    """How probable it is that an answer goes on with each of several labels.
+
+    Attributes
+    ----------
+    logprobs : tuple of float, length L
+        Natural logarithms of the probabilities of the labels and their closing quotes, finite, at most 0.
+    usage : Usage
+        Tokens and cost of the call.
+    model : str or None
+        The model that really answered.
+    """
+
+    logprobs: tuple[float, ...]
+    usage: Usage = Usage()
+    model: str | None = None
+
+
 class Continuation(Protocol):
     """One row's place in an engine: its messages are computed once, continuations of them on demand."""
 
@@ -182,8 +203,34 @@ class Continuation(Protocol):
 
 
 @runtime_checkable
+class LabelContinuation(Protocol):
+    """One row's place in a server that tells how probable whole labels are."""
+
+    async def label_logprobs(self, text: str, values: Sequence[str]) -> LabelLogprobs:
+        """Return how probable each label is after the row's answer began with `text`.
+
+        Each label is scored as the model's tokeniser writes it. Where a token holds the end of `text` and the
+        beginning of a label, the ratios of the probabilities are exact, and they are too large by one factor at
+        most.
+
+        Parameters
+        ----------
+        text : str
+            The beginning of the answer; ends with the quote before the label.
+        values : sequence of str, length L
+            The labels as JSON spells them, without quotes.
+
+        Raises
+        ------
+        ProviderError
+            The call failed.
+        """
+        ...
+
+
+@runtime_checkable
 class ContinuingClient(Client, Protocol):
-    """A client whose model can be asked what it would write after any beginning of an answer."""
+    """A client whose model can be asked how it would go on after any beginning of an answer."""
 
     async def check_labels(self, labels: Sequence[str]) -> None:
         """Refuse labels that cannot be scored; called once, with the labels as the answer spells them.
@@ -195,7 +242,9 @@ class ContinuingClient(Client, Protocol):
         """
         ...
 
-    def continuing(self, request: CompletionRequest) -> AbstractAsyncContextManager[Continuation]:
+    def continuing(
+        self, request: CompletionRequest
+    ) -> AbstractAsyncContextManager[Continuation | LabelContinuation]:
         """Return a row's place in the engine; calls inside the context go where its prompt is cached.
 
         Parameters

@@ -46,7 +46,7 @@ def choices_by_field(labels: FieldLabels, choices: Choices) -> tuple[tuple[Field
 
 @dataclass(kw_only=True)
 class FieldChain:
-    """Scores the labels of one field after the other by next-token probabilities.
+    """Scores the labels of one field after the other.
 
     The first field of the answer is scored as `ExactScoring` does; the answer is continued with its most probable
     label, behind which the next field is scored. So every distribution but the first is conditional on the labels

@@ -129,7 +129,7 @@ def _exact(
         served = ", ".join(f"{prefix}NAME" for prefix in OpenAICompatibleClient.PREFIXES)
         return (
             f"{client.name} reports no next-token probabilities after a beginning of an answer; local/NAME and "
-            f"llamacpp:PATH do, and with the option api_base a server of llama.cpp or vLLM ({served})"
+            f"llamacpp:PATH do, and with the option api_base a server of llama.cpp, vLLM or SGLang ({served})"
         )
     if reader.answer_field != reader.field:
         return f"the label is read from {reader.answer_field!r}, not from {reader.field!r}, which is scored"

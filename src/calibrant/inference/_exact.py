@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
@@ -13,7 +14,9 @@ from calibrant.core import (
     ConfigurationError,
     Continuation,
     ContinuingClient,
+    LabelContinuation,
     LabelDistribution,
+    LabelLogprobs,
     LabelSet,
     LogprobSpace,
     LogprobsUnavailableError,
@@ -27,7 +30,7 @@ from calibrant.core import (
 from calibrant.inference._calls import Calls
 from calibrant.inference._several import total_usage
 from calibrant.inference._tokens import TokenScorer
-from calibrant.logprobs import LabelTrie, LabelWalk
+from calibrant.logprobs import LabelTrie, LabelWalk, whole_label_distribution
 
 __all__ = [
     "DEFAULT_TOLERANCE",
@@ -68,7 +71,7 @@ class RowCalls:
     model: str | None = None
     usage: Usage = Usage()
 
-    def add(self, answer: NextTokens, attempts: int) -> None:
+    def add(self, answer: NextTokens | LabelLogprobs, attempts: int) -> None:
         """Count a call that was answered."""
         self.usage = total_usage((self.usage, answer.usage))
         self.made += attempts
@@ -127,9 +130,12 @@ class LabelScorer:
         ProviderError
             A call failed.
         """
-        await self._tokens.prepare(self.client, prefix, self.calls)
+        if getattr(self.client, "in_process", False):  # elsewhere a call may cost money
+            await self._tokens.prepare(self.client, prefix, self.calls)
 
-    async def score(self, row: Continuation, prefix: str, calls: RowCalls) -> LabelDistribution:
+    async def score(
+        self, row: Continuation | LabelContinuation, prefix: str, calls: RowCalls
+    ) -> LabelDistribution:
         """Return the distribution over what a row's answer holds behind `prefix`, which ends with a quote.
 
         Raises
@@ -137,6 +143,8 @@ class LabelScorer:
         ProviderError
             A call failed; ``attempts`` counts the row's calls.
         """
+        if isinstance(row, LabelContinuation):
+            return await self._score_labels(row, prefix, calls)
         walk = LabelWalk(self.labels, tolerance=self._limit, trie=self._trie)
         try:
             if isinstance(row, TokenContinuation):
@@ -158,6 +166,19 @@ class LabelScorer:
             failure.attempts = calls.made
             raise failure from error
         return walk.distribution()
+
+    async def _score_labels(self, row: LabelContinuation, prefix: str, calls: RowCalls) -> LabelDistribution:
+        """Ask how probable the whole labels are, all at once."""
+        values = [json.dumps(label, ensure_ascii=False)[1:-1] for label in self.labels.labels]
+        try:
+            found, attempts = await self.calls.make(
+                lambda: row.label_logprobs(prefix, values), provider=self.client.name
+            )
+        except ProviderError as error:
+            error.attempts += calls.made
+            raise
+        calls.add(found, attempts)
+        return whole_label_distribution(self.labels, found.logprobs)
 
     def _few(self, text: str) -> bool:
         """Return whether a short listing will probably do; of many labels, one will not begin with it."""
@@ -208,7 +229,7 @@ def settings_of(client: ContinuingClient) -> Mapping[str, Any]:
 
 @dataclass(kw_only=True)
 class ExactScoring:
-    """Scores every label by walking the label trie on next-token probabilities.
+    """Scores every label, by walking the label trie on next-token probabilities or by asking for whole labels.
 
     Attributes
     ----------

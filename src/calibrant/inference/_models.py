@@ -70,8 +70,8 @@ def open_client(
         ``n_ctx``, ``n_parallel`` and ``n_threads`` too.
     scoring : {"exact", "decode"}, optional
         What the client is for. With ``exact``, a name that begins with ``openai/``, ``hosted_vllm/``,
-        ``llamafile/``, ``lm_studio/`` or ``text-completion-openai/`` and has an ``api_base`` is asked for next-token
-        probabilities by an `OpenAICompatibleClient`, which also takes the options ``chat_template``
+        ``llamafile/``, ``lm_studio/`` or ``text-completion-openai/`` and has an ``api_base`` is asked how
+        probable labels are by an `OpenAICompatibleClient`, which also takes the options ``chat_template``
         and ``next_tokens``.
 
     Raises
@@ -156,7 +156,7 @@ def _refuse_engine_settings(options: Mapping[str, Any], model: str) -> None:
 
 
 def _is_served(model: object, options: Mapping[str, Any], scoring: Scoring | None) -> bool:
-    """Return whether `model` names a server that is to be asked for next-token probabilities."""
+    """Return whether `model` names a server that is to be asked how probable labels are."""
     return (
         scoring == "exact"
         and isinstance(model, str)
@@ -170,8 +170,8 @@ def _refuse_server_settings(options: Mapping[str, Any], model: str) -> None:
     if found:
         names = " or ".join(f"{prefix}NAME" for prefix in OpenAICompatibleClient.PREFIXES)
         raise ConfigurationError(
-            f"Expected no {', '.join(found)} among the options of {model}: it shapes how a server is asked for "
-            f"next-token probabilities ({names} with api_base and scoring='exact') and means nothing elsewhere."
+            f"Expected no {', '.join(found)} among the options of {model}: it shapes how a server is asked "
+            f"how probable labels are ({names} with api_base and scoring='exact') and means nothing elsewhere."
         )
 
 

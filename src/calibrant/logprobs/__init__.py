@@ -9,6 +9,7 @@ from calibrant.logprobs._sets import SetEvidence, extract_set
 from calibrant.logprobs._tokens import TokenTrie, TokenWalk
 from calibrant.logprobs._trie import LabelTrie
 from calibrant.logprobs._walk import LabelWalk
+from calibrant.logprobs._whole import whole_label_distribution
 
 __all__ = [
     "AlignedField",
@@ -31,4 +32,5 @@ __all__ = [
     "opening_masses",
     "read_completion",
     "reported_tokens",
+    "whole_label_distribution",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -12,13 +12,15 @@ from calibrant.core import (
     Client,
     CompletionRequest,
     Continuation,
+    LabelContinuation,
+    LabelLogprobs,
     Message,
     NextTokens,
     ProviderError,
 )
 from calibrant.inference.doctor._task import SCHEMA, Reading, read
 
-__all__ = ["Calls", "Failed"]
+__all__ = ["Calls", "Failed", "Lacking"]
 
 _T = TypeVar("_T")
 
@@ -37,6 +39,10 @@ class Failed:
     """
 
     reason: str
+
+
+class Lacking(Failed):
+    """What a server has no way for, and is not asked for by default."""
 
 
 class Calls:
@@ -105,6 +111,12 @@ class Calls:
     async def next_tokens(self, row: Continuation, text: str) -> NextTokens | Failed:
         """Return what may follow `text` in a row; errors as `ask`."""
         return await self._made(lambda: row.next_tokens(text))
+
+    async def label_logprobs(
+        self, row: LabelContinuation, text: str, values: Sequence[str]
+    ) -> LabelLogprobs | Failed:
+        """Return how probable each label is after `text` in a row; errors as `ask`."""
+        return await self._made(lambda: row.label_logprobs(text, values))
 
     async def _made(self, call: Callable[[], Awaitable[_T]]) -> _T | Failed:
         self.made += 1

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from calibrant.clients import Constraint, constraint_for
+from calibrant.clients import Constraint, OpenAICompatibleClient, constraint_for
 from calibrant.core import (
     CalibrantError,
     CompletionRequest,
     ConfigurationError,
     ContinuingClient,
+    LabelContinuation,
     LabelDistribution,
     LogprobSpace,
     LogprobsUnavailableError,
@@ -20,7 +21,7 @@ from calibrant.core import (
     ProviderError,
     Token,
 )
-from calibrant.inference.doctor._calls import Calls, Failed
+from calibrant.inference.doctor._calls import Calls, Failed, Lacking
 from calibrant.inference.doctor._task import (
     COUNTING,
     LABELS,
@@ -32,7 +33,7 @@ from calibrant.inference.doctor._task import (
     question,
 )
 from calibrant.inference.doctor._units import unit_fault
-from calibrant.logprobs import LabelWalk, read_completion
+from calibrant.logprobs import LabelWalk, read_completion, whole_label_distribution
 
 __all__ = ["Alternatives", "Evidence", "Scored", "gather"]
 
@@ -65,17 +66,17 @@ class Alternatives:
 
 @dataclass(frozen=True, kw_only=True)
 class Scored:
-    """One text, scored on next-token probabilities.
+    """One text, scored on next-token probabilities, or on those of whole labels.
 
     Attributes
     ----------
-    next_tokens : NextTokens
-        What was reported.
+    next_tokens : NextTokens or None
+        What was reported; None where it is about whole labels.
     distribution : LabelDistribution
-        Over the labels, as far as one token tells them apart.
+        Over the labels, as far as one token tells them apart, or as a whole.
     """
 
-    next_tokens: NextTokens
+    next_tokens: NextTokens | None
     distribution: LabelDistribution
 
 
@@ -216,16 +217,18 @@ async def _score(calls: Calls) -> tuple[Scored, ...] | Failed | None:
     client, constraint = calls.client, constraint_for(SCHEMA)
     if not isinstance(client, ContinuingClient) or constraint is None:
         return None
+    # Names of servers are decoded by default.
+    failed = Lacking if isinstance(client, OpenAICompatibleClient) else Failed
     found: list[Scored] = []
     try:
         await client.check_labels(constraint.values)
         for text, _ in TEXTS:
             scored = await _score_one(calls, client, constraint, text)
             if isinstance(scored, Failed):
-                return scored
+                return failed(scored.reason)
             found.append(scored)
     except (ProviderError, ConfigurationError) as error:
-        return Failed(str(error))
+        return failed(str(error))
     return tuple(found)
 
 
@@ -233,6 +236,12 @@ async def _score_one(
     calls: Calls, client: ContinuingClient, constraint: Constraint, text: str
 ) -> Scored | Failed:
     async with client.continuing(CompletionRequest(messages=question(text), top_logprobs=0)) as row:
+        if isinstance(row, LabelContinuation):
+            whole = await calls.label_logprobs(row, constraint.prefix, constraint.values)
+            if isinstance(whole, Failed):
+                return whole
+            distribution = whole_label_distribution(LABELS, whole.logprobs)
+            return Scored(next_tokens=None, distribution=distribution)
         found = await calls.next_tokens(row, constraint.prefix)
     if isinstance(found, Failed):
         return found

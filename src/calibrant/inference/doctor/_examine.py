@@ -102,7 +102,8 @@ async def aexamine(
     if claimed not in {None, LogprobSpace.MASKED, LogprobSpace.RAW}:
         raise ConfigurationError(f"Expected space 'masked' or 'raw', got {space!r}: others are not reported.")
     options = _with_api_base(options or {}, api_base)
-    client = open_client(model, space=claimed, options=options)
+    # A server that is named with its address may be able to score labels; it answers other calls as ever.
+    client = open_client(model, space=claimed, options=options, scoring="exact")
     try:
         calls = Calls(client, call_options(options), on_call=on_call)
         evidence = await gather(calls, claimed or client.space)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from calibrant.core import LOW_LABEL_MASS, LabelDistribution, LogprobSpace, Outcome, Token
-from calibrant.inference.doctor._calls import Failed
+from calibrant.inference.doctor._calls import Failed, Lacking
 from calibrant.inference.doctor._evidence import Evidence, Scored
 from calibrant.inference.doctor._report import Finding, Verdict
 from calibrant.inference.doctor._task import TEXTS, Reading
@@ -306,9 +306,12 @@ def _exact(evidence: Evidence) -> Finding:
         return _warning(
             "exact", "Not possible: no next-token probabilities after a beginning of an answer are to be had."
         )
+    if isinstance(found, Lacking):
+        return _warning("exact", f"Not possible: {found.reason}")
     if isinstance(found, Failed):
         return _problem("exact", f"It fails: {found.reason}", 'Use scoring = "decode".')
-    fault = next(filter(None, (unit_fault((Token(b"", 0.0, one.next_tokens.top),)) for one in found)), "")
+    listed = [one.next_tokens for one in found if one.next_tokens is not None]
+    fault = next(filter(None, (unit_fault((Token(b"", 0.0, one.top),)) for one in listed)), "")
     if fault:
         return _problem(
             "exact", f"Not natural log-probabilities: {fault}.", 'Use scoring = "decode", or another engine.'
@@ -319,7 +322,8 @@ def _exact(evidence: Evidence) -> Finding:
             "No label is among the tokens the model would write next.",
             'Use scoring = "decode": the model does not take the text before a label for a beginning.',
         )
-    return _ok("exact", f"{len(found)} of {len(found)} texts were scored on next-token probabilities.")
+    means = "next-token probabilities" if listed else "the probabilities of whole labels"
+    return _ok("exact", f"{len(found)} of {len(found)} texts were scored on {means}.")
 
 
 def _prefill(evidence: Evidence) -> Finding:

@@ -1,0 +1,164 @@
+"""Log-probabilities of prompts, as servers of ``/v1/completions`` send them back (``echo``)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from calibrant.core import bounded_count
+
+__all__ = ["EchoError", "Echoed", "NoEchoError", "label_logprobs", "read_echoes"]
+
+_ROUNDING: Final = 1e-6
+# vLLM writes -9999 for impossible tokens.
+_LEAST: Final = -1e9
+
+
+class EchoError(Exception):
+    """An answer cannot be used; says what came."""
+
+
+class NoEchoError(EchoError):
+    """An answer does not hold the log-probabilities of its prompts' tokens; says what came."""
+
+
+@dataclass(frozen=True, slots=True)
+class Echoed:
+    """One prompt.
+
+    Attributes
+    ----------
+    tokens : tuple of str
+        Its tokens as the server shows them; different ones may look the same.
+    logprobs : tuple of float
+        Natural logarithms of their probabilities; 0 for the first one, which nothing stands before.
+    """
+
+    tokens: tuple[str, ...]
+    logprobs: tuple[float, ...]
+
+
+def read_echoes(answer: Mapping[str, Any], prompts: Sequence[str]) -> list[Echoed]:
+    """Return the prompts of a request, of each of which one more token may have been written.
+
+    Parameters
+    ----------
+    answer : mapping
+        The server's answer.
+    prompts : sequence of str, length P
+        What was sent.
+
+    Raises
+    ------
+    NoEchoError
+        It holds no log-probabilities, or not those of the prompts' tokens.
+    EchoError
+        Choices are missing, or a log-probability is none.
+    """
+    found = [_lists(choice) for choice in _choices(answer, len(prompts))]
+    written = _written([tokens for tokens, _ in found], prompts, answer)
+    return [
+        Echoed(tuple(tokens[: len(tokens) - written]), _checked(logprobs[: len(tokens) - written]))
+        for tokens, logprobs in found
+    ]
+
+
+def label_logprobs(begun: Echoed, continued: Sequence[Echoed]) -> tuple[float, ...]:
+    """Return how probable each continuation of a beginning is.
+
+    From the first token on in which any of the prompts differs from the beginning, log-probabilities are added
+    up; what stands before it is the same for all. Mostly that is where the beginning ends. Where a token holds the
+    end of the beginning and more, the sums are divided by the probability of the ways seen to write that end, which
+    is at most that of all ways.
+
+    Parameters
+    ----------
+    begun : Echoed
+        The beginning.
+    continued : sequence of Echoed, length L
+        The beginning with each continuation.
+
+    Returns
+    -------
+    tuple of float, length L
+        Natural logarithms of the probabilities, at most 0.
+
+    Raises
+    ------
+    EchoError
+        A prompt has no tokens of its own, or shares none with the beginning.
+    """
+    lists = [begun.tokens, *(one.tokens for one in continued)]
+    columns = zip(*lists, strict=False)
+    start = next(
+        (place for place, column in enumerate(columns) if len(set(column)) > 1), min(map(len, lists))
+    )
+    if start == 0 or any(len(one.tokens) <= start for one in continued):
+        raise EchoError("prompts whose tokens do not go on from a common beginning")
+    sums = [math.fsum(one.logprobs[start:]) for one in continued]
+    ways = [math.fsum(begun.logprobs[start:])]
+    ways += [
+        total
+        for one, total in zip(continued, sums, strict=True)
+        if one.tokens[: len(begun.tokens)] != begun.tokens
+    ]
+    most = max(ways)
+    scale = most + math.log(math.fsum(math.exp(way - most) for way in ways))
+    return tuple(min(total - scale, 0.0) for total in sums)
+
+
+def _choices(answer: Mapping[str, Any], count: int) -> list[Mapping[str, Any]]:
+    """Return the choices in the order of the prompts."""
+    found = answer.get("choices")
+    choices = [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
+    places = [one.get("index", place) for place, one in enumerate(choices)]
+    if any(not isinstance(place, int) for place in places) or sorted(places) != list(range(count)):
+        raise EchoError(f"{len(choices)} choices for {count} prompts")
+    by_place = dict(zip(places, choices, strict=True))
+    return [by_place[place] for place in range(count)]
+
+
+def _lists(choice: Mapping[str, Any]) -> tuple[list[str], list[object]]:
+    reported = choice.get("logprobs")
+    reported = reported if isinstance(reported, Mapping) else {}
+    tokens, logprobs = reported.get("tokens"), reported.get("token_logprobs")
+    if not isinstance(tokens, list) or not isinstance(logprobs, list) or not tokens:
+        raise NoEchoError("none")
+    if len(tokens) != len(logprobs) or not all(isinstance(token, str) for token in tokens):
+        raise EchoError(f"{len(logprobs)} log-probabilities for {len(tokens)} tokens")
+    return tokens, logprobs
+
+
+def _written(lists: Sequence[list[str]], prompts: Sequence[str], answer: Mapping[str, Any]) -> int:
+    """Return how many tokens stand behind each prompt: 1, or 0 where the server writes none.
+
+    The count of the prompts' tokens tells; where it is not reported, the text of the tokens.
+    """
+    usage = answer.get("usage")
+    counted = usage.get("prompt_tokens") if isinstance(usage, Mapping) else None
+    total = sum(map(len, lists))
+    for written in (1, 0):
+        if isinstance(counted, int):
+            if total - counted == written * len(lists):
+                return written
+        elif all(
+            "".join(tokens[: len(tokens) - written]).endswith(prompt)
+            for tokens, prompt in zip(lists, prompts, strict=True)
+        ):
+            return written
+    asked = f"{bounded_count(counted)} tokens" if isinstance(counted, int) else f"{len(prompts)} prompts"
+    raise NoEchoError(f"{total} for {asked}")
+
+
+def _checked(logprobs: Sequence[object]) -> tuple[float, ...]:
+    found: list[float] = []
+    for place, value in enumerate(logprobs):
+        if place == 0 and value is None:
+            found.append(0.0)
+        elif isinstance(value, int | float) and _LEAST <= value <= _ROUNDING:  # never true of NaN
+            found.append(min(float(value), 0.0))
+        else:
+            raise EchoError(f"{str(value)[:40]} for a log-probability")
+    return tuple(found)

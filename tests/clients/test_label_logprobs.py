@@ -1,0 +1,405 @@
+"""OpenAICompatibleClient against servers that echo prompts with the log-probabilities of their tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrant import Classifier
+from calibrant.clients import OpenAICompatibleClient, RetryPolicy
+from calibrant.clients._echo import Echoed, EchoError, NoEchoError, label_logprobs, read_echoes
+from calibrant.clients._servers import CompletionsServer
+from calibrant.core import (
+    ConfigurationError,
+    Field,
+    FieldLabels,
+    LabelContinuation,
+    LogprobSpace,
+    Outcome,
+    ProviderError,
+)
+from calibrant.inference import examine
+from echo_model import PREFIX
+from next_tokens import KEY, PROMPT, REQUEST, ask, failure
+
+ROUTE = "/v1/completions"
+KINDS = ["vllm", "sglang"]
+# SGLang does not tell its template, and puts the token that begins a text before the prompt.
+TEMPLATE = (
+    "{% for message in messages %}[{{ message['role'] }}]{{ message['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+
+LABEL_SETS = {
+    # A token holds the quote before some labels and their first letters.
+    "merged": ("Sport", "Spa", "Bill", "Bill/Gas", "Rent"),
+    "apart": ("Bill", "Bill/Gas", "Rent"),
+    "nested": ("a", "aa", "aaa"),
+    "common beginning": ("Transfer in", "Transfer out", "Transfer "),
+    # Their tokens are shown alike.
+    "letters of several tokens": ("é", "è", "ê", "çé"),
+    "escapes": ('say "hi"', "back\\slash", "new\nline"),
+}
+
+Start = Callable[..., Any]
+Make = Callable[..., OpenAICompatibleClient]
+Classify = Callable[..., Classifier]
+
+
+def settings_for(kind: str) -> dict[str, Any]:
+    """Return what a client of such a server needs."""
+    return {"chat_template": TEMPLATE} if kind == "sglang" else {}
+
+
+def prompt_of(text: str) -> str:
+    """Return what stands before a label."""
+    return f"<s>[system]{PROMPT}\n[user]{text}\n[assistant]{PREFIX}"
+
+
+def spelled(labels: Any) -> list[str]:
+    """Return labels as JSON spells them."""
+    return [json.dumps(label, ensure_ascii=False)[1:-1] for label in labels]
+
+
+def scoring_bodies(server: Any) -> list[Any]:
+    """Return the requests behind the first one, which finds out what the server can do."""
+    return list(server.bodies(ROUTE)[1:])
+
+
+class TestDistribution:
+    @pytest.mark.parametrize("labels", LABEL_SETS.values(), ids=LABEL_SETS)
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_is_that_of_the_whole_texts(
+        self, toy_server: Start, classifier_for: Classify, kind: str, labels: tuple[str, ...]
+    ) -> None:
+        """In one request a row."""
+        server = toy_server(kind)
+        classifier = classifier_for(server, labels=labels, **settings_for(kind))
+        texts = ["a swim", "power", "déjà 鮎 \N{GRINNING FACE}"]
+        for text, prediction in zip(texts, classifier.classify_many(texts), strict=True):
+            truth = server.echoing.model.distribution(prompt_of(text), spelled(labels))
+            found = prediction.distribution
+            assert found is not None
+            np.testing.assert_allclose(np.exp(found.logprobs), truth, atol=1e-9)
+            assert prediction.label == labels[int(np.argmax(truth))]
+            assert (found.space, found.error_bound) == (LogprobSpace.EXACT, 0.0)
+            assert all(found.measured)
+            assert prediction.attempts == 1
+            assert prediction.model == "toy"
+            assert prediction.usage.completion_tokens == len(labels) + 1
+            tokens = [
+                server.echoing.model.tokenize(f"{prompt_of(text)}{one}") for one in ("", *spelled(labels))
+            ]
+            assert prediction.usage.prompt_tokens == sum(map(len, tokens)) + len(labels)
+        assert len(scoring_bodies(server)) == len(texts)
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_its_mass_is_that_of_the_labels(
+        self, toy_server: Start, classifier_for: Classify, kind: str
+    ) -> None:
+        """As long as no token reaches over the quote before them."""
+        labels = LABEL_SETS["apart"]
+        server = toy_server(kind)
+        found = classifier_for(server, labels=labels, **settings_for(kind)).classify("x").distribution
+        model, prompt = server.echoing.model, prompt_of("x")
+        masses = [model.mass(prompt, f'{label}"') - model.mass(prompt, "") for label in labels]
+        assert found is not None
+        assert found.label_mass == pytest.approx(math.fsum(map(math.exp, masses)), rel=1e-9)
+        assert found.joint_logprob == pytest.approx(max(masses), rel=1e-9)
+        assert found.is_label_mass_low
+
+    def test_its_mass_is_relative_to_the_ways_seen_where_a_token_reaches_over_the_quote(self) -> None:
+        """The quote alone has 0.2, the quote with a label's letter 0.3; nothing is known of the rest."""
+
+        def echoed(*tokens: tuple[str, float]) -> Echoed:
+            return Echoed(tuple(text for text, _ in tokens), tuple(math.log(value) for _, value in tokens))
+
+        begun = echoed(("x", 1.0), ('"', 0.2))
+        continued = [
+            echoed(("x", 1.0), ('"S', 0.3), ('a"', 0.5)),
+            echoed(("x", 1.0), ('"', 0.2), ('b"', 0.9)),
+        ]
+        assert np.exp(label_logprobs(begun, continued)) == pytest.approx([0.15 / 0.35, 0.18 / 0.35])
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_150_labels_are_exact_whatever_number_of_tokens_is_listed(
+        self, toy_server: Start, classifier_for: Classify, kind: str
+    ) -> None:
+        """In two requests at the same time."""
+        labels = [f"Label {number} {'Bill' * (number % 3)}" for number in range(150)]
+        server = toy_server(kind)
+        assert server.echoing.max_logprobs == 20
+        found = classifier_for(server, labels=labels, **settings_for(kind)).classify("x").distribution
+        truth = server.echoing.model.distribution(prompt_of("x"), labels)
+        assert found is not None
+        np.testing.assert_allclose(np.exp(found.logprobs), truth, atol=1e-9)
+        assert sorted(len(body["prompt"]) for body in scoring_bodies(server)) == [23, 128]
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_is_that_of_each_field_behind_the_one_before(
+        self, toy_server: Start, classifier_for: Classify, kind: str
+    ) -> None:
+        """A request for each field."""
+        team, urgent = ("Spa", "Bill"), ("yes", "no")
+        fields = FieldLabels(
+            [Field(name="team", labels=list(team)), Field(name="urgent", labels=list(urgent))]
+        )
+        server = toy_server(kind)
+        prediction = classifier_for(server, labels=fields, **settings_for(kind)).classify("x")
+        first, second = scoring_bodies(server)
+        assert prediction.outcome is Outcome.OK
+        assert prediction.attempts == 2
+        bos = "" if kind == "vllm" else "<s>"
+        for part, body, labels in zip(prediction.parts, (first, second), (team, urgent), strict=True):
+            truth = server.echoing.model.distribution(bos + body["prompt"][0], labels)
+            assert part.distribution is not None
+            np.testing.assert_allclose(np.exp(part.distribution.logprobs), truth, atol=1e-9)
+        assert f'"{prediction.parts[0].label}"' in second["prompt"][0]
+
+
+class TestRequests:
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_hold_special_tokens_once(self, toy_server: Start, classifier_for: Classify, kind: str) -> None:
+        """In the server's own template, or added by the server to that of the user."""
+        server = toy_server(kind)
+        classifier_for(server, **settings_for(kind)).classify("x")
+        (body,) = scoring_bodies(server)
+        own = kind == "vllm"
+        assert ("add_special_tokens" in body) is own
+        assert body.get("add_special_tokens", False) is False
+        assert body["prompt"][0].startswith("<s>") is own
+
+    def test_no_token_less_is_asked_for_than_older_servers_write(
+        self, toy_server: Start, classifier_for: Classify
+    ) -> None:
+        """They refuse to write none."""
+        server = toy_server("vllm")
+        server.echoing.writes_none = False
+        assert classifier_for(server).classify("x").label
+
+    def test_a_server_that_lists_no_alternatives_is_asked_for_none(
+        self, toy_server: Start, classifier_for: Classify
+    ) -> None:
+        """Found out by the first call, for all."""
+        server = toy_server("vllm")
+        server.echoing.max_logprobs = 0
+        assert all(found.label for found in classifier_for(server).classify_many(["x", "y"]))
+        assert [body["logprobs"] for body in server.bodies(ROUTE)] == [1, 0, 0, 0]
+
+    def test_are_so_small_that_their_answers_are_read(self, make: Make) -> None:
+        """Long prompts go in several parts, and one that is longer still alone."""
+        server = CompletionsServer(http=make(None, api_base="http://localhost:1")._http, model="m")
+        short, long, huge = "x" * 100, "é" * 2_000, "x" * 10**6
+        assert list(map(len, server.batches([short] * 300))) == [128, 128, 44]
+        assert list(map(len, server.batches([long] * 100))) == [39, 39, 22]
+        assert list(map(len, server.batches([short, huge]))) == [1, 1]
+
+    def test_a_server_that_tells_no_template_needs_one(self, toy_server: Start, make: Make) -> None:
+        """SGLang tokenises prompts only."""
+        message = str(failure(make(toy_server("sglang")), ConfigurationError))
+        assert "Set the model's option chat_template" in message
+
+
+def no_lists(answer: dict[str, Any]) -> dict[str, Any]:
+    """Take the log-probabilities away."""
+    return {**answer, "choices": [{**choice, "logprobs": None} for choice in answer["choices"]]}
+
+
+class TestAbility:
+    @pytest.mark.parametrize(
+        ("fault", "came"),
+        [
+            (None, "expected the log-probabilities of the prompt's tokens from /v1/completions with echo"),
+            (no_lists, "with echo and logprobs, got none"),
+            ((400, {"error": {"message": f"echo is not supported, {KEY}"}}, {}), "refuses them: echo is not"),
+            (
+                (422, {"detail": "Setting 'echo' and 'logprobs' at the same time is not supported"}, {}),
+                "refuses them: Setting",
+            ),
+        ],
+    )
+    def test_a_server_without_it_is_named_after_one_call(
+        self, toy_server: Start, classifier_for: Classify, fault: Any, came: str
+    ) -> None:
+        """With what was expected, what came, and what can be done instead."""
+        server = toy_server("vllm")
+        server.echoing.echo = fault is not None
+        server.faults[ROUTE] = [fault] * 100
+        classifier = classifier_for(server, api_key=KEY, concurrency=16)
+        with pytest.raises(ConfigurationError) as caught:
+            classifier.classify_many([f"text {number}" for number in range(16)])
+        message = str(caught.value)
+        assert message.startswith(
+            "This endpoint reports no probabilities for exact scoring: http://127.0.0.1:"
+        )
+        assert came in message
+        assert "use scoring='decode' or 'sampled'" in message
+        assert KEY not in message
+        assert len(server.bodies(ROUTE)) == 1
+
+    def test_a_passing_fault_of_the_first_call_is_retried(
+        self, toy_server: Start, classifier_for: Classify
+    ) -> None:
+        """It says nothing about what the server can do."""
+        server = toy_server("vllm")
+        server.faults[ROUTE] = [(503, {"error": "busy"}, {}), lambda answer: {**answer, "choices": []}]
+        assert classifier_for(server).classify("x").label
+
+
+def changed(place: int, value: object) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return what changes a log-probability of the second choice."""
+
+    def change(answer: dict[str, Any]) -> dict[str, Any]:
+        answer["choices"][1]["logprobs"]["token_logprobs"][place] = value
+        return answer
+
+    return change
+
+
+def cut(answer: dict[str, Any]) -> dict[str, Any]:
+    """Take a log-probability away."""
+    answer["choices"][0]["logprobs"]["token_logprobs"].pop()
+    return answer
+
+
+BROKEN = {
+    "a choice too few": lambda answer: {**answer, "choices": answer["choices"][1:]},
+    "a choice twice": lambda answer: {**answer, "choices": [answer["choices"][0], *answer["choices"][:-1]]},
+    "no choices": lambda answer: {**answer, "choices": None},
+    "numbered by text": lambda answer: {
+        **answer,
+        "choices": [{**one, "index": "0"} for one in answer["choices"]],
+    },
+    "not a number": changed(-3, math.nan),
+    "minus infinity": changed(-3, -math.inf),
+    "positive": changed(-3, 0.5),
+    "text": changed(-3, f"-1 {KEY}"),
+    "null": changed(-3, None),
+    "a huge number": changed(-3, -(10**400)),
+    "lists of two lengths": cut,
+    "no lists": no_lists,
+    "tokens too few": lambda answer: {**answer, "usage": {"prompt_tokens": 10**400}},
+    "other prompts": lambda answer: {
+        **answer,
+        "usage": {"prompt_tokens": 9},
+        "choices": [
+            {"index": place, "logprobs": {"tokens": [str(place)] * 4, "token_logprobs": [-1] * 4}}
+            for place in range(3)
+        ],
+    },
+}
+
+
+class TestFaults:
+    @pytest.mark.parametrize("fault", BROKEN.values(), ids=BROKEN)
+    def test_a_broken_answer_can_be_asked_for_again(self, toy_server: Start, make: Make, fault: Any) -> None:
+        """And shows no secret."""
+        server = toy_server("vllm")
+        client = make(server, api_key=KEY)
+        asyncio.run(ask(client))
+        server.faults[ROUTE] = [fault]
+        error = failure(client)
+        assert error.retryable
+        assert "Expected the log-probabilities of the prompts' tokens, got " in str(error)
+        assert len(str(error)) < 300
+        asyncio.run(ask(client))
+
+    def test_calls_are_counted_over_the_fields_of_a_row(
+        self, toy_server: Start, classifier_for: Classify
+    ) -> None:
+        """Those of the fields before the one that failed, too."""
+        fields = FieldLabels(
+            [Field(name="team", labels=["Spa", "Bill"]), Field(name="to", labels=["a", "b"])]
+        )
+        server = toy_server("vllm")
+        policy = RetryPolicy(attempts=2, sleep=lambda _: asyncio.sleep(0))
+        classifier = classifier_for(server, labels=fields, retry=policy)
+        server.faults[ROUTE] = [None, None, *[(503, {"error": "busy"}, {})] * 9]
+        prediction = classifier.classify("x")
+        assert (prediction.outcome, prediction.attempts) == (Outcome.ERROR, 3)
+
+    def test_one_request_of_a_row_that_fails_fails_the_row(self, toy_server: Start, make: Make) -> None:
+        """With its own error."""
+        server = toy_server("vllm")
+        client = make(server)
+
+        async def many() -> None:
+            async with client.continuing(REQUEST) as row:
+                assert isinstance(row, LabelContinuation)
+                await row.label_logprobs(PREFIX, [f"label {number}" for number in range(200)])
+
+        asyncio.run(ask(client))
+        server.faults[ROUTE] = [None, (500, {"error": "out of order"}, {})]
+        with pytest.raises(ProviderError, match="out of order"):
+            asyncio.run(many())
+
+
+class TestReading:
+    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("written", [0, 1])
+    @pytest.mark.parametrize("counted", [True, False])
+    def test_what_the_server_wrote_itself_is_cut_off(
+        self, toy_server: Start, kind: str, written: int, *, counted: bool
+    ) -> None:
+        """The number of the prompts' tokens tells, or their text."""
+        server = toy_server(kind)
+        server.echoing.counted = counted
+        prompts = ["Bill and Spa", "Bill and Sport"]
+        answer = server.echoing.answer(
+            {"model": "m", "prompt": prompts, "echo": True, "logprobs": 1, "max_tokens": written}
+        )
+        for echoed, prompt in zip(read_echoes(answer, prompts), prompts, strict=True):
+            assert "".join(echoed.tokens) == f"<s>{prompt}"
+            tokens = server.echoing.model.tokenize(f"<s>{prompt}")
+            assert echoed.logprobs == (0.0, *server.echoing.model.logprobs(tokens)[:-1])
+
+    def test_tokens_that_are_not_counted_must_spell_the_prompt(self, toy_server: Start) -> None:
+        """What a server answers without an echo is not taken for one."""
+        echoing = toy_server("vllm").echoing
+        echoing.counted = False
+        body = {"model": "m", "prompt": ["Bill"], "echo": False, "logprobs": 1, "max_tokens": 1}
+        with pytest.raises(NoEchoError, match="1 for 1 prompts"):
+            read_echoes(echoing.answer(body), ["Bill"])
+
+    @pytest.mark.parametrize(
+        ("begun", "continued"), [("ab", ["ab"]), ("ab", ["abc", "ab"]), ("ab", ["bc", "abc"])]
+    )
+    def test_prompts_that_do_not_continue_the_beginning_are_refused(
+        self, begun: str, continued: list[str]
+    ) -> None:
+        """They cannot be compared."""
+        lists = [Echoed(tuple(text), (-1.0,) * len(text)) for text in (begun, *continued)]
+        with pytest.raises(EchoError, match="do not go on from a common beginning"):
+            label_logprobs(lists[0], lists[1:])
+
+
+class TestDoctor:
+    @pytest.mark.parametrize("kind", [*KINDS, "llama.cpp"])
+    def test_says_which_way_a_server_scores(self, toy_server: Start, kind: str) -> None:
+        """By next tokens, or by whole labels."""
+        server = toy_server(kind)
+        options = {**settings_for(kind), "api_key": KEY}
+        found = examine("openai/toy", api_base=server.root, options=options)
+        way = "next-token probabilities" if kind == "llama.cpp" else "the probabilities of whole labels"
+        expected = f"4 of 4 texts were scored on {way}."
+        if kind == "llama.cpp":  # the toy model knows none of the doctor's labels
+            expected = "No label is among the tokens the model would write next."
+        assert found.finding("exact").detail == expected
+
+    def test_a_server_that_cannot_is_no_problem(self, toy_server: Start) -> None:
+        """It is decoded by default."""
+        server = toy_server("vllm")
+        server.echoing.echo = False
+        found = examine("openai/toy", api_base=server.root, options={"api_key": KEY})
+        finding = found.finding("exact")
+        assert finding.verdict == "warning"
+        assert finding.detail.startswith(
+            "Not possible: This endpoint reports no probabilities for exact scoring"
+        )
+        assert found.scoring != "exact"
