@@ -15,8 +15,6 @@ from calibrant.core import (
     ConfigurationError,
     LogprobSpace,
     LogprobsUnavailableError,
-    TokenLogprobs,
-    Vocabulary,
 )
 from calibrant.logprobs import LabelWalk
 
@@ -102,49 +100,6 @@ def test_the_error_never_exceeds_the_bound(seed: int, tolerance: float, top: int
     assert 0.5 * np.abs(found.probabilities - truth).sum() <= found.error_bound + 1e-9
     assert found.probabilities.sum() == pytest.approx(1.0)
     assert 0.0 <= found.error_bound <= 1.0
-
-
-def all_tokens(labels: Sequence[str], model: Model) -> Callable[[str], TokenLogprobs]:
-    """Return a model that tells the log-probability of every token of its vocabulary."""
-    beginnings = {label[:end] for label in labels for end in range(len(label) + 1)}
-    pieces = sorted({data for text in beginnings for data in model(text)})
-    vocabulary = Vocabulary(pieces)
-
-    def told(text: str) -> TokenLogprobs:
-        known = model(text)
-        with np.errstate(divide="ignore"):
-            logits = np.log(np.array([known.get(piece, 0.0) for piece in pieces], dtype=np.float32)) + 3.0
-        return TokenLogprobs(vocabulary, logits.astype(np.float32))
-
-    return told
-
-
-@pytest.mark.parametrize("labels", [("cat", "dog"), NESTED, ("Sci/Tech", "Sports", "World", "Business")])
-@given(seed=st.integers(0, 10**6), tolerance=st.sampled_from([0.0, 0.02, 0.2, 0.7]))
-def test_all_tokens_at_once_say_what_brute_force_does(
-    labels: tuple[str, ...], seed: int, tolerance: float
-) -> None:
-    """Within the tolerance, which is the bound: nothing is unlisted where every token is known."""
-    model = toy_model(labels, seed)
-    told = all_tokens(labels, model)
-    walk = LabelWalk(labels, tolerance=tolerance)
-    while texts := walk.pending():
-        for text in texts:
-            walk.visit(text, told(text))
-    found = walk.distribution()
-    truth = brute_force(labels, model)
-    assert found.error_bound is not None
-    assert found.error_bound <= tolerance + 1e-6
-    variation = 0.5 * np.abs(found.probabilities - truth / truth.sum()).sum()
-    assert variation <= found.error_bound + 1e-5
-
-
-def test_log_probabilities_that_are_no_numbers_are_refused() -> None:
-    """They are no evidence."""
-    vocabulary = Vocabulary([b"cat", b'"', b"dog"])
-    walk = LabelWalk(["cat", "dog"], tolerance=0.0)
-    with pytest.raises(LogprobsUnavailableError, match="not numbers"):
-        walk.visit("", TokenLogprobs(vocabulary, np.full(3, np.nan, dtype=np.float32)))
 
 
 @given(seed=st.integers(0, 10**6))

@@ -80,18 +80,17 @@ def test_pruning_stays_within_its_bound(client: LlamaCppClient) -> None:
                 assert variation <= 0.01
 
 
-def test_a_label_holds_at_least_what_its_decoded_tokens_hold(client: LlamaCppClient) -> None:
-    """The decoded answer is one of the ways to write its label: an independent lower bound."""
-    exact = classifier(client, tolerance=1e-4).classify_many(TEXTS)
+def test_a_label_holds_more_than_the_tokens_that_decoding_came_to(client: LlamaCppClient) -> None:
+    """Which may be others, and do not count the closing quote."""
+    exact = classifier(client, tolerance=0.0).classify_many(TEXTS)
     decoded = classifier(client, scoring="decode").classify_many(TEXTS)
-    for sum_of_all, one in zip(exact, decoded, strict=True):
+    for whole, one in zip(exact, decoded, strict=True):
         assert one.label is not None
         assert one.distribution is not None
         assert one.distribution.joint_logprob is not None
-        found = distribution(sum_of_all)
+        found = distribution(whole)
         mass = found.label_mass * found.probability(one.label)
-        # Batches of other sizes round differently.
-        assert mass >= 0.9 * math.exp(one.distribution.joint_logprob)
+        assert mass >= 0.5 * math.exp(one.distribution.joint_logprob)
 
 
 def test_a_long_system_prompt_is_computed_once(

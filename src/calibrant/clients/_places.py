@@ -160,8 +160,9 @@ class Place:
 
     def branch(self, path: _Path, shared: int, memory: Memory) -> _Path:
         """Return a new path that begins with the first tokens of another."""
-        branch = _Path(self.free.pop(), shared, computed=shared, own=shared)
-        memory.copy(path.sequence, branch.sequence, min(shared, path.computed))
+        computed = min(shared, path.computed)
+        branch = _Path(self.free.pop(), shared, computed=computed, own=shared)
+        memory.copy(path.sequence, branch.sequence, computed)
         self.branches.append(branch)
         return branch
 

@@ -1,0 +1,162 @@
+"""TokenWalk: the probabilities of labels' tokens, added up to a distribution over the labels."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from calibrant.core import (
+    ConfigurationError,
+    LogprobSpace,
+    LogprobsUnavailableError,
+    TokenLogprobs,
+    Vocabulary,
+)
+from calibrant.logprobs import TokenTrie, TokenWalk
+
+PIECES = [b"", b"a", b"b", b"c", b"ab", b'"', b'"}', b'", ', b'"x', b'c"', b"d"]
+A, B, C, AB, END, END_OBJECT, END_ITEM, C_END, D = 1, 2, 3, 4, 5, 6, 7, 9, 10
+VOCABULARY = Vocabulary(PIECES)
+LABELS = ("ab", "abb", "ac", "b", "bd")
+PATHS = ((AB, END), (AB, B, END), (A, C_END), (B, END), (B, D, END))
+ENDS = {END: (END, END_OBJECT, END_ITEM), C_END: (C_END,)}
+
+
+class Model:
+    """Random next-token probabilities that depend on the tokens before."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def after(self, tokens: Sequence[int]) -> TokenLogprobs:
+        """Return the logits after some tokens, up to a constant."""
+        rng = random.Random(f"{self._seed}/{tokens}")
+        logits = [3.0 + math.log(rng.random() ** 3 + 1e-6) for _ in PIECES]
+        return TokenLogprobs(VOCABULARY, np.array(logits, dtype=np.float32))
+
+    def probability(self, path: Sequence[int]) -> float:
+        """Return the probability of a label's tokens, whatever stands behind the quote."""
+        found = 1.0
+        for place, token in enumerate(path):
+            logits = self.after(tuple(path[:place])).logits.astype(np.float64)
+            weights = np.exp(logits) / np.exp(logits).sum()
+            found *= sum(weights[list(ENDS[token] if place == len(path) - 1 else (token,))])
+        return found
+
+
+def walked(model: Model, **options: object) -> tuple[TokenWalk, list[list[int]]]:
+    """Walk to the end; also returns what was pending each time."""
+    trie = TokenTrie(PATHS, VOCABULARY)
+    walk = TokenWalk(trie, **{"tolerance": 0.0, **options})  # type: ignore[arg-type]
+    turns = []
+    while nodes := walk.pending():
+        turns.append(nodes)
+        for node in nodes:
+            walk.visit(node, model.after(trie.nodes[node].tokens))
+    return walk, turns
+
+
+def truth(model: Model) -> NDArray[np.float64]:
+    """Return the probabilities of the labels by brute force."""
+    return np.array([model.probability(path) for path in PATHS])
+
+
+def variation(walk: TokenWalk, model: Model) -> float:
+    """Return the total variation to the truth."""
+    expected = truth(model)
+    return float(0.5 * np.abs(walk.distribution(LABELS).probabilities - expected / expected.sum()).sum())
+
+
+@given(seed=st.integers(0, 10**6))
+def test_a_full_walk_is_the_product_of_the_tokens(seed: int) -> None:
+    """Structure behind the closing quote included; nothing is left open."""
+    model = Model(seed)
+    found = walked(model)[0].distribution(LABELS)
+    expected = truth(model)
+    np.testing.assert_allclose(found.probabilities, expected / expected.sum(), rtol=1e-5)
+    assert found.space is LogprobSpace.EXACT
+    assert found.label_mass == pytest.approx(expected.sum(), rel=1e-5)
+    assert found.emitted == LABELS[int(expected.argmax())]
+    assert found.joint_logprob == pytest.approx(math.log(expected.max()), abs=1e-5)
+    assert found.measured.all()
+    assert found.error_bound == found.unresolved_mass == 0.0
+
+
+@given(seed=st.integers(0, 10**6), tolerance=st.floats(0.0, 1.0), other=st.none() | st.integers(0, 10**6))
+def test_the_error_stays_within_the_bound_and_the_bound_within_the_tolerance(
+    seed: int, tolerance: float, other: int | None
+) -> None:
+    """Whatever was expected of what is left out."""
+    model = Model(seed)
+    expected = None if other is None else walked(Model(other))[0].shares()
+    walk, _ = walked(model, tolerance=tolerance, expected=expected)
+    found = walk.distribution(LABELS)
+    assert found.error_bound is not None
+    assert found.error_bound <= tolerance + 1e-9
+    assert variation(walk, model) <= found.error_bound + 1e-5
+    assert found.probabilities.sum() == pytest.approx(1.0)
+
+
+@given(seed=st.integers(0, 10**6))
+def test_what_was_expected_rightly_makes_a_short_walk_exact(seed: int) -> None:
+    """The root is asked about, and all behind it is known beforehand."""
+    model = Model(seed)
+    walk, turns = walked(model, tolerance=1.0, expected=walked(model)[0].shares())
+    assert turns == [[0]]
+    assert variation(walk, model) < 1e-5
+
+
+@given(seed=st.integers(0, 10**6), tolerance=st.sampled_from([0.05, 0.2, 0.5]))
+def test_nodes_that_are_needed_anyway_are_asked_about_at_once(seed: int, tolerance: float) -> None:
+    """Where the model says what was expected, one turn is enough, and the result is the same."""
+    model = Model(seed)
+    full, _ = walked(model)
+    needed = full.needed(tolerance)
+    several, turns = walked(model, tolerance=tolerance, expected=full.shares())
+    once, single = walked(model, tolerance=tolerance, expected=full.shares(), at_once=needed)
+    assert single == [[0, *needed]]
+    assert sorted(node for nodes in turns for node in nodes) == [0, *needed]
+    assert once.distribution(LABELS).error_bound == several.distribution(LABELS).error_bound
+
+
+def test_nodes_that_follow_from_another_come_with_it() -> None:
+    """Up to where labels part or end."""
+    trie = TokenTrie([(A, B, C, END), (A, B, C, D, END), (D, END)], VOCABULARY)
+    walk = TokenWalk(trie, tolerance=0.0)
+    walk.visit(walk.pending()[0], Model(1).after(()))
+    assert [trie.nodes[node].tokens for node in walk.pending()] == [(A,), (D,), (A, B), (A, B, C)]
+
+
+def test_shared_mass_that_was_not_looked_into_is_unresolved() -> None:
+    """Two labels behind one token."""
+    trie = TokenTrie([(A, B, END), (A, C, END), (D, END)], VOCABULARY)
+    walk = TokenWalk(trie, tolerance=1.0)
+    logits = np.full(len(PIECES), -np.inf, dtype=np.float32)
+    logits[[A, D]] = np.log([0.6, 0.4])
+    walk.visit(0, TokenLogprobs(VOCABULARY, logits))
+    found = walk.distribution(["ab", "ac", "d"])
+    np.testing.assert_allclose(found.probabilities, [0.3, 0.3, 0.4], rtol=1e-6)
+    assert found.unresolved_mass == pytest.approx(0.6)
+    assert list(found.measured) == [False, False, True]
+    assert found.error_bound == 1.0
+
+
+def test_log_probabilities_that_are_no_numbers_are_refused() -> None:
+    """They are no evidence."""
+    walk = TokenWalk(TokenTrie(PATHS, VOCABULARY), tolerance=0.0)
+    with pytest.raises(LogprobsUnavailableError, match="not numbers"):
+        walk.visit(0, TokenLogprobs(VOCABULARY, np.full(len(PIECES), np.nan, dtype=np.float32)))
+
+
+@pytest.mark.parametrize("tolerance", [-0.1, 1.1, math.nan])
+def test_a_tolerance_out_of_range_is_refused(tolerance: float) -> None:
+    """It is a total variation."""
+    with pytest.raises(ConfigurationError, match="tolerance in"):
+        TokenWalk(TokenTrie(PATHS, VOCABULARY), tolerance=tolerance)
