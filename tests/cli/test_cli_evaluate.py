@@ -697,10 +697,9 @@ def test_the_table_counts_labels_and_warns_of_a_collapse(
     assert (found["answered"], found["present"], found["collapsed"]) == (0, 2, True)
 
 
-# A model that computes in threads of this process, as the embedded engine does: a call cannot be interrupted.
+# A model in this process, of which some calls never end.
 IN_PROCESS = """
-import asyncio, sys, threading
-from concurrent.futures import ThreadPoolExecutor
+import asyncio, sys
 from calibrant.cli import main
 from calibrant.testing import FakeClient, fake_model
 
@@ -708,15 +707,11 @@ STUCK = int(sys.argv.pop(1))
 
 class Engine(FakeClient):
     in_process = True
-    pool = ThreadPoolExecutor(1, thread_name_prefix="calibrant-llamacpp")
 
     async def complete(self, request):
         if int(request.messages[-1]["content"].split()[0]) >= STUCK:
-            await asyncio.get_running_loop().run_in_executor(self.pool, threading.Event().wait)
+            await asyncio.Event().wait()
         return await super().complete(request)
-
-    def close(self):
-        self.pool.shutdown(wait=False, cancel_futures=True)
 
 engine = Engine(["cat", "dog"], lambda text: "cat" if "meow" in text else "dog")
 with fake_model("local/smollm2-135m", engine):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from calibrant.cli._errors import leave_if_interrupted, reports_errors
+from calibrant.cli._errors import reports_errors
 from calibrant.cli._later import RootGroup
 from calibrant.cli._options import ApiBase, AsJson, Context, ContextColumn, Options, parse_option
 
@@ -475,8 +475,4 @@ def models(
 
 def main() -> None:
     """Run the command line."""
-    try:
-        app()
-    except SystemExit as end:
-        leave_if_interrupted(end.code)
-        raise
+    app()

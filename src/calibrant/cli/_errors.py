@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
-import os
-import sys
-import threading
 from collections.abc import Callable
 from typing import ParamSpec
 
 import typer
 
-__all__ = ["leave_if_interrupted", "reports_errors"]
+__all__ = ["reports_errors"]
 
 _P = ParamSpec("_P")
 
@@ -21,7 +17,6 @@ FAILED = 1
 BAD_INPUT = 2
 GATE_FAILED = 3
 INTERRUPTED = 130
-_ENGINE_THREADS = "calibrant-llamacpp"
 
 
 def reports_errors(command: Callable[_P, None]) -> Callable[_P, None]:
@@ -51,19 +46,3 @@ def _exit_on_error(command: Callable[[], None]) -> None:
     except CalibrantError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(FAILED) from error
-
-
-def leave_if_interrupted(code: object) -> None:
-    """End the process at once where it was interrupted and the embedded engine still computes.
-
-    A call inside the engine cannot be interrupted. The interpreter would wait for its thread (14 s for a long
-    text on a busy machine), and an engine that is torn down under a running call may crash. Everything is
-    written by now.
-    """
-    computing = (thread.name.startswith(_ENGINE_THREADS) for thread in threading.enumerate())
-    if code != INTERRUPTED or not any(computing):
-        return
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # nobody reads
-            stream.flush()
-    os._exit(INTERRUPTED)
