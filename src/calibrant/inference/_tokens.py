@@ -31,6 +31,7 @@ __all__ = ["TokenScorer"]
 _MOST_EXPECTED: Final = 512
 # A batch of its own costs as much as two tokens: more than a few that a row may not need do not pay.
 _MOST_AT_ONCE: Final = 16
+_SURELY_NEEDED: Final = 0.2  # a tolerance at which hardly any row leaves these out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +101,7 @@ class TokenScorer:
                 await _follow(walk, row, root, trie)
             except ContextLengthError:
                 return _Expected()
-        needed = walk.needed(self._tolerance)
+        needed = walk.needed(max(self._tolerance, _SURELY_NEEDED))
         return _Expected(
             trie=trie, shares=walk.shares(), at_once=needed if len(needed) <= _MOST_AT_ONCE else ()
         )
