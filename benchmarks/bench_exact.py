@@ -8,7 +8,7 @@ accuracy  total variation between the default and the product of the probabiliti
           whether the arg max is the same.
 speed     rows per second of exact scoring, of the first token alone (``tolerance=1``), and, with ``--peer``, of exact
           scoring and constrained decoding by another version of calibrant, whose Python is given. Sides are processes
-          of their own and take turns, block by block, on rows that none of them saw before.
+          of their own and take turns, block by block, on the same rows, of which each sees every one once.
 curve     banking77: rows per second against total variation, by tolerance.
 labels    rows per second with 10, 77 and 500 made-up labels.
 prompt    a prompt of 600 tokens shared by all rows beside a bare one.
@@ -42,7 +42,7 @@ MODEL = "local/smollm2-135m"
 TRANSACTIONS = Path(__file__).parent.parent / "examples" / "transactions" / "task.toml"
 TASKS = ("ag_news", "sms_spam", "emotion", "transactions", "banking77")
 PARTS = ("accuracy", "speed", "curve", "labels", "prompt", "batches")
-BLOCK = 10
+BLOCK = 5
 
 
 class Data:
@@ -122,8 +122,13 @@ class Side:
 
     @property
     def rate(self) -> float:
-        """Rows per second, the median of the blocks."""
-        return statistics.median(self.rates)
+        """Rows per second, over all blocks."""
+        return statistics.harmonic_mean(self.rates)
+
+    def end(self) -> None:
+        """Let the process end."""
+        assert self._process.stdin is not None  # noqa: S101
+        self._process.stdin.close()
 
 
 @contextmanager
@@ -135,21 +140,22 @@ def worker(python: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def speed(data: Data, rows: int, peer: str | None) -> None:
-    """Print rows per second of all sides."""
+    """Print rows per second of all sides, each a process of its own, on the same rows."""
+    options: dict[str, tuple[str, dict[str, Any]]] = {
+        "exact": (sys.executable, {"scoring": "exact"}),
+        "first token": (sys.executable, {"scoring": "exact", "tolerance": 1.0}),
+    }
+    if peer is not None:
+        options["exact before"] = (peer, {"scoring": "exact"})
+        options["decoding before"] = (peer, {"scoring": "decode"})
     with ExitStack() as stack:
-        own = stack.enter_context(worker(sys.executable))
         sides = {
-            "exact": Side(own, scoring="exact"),
-            "first token": Side(own, scoring="exact", tolerance=1.0),
+            name: Side(stack.enter_context(worker(python)), **settings)
+            for name, (python, settings) in options.items()
         }
-        if peer is not None:
-            other = stack.enter_context(worker(peer))
-            sides["exact before"] = Side(other, scoring="exact")
-            sides["decoding before"] = Side(other, scoring="decode")
-        fresh = iter(data.texts)
-        for _ in range(min(rows, len(data.texts) // len(sides)) // BLOCK):
+        for start in range(0, rows, BLOCK):
             for side in sides.values():
-                side.run(data.labels, [next(fresh) for _ in range(BLOCK)])
+                side.run(data.labels, data.texts[start : start + BLOCK])
         exact = sides["exact"].rate
         for name, side in sides.items():
             spread = f"{min(side.rates):.2f} to {max(side.rates):.2f}"
@@ -158,9 +164,7 @@ def speed(data: Data, rows: int, peer: str | None) -> None:
                 f"peak {side.mib:.0f} MiB",
                 flush=True,
             )
-        for process in {own, *([] if peer is None else [other])}:
-            assert process.stdin is not None  # noqa: S101
-            process.stdin.close()
+            side.end()
 
 
 # --- accuracy -----------------------------------------------------------------------------------

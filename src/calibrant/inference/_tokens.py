@@ -31,6 +31,7 @@ __all__ = ["TokenScorer"]
 _MOST_EXPECTED: Final = 512
 # A batch of its own costs as much as two tokens: more than a few that a row may not need do not pay.
 _MOST_AT_ONCE: Final = 16
+_MOST_TOGETHER: Final = 64  # each answer holds a number for every token of the vocabulary
 _SURELY_NEEDED: Final = 0.2  # a tolerance at which hardly any row leaves these out
 
 
@@ -136,6 +137,8 @@ class TokenScorer:
 async def _follow(walk: TokenWalk, row: TokenContinuation, root: Sequence[int], trie: TokenTrie) -> None:
     """Ask about what is pending until nothing is."""
     while nodes := walk.pending():
-        texts = [(*root, *trie.nodes[node].tokens) for node in nodes]
-        for node, found in zip(nodes, await row.next_logprobs(texts), strict=True):
-            walk.visit(node, found)
+        for start in range(0, len(nodes), _MOST_TOGETHER):
+            some = nodes[start : start + _MOST_TOGETHER]
+            texts = [(*root, *trie.nodes[node].tokens) for node in some]
+            for node, found in zip(some, await row.next_logprobs(texts), strict=True):
+                walk.visit(node, found)
