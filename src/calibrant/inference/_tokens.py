@@ -130,7 +130,7 @@ class TokenScorer:
     def _tokens_of(self, row: TokenContinuation, prefix: str) -> tuple[tuple[int, ...], TokenTrie]:
         """Return the tokens that come before every label, and the trie of those that follow."""
         written = [row.tokens(prefix + spelled) for spelled in self._spelled]
-        root: tuple[int, ...] = os.path.commonprefix([tokens[:-1] for tokens in written])  # type: ignore[assignment]  # noqa: RUF071 (no paths)
+        root: tuple[int, ...] = os.path.commonprefix(written)  # type: ignore[assignment]  # noqa: RUF071 (no paths)
         return root, self._trie(tuple(tokens[len(root) :] for tokens in written), row.vocabulary)
 
 

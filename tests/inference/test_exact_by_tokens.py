@@ -1,0 +1,195 @@
+"""Exact scoring in an engine that tells all tokens: what it is asked, and how often."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrant import Classifier
+from calibrant.core import (
+    CompletionRequest,
+    ContextLengthError,
+    Field,
+    FieldLabels,
+    LabelSet,
+    LogprobSpace,
+    NextTokens,
+    TokenLogprobs,
+    Usage,
+    Vocabulary,
+)
+
+CHARACTERS = Vocabulary([bytes([byte]) for byte in range(32, 127)])
+
+
+class Engine:
+    """A model of characters in this process: what it says depends on the row and on the text before."""
+
+    name = "test/characters"
+    space = LogprobSpace.EXACT
+    in_process = True
+    default_tolerance = 0.05
+
+    def __init__(self, *, context: int = 10_000) -> None:
+        self.context = context
+        self.rows: list[Row] = []
+
+    async def complete(self, request: CompletionRequest) -> object:
+        """Refuse: nothing is to be decoded."""
+        raise NotImplementedError(request)
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+    async def check_labels(self, labels: Sequence[str]) -> None:
+        """Accept every label."""
+
+    @asynccontextmanager
+    async def continuing(self, request: CompletionRequest) -> AsyncIterator[Row]:
+        """Open a row."""
+        row = Row(self, str(request.messages[-1]["content"]))
+        self.rows.append(row)
+        yield row
+
+
+class Row:
+    """A row's place; counts what it was asked."""
+
+    serial = False
+    model = "characters"
+    vocabulary = CHARACTERS
+
+    def __init__(self, engine: Engine, text: str) -> None:
+        self.engine, self.text = engine, text
+        self.asked: list[list[str]] = []
+
+    @property
+    def usage(self) -> Usage:
+        """A token a text."""
+        return Usage(prompt_tokens=1, completion_tokens=sum(map(len, self.asked)))
+
+    def tokens(self, text: str) -> tuple[int, ...]:
+        """One token a character."""
+        return tuple(ord(character) - 32 for character in text)
+
+    async def next_tokens(self, text: str, *, few: bool = False) -> NextTokens:
+        """Refuse: all tokens are known."""
+        raise NotImplementedError(text, few)
+
+    async def next_logprobs(self, texts: Sequence[Sequence[int]]) -> list[TokenLogprobs]:
+        """Say what follows."""
+        if len(self.text) > self.engine.context:
+            raise ContextLengthError("The text is too long.", provider="characters")
+        self.asked.append(["".join(chr(token + 32) for token in text) for text in texts])
+        await asyncio.sleep(0)
+        return [TokenLogprobs(CHARACTERS, self.after(tuple(text))) for text in texts]
+
+    def after(self, text: tuple[int, ...]) -> np.ndarray:
+        """Return logits."""
+        rng = random.Random(f"{self.text}/{text}")
+        return np.array([6.0 * rng.random() for _ in CHARACTERS.pieces], dtype=np.float32)
+
+
+def truth(row: Row, labels: Sequence[str], before: str = '{"label": "') -> np.ndarray:
+    """Return the probabilities of the labels, normalised, by brute force."""
+    found = []
+    for label in labels:
+        path, total = row.tokens(before + json.dumps(label)[1:]), 0.0
+        for place in range(len(before), len(path)):
+            logits = row.after(path[:place]).astype(np.float64)
+            total += logits[path[place]] - np.log(np.exp(logits).sum())
+        found.append(total)
+    weights = np.exp(np.array(found) - max(found))
+    return np.asarray(weights / weights.sum())
+
+
+def asked(engine: Engine, labels: Sequence[str], texts: Sequence[str], **options: Any) -> list[np.ndarray]:
+    """Return the probabilities that a classifier gives."""
+    with Classifier(model=engine, labels=labels, field="label", prompt="Sort.", **options) as classifier:
+        found = classifier.classify_many(texts)
+    distributions = [one.distribution for one in found if one.distribution is not None]
+    for one, distribution in zip(found, distributions, strict=True):
+        assert one.label == labels[int(distribution.probabilities.argmax())]
+    return [distribution.probabilities for distribution in distributions]
+
+
+LABELS = ("cat", "cow", "dog", 'a "b"', "donkey")
+
+
+@pytest.mark.parametrize("labels", [LABELS, ("yes", "no"), [f"group {n}" for n in range(40)]])
+def test_every_label_is_scored_as_brute_force_does(labels: Sequence[str]) -> None:
+    """At tolerance 0; a quote inside a label is escaped."""
+    engine = Engine()
+    found = asked(engine, labels, ["one", "two"], tolerance=0.0)
+    rows = {row.text: row for row in engine.rows}
+    for text, probabilities in zip(["one", "two"], found, strict=True):
+        np.testing.assert_allclose(probabilities, truth(rows[text], labels), rtol=1e-4, atol=1e-11)
+
+
+def test_the_engine_is_asked_once_without_a_text() -> None:
+    """However many rows begin at the same time."""
+    engine = Engine()
+    asked(engine, LABELS, [f"row {number}" for number in range(20)])
+    (first, *rest) = engine.rows
+    assert "cat, cow, dog" in first.text
+    assert [row.text for row in rest if "cat, cow" in row.text] == []
+    assert len(rest) == 20
+
+
+def test_what_rows_leave_out_is_taken_from_the_answer_without_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that says the same to every text is scored exactly by its first tokens."""
+    engine = Engine()
+    after = Row.after
+    monkeypatch.setattr(Row, "after", lambda _, text: after(Row(engine, ""), text))
+    (found,) = asked(engine, LABELS, ["row"], tolerance=1.0)
+    np.testing.assert_allclose(found, truth(engine.rows[-1], LABELS), rtol=1e-4, atol=1e-11)
+    assert len(engine.rows[-1].asked) == 1
+
+
+def test_what_every_row_needs_is_asked_about_with_its_prompt() -> None:
+    """The first batch of a row holds more than the beginning of all labels."""
+    engine = Engine()
+    asked(engine, ("yes", "no"), ["row"])
+    assert len(engine.rows[-1].asked[0]) > 1
+
+
+@pytest.mark.parametrize(
+    ("labels", "context"), [(LABELS, 20), ([f"{n:03} of many" for n in range(200)], 10_000)]
+)
+def test_what_cannot_be_asked_without_a_text_is_done_without(labels: Sequence[str], context: int) -> None:
+    """Names that fill the context, or too many of them: rows are scored all the same."""
+    engine = Engine(context=context)
+    (found,) = asked(engine, labels, ["row"], tolerance=0.0)
+    np.testing.assert_allclose(found, truth(engine.rows[-1], labels), rtol=1e-4, atol=1e-11)
+    assert len(engine.rows[0].asked) == 0
+
+
+def test_fields_are_scored_behind_the_labels_before() -> None:
+    """Each with the same tokens as if it stood alone."""
+    engine = Engine()
+    sizes = LabelSet(["big", "small"])
+    labels = FieldLabels(
+        [Field(name="animal", labels=LabelSet(["cat", "dog"])), Field(name="size", labels=sizes)]
+    )
+    with Classifier(model=engine, labels=labels, prompt="Sort.", tolerance=0.0) as classifier:
+        found = classifier.classify("row")
+    animal, size = found.parts
+    assert size.distribution is not None
+    before = f'{{"animal": "{animal.label}", "size": "'
+    np.testing.assert_allclose(
+        size.distribution.probabilities, truth(engine.rows[-1], sizes.labels, before), rtol=1e-4, atol=1e-11
+    )
+
+
+def test_answers_of_many_nodes_come_in_several_batches() -> None:
+    """Each holds a number for every token."""
+    engine = Engine()
+    asked(engine, [f"{n:03} of many" for n in range(100)], ["row"], tolerance=0.0)
+    assert max(len(batch) for row in engine.rows for batch in row.asked) <= 64
