@@ -376,13 +376,11 @@ def test_the_documented_configuration_accepts_answers_of_a_server(tmp_path: Path
 
 
 @pytest.mark.real_model
-def test_the_documented_configuration_reads_what_the_embedded_model_writes(tmp_path: Path) -> None:
+def test_the_documented_configuration_accepts_answers_of_the_embedded_model(tmp_path: Path) -> None:
     """It writes its answers, as the method reads tokens; what it was given does not count."""
     one = '[[cascade.models]]\nname = "local/smollm2-135m"\n'
     cascade = opened(tmp_path, one + one + 'prompt = "Tell negative from positive reviews."\n')
-    found = cascade.classify("I hate it.")
+    found = cascade.classify("The answer is negative.")
     cascade.close()
-    first = found.steps[0].confidence
-    assert found.label == "negative"
-    assert first is not None
-    assert first > 0.5
+    assert (found.label, found.accepted) == ("negative", True)
+    assert found.steps[0].confidence is not None

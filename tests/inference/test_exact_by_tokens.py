@@ -21,6 +21,7 @@ from calibrant.core import (
     LabelSet,
     LogprobSpace,
     NextTokens,
+    Outcome,
     TokenLogprobs,
     Usage,
     Vocabulary,
@@ -193,3 +194,15 @@ def test_answers_of_many_nodes_come_in_several_batches() -> None:
     engine = Engine()
     asked(engine, [f"{n:03} of many" for n in range(100)], ["row"], tolerance=0.0)
     assert max(len(batch) for row in engine.rows for batch in row.asked) <= 64
+
+
+def test_log_probabilities_that_are_no_numbers_fail_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the name of the model; whether it was asked about a text or before any."""
+    nothing = np.full(len(CHARACTERS), np.nan, dtype=np.float32)
+    monkeypatch.setattr(Row, "after", lambda *_: nothing)
+    for labels in (LABELS, [f"{n:03} of many" for n in range(200)]):  # too many to ask before a text
+        with Classifier(model=Engine(), labels=labels, field="label", prompt="Sort.") as classifier:
+            found = classifier.classify("row")
+        assert found.outcome is Outcome.ERROR
+        assert "test/characters" in found.reason
+        assert "not numbers" in found.reason

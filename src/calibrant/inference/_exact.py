@@ -114,13 +114,15 @@ class LabelScorer:
     calls: Calls
     _trie: LabelTrie = field(init=False, repr=False)
     _limit: float = field(init=False, repr=False)
+    _spelled: tuple[str, ...] = field(init=False, repr=False)
     _tokens: TokenScorer = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_tolerance(self.tolerance)
         self._trie = LabelTrie(self.labels.labels)
         self._limit = _EXACT if self.tolerance == "exact" else self.tolerance
-        self._tokens = TokenScorer(self.labels, tolerance=self._limit)
+        self._spelled = tuple(json.dumps(label, ensure_ascii=False)[1:-1] for label in self.labels.labels)
+        self._tokens = TokenScorer(self.labels, self._spelled, tolerance=self._limit)
 
     async def prepare(self, prefix: str) -> None:
         """Ask what there is to know before the first row; later calls do nothing.
@@ -145,16 +147,24 @@ class LabelScorer:
         """
         if isinstance(row, LabelContinuation):
             return await self._score_labels(row, prefix, calls)
+        if isinstance(row, TokenContinuation):
+            return await self._score_tokens(row, prefix, calls)
+        return await self._walk(row, prefix, calls)
+
+    async def _score_tokens(self, row: TokenContinuation, prefix: str, calls: RowCalls) -> LabelDistribution:
+        """Ask about the tokens of the labels, many at once."""
+        distribution, attempts = await self.calls.make(
+            lambda: self._tokens.score(row, prefix, self.client.name), provider=self.client.name
+        )
+        calls.made += attempts
+        calls.usage, calls.model = row.usage, row.model
+        return distribution
+
+    async def _walk(self, row: Continuation, prefix: str, calls: RowCalls) -> LabelDistribution:
+        """Ask about the next tokens, node by node."""
         walk = LabelWalk(self.labels, tolerance=self._limit, trie=self._trie)
+        last = ""
         try:
-            if isinstance(row, TokenContinuation):
-                distribution, attempts = await self.calls.make(
-                    lambda: self._tokens.score(row, prefix), provider=self.client.name
-                )
-                calls.made += attempts
-                calls.usage, calls.model = row.usage, row.model
-                return distribution
-            last = ""
             while texts := walk.pending(after=last):
                 texts = texts[:1] if row.serial else texts
                 last = texts[0]
@@ -169,10 +179,9 @@ class LabelScorer:
 
     async def _score_labels(self, row: LabelContinuation, prefix: str, calls: RowCalls) -> LabelDistribution:
         """Ask how probable the whole labels are, all at once."""
-        values = [json.dumps(label, ensure_ascii=False)[1:-1] for label in self.labels.labels]
         try:
             found, attempts = await self.calls.make(
-                lambda: row.label_logprobs(prefix, values), provider=self.client.name
+                lambda: row.label_logprobs(prefix, self._spelled), provider=self.client.name
             )
         except ProviderError as error:
             error.attempts += calls.made

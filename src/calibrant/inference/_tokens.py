@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +19,8 @@ from calibrant.core import (
     ContinuingClient,
     LabelDistribution,
     LabelSet,
+    LogprobsUnavailableError,
+    ProviderError,
     TokenContinuation,
 )
 from calibrant.inference._calls import Calls
@@ -61,20 +62,22 @@ class TokenScorer:
     ----------
     labels : LabelSet
         The legal labels.
+    spelled : sequence of str, length L
+        The labels as they stand inside JSON quotes.
     tolerance : float
         See `TokenWalk`.
     """
 
-    def __init__(self, labels: LabelSet, *, tolerance: float) -> None:
+    def __init__(self, labels: LabelSet, spelled: Sequence[str], *, tolerance: float) -> None:
         self._labels = labels.labels
-        self._spelled = [json.dumps(label, ensure_ascii=False)[1:] for label in self._labels]
+        self._spelled = tuple(spelled)
         self._tolerance = tolerance
         self._expected: _Expected | None = None
         self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
         self._trie = lru_cache(maxsize=4)(TokenTrie)
 
     async def prepare(self, client: ContinuingClient, prefix: str, calls: Calls) -> None:
-        """Find out what the engine expects of the labels before it has read a text; later calls do nothing.
+        """Ask the engine what it expects of the labels before it has read a text; later calls do nothing.
 
         Raises
         ------
@@ -90,6 +93,7 @@ class TokenScorer:
                 )
 
     async def _ask_without_text(self, client: ContinuingClient, prefix: str) -> _Expected:
+        """Read all labels behind a message that names them and nothing else."""
         message = {"role": "user", "content": f"Answer with one of: {', '.join(self._labels)}."}
         async with client.continuing(CompletionRequest(messages=(message,), top_logprobs=0)) as row:
             if not isinstance(row, TokenContinuation):
@@ -99,7 +103,7 @@ class TokenScorer:
                 return _Expected()
             walk = TokenWalk(trie, tolerance=0.0)
             try:
-                await _follow(walk, row, root, trie)
+                await _follow(walk, row, root, trie, client.name)
             except ContextLengthError:
                 return _Expected()
         needed = walk.needed(max(self._tolerance, _SURELY_NEEDED))
@@ -107,38 +111,39 @@ class TokenScorer:
             trie=trie, shares=walk.shares(), at_once=needed if len(needed) <= _MOST_AT_ONCE else ()
         )
 
-    async def score(self, row: TokenContinuation, prefix: str) -> LabelDistribution:
+    async def score(self, row: TokenContinuation, prefix: str, provider: str) -> LabelDistribution:
         """Return the distribution over what a row's answer holds behind `prefix`, which ends with a quote.
 
         Raises
         ------
-        LogprobsUnavailableError
-            The log-probabilities are not numbers.
         ProviderError
-            The call failed.
+            The call to `provider` failed, or its log-probabilities are not numbers.
         """
         root, trie = self._tokens_of(row, prefix)
         known = self._expected
-        if (
-            known is None or known.trie is not trie
-        ):  # behind this prefix the labels are written with other tokens
-            known = _Expected()
+        if known is None or known.trie is not trie:
+            known = _Expected()  # behind this prefix the labels are written with other tokens
         walk = TokenWalk(trie, tolerance=self._tolerance, expected=known.shares, at_once=known.at_once)
-        await _follow(walk, row, root, trie)
+        await _follow(walk, row, root, trie, provider)
         return walk.distribution(self._labels)
 
     def _tokens_of(self, row: TokenContinuation, prefix: str) -> tuple[tuple[int, ...], TokenTrie]:
         """Return the tokens that come before every label, and the trie of those that follow."""
-        written = [row.tokens(prefix + spelled) for spelled in self._spelled]
+        written = [row.tokens(f'{prefix}{spelled}"') for spelled in self._spelled]
         root: tuple[int, ...] = os.path.commonprefix(written)  # type: ignore[assignment]  # noqa: RUF071 (no paths)
         return root, self._trie(tuple(tokens[len(root) :] for tokens in written), row.vocabulary)
 
 
-async def _follow(walk: TokenWalk, row: TokenContinuation, root: Sequence[int], trie: TokenTrie) -> None:
+async def _follow(
+    walk: TokenWalk, row: TokenContinuation, root: Sequence[int], trie: TokenTrie, provider: str
+) -> None:
     """Ask about what is pending until nothing is."""
     while nodes := walk.pending():
         for start in range(0, len(nodes), _MOST_TOGETHER):
             some = nodes[start : start + _MOST_TOGETHER]
             texts = [(*root, *trie.nodes[node].tokens) for node in some]
-            for node, found in zip(some, await row.next_logprobs(texts), strict=True):
-                walk.visit(node, found)
+            try:
+                for node, found in zip(some, await row.next_logprobs(texts), strict=True):
+                    walk.visit(node, found)
+            except LogprobsUnavailableError as error:
+                raise ProviderError(f"unusable log-probabilities: {error}", provider=provider) from error

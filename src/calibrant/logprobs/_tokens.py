@@ -34,7 +34,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core import (
-    ConfigurationError,
     LabelDistribution,
     LogprobSpace,
     LogprobsUnavailableError,
@@ -42,6 +41,7 @@ from calibrant.core import (
     Vocabulary,
 )
 from calibrant.logprobs._distribution import log_normalise
+from calibrant.logprobs._walk import check_tolerance
 
 __all__ = ["TokenTrie", "TokenWalk"]
 
@@ -170,8 +170,7 @@ class TokenWalk:
         expected: NDArray[np.float64] | None = None,
         at_once: Sequence[int] = (),
     ) -> None:
-        if not 0.0 <= tolerance <= 1.0:
-            raise ConfigurationError(f"Expected a tolerance in [0, 1], got {tolerance}.")
+        check_tolerance(tolerance)
         self._trie = trie
         self._tolerance = tolerance
         self._expected = expected

@@ -54,7 +54,7 @@ from calibrant.logprobs._completion import MOST_MASS
 from calibrant.logprobs._distribution import log_normalise
 from calibrant.logprobs._trie import START, LabelTrie, State, shared
 
-__all__ = ["LabelWalk"]
+__all__ = ["LabelWalk", "check_tolerance"]
 
 # Less than this is rounding: a listing whose probabilities sum to 1 leaves nothing unlisted.
 _ROUNDING: Final = 1e-6
@@ -127,6 +127,18 @@ class _Masses:
     unlisted: float = 0.0
 
 
+def check_tolerance(tolerance: float) -> None:
+    """Refuse what is no total variation.
+
+    Raises
+    ------
+    ConfigurationError
+        It is not in [0, 1].
+    """
+    if not 0.0 <= tolerance <= 1.0:
+        raise ConfigurationError(f"Expected a tolerance in [0, 1], got {tolerance}.")
+
+
 class LabelWalk:
     """Decides which beginnings of labels to ask a model about, and adds up what it says.
 
@@ -156,8 +168,7 @@ class LabelWalk:
         tolerance: float,
         trie: LabelTrie | None = None,
     ) -> None:
-        if not 0.0 <= tolerance <= 1.0:
-            raise ConfigurationError(f"Expected a tolerance in [0, 1], got {tolerance}.")
+        check_tolerance(tolerance)
         self._labels = LabelSet.of(labels).labels
         self._tolerance = tolerance
         self._trie = trie or LabelTrie(self._labels)
