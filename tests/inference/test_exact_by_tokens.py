@@ -26,6 +26,8 @@ from calibrant.core import (
     Usage,
     Vocabulary,
 )
+from calibrant.inference._calls import Calls
+from calibrant.inference._tokens import TokenScorer
 
 CHARACTERS = Vocabulary([bytes([byte]) for byte in range(32, 127)])
 
@@ -142,6 +144,27 @@ def test_the_engine_is_asked_once_without_a_text() -> None:
     assert "cat, cow, dog" in first.text
     assert [row.text for row in rest if "cat, cow" in row.text] == []
     assert len(rest) == 20
+
+
+def test_a_row_does_not_overtake_those_that_wait() -> None:
+    """One that comes when the engine has just been asked goes behind them."""
+    engine, calls, ended = Engine(), Calls(), list[str]()
+    scorer = TokenScorer(LabelSet(["cat", "dog"]), ["cat", "dog"], tolerance=0.05)
+    rows: list[asyncio.Task[None]] = []
+
+    async def row(name: str) -> None:
+        await scorer.prepare(engine, '{"label": "', calls)
+        ended.append(name)
+        if name == "first":
+            rows.append(asyncio.create_task(row("late")))
+
+    async def all_rows() -> None:
+        rows.extend(asyncio.create_task(row(name)) for name in ("first", "second", "third", "fourth"))
+        for task in rows:
+            await task
+
+    asyncio.run(all_rows())
+    assert ended == ["first", "second", "third", "fourth", "late"]
 
 
 def test_what_rows_leave_out_is_taken_from_the_answer_without_a_text(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -235,11 +235,11 @@ class LlamaCppClient:
             release_engine(engine, holder=self)
 
     async def _loaded(self) -> Engine:
-        if self._engine is not None:
-            return self._engine
-        # A lock keeps the order in which rows ask: none is to starve behind later ones.
+        # Every row goes through the lock, which keeps their order: none is to overtake those that wait.
         async with self._loading.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
-            return await asyncio.to_thread(self._load)
+            if self._engine is None:
+                return await asyncio.to_thread(self._load)
+            return self._engine
 
     def _load(self) -> Engine:
         with self._lock:

@@ -84,8 +84,7 @@ class TokenScorer:
         ProviderError
             The call failed.
         """
-        if self._expected is not None:
-            return
+        # Every row goes through the lock, which keeps their order: none is to overtake those that wait.
         async with self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
             if self._expected is None:
                 self._expected, _ = await calls.make(
