@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
+import threading
 import types
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from calibrant.clients import LlamaCppClient, _llama
+from calibrant.clients import LlamaCppClient, _engine, _llama
 from calibrant.core import Client, CompletionRequest, ConfigurationError, ContinuingClient, LogprobSpace
 
 SCHEMA = {
@@ -123,3 +125,44 @@ def test_a_missing_system_library_is_named(monkeypatch: pytest.MonkeyPatch, path
     monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
     with pytest.raises(ConfigurationError, match="libgomp1"):
         LlamaCppClient(path)
+
+
+def test_a_forgotten_client_never_waits_for_one_that_loads(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Garbage is collected in the middle of loading, by the thread that loads."""
+    woken = []
+
+    class Loading:
+        is_usable = True
+
+        def __init__(self, settings: _engine.EngineSettings) -> None:
+            self.settings = settings
+            self.holders: dict[int, Any] = {}
+            gc.collect()
+
+        def wake(self) -> None:
+            woken.append(self)
+
+        def close(self) -> None:
+            pass
+
+    class Holder:
+        def __init__(self) -> None:
+            self.itself = self
+
+    monkeypatch.setattr(_engine, "Engine", Loading)
+    monkeypatch.setattr(_engine, "_open", {})
+
+    def settings(n_ctx: int) -> _engine.EngineSettings:
+        return _engine.EngineSettings(path=path, n_ctx=n_ctx, n_parallel=1, n_threads=1)
+
+    first = _engine.open_engine(settings(1), holder=Holder())
+    kept = Holder()
+    loading = threading.Thread(
+        target=_engine.open_engine, args=(settings(2),), kwargs={"holder": kept}, daemon=True
+    )
+    loading.start()
+    loading.join(20)
+    assert not loading.is_alive()
+    assert woken == [first]

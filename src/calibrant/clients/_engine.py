@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import queue
 import re
@@ -235,12 +236,16 @@ class Engine:
             if self._running and all(one.is_abandoned for one in self._running):
                 self._abort.value = b"\1"
 
+    def wake(self) -> None:
+        """Let the thread see whether anybody still needs the model."""
+        self._jobs.put(None)
+
     def close(self) -> None:
         """Free the model, once what is being computed has ended."""
         if self.is_usable:
             with self._lock:
                 self._is_closed = True
-                self._jobs.put(None)
+            self.wake()
             self._thread.join()
 
     def _check_process(self) -> None:
@@ -253,8 +258,8 @@ class Engine:
     # What follows runs in the engine's thread.
 
     def _work(self) -> None:
-        while (first := self._jobs.get()) is not None:
-            taken: list[Job | None] = [first]
+        while True:
+            taken = [self._jobs.get()]
             with suppress(queue.Empty):
                 while len(taken) < self.settings.n_parallel and taken[-1] is not None:
                     taken.append(self._jobs.get_nowait())
@@ -266,8 +271,10 @@ class Engine:
             self._compute(self._running)
             with self._lock:
                 self._running = []
-            if taken[-1] is None:
+            if taken[-1] is None and (self._is_closed or _retire(self)):
                 break
+        with self._lock:
+            self._is_closed = True
         self._llama.free(self._context)
         self._llama.model_free(self._model)
 
@@ -338,25 +345,40 @@ def open_engine(settings: EngineSettings, *, holder: object) -> Engine:
         engine = _open.get(settings)
         if engine is None or not engine.is_usable:
             engine = _open[settings] = Engine(settings)
-        engine.holders[id(holder)] = weakref.finalize(holder, _let_go, engine, id(holder))
+        finalizer = engine.holders[id(holder)] = weakref.finalize(holder, _forget, engine, id(holder))
+        finalizer.atexit = False
         return engine
 
 
 def release_engine(engine: Engine, *, holder: object) -> None:
     """Note that `holder` will not use `engine` again; the last one frees it."""
-    finalizer = engine.holders.get(id(holder))
+    finalizer = engine.holders.pop(id(holder), None)
     if finalizer is not None:
-        finalizer()
+        finalizer.detach()
+        if _retire(engine):
+            engine.close()
 
 
-def _let_go(engine: Engine, holder: int) -> None:
+def _forget(engine: Engine, holder: int) -> None:
+    # Garbage is collected at any moment, in any thread, whatever locks it holds: this takes none and waits for none.
+    engine.holders.pop(holder, None)
+    engine.wake()
+
+
+def _retire(engine: Engine) -> bool:
+    """Return whether nobody holds `engine` any more; nobody is given it then."""
     with _lock:
-        engine.holders.pop(holder, None)
         if engine.holders:
-            return
+            return False
         if _open.get(engine.settings) is engine:
             del _open[engine.settings]
-    engine.close()
+        return True
+
+
+@atexit.register
+def _close_all() -> None:
+    for engine in list(_open.values()):
+        engine.close()
 
 
 def default_threads() -> int:
