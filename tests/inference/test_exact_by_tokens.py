@@ -141,9 +141,17 @@ def test_the_engine_is_asked_once_without_a_text() -> None:
     engine = Engine()
     asked(engine, LABELS, [f"row {number}" for number in range(20)])
     (first, *rest) = engine.rows
-    assert "cat, cow, dog" in first.text
-    assert [row.text for row in rest if "cat, cow" in row.text] == []
-    assert len(rest) == 20
+    assert "row" not in first.text
+    assert sorted(row.text for row in rest) == sorted(f"row {number}" for number in range(20))
+
+
+def test_every_prompt_has_expectations_of_its_own() -> None:
+    """A copy under another prompt, or with another template, asks for its own."""
+    engine = Engine()
+    with Classifier(model=engine, labels=LABELS, prompt="one", scoring="exact") as one:
+        for prompt, template in [("one", None), ("two", None), ("two", "Say: {input}"), ("one", None)]:
+            one.with_prompt(prompt, user_template=template).classify("row")
+    assert [row.text for row in engine.rows] == ["", "row", "", "row", "Say: ", "Say: row", "row"]
 
 
 def test_a_row_does_not_overtake_those_that_wait() -> None:
@@ -153,7 +161,7 @@ def test_a_row_does_not_overtake_those_that_wait() -> None:
     rows: list[asyncio.Task[None]] = []
 
     async def row(name: str) -> None:
-        await scorer.prepare(engine, '{"label": "', calls)
+        await scorer.prepare(engine, ({"role": "user", "content": ""},), '{"label": "', calls)
         ended.append(name)
         if name == "first":
             rows.append(asyncio.create_task(row("late")))
@@ -184,15 +192,19 @@ def test_what_every_row_needs_is_asked_about_with_its_prompt() -> None:
     assert len(engine.rows[-1].asked[0]) > 1
 
 
-@pytest.mark.parametrize(
-    ("labels", "context"), [(LABELS, 20), ([f"{n:03} of many" for n in range(200)], 10_000)]
-)
-def test_what_cannot_be_asked_without_a_text_is_done_without(labels: Sequence[str], context: int) -> None:
-    """Names that fill the context, or too many of them: rows are scored all the same."""
-    engine = Engine(context=context)
+def test_too_many_labels_are_scored_without_expectations() -> None:
+    """Rows are scored all the same."""
+    engine, labels = Engine(), [f"{n:03} of many" for n in range(200)]
     (found,) = asked(engine, labels, ["row"], tolerance=0.0)
     np.testing.assert_allclose(found, truth(engine.rows[-1], labels), rtol=1e-4, atol=1e-11)
     assert len(engine.rows[0].asked) == 0
+
+
+def test_a_prompt_that_is_too_long_is_an_error_of_each_row() -> None:
+    """Nothing is expected behind it either."""
+    with Classifier(model=Engine(context=-1), labels=LABELS, prompt="Sort.", scoring="exact") as classifier:
+        found = classifier.classify_many(["row", "another"])
+    assert [(one.outcome, one.reason) for one in found] == [(Outcome.UNPARSED, "characters: The text is too long.")] * 2
 
 
 def test_fields_are_scored_behind_the_labels_before() -> None:

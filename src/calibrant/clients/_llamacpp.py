@@ -100,7 +100,7 @@ class LlamaCppClient:
 
     space = LogprobSpace.RAW
     in_process: ClassVar[bool] = True
-    default_tolerance: ClassVar[float] = 0.05
+    default_tolerance: ClassVar[float] = 0.1
 
     def __init__(
         self,

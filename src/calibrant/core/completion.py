@@ -41,12 +41,15 @@ class CompletionRequest:
         Alternatives wanted per token; 0 asks for none.
     options : mapping
         Anything else to hand to the provider (``temperature``, ``max_tokens``, ...).
+    without_text : tuple of mappings, optional
+        The messages without what differs from row to row.
     """
 
     messages: tuple[Message, ...]
     response_format: Mapping[str, Any] | None = None
     top_logprobs: int = 5
     options: Mapping[str, Any] = field(default_factory=dict)
+    without_text: tuple[Message, ...] | None = None
 
 
 @runtime_checkable

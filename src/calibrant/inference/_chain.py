@@ -95,16 +95,16 @@ class FieldChain:
             values = tuple(dict.fromkeys(value for _, choice in self.steps for value in choice.values))
             await self.calls.make(lambda: self.client.check_labels(values), provider=self.client.name)
             self._checked = True
-        text = ""
+        text, expected = "", []
         for (_, choice), scorer in zip(self.steps, self._scorers, strict=True):
-            await scorer.prepare(text + choice.before)
+            expected.append(await scorer.prepare(request, text + choice.before))
             text = choice.take(text, scorer.labels.labels[0])
         calls = RowCalls()
         parts: dict[str, Part] = {}
         text = ""
         async with self.client.continuing(replace(request, top_logprobs=0)) as row:
-            for (one, choice), scorer in zip(self.steps, self._scorers, strict=True):
-                distribution = await scorer.score(row, text + choice.before, calls)
+            for (one, choice), scorer, known in zip(self.steps, self._scorers, expected, strict=True):
+                distribution = await scorer.score(row, text + choice.before, calls, expected=known)
                 label = distribution.emitted
                 if not label:
                     return calls.unlikely(f"field {one.name!r}: ")

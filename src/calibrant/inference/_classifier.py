@@ -90,7 +90,7 @@ class Classifier(Managed):
         server with ``api_base`` is asked for exact scores only where ``exact`` is written.
     tolerance : float or "exact", optional
         How far ``exact`` goes: the beginnings of labels that are not looked into may cause a total variation of at
-        most this, in [0, 1]. By default 0.05 on the embedded engine, else 0.2; ``"exact"`` is 0.01.
+        most this, in [0, 1]. By default 0.1 on the embedded engine, else 0.2; ``"exact"`` is 0.01.
     samples : int, optional
         How often ``sampled`` asks about a text, at least 2; 10 by default.
     temperature : float, optional

@@ -29,7 +29,7 @@ from calibrant.core import (
 )
 from calibrant.inference._calls import Calls
 from calibrant.inference._several import total_usage
-from calibrant.inference._tokens import TokenScorer
+from calibrant.inference._tokens import Expected, TokenScorer
 from calibrant.logprobs import LabelTrie, LabelWalk, whole_label_distribution
 
 __all__ = [
@@ -124,19 +124,26 @@ class LabelScorer:
         self._spelled = tuple(json.dumps(label, ensure_ascii=False)[1:-1] for label in self.labels.labels)
         self._tokens = TokenScorer(self.labels, self._spelled, tolerance=self._limit)
 
-    async def prepare(self, prefix: str) -> None:
-        """Ask what there is to know before the first row; later calls do nothing.
+    async def prepare(self, request: CompletionRequest, prefix: str) -> Expected:
+        """Ask what the labels can be expected to be before a text is read; once for each prompt.
 
         Raises
         ------
         ProviderError
             A call failed.
         """
-        if getattr(self.client, "in_process", False):  # elsewhere a call may cost money
-            await self._tokens.prepare(self.client, prefix, self.calls)
+        # Elsewhere a call may cost money.
+        if request.without_text is None or not getattr(self.client, "in_process", False):
+            return Expected()
+        return await self._tokens.prepare(self.client, request.without_text, prefix, self.calls)
 
     async def score(
-        self, row: Continuation | LabelContinuation, prefix: str, calls: RowCalls
+        self,
+        row: Continuation | LabelContinuation,
+        prefix: str,
+        calls: RowCalls,
+        *,
+        expected: Expected,
     ) -> LabelDistribution:
         """Return the distribution over what a row's answer holds behind `prefix`, which ends with a quote.
 
@@ -148,13 +155,16 @@ class LabelScorer:
         if isinstance(row, LabelContinuation):
             return await self._score_labels(row, prefix, calls)
         if isinstance(row, TokenContinuation):
-            return await self._score_tokens(row, prefix, calls)
+            return await self._score_tokens(row, prefix, calls, expected)
         return await self._walk(row, prefix, calls)
 
-    async def _score_tokens(self, row: TokenContinuation, prefix: str, calls: RowCalls) -> LabelDistribution:
+    async def _score_tokens(
+        self, row: TokenContinuation, prefix: str, calls: RowCalls, expected: Expected
+    ) -> LabelDistribution:
         """Ask about the tokens of the labels, many at once."""
         distribution, attempts = await self.calls.make(
-            lambda: self._tokens.score(row, prefix, self.client.name), provider=self.client.name
+            lambda: self._tokens.score(row, prefix, self.client.name, expected=expected),
+            provider=self.client.name,
         )
         calls.made += attempts
         calls.usage, calls.model = row.usage, row.model
@@ -279,10 +289,10 @@ class ExactScoring:
                 lambda: self.client.check_labels(self.constraint.values), provider=self.client.name
             )
             self._checked = True
-        await self._scorer.prepare(self.constraint.prefix)
+        expected = await self._scorer.prepare(request, self.constraint.prefix)
         calls = RowCalls()
         async with self.client.continuing(replace(request, top_logprobs=0)) as row:
-            distribution = await self._scorer.score(row, self.constraint.prefix, calls)
+            distribution = await self._scorer.score(row, self.constraint.prefix, calls, expected=expected)
         label = distribution.emitted
         if not label:
             return calls.unlikely()

@@ -268,6 +268,7 @@ class Runner:
             response_format=self.response_format,
             top_logprobs=self.top_logprobs,
             options=self.options,
+            without_text=replace(query, text="").messages(),
         )
         return await self.method.predict(request)
 

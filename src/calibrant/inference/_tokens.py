@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,24 +22,26 @@ from calibrant.core import (
     LabelDistribution,
     LabelSet,
     LogprobsUnavailableError,
+    Message,
     ProviderError,
     TokenContinuation,
 )
 from calibrant.inference._calls import Calls
 from calibrant.logprobs import TokenTrie, TokenWalk
 
-__all__ = ["TokenScorer"]
+__all__ = ["Expected", "TokenScorer"]
 
 # To ask about all beginnings of more labels takes longer than what it saves; nor would their names fit into a prompt.
 _MOST_EXPECTED: Final = 512
 # A batch of its own costs as much as two tokens: more than a few that a row may not need do not pay.
 _MOST_AT_ONCE: Final = 16
 _MOST_TOGETHER: Final = 64  # each answer holds a number for every token of the vocabulary
+_PROMPTS: Final = 16  # whose expectations are kept
 _SURELY_NEEDED: Final = 0.2  # a tolerance at which hardly any row leaves these out
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Expected:
+class Expected:
     """What is known of labels before a row is asked about them.
 
     Attributes
@@ -72,45 +76,55 @@ class TokenScorer:
         self._labels = labels.labels
         self._spelled = tuple(spelled)
         self._tolerance = tolerance
-        self._expected: _Expected | None = None
+        self._expected: OrderedDict[str, Expected] = OrderedDict()
         self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
         self._trie = lru_cache(maxsize=4)(TokenTrie)
 
-    async def prepare(self, client: ContinuingClient, prefix: str, calls: Calls) -> None:
-        """Ask the engine what it expects of the labels before it has read a text; later calls do nothing.
+    async def prepare(
+        self, client: ContinuingClient, messages: Sequence[Message], prefix: str, calls: Calls
+    ) -> Expected:
+        """Ask the engine what it expects of the labels behind `messages`, once.
 
         Raises
         ------
         ProviderError
             The call failed.
         """
+        key = json.dumps(messages)
         # Every row goes through the lock, which keeps their order: none is to overtake those that wait.
         async with self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
-            if self._expected is None:
-                self._expected, _ = await calls.make(
-                    lambda: self._ask_without_text(client, prefix), provider=client.name
+            if key not in self._expected:
+                self._expected[key], _ = await calls.make(
+                    lambda: self._ask_all(client, messages, prefix), provider=client.name
                 )
+                if len(self._expected) > _PROMPTS:
+                    self._expected.popitem(last=False)
+            self._expected.move_to_end(key)
+            return self._expected[key]
 
-    async def _ask_without_text(self, client: ContinuingClient, prefix: str) -> _Expected:
-        """Read all labels behind a message that names them and nothing else."""
-        message = {"role": "user", "content": f"Answer with one of: {', '.join(self._labels)}."}
-        async with client.continuing(CompletionRequest(messages=(message,), top_logprobs=0)) as row:
+    async def _ask_all(
+        self, client: ContinuingClient, messages: Sequence[Message], prefix: str
+    ) -> Expected:
+        """Read all labels behind `messages`."""
+        async with client.continuing(CompletionRequest(messages=tuple(messages), top_logprobs=0)) as row:
             if not isinstance(row, TokenContinuation):
-                return _Expected()
+                return Expected()
             root, trie = self._tokens_of(row, prefix)
             if len(trie.nodes) > _MOST_EXPECTED:
-                return _Expected()
-            walk = TokenWalk(trie, tolerance=0.0)
+                return Expected()
+            walk = TokenWalk(trie, tolerance=0.0, at_once=range(1, len(trie.nodes)))
             try:
                 await _follow(walk, row, root, trie, client.name)
             except ContextLengthError:
-                return _Expected()
+                return Expected()
         needed = walk.needed(max(self._tolerance, _SURELY_NEEDED))
-        return _Expected(
+        return Expected(
             trie=trie, shares=walk.shares(), at_once=needed if len(needed) <= _MOST_AT_ONCE else ()
         )
 
-    async def score(self, row: TokenContinuation, prefix: str, provider: str) -> LabelDistribution:
+    async def score(
+        self, row: TokenContinuation, prefix: str, provider: str, *, expected: Expected
+    ) -> LabelDistribution:
         """Return the distribution over what a row's answer holds behind `prefix`, which ends with a quote.
 
         Raises
@@ -119,9 +133,8 @@ class TokenScorer:
             The call to `provider` failed, or its log-probabilities are not numbers.
         """
         root, trie = self._tokens_of(row, prefix)
-        known = self._expected
-        if known is None or known.trie is not trie:
-            known = _Expected()  # behind this prefix the labels are written with other tokens
+        # Behind another prefix the labels may be written with other tokens.
+        known = expected if expected.trie is trie else Expected()
         walk = TokenWalk(trie, tolerance=self._tolerance, expected=known.shares, at_once=known.at_once)
         await _follow(walk, row, root, trie, provider)
         return walk.distribution(self._labels)

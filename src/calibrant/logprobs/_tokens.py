@@ -19,7 +19,7 @@ K' >= K, and largest for K(T) = K. Nodes are visited, the heaviest first, until 
 What open nodes are worth
 -------------------------
 Of the mass of an open node as much is counted, for each label behind it, as was *expected*: what the model says behind
-the same tokens where it has read no text at all. Where that is not known, it is taken to be as much as was left, of the
+the same tokens where the prompt holds no text. Where that is not known, it is taken to be as much as was left, of the
 mass that was read, at the ends of labels, spread evenly.
 """
 
