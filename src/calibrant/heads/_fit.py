@@ -1,0 +1,286 @@
+"""Which rung labelled rows support."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calibrant.calibration import LabelPriorCorrection, VectorScaling
+from calibrant.core import ConfigurationError, LabelSet
+from calibrant.heads._baseline import check_positions
+from calibrant.heads._head import Affine, Head, Model, RungFigures, check_rows
+from calibrant.heads._linear import Block, LinearModel, Rows, tempered
+from calibrant.metrics import classification_summary
+
+__all__ = ["fit_head"]
+
+_FOLDS: Final = 5
+_FEWEST: Final = 10  # labelled rows that can tell one rung from another
+_MOST_TEMPERATURE: Final = 5.0
+
+_Fit = Callable[[Rows, NDArray[np.intp]], Model]
+
+
+def _as_scored(rows: Rows, _: NDArray[np.intp]) -> Model:
+    n_labels = rows.logprobs.shape[1]
+    return Affine(weight=np.ones(n_labels), offset=np.zeros(n_labels))
+
+
+def _prior(rows: Rows, answers: NDArray[np.intp]) -> Model:
+    found = LabelPriorCorrection().fit(rows.logprobs, answers)
+    return Affine(weight=np.ones(rows.logprobs.shape[1]), offset=-found.strength_ * np.log(found.prior_))
+
+
+def _vector(rows: Rows, answers: NDArray[np.intp]) -> Model:
+    found = VectorScaling().fit(rows.logprobs, answers)
+    return Affine(weight=found.weight_, offset=found.offset_)
+
+
+def _linear(*blocks: Block) -> _Fit:
+    return lambda rows, answers: LinearModel(blocks).fit(rows, answers)
+
+
+# From below: each takes more from the labelled rows than the one before. The last two look at the text.
+_RUNGS: Final[dict[str, _Fit]] = {
+    "as scored": _as_scored,
+    "prior": _prior,
+    "vector": _vector,
+    "regression": _linear("labels"),
+    "features": _linear("labels", "features"),
+}
+_TEXT: Final = "text alone"
+_WITH_TEXT: Final[dict[str, _Fit]] = {
+    "regression and text": _linear("labels", "text"),
+    "features and text": _linear("labels", "features", "text"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Tried:
+    """A rung and what it says of rows that had not taught it.
+
+    Attributes
+    ----------
+    name : str
+        The rung.
+    fit : callable
+        Fits its model.
+    temperature : float or None
+        Makes what it says of held-out rows as sure as it is right.
+    losses : ndarray of shape (n,)
+        Log losses, in nats.
+    figures : RungFigures
+        Its figures.
+    """
+
+    name: str
+    fit: _Fit
+    temperature: float | None
+    losses: NDArray[np.float64]
+    figures: RungFigures
+
+    def beats(self, other: _Tried) -> bool:
+        """Return whether its loss is lower by more than the standard error, and nothing else is worse."""
+        gain = other.losses - self.losses
+        error = float(gain.std(ddof=1)) / len(gain) ** 0.5
+        return (
+            float(gain.mean()) > error
+            and self.figures.accuracy >= other.figures.accuracy
+            and self.figures.macro_f1 >= other.figures.macro_f1
+        )
+
+
+def fit_head(  # noqa: PLR0913  (keyword-only options)
+    logprobs: ArrayLike,
+    answers: ArrayLike,
+    *,
+    labels: LabelSet | Sequence[str],
+    texts: Sequence[str] | None = None,
+    features: ArrayLike | None = None,
+    candidates: Sequence[str] | Literal["auto"] = "auto",
+    rng: np.random.Generator | int | None = None,
+) -> Head:
+    """Learn from labelled rows how to turn log-probabilities of labels into the final distribution.
+
+    The rungs of the ladder, from below: ``as scored``; ``prior``, the label prior divided out with learned strength
+    (`calibrant.calibration.LabelPriorCorrection`); ``vector``, a weight and an offset for each label (`VectorScaling`);
+    ``regression``, a multinomial logistic regression on the log-probabilities of all labels; ``features``, the same on
+    what the model made of the text as well. Beside them, ``text alone`` looks at the words of the text
+    (`TextBaseline`), and ``regression and text`` and ``features and text`` at both.
+
+    Each is judged on rows that had not taught it (five folds, stratified by label), at the temperature of least log
+    loss. A higher rung is taken if its log loss is lower by more than the standard error of the difference, paired over
+    rows, and neither accuracy nor macro F1 is lower. Both together are taken if they beat so what the model alone and
+    what the text alone can do; else the better of the two is. With fewer than ten rows nothing is learned.
+
+    Parameters
+    ----------
+    logprobs : array-like of shape (n, L)
+        Natural logarithms, finite; rows are normalised first.
+    answers : array-like of int, shape (n,)
+        Position of the true label of each row, in [0, L).
+    labels : LabelSet or sequence of str, length L
+        The labels.
+    texts : sequence of str, length n, optional
+        The texts; without them no rung looks at the text.
+    features : array-like of shape (n, d), optional
+        What the model made of each text, such as its last hidden state.
+    candidates : sequence of str or "auto", default "auto"
+        The rungs to choose from, ``as scored`` always among them. By default all that can be fitted.
+    rng : numpy Generator, int or None, default None
+        Draws the folds; None is seed 0, so that equal calls agree.
+
+    Raises
+    ------
+    ConfigurationError
+        Wrong shapes, NaN or infinity, a position out of range, or an unknown rung.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> answers = rng.integers(2, size=200)
+    >>> logit = 3.0 * (answers - 0.5) + rng.normal(size=200) - 4.0  # knows the answer, and nearly always says no
+    >>> logprobs = -np.logaddexp(0.0, np.stack([logit, -logit], axis=1))
+    >>> float((logprobs.argmax(axis=1) == answers).mean())
+    0.45
+    >>> head = fit_head(logprobs, answers, labels=["no", "yes"])
+    >>> head.rung, float((head.transform(logprobs).argmax(axis=1) == answers).mean())
+    ('prior', 0.93)
+    """
+    found = LabelSet.of(labels)
+    rows = check_rows(logprobs, texts=texts, features=features, n_labels=len(found))
+    truth = check_positions(answers, n=len(rows), n_labels=len(found))
+    wanted = _wanted(rows, candidates)
+    fold = _folds(truth, np.random.default_rng(0 if rng is None else rng))
+    if len(rows) < _FEWEST:
+        wanted = {}
+    tried = {name: _try(name, fit, rows, truth, fold, found) for name, fit in wanted.items()}
+    chosen, reason = _choose(tried)
+    if chosen is None:
+        return Head(
+            labels=found.labels,
+            rung="as scored",
+            model=_as_scored(rows, truth),
+            n_rows=len(rows),
+            reason=f"{len(rows)} labelled rows are too few to learn from; at least {_FEWEST} are needed.",
+        )
+    return Head(
+        labels=found.labels,
+        rung=chosen.name,
+        model=chosen.fit(rows, truth),
+        temperature=chosen.temperature,
+        figures=tuple(one.figures for one in tried.values()),
+        n_rows=len(rows),
+        reason=reason,
+    )
+
+
+def _wanted(rows: Rows, candidates: Sequence[str] | Literal["auto"]) -> dict[str, _Fit]:
+    """Return the rungs to try, from below."""
+    every = {**_RUNGS, _TEXT: _linear("text"), **_WITH_TEXT}
+    missing = {"text"} if rows.texts is None else set()
+    missing |= {"features"} if rows.features is None else set()
+    possible = {name: fit for name, fit in every.items() if not any(one in name for one in missing)}
+    if candidates == "auto":
+        return possible
+    unknown = [name for name in candidates if name not in possible]
+    if unknown:
+        raise ConfigurationError(
+            f"Expected rungs among {', '.join(map(repr, possible))}, got {unknown[0]!r}: name another, or pass the "
+            "texts or features that it needs."
+        )
+    return {name: fit for name, fit in possible.items() if name in {"as scored", *candidates}}
+
+
+def _folds(answers: NDArray[np.intp], rng: np.random.Generator) -> NDArray[np.intp]:
+    """Deal the rows of each label out over the folds, in random order."""
+    order = rng.permutation(len(answers))
+    order = order[np.argsort(answers[order], kind="stable")]
+    fold = np.empty(len(answers), dtype=np.intp)
+    fold[order] = np.arange(len(answers)) % _FOLDS
+    return fold
+
+
+def _try(
+    name: str,
+    fit: _Fit,
+    rows: Rows,
+    answers: NDArray[np.intp],
+    fold: NDArray[np.intp],
+    labels: LabelSet,
+) -> _Tried:
+    """Judge a rung on every row by what the other folds teach."""
+    held_out = np.empty_like(rows.logprobs)
+    for k in range(_FOLDS):
+        judged, teaching = np.flatnonzero(fold == k), np.flatnonzero(fold != k)
+        held_out[judged] = fit(rows.take(teaching), answers[teaching]).log_proba(rows.take(judged))
+    temperature = None if name == "as scored" else _best_temperature(held_out, answers)
+    log_proba = held_out
+    if temperature is not None:
+        log_proba = tempered(held_out, temperature=temperature, n_rows=len(rows))
+    each = np.arange(len(answers))
+    gap = np.exp(log_proba)
+    gap[each, answers] -= 1.0
+    best = log_proba.argmax(axis=1)
+    summary = classification_summary(
+        [labels.labels[place] for place in answers], [labels.labels[place] for place in best], labels=labels
+    )
+    losses = -log_proba[each, answers]
+    figures = RungFigures(
+        name=name,
+        log_loss=float(losses.mean()),
+        brier=float(0.5 * (gap**2).sum(axis=1).mean()),
+        accuracy=float((best == answers).mean()),
+        macro_f1=summary.macro_f1,
+    )
+    return _Tried(name=name, fit=fit, temperature=temperature, losses=losses, figures=figures)
+
+
+def _best_temperature(log_proba: NDArray[np.float64], answers: NDArray[np.intp]) -> float:
+    """Return the temperature in [0.2, 5] of least mean log loss."""
+    from scipy.optimize import minimize_scalar  # noqa: PLC0415 - `import calibrant` must not load scipy
+
+    each = np.arange(len(answers))
+
+    def loss(log_inverse: float) -> float:
+        found = tempered(log_proba, temperature=np.exp(-log_inverse), n_rows=len(answers))
+        return -float(found[each, answers].mean())
+
+    bounds = (-np.log(_MOST_TEMPERATURE), np.log(_MOST_TEMPERATURE))
+    return float(np.exp(-minimize_scalar(loss, bounds=bounds, method="bounded").x))
+
+
+def _choose(tried: dict[str, _Tried]) -> tuple[_Tried | None, str]:
+    """Return the rung to take, and why."""
+    ladder = [one for name, one in tried.items() if name in _RUNGS]
+    if not ladder:
+        return None, ""
+    best = ladder[0]
+    for one in ladder[1:]:
+        best = one if one.beats(best) else best
+    text = tried.get(_TEXT)
+    if text is None:
+        return best, _reason(best, ladder[0])
+    both = [one for name, one in tried.items() if name in _WITH_TEXT and one.beats(best) and one.beats(text)]
+    if both:
+        best = min(both, key=lambda one: one.figures.log_loss)
+    elif text.figures.log_loss < best.figures.log_loss:
+        best = text
+    return best, _reason(best, ladder[0])
+
+
+def _reason(best: _Tried, first: _Tried) -> str:
+    before, after = first.figures, best.figures
+    if best is first:
+        return (
+            "Nothing that was tried did better on held-out rows than the distributions as they were scored."
+        )
+    return (
+        f"On held-out rows log loss goes from {before.log_loss:.3f} to {after.log_loss:.3f} and accuracy from "
+        f"{before.accuracy:.3f} to {after.accuracy:.3f}."
+    )

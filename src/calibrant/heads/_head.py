@@ -1,0 +1,296 @@
+"""A head: from the log-probabilities of the labels to the final distribution."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calibrant.calibration import Fingerprint, read_state, write_state
+from calibrant.core import ConfigurationError, StateError
+from calibrant.heads._linear import LinearModel, Rows, log_normalise, tempered
+
+__all__ = ["Affine", "Head", "Model", "RungFigures", "check_rows"]
+
+_KIND: Final = "head"
+_VERSION: Final = 1
+_HUGE: Final = 1e100
+
+
+class Model(Protocol):
+    """Turns what is known of rows into distributions."""
+
+    def log_proba(self, rows: Rows) -> NDArray[np.float64]:
+        """Return log-probabilities of the labels, shape (n, L)."""
+        ...
+
+    def to_state(self) -> dict[str, Any]:
+        """Return what was learned as JSON values."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Affine:
+    """Weighs every label's log-probability and adds an offset.
+
+    Attributes
+    ----------
+    weight, offset : ndarray of shape (L,)
+        Of the labels.
+    """
+
+    weight: NDArray[np.float64]
+    offset: NDArray[np.float64]
+
+    def log_proba(self, rows: Rows) -> NDArray[np.float64]:
+        """Return log-probabilities of the labels, shape (n, L)."""
+        return log_normalise(rows.logprobs * self.weight + self.offset)
+
+    def to_state(self) -> dict[str, Any]:
+        """Return what was learned as JSON values."""
+        return {"weight": self.weight.tolist(), "offset": self.offset.tolist()}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Self:
+        """Return the model of `to_state`; KeyError, TypeError or ValueError if it is none."""
+        weight, offset = (np.asarray(state[name], dtype=np.float64) for name in ("weight", "offset"))
+        if weight.shape != offset.shape or not np.isfinite([weight, offset]).all():
+            raise ValueError("a weight and an offset for each label are missing")
+        return cls(weight=weight, offset=offset)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RungFigures:
+    """How a rung did on labelled rows that had not taught it.
+
+    Attributes
+    ----------
+    name : str
+        The rung.
+    log_loss : float
+        Mean log loss, in nats.
+    brier : float
+        Mean Brier score over all labels, halved, in [0, 1].
+    accuracy, macro_f1 : float
+        In [0, 1].
+    """
+
+    name: str
+    log_loss: float
+    brier: float
+    accuracy: float
+    macro_f1: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """Turns the log-probabilities of labels, and the text where it helps, into the final distribution.
+
+    Made by `fit_head`; immutable.
+
+    Attributes
+    ----------
+    labels : tuple of str, length L
+        The labels, in the order of every column.
+    rung : str
+        What it does: see `fit_head`.
+    figures : tuple of RungFigures
+        Of every rung that was tried, on rows that had not taught it.
+    n_rows : int
+        Labelled rows it learned from.
+    reason : str
+        Why this rung, in one sentence.
+    temperature : float or None
+        What log-probabilities are divided by at the end; None where nothing is learned.
+    """
+
+    labels: tuple[str, ...]
+    rung: str
+    model: Model = field(repr=False)
+    temperature: float | None = None
+    figures: tuple[RungFigures, ...] = field(default=(), repr=False)
+    n_rows: int = 0
+    reason: str = ""
+
+    @property
+    def uses_text(self) -> bool:
+        """Whether `transform` needs the texts."""
+        return "text" in self._blocks
+
+    @property
+    def uses_features(self) -> bool:
+        """Whether `transform` needs what the model made of the texts."""
+        return "features" in self._blocks
+
+    @property
+    def _blocks(self) -> tuple[str, ...]:
+        return self.model.blocks if isinstance(self.model, LinearModel) else ("labels",)
+
+    @property
+    def gain(self) -> float:
+        """How far the mean log loss fell below that of the distributions as they were scored, in nats."""
+        by_name = {one.name: one.log_loss for one in self.figures}
+        return by_name["as scored"] - by_name[self.rung] if self.figures else 0.0
+
+    def transform(
+        self,
+        logprobs: ArrayLike,
+        texts: Sequence[str] | None = None,
+        *,
+        features: ArrayLike | None = None,
+    ) -> NDArray[np.float64]:
+        """Return the final log-probabilities, shape (n, L), normalised.
+
+        Parameters
+        ----------
+        logprobs : array-like of shape (n, L)
+            Natural logarithms; rows are normalised first.
+        texts : sequence of str, length n, optional
+            The texts, where `uses_text` says so.
+        features : array-like of shape (n, d), optional
+            What the model made of them, where `uses_features` says so.
+
+        Raises
+        ------
+        ConfigurationError
+            Wrong shapes, NaN or infinity, or texts or features are missing.
+        """
+        rows = check_rows(logprobs, texts=texts, features=features, n_labels=len(self.labels))
+        for name, needed, given in (
+            ("texts", self.uses_text, texts),
+            ("features", self.uses_features, features),
+        ):
+            if needed and given is None:
+                raise ConfigurationError(
+                    f"Expected {name} for a head of rung {self.rung!r}, got none: pass them."
+                )
+        found = self.model.log_proba(rows)
+        if self.temperature is None:
+            return log_normalise(found)
+        return tempered(found, temperature=self.temperature, n_rows=self.n_rows)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the rung, why it was taken and all figures as JSON values."""
+        return {
+            "rung": self.rung,
+            "reason": self.reason,
+            "n_rows": self.n_rows,
+            "gain": self.gain,
+            "figures": [vars(one) for one in self.figures],
+        }
+
+    def save(self, path: str | Path, *, fingerprint: Fingerprint) -> None:
+        """Write the head to one JSON file, atomically.
+
+        One that uses texts holds words of the texts that it learned from.
+
+        Parameters
+        ----------
+        path : str or Path
+            Where to; an existing file is replaced.
+        fingerprint : Fingerprint
+            What it was fitted on; `load` asks for the same.
+
+        Raises
+        ------
+        ConfigurationError
+            The fingerprint has other labels.
+        StateError
+            The file cannot be written.
+        """
+        self.check(fingerprint)
+        state = {
+            "rung": self.rung,
+            "reason": self.reason,
+            "n_rows": self.n_rows,
+            "temperature": self.temperature,
+            "figures": [vars(one) for one in self.figures],
+            "kind": "linear" if isinstance(self.model, LinearModel) else "affine",
+            "model": self.model.to_state(),
+        }
+        write_state(path, kind=_KIND, version=_VERSION, fingerprint=fingerprint, state=state)
+
+    @classmethod
+    def load(cls, path: str | Path, *, fingerprint: Fingerprint) -> Self:
+        """Return the head written by `save`.
+
+        Raises
+        ------
+        StateError
+            The file is missing or damaged, holds something else or another version, or was fitted on another prompt,
+            model, log-probability space or label set; the message names which.
+        """
+        state = read_state(path, kind=_KIND, version=_VERSION, fingerprint=fingerprint)
+        kinds: dict[str, type[LinearModel | Affine]] = {"linear": LinearModel, "affine": Affine}
+        try:
+            return cls(
+                labels=tuple(fingerprint.labels),
+                rung=state["rung"],
+                model=kinds[state["kind"]].from_state(state["model"]),
+                temperature=None if state["temperature"] is None else float(state["temperature"]),
+                figures=tuple(RungFigures(**one) for one in state["figures"]),
+                n_rows=int(state["n_rows"]),
+                reason=state["reason"],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise StateError(f"{path}: this head is damaged ({error!r}): fit and save it again.") from error
+
+    def check(self, fingerprint: Fingerprint) -> None:
+        """Refuse a classifier over other labels.
+
+        Raises
+        ------
+        ConfigurationError
+            The labels differ.
+        """
+        if tuple(fingerprint.labels) != self.labels:
+            raise ConfigurationError(
+                f"Expected a head for {len(fingerprint.labels)} labels {tuple(fingerprint.labels)[:3]}, got one for "
+                f"{len(self.labels)} labels {self.labels[:3]}: fit it on this label set, in this order."
+            )
+
+
+def check_rows(
+    logprobs: ArrayLike,
+    *,
+    texts: Sequence[str] | None,
+    features: ArrayLike | None,
+    n_labels: int,
+) -> Rows:
+    """Return what is known of rows.
+
+    Raises
+    ------
+    ConfigurationError
+        Wrong shapes or lengths, NaN or infinity.
+    """
+    given = _numbers("logprobs", logprobs)
+    if given.shape[1] != n_labels:
+        raise ConfigurationError(
+            f"Expected logprobs over {n_labels} labels, got {given.shape[1]}: use the same label set."
+        )
+    if texts is not None and len(texts) != len(given):
+        raise ConfigurationError(f"Expected a text for each of {len(given)} rows, got {len(texts)}.")
+    found = None if features is None else _numbers("features", features)
+    if found is not None and len(found) != len(given):
+        raise ConfigurationError(f"Expected features of {len(given)} rows, got {len(found)}.")
+    return Rows.of(given, features=found, texts=texts)
+
+
+def _numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:
+    try:
+        found = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"Expected {name} to hold numbers, in rows of one length: {error}."
+        ) from error
+    if found.ndim != 2 or not (np.abs(found) <= _HUGE).all():
+        raise ConfigurationError(
+            f"Expected {name} of shape (rows, columns) without NaN or infinity, got shape {found.shape}: leave out "
+            "rows without log-probabilities."
+        )
+    return found
