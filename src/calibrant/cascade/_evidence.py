@@ -42,9 +42,10 @@ def check_tokens(model: CascadeModel, method: ConfidenceMethod) -> None:
             f"Expected {method.name} with token_filter='all' where answers hold several labels, got 'label', which "
             "reads the tokens of one: set it, or take the method label_probability."
         )
-    if classifier.prior_correction is not None:
+    changed = "prior_correction" if classifier.prior_correction is not None else "head"
+    if classifier.prior_correction is not None or classifier.head is not None:
         raise ConfigurationError(
-            f"Expected no prior_correction of {model.label!r} with {method.name}, which reads the tokens of the "
+            f"Expected no {changed} of {model.label!r} with {method.name}, which reads the tokens of the "
             "uncorrected answer: leave it out, or take the method label_probability."
         )
 

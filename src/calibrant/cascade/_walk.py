@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
 from typing import Any, Final, Literal, NoReturn, TypeAlias, TypeVar
 
-from calibrant.calibration import correct_prediction
 from calibrant.cascade._escalation import Policy
 from calibrant.cascade._evidence import check_answer, task_section
 from calibrant.cascade._judge import Judge
@@ -280,10 +279,7 @@ class Walk:
             if error.systemic:
                 row.systemic.append(error)
             return Prediction(label=None, outcome=Outcome.ERROR, reason=str(error), attempts=error.attempts)
-        correction = classifier.prior_correction
-        if correction is not None and query.prompt == classifier.prompt:
-            found = correct_prediction(found, correction)
-        return found
+        return classifier.finished(found, query.text) if query.prompt == classifier.prompt else found
 
     def _needs_evidence(self, row: _Row, position: int) -> bool:
         """Return whether an answer that nobody can judge is of no use."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from calibrant.core.reported import clean_line
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from calibrant.core.completion import Token
     from calibrant.core.distribution import LabelDistribution
 
@@ -184,6 +187,8 @@ class Prediction:
         Whether the confidence of a cascade's answer reached its threshold; None for a single model.
     parts : tuple of Part
         The labels of an answer that holds several; empty where it is one label.
+    features : ndarray of float16, shape (d,), or None
+        What the model made of the text (`TokenLogprobs.features`, where the label begins), where it is kept.
     """
 
     label: str | None
@@ -200,6 +205,7 @@ class Prediction:
     steps: tuple[Step, ...] = ()
     accepted: bool | None = None
     parts: tuple[Part, ...] = ()
+    features: NDArray[np.float16] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         # Stored rows of earlier versions, and values inside a model's JSON, hold what no file can.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -58,6 +59,8 @@ def prediction_to_record(prediction: Prediction) -> dict[str, Any]:
         record["accepted"] = prediction.accepted
     if prediction.parts:
         record["parts"] = [_part_to_record(part) for part in prediction.parts]
+    if prediction.features is not None:
+        record["features"] = b64encode(prediction.features.astype("<f2").tobytes()).decode()
     return record
 
 
@@ -70,7 +73,7 @@ def prediction_from_record(record: Mapping[str, Any]) -> Prediction:
         The record is not one.
     """
     try:
-        distribution, tokens = record["distribution"], record.get("tokens")
+        distribution, tokens, features = record["distribution"], record.get("tokens"), record.get("features")
         parts = [_part_from_record(part) for part in record.get("parts", ())]
         return Prediction(
             label=record["label"],
@@ -87,6 +90,9 @@ def prediction_from_record(record: Mapping[str, Any]) -> Prediction:
             steps=tuple(map(_step_from_record, record.get("steps", ()))),
             accepted=record.get("accepted"),
             parts=tuple(parts),
+            features=None
+            if features is None
+            else np.frombuffer(b64decode(features, validate=True), dtype="<f2"),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise StateError(f"Expected a prediction record, got one that does not fit ({error!r}).") from error

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,8 @@ from calibrant.core.completion import Continuation
 from calibrant.core.prediction import Usage
 
 __all__ = ["TokenContinuation", "TokenLogprobs", "Vocabulary"]
+
+_FEATURES: Final = 1024
 
 
 class Vocabulary:
@@ -62,6 +64,16 @@ class TokenLogprobs:
         """Return natural logarithms of the probabilities of some tokens, at most 0, shape (n,)."""
         found: NDArray[np.float64] = np.minimum(self.logits[tokens].astype(np.float64) - self.log_total, 0.0)
         return found
+
+    def features(self) -> NDArray[np.float16]:
+        """Return what the model made of the text: logits of 1,024 tokens, less their mean, shape (1024,) or (V,).
+
+        They are linear in the model's last hidden state; tokens spread evenly over the vocabulary tell as much as it
+        for a regression, and cost nothing.
+        """
+        some = self.logits[:: max(1, len(self.logits) // _FEATURES)][:_FEATURES]
+        centred: NDArray[np.float16] = (some - some.mean()).astype(np.float16)
+        return centred
 
     def most_probable(self, count: int) -> tuple[tuple[bytes, float], ...]:
         """Return the bytes and log-probabilities of the `count` most probable tokens, the first one first."""

@@ -159,20 +159,25 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     fold = _folds(truth, np.random.default_rng(0 if rng is None else rng))
     if len(rows) < _FEWEST:
         wanted = {}
-    tried = {name: _try(name, fit, rows, truth, fold, found) for name, fit in wanted.items()}
-    chosen, reason = _choose(tried)
-    if chosen is None:
-        return Head(
-            labels=found.labels,
-            rung="as scored",
-            model=_as_scored(rows, truth),
-            n_rows=len(rows),
-            reason=f"{len(rows)} labelled rows are too few to learn from; at least {_FEWEST} are needed.",
-        )
+    from threadpoolctl import threadpool_limits  # noqa: PLC0415 - only here
+
+    # The matrices are small: threads would wait for each other, and for whatever else computes.
+    with threadpool_limits(1):
+        tried = {name: _try(name, fit, rows, truth, fold, found) for name, fit in wanted.items()}
+        chosen, reason = _choose(tried)
+        if chosen is None:
+            return Head(
+                labels=found.labels,
+                rung="as scored",
+                model=_as_scored(rows, truth),
+                n_rows=len(rows),
+                reason=f"{len(rows)} labelled rows are too few to learn from; at least {_FEWEST} are needed.",
+            )
+        model = chosen.fit(rows, truth)
     return Head(
         labels=found.labels,
         rung=chosen.name,
-        model=chosen.fit(rows, truth),
+        model=model,
         temperature=chosen.temperature,
         figures=tuple(one.figures for one in tried.values()),
         n_rows=len(rows),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Protocol, Self
 
@@ -172,6 +175,12 @@ class Head:
         if self.temperature is None:
             return log_normalise(found)
         return tempered(found, temperature=self.temperature, n_rows=self.n_rows)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of everything that it does, 64 hexadecimal digits."""
+        state = [self.labels, self.temperature, self.n_rows, self.model.to_state()]
+        return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
     def describe(self) -> dict[str, Any]:
         """Return the rung, why it was taken and all figures as JSON values."""

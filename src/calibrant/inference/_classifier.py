@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Self
 
-from calibrant.calibration import Fingerprint, LabelPriorCorrection, correct_prediction
+from calibrant.calibration import Fingerprint, LabelPriorCorrection
 from calibrant.clients import RetryPolicy
 from calibrant.core import (
     Client,
@@ -22,6 +22,7 @@ from calibrant.core import (
     Task,
     TextWithContext,
 )
+from calibrant.heads import Head
 from calibrant.inference._calls import Calls
 from calibrant.inference._choice import (
     MethodOptions,
@@ -31,6 +32,7 @@ from calibrant.inference._choice import (
 )
 from calibrant.inference._exact import Tolerance
 from calibrant.inference._feed import OnPrediction, Stop
+from calibrant.inference._heads import check_head, finished, head_of, keeping_features
 from calibrant.inference._limits import Gate, Limits, default_concurrency
 from calibrant.inference._loop import run_sync
 from calibrant.inference._managed import Managed
@@ -99,6 +101,8 @@ class Classifier(Managed):
     prior_correction : LabelPriorCorrection, optional
         Fitted under this prompt; its label prior is divided out of every prediction. Not for answers that hold
         several labels.
+    head : Head, optional
+        Turns the model's distributions into the final ones; learned under this prompt, by `fit`.
     keep_tokens : bool, default False
         Whether decoded predictions hold their tokens (`Prediction.tokens`), as some confidences of a
         cascade need; they take room in a journal.
@@ -140,6 +144,7 @@ class Classifier(Managed):
         samples: int | None = None,
         temperature: float | None = None,
         prior_correction: LabelPriorCorrection | None = None,
+        head: Head | None = None,
         keep_tokens: bool = False,
     ) -> None:
         self.labels = LabelSet.of(labels)
@@ -170,6 +175,7 @@ class Classifier(Managed):
         )
         self._response_format = response_format or enum_schema(self.labels, field)
         self._prepare(client, top_logprobs, limits, journal)
+        self.head = head
         refuse_misleading(model, options=options, method=self.runner.method)
 
     def _prepare(self, client: Client, top_logprobs: int, limits: Limits, journal: Journal | None) -> None:
@@ -264,6 +270,50 @@ class Classifier(Managed):
         self._prior_correction = correction
 
     @property
+    def head(self) -> Head | None:
+        """What turns the model's distributions into the final ones; None where they stay as they are."""
+        return self._head
+
+    @head.setter
+    def head(self, head: Head | None) -> None:
+        if head is not None:
+            if head.uses_features:
+                self.runner = replace(self.runner, method=keeping_features(self.runner.method))
+            check_head(head, labels=self.labels, method=self.runner.method)
+        self._head = head
+
+    def fit(self, texts: Sequence[str], answers: Sequence[str]) -> Self:
+        """Ask the model about labelled texts, and learn from its answers what makes the final distribution.
+
+        The head that the labelled rows support is chosen by `calibrant.heads.fit_head` and used from then on, in place
+        of one that was there before.
+
+        Parameters
+        ----------
+        texts : sequence of str, length n
+            Labelled texts; about 100 are a good beginning.
+        answers : sequence of str, length n
+            Their true labels.
+
+        Raises
+        ------
+        ConfigurationError
+            An answer is no label, the lengths differ, or the model gives no distributions.
+        ProviderError
+            A fault that every call would meet.
+        """
+        self.head = head_of(self.with_features().classify_many(texts), answers, texts, labels=self.labels)
+        return self
+
+    def with_features(self) -> Self:
+        """Return a copy without a head, whose predictions hold what the model made of the text, where it tells."""
+        copy = object.__new__(type(self))
+        copy.__dict__.update(self.__dict__)
+        copy._owns_client, copy._head = False, None
+        copy.runner = replace(self.runner, method=keeping_features(self.runner.method))
+        return copy
+
+    @property
     def answer_field(self) -> str:
         """JSON path the label is read from."""
         return self._reader.answer_field
@@ -288,7 +338,7 @@ class Classifier(Managed):
         copy = object.__new__(type(self))
         copy.__dict__.update(self.__dict__)
         copy.prompt = prompt
-        copy.prior_correction = None
+        copy.prior_correction, copy.head = None, None
         if user_template is not None:
             copy.user_template = user_template
         return copy
@@ -313,6 +363,7 @@ class Classifier(Managed):
         copy.__dict__.update(self.__dict__)
         copy._owns_client, copy._reader = False, reader
         copy._prepare(self.client, top_logprobs, limits, self.runner.journal)
+        copy.head = self.head
         return copy
 
     @property
@@ -367,9 +418,11 @@ class Classifier(Managed):
     ) -> list[Prediction]:
         """Classify texts concurrently, for use inside an event loop; see `classify_many`."""
         queries = [self._query(text) for text in texts]
-        listener = on_prediction and (lambda index, found: on_prediction(index, self._corrected(found)))
+        listener = on_prediction and (
+            lambda index, found: on_prediction(index, self.finished(found, queries[index].text))
+        )
         predictions = await self.runner.arun(queries, on_prediction=listener)
-        return [self._corrected(prediction) for prediction in predictions]
+        return [self.finished(found, query.text) for query, found in zip(queries, predictions, strict=True)]
 
     async def aclassify_each(
         self,
@@ -402,10 +455,19 @@ class Classifier(Managed):
         ProviderError
             A fault that every call would meet, or nothing but failures.
         """
+        under_way: dict[int, str] = {}
+
+        def queries() -> Iterable[Query]:
+            for index, text in enumerate(texts):
+                query = self._query(text)
+                under_way[index] = query.text
+                yield query
+
         return await self.runner.feed(
-            map(self._query, texts),
-            lambda index, found: on_row(index, self._corrected(found)),
-            on_prediction=on_prediction and (lambda i, found: on_prediction(i, self._corrected(found))),
+            queries(),
+            lambda index, found: on_row(index, self.finished(found, under_way.pop(index))),
+            on_prediction=on_prediction
+            and (lambda index, found: on_prediction(index, self.finished(found, under_way[index]))),
             stop=stop,
         )
 
@@ -441,10 +503,9 @@ class Classifier(Managed):
         options = {**self.runner.options, **request.options}
         return await self._calls.complete(self.client, replace(request, options=options))
 
-    def _corrected(self, prediction: Prediction) -> Prediction:
-        if self.prior_correction is None:
-            return prediction
-        return correct_prediction(prediction, self.prior_correction)
+    def finished(self, prediction: Prediction, text: str) -> Prediction:
+        """Return what the model said of a text as it is given to the user, corrections and head applied."""
+        return finished(prediction, text, prior_correction=self.prior_correction, head=self.head)
 
     def fingerprint(self) -> Fingerprint:
         """Return what a correction or calibration of this classifier's predictions belongs to."""
@@ -475,6 +536,7 @@ class Classifier(Managed):
             "label_prior": None
             if correction is None
             else {"prior": correction.prior_.tolist(), "strength": correction.strength_},
+            **({} if self.head is None else {"head": self.head.digest}),
         }
 
     def __repr__(self) -> str:

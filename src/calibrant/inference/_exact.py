@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from calibrant.clients import Constraint
 from calibrant.core import (
     CompletionRequest,
@@ -65,11 +68,12 @@ def check_tolerance(tolerance: Tolerance) -> None:
 
 @dataclass(kw_only=True)
 class RowCalls:
-    """What one row took."""
+    """What one row took, and what the model made of its text."""
 
     made: int = 0
     model: str | None = None
     usage: Usage = Usage()
+    features: NDArray[np.float16] | None = None
 
     def add(self, answer: NextTokens | LabelLogprobs, attempts: int) -> None:
         """Count a call that was answered."""
@@ -162,12 +166,12 @@ class LabelScorer:
         self, row: TokenContinuation, prefix: str, calls: RowCalls, expected: Expected
     ) -> LabelDistribution:
         """Ask about the tokens of the labels, many at once."""
-        distribution, attempts = await self.calls.make(
+        (distribution, features), attempts = await self.calls.make(
             lambda: self._tokens.score(row, prefix, self.client.name, expected=expected),
             provider=self.client.name,
         )
         calls.made += attempts
-        calls.usage, calls.model = row.usage, row.model
+        calls.usage, calls.model, calls.features = row.usage, row.model, features
         return distribution
 
     async def _walk(self, row: Continuation, prefix: str, calls: RowCalls) -> LabelDistribution:
@@ -262,6 +266,8 @@ class ExactScoring:
         See `LabelWalk`; ``"exact"`` is 0.01.
     calls : Calls
         How single calls are made.
+    keep_features : bool
+        Whether predictions hold what the model made of the text, where the engine tells it.
     """
 
     client: ContinuingClient
@@ -269,6 +275,7 @@ class ExactScoring:
     constraint: Constraint
     tolerance: Tolerance = DEFAULT_TOLERANCE
     calls: Calls = field(default_factory=Calls)
+    keep_features: bool = False
     _scorer: LabelScorer = field(init=False, repr=False)
     _checked: bool = field(default=False, init=False, repr=False)
 
@@ -304,11 +311,14 @@ class ExactScoring:
             usage=calls.usage,
             model=calls.model,
             attempts=calls.made,
+            features=calls.features if self.keep_features else None,
         )
 
     def describe(self) -> Mapping[str, Any]:
         """Return what is scored, how far, and what is set for the client itself."""
+        kept = {"features": True} if self.keep_features else {}
         return {
+            **kept,
             "scoring": "exact",
             "labels": self.labels.labels,
             "prefix": self.constraint.prefix,

@@ -25,6 +25,7 @@ from calibrant.core import (
     Message,
     ProviderError,
     TokenContinuation,
+    TokenLogprobs,
 )
 from calibrant.inference._calls import Calls
 from calibrant.logprobs import TokenTrie, TokenWalk
@@ -102,9 +103,7 @@ class TokenScorer:
             self._expected.move_to_end(key)
             return self._expected[key]
 
-    async def _ask_all(
-        self, client: ContinuingClient, messages: Sequence[Message], prefix: str
-    ) -> Expected:
+    async def _ask_all(self, client: ContinuingClient, messages: Sequence[Message], prefix: str) -> Expected:
         """Read all labels behind `messages`."""
         async with client.continuing(CompletionRequest(messages=tuple(messages), top_logprobs=0)) as row:
             if not isinstance(row, TokenContinuation):
@@ -124,8 +123,10 @@ class TokenScorer:
 
     async def score(
         self, row: TokenContinuation, prefix: str, provider: str, *, expected: Expected
-    ) -> LabelDistribution:
+    ) -> tuple[LabelDistribution, NDArray[np.float16]]:
         """Return the distribution over what a row's answer holds behind `prefix`, which ends with a quote.
+
+        Beside it stands what the model made of the text (`TokenLogprobs.features`).
 
         Raises
         ------
@@ -136,8 +137,8 @@ class TokenScorer:
         # Behind another prefix the labels may be written with other tokens.
         known = expected if expected.trie is trie else Expected()
         walk = TokenWalk(trie, tolerance=self._tolerance, expected=known.shares, at_once=known.at_once)
-        await _follow(walk, row, root, trie, provider)
-        return walk.distribution(self._labels)
+        first = await _follow(walk, row, root, trie, provider)
+        return walk.distribution(self._labels), first.features()
 
     def _tokens_of(self, row: TokenContinuation, prefix: str) -> tuple[tuple[int, ...], TokenTrie]:
         """Return the tokens that come before every label, and the trie of those that follow."""
@@ -148,8 +149,9 @@ class TokenScorer:
 
 async def _follow(
     walk: TokenWalk, row: TokenContinuation, root: Sequence[int], trie: TokenTrie, provider: str
-) -> None:
-    """Ask about what is pending until nothing is."""
+) -> TokenLogprobs:
+    """Ask about what is pending until nothing is; returns what may be written first."""
+    first: TokenLogprobs | None = None
     while nodes := walk.pending():
         for start in range(0, len(nodes), _MOST_TOGETHER):
             some = nodes[start : start + _MOST_TOGETHER]
@@ -157,5 +159,8 @@ async def _follow(
             try:
                 for node, found in zip(some, await row.next_logprobs(texts), strict=True):
                     walk.visit(node, found)
+                    first = first or found
             except LogprobsUnavailableError as error:
                 raise ProviderError(f"unusable log-probabilities: {error}", provider=provider) from error
+    assert first is not None  # noqa: S101 (the root is pending)
+    return first

@@ -1,0 +1,124 @@
+"""Heads on a classifier: what labelled rows teach, and its use on every row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from calibrant.calibration import LabelPriorCorrection, correct_prediction
+from calibrant.core import CompositeLabels, ConfigurationError, LabelSet, Prediction
+from calibrant.heads import Head, fit_head
+from calibrant.inference._exact import ExactScoring
+from calibrant.inference._methods import Method
+
+__all__ = ["apply_head", "check_head", "finished", "head_of", "keeping_features"]
+
+
+def keeping_features(method: Method) -> Method:
+    """Return a method whose predictions hold what the model made of the text, where its engine tells it."""
+    if isinstance(method, ExactScoring) and not method.keep_features and tells_features(method.client):
+        return replace(method, keep_features=True)
+    return method
+
+
+def tells_features(client: object) -> bool:
+    """Return whether a client's engine tells what it made of a text."""
+    return bool(getattr(client, "in_process", False))
+
+
+def check_head(head: Head, *, labels: LabelSet, method: Method) -> None:
+    """Refuse a head that cannot be used on a classifier.
+
+    Raises
+    ------
+    ConfigurationError
+        Its answers hold several labels, or others, or its engine does not tell what the head needs.
+    """
+    if isinstance(labels, CompositeLabels) or labels.labels != head.labels:
+        raise ConfigurationError(
+            f"Expected a head for the labels {labels.labels[:3]} ({len(labels)} in all), got one for "
+            f"{head.labels[:3]} ({len(head.labels)}): fit it on this classifier."
+        )
+    if head.uses_features and not (isinstance(method, ExactScoring) and method.keep_features):
+        raise ConfigurationError(
+            f"Expected an engine that tells what it made of a text for a head of rung {head.rung!r}, got one that does "
+            "not: use the embedded engine with scoring='exact', or fit the head on this classifier."
+        )
+
+
+def head_of(
+    predictions: Sequence[Prediction], answers: Sequence[str], texts: Sequence[str], *, labels: LabelSet
+) -> Head:
+    """Learn a head from predictions for labelled texts; rows without a distribution are left out.
+
+    Raises
+    ------
+    ConfigurationError
+        No row has a distribution, an answer is no label, or the lengths differ.
+    """
+    if not len(predictions) == len(answers) == len(texts):
+        raise ConfigurationError(f"Expected an answer for each of {len(texts)} texts, got {len(answers)}.")
+    truth = [labels.canonical(answer) for answer in answers]
+    if None in truth:
+        wrong = answers[truth.index(None)]
+        raise ConfigurationError(f"Expected answers among the labels {labels.labels[:3]}..., got {wrong!r}.")
+    usable = [place for place, found in enumerate(predictions) if found.distribution is not None]
+    if not usable:
+        raise ConfigurationError(
+            f"Expected distributions over the labels to learn from, got none on {len(predictions)} rows"
+            + (f": {predictions[0].reason}." if predictions and predictions[0].reason else ".")
+        )
+    logprobs, features = [], []
+    for place in usable:
+        distribution = predictions[place].distribution
+        assert distribution is not None  # noqa: S101 (chosen so)
+        logprobs.append(distribution.logprobs)
+        features.append(predictions[place].features)
+    return fit_head(
+        np.array(logprobs),
+        np.array([labels.labels.index(str(truth[place])) for place in usable]),
+        labels=labels,
+        texts=[texts[place] for place in usable],
+        features=None if any(one is None for one in features) else np.array(features, dtype=np.float64),
+    )
+
+
+def finished(
+    prediction: Prediction, text: str, *, prior_correction: LabelPriorCorrection | None, head: Head | None
+) -> Prediction:
+    """Return the prediction of a text as it is given to the user."""
+    if prior_correction is not None:
+        prediction = correct_prediction(prediction, prior_correction)
+    return prediction if head is None else apply_head(head, prediction, text)
+
+
+def apply_head(head: Head, prediction: Prediction, text: str) -> Prediction:
+    """Return `prediction` with the label and the confidence of its final distribution.
+
+    One without a distribution, or without a label, is returned as it is. `text` of the prediction stays what the model
+    wrote.
+
+    Raises
+    ------
+    ConfigurationError
+        The head needs features, which the prediction does not hold.
+    """
+    found = prediction.distribution
+    if found is None or prediction.label is None:
+        return prediction
+    features: ArrayLike | None = None if prediction.features is None else prediction.features[None, :]
+    logprobs = head.transform(found.logprobs[None, :], [text], features=features)[0]
+    label = found.labels[int(logprobs.argmax())]
+    distribution = replace(
+        found, logprobs=logprobs, emitted=label, joint_logprob=None, closing_logprob=None, error_bound=None
+    )
+    return replace(
+        prediction,
+        label=label,
+        confidence=distribution.confidence(label),
+        distribution=distribution,
+        features=None,
+    )
