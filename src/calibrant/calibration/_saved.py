@@ -31,7 +31,7 @@ __all__ = ["UNKNOWN", "SavedPredictions", "load_predictions", "read_predictions"
 
 UNKNOWN: Final = -1  # whether the row is right
 _FILE: Final = "predictions.jsonl"
-_CHOSEN: Final = "best"  # of the prompts of a search
+_CHOSEN: Final = ("final", "best")  # of the prompts of a search: with its head, if it has one
 _ROUNDING: Final = 1e-6  # exp of a sum may leave [0, 1] by this much
 _CORRECT: Final = {"true": 1, "1": 1, "1.0": 1, "false": 0, "0": 0, "0.0": 0}
 
@@ -145,12 +145,14 @@ def read_predictions(records: Iterable[Mapping[str, Any]], *, name: str = "predi
 
 def _read(found: Iterable[Row], source: Path) -> _Rows:
     """Check rows, and keep those of the prompt that counts."""
-    rows = _Rows()
+    kept = {name: _Rows() for name in _CHOSEN}
     for row in found:
-        if row.values.get("prompt", _CHOSEN) == _CHOSEN or "row" not in row.values:
-            rows.add(row)
-    if not rows.index:
-        raise DataError(f"expected rows of the {_CHOSEN} prompt, got none: choose another file.", path=source)
+        name = row.values.get("prompt", "best") if "row" in row.values else "best"
+        if name in kept:
+            kept[name].add(row)
+    rows = next((kept[name] for name in _CHOSEN if kept[name].index), None)
+    if rows is None:
+        raise DataError("expected rows of the best prompt, got none: choose another file.", path=source)
     return rows
 
 

@@ -24,7 +24,7 @@ from calibrant.reports import write_report
 
 if TYPE_CHECKING:
     from calibrant.inference import Classifier
-    from calibrant.optimization import OptimizationResult, PromptScore
+    from calibrant.optimization import FinalScore, OptimizationResult, PromptScore
 
 _LOG = logging.getLogger("calibrant")
 
@@ -114,9 +114,28 @@ def _table(result: OptimizationResult) -> Table:
     partial = any(score.credit is not None for score in scores.values())
     if partial:
         table.add_column("credit", justify="right")
+    if result.final is not None:
+        scores["best + head"] = result.final.score
     for name, score in scores.items():
         table.add_row(name, *_cells(score), *([with_interval(score.credit)] if partial else []))
+    for baseline in () if result.final is None else result.final.baselines:
+        found = baseline.accuracy
+        interval = f"{found.lower:.3f} to {found.upper:.3f}"
+        table.add_row(baseline.name, f"{found.estimate:.3f}", interval, number(baseline.macro_f1))
     return table
+
+
+def _final(final: FinalScore) -> list[str]:
+    head, lines = final.head, []
+    if final.against_seed is not None:
+        interval = final.against_seed.interval
+        lines.append(
+            f"Best prompt with its head minus seed prompt: {final.against_seed.difference:+.3f} accuracy, 95 % interval "
+            f"{interval.lower:+.3f} to {interval.upper:+.3f}, {final.against_seed.n} paired rows."
+        )
+    lines.append(final.verdict)
+    lines.append(f"Head ({head['rung']}), from {head['n_rows']} labelled rows: {head['reason']}")
+    return lines
 
 
 def _cells(score: PromptScore) -> tuple[str, ...]:
@@ -132,7 +151,8 @@ def _cells(score: PromptScore) -> tuple[str, ...]:
 
 
 def _remarks(result: OptimizationResult, out: Path | None) -> list[str]:
-    lines = search_verdict(result.to_record())
+    lines = [] if result.final is None else _final(result.final)
+    lines += search_verdict(result.to_record())
     comparison = result.comparison
     if result.chosen and comparison is not None:
         interval = comparison.interval

@@ -148,7 +148,9 @@ class LinearModel:
         scores = np.tile(self._intercept, (len(rows), 1))
         for block, column in self._columns.items():
             standard = (_dense(rows, block) - column.mean) * column.scale
-            scores += np.einsum("nd,dl->nl", standard, column.coefficients)  # in this thread: an engine needs the others
+            # In this thread alone: an engine beside it needs the others.
+            # In this thread alone: an engine beside it needs the others.
+            scores += np.einsum("nd,dl->nl", standard, column.coefficients)
         if self._words is not None:
             scores += self._words.transform(_known(rows.texts)) @ self._word_coefficients
         found = np.full(rows.logprobs.shape, -np.inf)

@@ -18,6 +18,7 @@ from calibrant.inference._embeddings import (
 )
 from calibrant.inference._exact import ExactScoring, Tolerance
 from calibrant.inference._feed import OnPrediction, Stop
+from calibrant.inference._heads import apply_head, head_of
 from calibrant.inference._limits import (
     Bucket,
     Gate,
@@ -90,10 +91,12 @@ __all__ = [
     "Tolerance",
     "Verdict",
     "aexamine",
+    "apply_head",
     "ask_together",
     "call_options",
     "default_concurrency",
     "examine",
+    "head_of",
     "is_in_process",
     "load_examination",
     "may_be_withheld",

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,6 +31,9 @@ from calibrant.metrics import (
     wilson_interval,
 )
 from calibrant.optimization._choice import ValidatedPrompt, credits_of, row_scores
+
+if TYPE_CHECKING:
+    from calibrant.optimization._final import FinalScore
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -128,6 +131,9 @@ class OptimizationResult:
         All prompts that were asked about the validation rows, the seed prompt first.
     chosen : int
         Place of the best prompt among them; 0 is the seed prompt.
+    final : FinalScore or None
+        The best prompt with what labelled rows teach, beside baselines; None where answers hold several labels, several
+        models answer, or no answer comes with a distribution.
     """
 
     task: str
@@ -150,6 +156,7 @@ class OptimizationResult:
     credit_difference: Interval | None = None
     validated: tuple[ValidatedPrompt, ...] = ()
     chosen: int = 0
+    final: FinalScore | None = None
 
     def to_record(self) -> dict[str, Any]:
         """Return the result as JSON values, as ``result.json`` holds them."""
@@ -162,6 +169,11 @@ class OptimizationResult:
             if part[name] is None:  # of plain labels
                 del part[name]
         scores = [(record[name], getattr(self, name)) for name in ("seed_prompt", "best_prompt")]
+        if self.final is None:
+            del record["final"]
+        else:
+            scores.append((record["final"]["score"], self.final.score))
+            record["final"]["head"] = dict(self.final.head)
         for part, found in [*scores, *zip(record["validated"], self.validated, strict=True)]:
             labels = found.answered_labels
             part["answered_labels"] = None if labels is None else labels.to_record()
@@ -246,7 +258,7 @@ def write_run(
     examples : sequence of Example
         The test rows.
     predictions : mapping of str to sequence of Prediction
-        Predictions on the test rows by prompt name (``seed``, ``best``).
+        Predictions on the test rows by prompt name (``seed``, ``best``; ``final`` is the best one with its head).
     labels : LabelSet
         The task's; ``result.json`` says what they are where they are not plain.
     """

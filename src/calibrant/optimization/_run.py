@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,6 +13,7 @@ from calibrant.adapters import ConfidenceAdapter, Thresholds
 from calibrant.adapters import ConfidenceDataInst as Row
 from calibrant.calibration import Fingerprint, LabelPriorCorrection
 from calibrant.core import (
+    CompositeLabels,
     ConfigurationError,
     Example,
     Outcome,
@@ -21,9 +22,11 @@ from calibrant.core import (
     ScoringSettings,
     Task,
 )
-from calibrant.inference import Classifier, Query
+from calibrant.heads import Head
+from calibrant.inference import Classifier, Query, apply_head, head_of
 from calibrant.optimization._choice import Choice, ValidationLog, choose, is_worse
 from calibrant.optimization._directory import JOURNAL, open_directory, rescuing
+from calibrant.optimization._final import final_score, labelled_rows
 from calibrant.optimization._guard import Guard
 from calibrant.optimization._journal import FileLogger, JsonlStore, PredictionJournal
 from calibrant.optimization._plan import (
@@ -59,6 +62,7 @@ __all__ = ["optimize"]
 
 COMPONENT = "system_prompt"
 LABEL_PRIOR = "label_prior.json"
+HEAD = "head.json"
 USER_TEMPLATE = "user_template"
 
 
@@ -163,15 +167,26 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
             tracker=tracker,
             log=_file(directory, "search.log"),
         )
-        found = run.search(max_metric_calls)
-        predictions = run.test(found)
-        result = run.result(found, predictions, seconds=time.perf_counter() - started)
+        kept = _kept_for_head(task, classifier, max_metric_calls - search_size(task, plan).floor)
+        found = run.search(max_metric_calls - kept)
+        head = run.head(found, max_metric_calls)
+        predictions = run.test(found, head)
+        result = run.result(found, head, predictions, seconds=time.perf_counter() - started)
         prior = run.label_prior(found)
         if directory is not None:
             write_run(directory, result, task.test, predictions, labels=task.labels)
             if prior is not None:
                 prior[0].save(directory / LABEL_PRIOR, fingerprint=prior[1])
+            if head is not None:
+                head.save(directory / HEAD, fingerprint=run.best(found).fingerprint())
     return result
+
+
+def _kept_for_head(task: Task, classifier: Classifier, spare: int) -> int:
+    """Return how many calls are kept for training rows that teach the head: half of what one proposal leaves."""
+    if type(classifier) is not Classifier or isinstance(task.labels, CompositeLabels):
+        return 0
+    return min(len(task.train), spare // 2)
 
 
 def _open(task: Task, model: ModelLike | Classifier | None, stack: ExitStack) -> Classifier:
@@ -182,10 +197,11 @@ def _open(task: Task, model: ModelLike | Classifier | None, stack: ExitStack) ->
                 f"Expected a classifier over the labels of task {task.name!r}, got one over others: open it from the "
                 "task."
             )
-        return model.with_limits(model.runner.gate.limits)
+        asked = model.with_limits(model.runner.gate.limits)
+        return asked.with_features() if type(asked) is Classifier else asked
     classifier = Classifier.from_task(task, model=model)
     stack.callback(classifier.close)
-    return classifier
+    return classifier.with_features()
 
 
 def _file(directory: Path | None, name: str) -> Path | None:
@@ -300,31 +316,79 @@ class _Run:
         validated = [self.validation.validated(*pair, labels=self.task.labels) for pair in scored]
         return choose(validated)
 
-    def test(self, found: Choice) -> dict[str, list[Prediction]]:
-        """Return the predictions of the seed and the best prompt on the test rows."""
+    def best(self, found: Choice) -> Classifier:
+        """Return the classifier under the best prompt."""
+        best = found.best.candidate
+        return self.adapter.classifier.with_prompt(best[COMPONENT], user_template=best.get(USER_TEMPLATE))
+
+    def head(self, found: Choice, max_metric_calls: int) -> Head | None:
+        """Return what labelled rows teach under the best prompt; None where they cannot.
+
+        Training rows are asked as far as the budget goes.
+        """
+        if type(self.adapter.classifier) is not Classifier:
+            return None
+        candidate = found.best.candidate
+        left = max(0, max_metric_calls - self.adapter.metric_calls)
+        rows = labelled_rows(self.task, candidate[COMPONENT], training_rows=left)
+        if not rows:
+            return None
+        predictions = self._ask(candidate, rows)
+        self.calls += len(rows) - len(self.task.validation)
+        if not any(prediction.distribution is not None for prediction in predictions):
+            return None
+        return head_of(
+            predictions, [row.answer for row in rows], [row.input for row in rows], labels=self.task.labels
+        )
+
+    def test(self, found: Choice, head: Head | None) -> dict[str, list[Prediction]]:
+        """Return the predictions for the test rows: seed prompt, best prompt, and best prompt with the head."""
         seed, best = found.seed.candidate, found.best.candidate
         self.tracker.start_test(len(self.task.test) * (1 if seed == best else 2))
-        predictions = {"seed": self._predict(seed)}
-        predictions["best"] = predictions["seed"] if seed == best else self._predict(best)
+        asked = {"seed": self._predict(seed)}
+        asked["best"] = asked["seed"] if seed == best else self._predict(best)
+        predictions = {
+            name: self._corrected(candidate, asked[name])
+            for name, candidate in (("seed", seed), ("best", best))
+        }
+        if head is not None:
+            predictions["final"] = [
+                apply_head(head, prediction, example.input)
+                for prediction, example in zip(asked["best"], self.task.test, strict=True)
+            ]
+        return predictions
+
+    def _queries(self, candidate: Mapping[str, str], rows: Sequence[Example]) -> list[Query]:
+        template = candidate.get(USER_TEMPLATE)
+        return [
+            Query(prompt=candidate[COMPONENT], text=e.input, user_template=template, context=e.context)
+            for e in rows
+        ]
+
+    def _ask(self, candidate: Mapping[str, str], rows: Sequence[Example]) -> list[Prediction]:
+        predictions = self.adapter.classifier.runner.run(
+            self._queries(candidate, rows),
+            on_prediction=lambda _, prediction: self.tracker.on_prediction(prediction),
+        )
+        self.adapter.check_failures(predictions)
         return predictions
 
     def _predict(self, candidate: Mapping[str, str]) -> list[Prediction]:
-        template = candidate.get(USER_TEMPLATE)
-        queries = [
-            Query(prompt=candidate[COMPONENT], text=e.input, user_template=template, context=e.context)
-            for e in self.task.test
-        ]
-        predictions = self.adapter.classifier.runner.run(
-            queries, on_prediction=lambda _, prediction: self.tracker.on_prediction(prediction)
-        )
-        self.adapter.check_failures(predictions)
+        predictions = self._ask(candidate, self.task.test)
         if all(prediction.outcome is Outcome.ERROR for prediction in predictions):
             raise ProviderError(
                 f"none of the {len(predictions)} test rows was answered: {predictions[0].reason}",
                 provider=self.adapter.classifier.client.name,
                 hint="Mend the connection and start the run again; what was answered is kept in its directory.",
             )
-        return [self.adapter.corrected(q, p) for q, p in zip(queries, predictions, strict=True)]
+        return predictions
+
+    def _corrected(self, candidate: Mapping[str, str], predictions: Sequence[Prediction]) -> list[Prediction]:
+        queries = self._queries(candidate, self.task.test)
+        return [
+            replace(self.adapter.corrected(query, prediction), features=None)
+            for query, prediction in zip(queries, predictions, strict=True)
+        ]
 
     def label_prior(self, found: Choice) -> tuple[LabelPriorCorrection, Fingerprint] | None:
         """Return the best prompt's correction and what it belongs to; None where nothing is corrected."""
@@ -337,7 +401,12 @@ class _Run:
         return correction, classifier.fingerprint()
 
     def result(
-        self, found: Choice, predictions: Mapping[str, Sequence[Prediction]], *, seconds: float
+        self,
+        found: Choice,
+        head: Head | None,
+        predictions: Mapping[str, Sequence[Prediction]],
+        *,
+        seconds: float,
     ) -> OptimizationResult:
         """Put the numbers together."""
         labels = self.task.labels
@@ -349,6 +418,16 @@ class _Run:
         )
         comparison = compare(self.task.test, predictions["seed"], predictions["best"])
         credit = compare_credit(self.task.test, predictions["seed"], predictions["best"], labels=labels)
+        final = None
+        if head is not None:
+            final = final_score(
+                self.task,
+                head,
+                best.prompt,
+                found.best.score,
+                seed=predictions["seed"],
+                final=predictions["final"],
+            )
         costs = [self.tracker.now.cost, None if self.reflection is None else self.reflection.total_cost]
         known = [cost for cost in costs if cost is not None]
         return OptimizationResult(
@@ -372,4 +451,5 @@ class _Run:
             credit_difference=credit,
             validated=found.validated,
             chosen=found.chosen,
+            final=final,
         )
