@@ -102,9 +102,7 @@ class TokenScorer:
             self._expected.move_to_end(key)
             return self._expected[key]
 
-    async def _ask_all(
-        self, client: ContinuingClient, messages: Sequence[Message], prefix: str
-    ) -> Expected:
+    async def _ask_all(self, client: ContinuingClient, messages: Sequence[Message], prefix: str) -> Expected:
         """Read all labels behind `messages`."""
         async with client.continuing(CompletionRequest(messages=tuple(messages), top_logprobs=0)) as row:
             if not isinstance(row, TokenContinuation):
