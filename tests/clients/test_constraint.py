@@ -14,6 +14,8 @@ from calibrant.clients._constraint import (
     Choice,
     Choices,
     Constraint,
+    LabelArray,
+    array_for,
     choices_for,
     constraint_for,
     json_grammar,
@@ -252,6 +254,81 @@ def test_every_enum_of_several_has_a_limit() -> None:
     schema = {"type": "object", "properties": {"a": {"enum": ["1"]}, "b": {"enum": large}}}
     with pytest.raises(ConfigurationError, match="classify in two steps"):
         choices_for(as_format(schema))
+
+
+LABEL = {"type": "string", "enum": ["A", 'b "c"']}
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({"type": "array", "items": LABEL}, r'["A", "b \"c\""]'),
+        (
+            {"type": "object", "properties": {"a": {"const": 1}, "b": {"type": "array", "items": LABEL}}},
+            r'{"a": 1, "b": ["A", "b \"c\""]}',
+        ),
+        (
+            {
+                "type": "object",
+                "properties": {
+                    "b": {
+                        "type": "array",
+                        "uniqueItems": True,
+                        "items": {"type": "object", "properties": {"x": {"enum": ["y"]}, "z": LABEL}},
+                    },
+                    "c": {"enum": ["d"]},
+                },
+            },
+            r'{"b": [{"x": "y", "z": "A"}, {"x": "y", "z": "b \"c\""}], "c": "d"}',
+        ),
+    ],
+)
+def test_an_array_of_labels_is_written_piece_by_piece(schema: Any, text: str) -> None:
+    """As the engine's grammar writes it, on one line; it is no single choice."""
+    found = array_for(as_format(schema))
+    assert found is not None
+    assert found.beginning(["A", 'b "c"']) + found.behind == text
+    assert text.startswith(found.beginning(()) + found.separator(()) + 'A"')
+    assert text.startswith(found.beginning(["A"]) + found.separator(["A"]) + r"b \"c\"" + '"')
+    assert found.element.values == ("A", r"b \"c\"")
+    assert choices_for(as_format(schema)) is None
+
+
+def test_a_model_class_with_a_list_leaves_an_array() -> None:
+    """Its titles and descriptions change nothing."""
+
+    class Topics(pydantic.BaseModel):
+        """Topics."""
+
+        topics: list[Literal["A", "B"]] = pydantic.Field(description="What it is about.")
+
+    found = array_for(as_response_format(Topics))
+    assert found == LabelArray(
+        opening='{"topics": [', element=Constraint(prefix='"', values=("A", "B"), suffix='"'), behind="]}"
+    )
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        LABEL,
+        {"type": "array", "items": {"type": "string"}},
+        {"type": "array"},
+        {"type": "array", "items": LABEL, "minItems": 1},
+        {"type": "array", "items": LABEL, "maxItems": 3},
+        {"type": "array", "prefixItems": [LABEL], "items": LABEL},
+        {"type": ["array", "null"], "items": LABEL},
+        {"anyOf": [{"type": "array", "items": LABEL}, {"type": "null"}]},
+        {"type": "array", "items": {"type": "array", "items": LABEL}},
+        {"type": "array", "items": {"type": "object", "properties": {"a": LABEL, "b": LABEL}}},
+        {"type": "object", "properties": {name: {"type": "array", "items": LABEL} for name in "ab"}},
+        {"type": "object", "properties": {"a": {"type": "array", "items": LABEL}, "b": LABEL}},
+        {"type": "array", "items": {"$ref": "#"}},
+    ],
+)
+def test_what_is_more_or_less_than_one_array_of_any_length_is_none(schema: Any) -> None:
+    """Limits, other elements, a second array, another choice."""
+    assert array_for(as_format(schema)) is None
 
 
 def grammar_schema(schema: Any) -> Any:

@@ -202,18 +202,6 @@ def test_a_field_may_be_ordinal_or_hierarchical(tmp_path: Path) -> None:
             id="unknown-key-of-a-field",
         ),
         pytest.param(
-            MULTI + '[model]\nscoring = "exact"\n',
-            "task.toml:6: expected no scoring 'exact' beside multi_label: how long an answer is is up to the "
-            "model, so that sets cannot be asked about one by one; leave it out.",
-            id="exact-sets",
-        ),
-        pytest.param(
-            MULTI + '[[cascade.models]]\nname = "a"\n[[cascade.models]]\nname = "b"\ntolerance = 0.1\n',
-            "task.toml:9: expected no tolerance 0.1 beside multi_label: how long an answer is is up to the "
-            "model, so that sets cannot be asked about one by one; leave it out.",
-            id="tolerance-in-a-cascade",
-        ),
-        pytest.param(
             MULTI + '[calibration]\nprior_correction = "batch"\n',
             "task.toml:6: expected no prior_correction where an answer holds several labels: it needs one "
             "distribution over one label set; leave it out.",

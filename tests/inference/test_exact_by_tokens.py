@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,90 +12,14 @@ import pytest
 
 from calibrant import Classifier
 from calibrant.core import (
-    CompletionRequest,
-    ContextLengthError,
     Field,
     FieldLabels,
     LabelSet,
-    LogprobSpace,
-    NextTokens,
     Outcome,
-    TokenLogprobs,
-    Usage,
-    Vocabulary,
 )
 from calibrant.inference._calls import Calls
 from calibrant.inference._tokens import TokenScorer
-
-CHARACTERS = Vocabulary([bytes([byte]) for byte in range(32, 127)])
-
-
-class Engine:
-    """A model of characters in this process: what it says depends on the row and on the text before."""
-
-    name = "test/characters"
-    space = LogprobSpace.EXACT
-    in_process = True
-    default_tolerance = 0.05
-
-    def __init__(self, *, context: int = 10_000) -> None:
-        self.context = context
-        self.rows: list[Row] = []
-
-    async def complete(self, request: CompletionRequest) -> object:
-        """Refuse: nothing is to be decoded."""
-        raise NotImplementedError(request)
-
-    def close(self) -> None:
-        """Hold nothing."""
-
-    async def check_labels(self, labels: Sequence[str]) -> None:
-        """Accept every label."""
-
-    @asynccontextmanager
-    async def continuing(self, request: CompletionRequest) -> AsyncIterator[Row]:
-        """Open a row."""
-        row = Row(self, str(request.messages[-1]["content"]))
-        self.rows.append(row)
-        yield row
-
-
-class Row:
-    """A row's place; counts what it was asked."""
-
-    serial = False
-    model = "characters"
-    vocabulary = CHARACTERS
-
-    def __init__(self, engine: Engine, text: str) -> None:
-        self.engine, self.text = engine, text
-        self.asked: list[list[str]] = []
-
-    @property
-    def usage(self) -> Usage:
-        """A token a text."""
-        return Usage(prompt_tokens=1, completion_tokens=sum(map(len, self.asked)))
-
-    def tokens(self, text: str) -> tuple[int, ...]:
-        """One token a character."""
-        return tuple(ord(character) - 32 for character in text)
-
-    async def next_tokens(self, text: str, *, few: bool = False) -> NextTokens:
-        """Refuse: all tokens are known."""
-        raise NotImplementedError(text, few)
-
-    async def next_logprobs(self, texts: Sequence[Sequence[int]]) -> list[TokenLogprobs]:
-        """Say what follows."""
-        if len(self.text) > self.engine.context:
-            raise ContextLengthError("The text is too long.", provider="characters")
-        self.asked.append(["".join(chr(token + 32) for token in text) for text in texts])
-        await asyncio.sleep(0)
-        return [TokenLogprobs(CHARACTERS, self.after(tuple(text))) for text in texts]
-
-    def after(self, text: tuple[int, ...]) -> np.ndarray:
-        """Return logits."""
-        rng = random.Random(f"{self.text}/{text}")
-        return np.array([6.0 * rng.random() for _ in CHARACTERS.pieces], dtype=np.float32)
+from token_engine import CHARACTERS, Engine, Row
 
 
 def truth(row: Row, labels: Sequence[str], before: str = '{"label": "') -> np.ndarray:
@@ -204,7 +126,9 @@ def test_a_prompt_that_is_too_long_is_an_error_of_each_row() -> None:
     """Nothing is expected behind it either."""
     with Classifier(model=Engine(context=-1), labels=LABELS, prompt="Sort.", scoring="exact") as classifier:
         found = classifier.classify_many(["row", "another"])
-    assert [(one.outcome, one.reason) for one in found] == [(Outcome.UNPARSED, "characters: The text is too long.")] * 2
+    assert [(one.outcome, one.reason) for one in found] == [
+        (Outcome.UNPARSED, "characters: The text is too long.")
+    ] * 2
 
 
 def test_fields_are_scored_behind_the_labels_before() -> None:

@@ -14,8 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibrant.core import Completion, ConfigurationError, LogprobSpace, LogprobsUnavailableError, Token
-from calibrant.logprobs import extract_set
+from calibrant.core import (
+    Completion,
+    ConfigurationError,
+    LabelDistribution,
+    LogprobSpace,
+    LogprobsUnavailableError,
+    Token,
+)
+from calibrant.logprobs import ArrayPlace, extract_set, set_of_places
 
 LABELS = ("Bills", "Gas", "Food")
 Given = tuple[str, ...]
@@ -429,3 +436,67 @@ def test_impossible_tokens_leave_it_open_whether_an_array_goes_on() -> None:
     assert found.confidence == pytest.approx(0.5)
     assert np.isfinite(found.probabilities).all()
     assert not found.measured.any()
+
+
+def scored(given: Given, ends: float, shares: Sequence[float], *, error: float = 0.0) -> ArrayPlace:
+    """Return a place where every label was scored, up to an error."""
+    labels = LabelDistribution(
+        labels=LABELS,
+        logprobs=np.log(np.array(shares)),
+        measured=np.ones(len(LABELS), dtype=np.bool_),
+        joint_logprob=-1.0,
+        label_mass=0.5,
+        unresolved_mass=0.0,
+        space=LogprobSpace.EXACT,
+        emitted=LABELS[int(np.argmax(shares))],
+        error_bound=error,
+    )
+    return ArrayPlace(given=given, ends=ends, mass=0.8, labels=labels)
+
+
+@pytest.mark.parametrize("error", [0.05, 0.15])
+def test_scored_places_are_known_up_to_a_bound(error: float) -> None:
+    """Wherever the error of the labels is; the worst case comes near it."""
+    places = (((), 0.1, (0.7, 0.2, 0.1)), (("Bills",), 0.6, (0.3, 0.4, 0.3)))
+    true = set_of_places(LABELS, [scored(*place) for place in places])
+    assert true.held.tolist() == [True, False, False]
+    apart = np.zeros(len(LABELS))
+    for one, other in itertools.product(itertools.permutations(range(3), 2), repeat=2):
+        near = []
+        for (loses, gains), (before, ends, shares) in zip((one, other), places, strict=True):
+            moved = [max(share, 1e-9) for share in shares]
+            amount = min(error, moved[loses] - 1e-9)
+            moved[loses] -= amount
+            moved[gains] += amount
+            near.append(scored(before, ends, moved, error=error))
+        found = set_of_places(LABELS, near)
+        assert found.bounds is not None
+        off = np.abs(found.probabilities - true.probabilities)
+        assert (off <= found.bounds + 1e-12).all()
+        apart = np.maximum(apart, off / found.bounds)
+    assert apart.min() > 0.6
+
+
+def test_the_mass_of_scored_places_is_that_of_labels_and_the_end() -> None:
+    """The least of all places."""
+    found = set_of_places(
+        LABELS, [scored((), 0.1, (0.7, 0.2, 0.1)), scored(("Bills",), 0.6, (0.3, 0.4, 0.3))]
+    )
+    assert found.label_mass == pytest.approx(0.8 * (0.1 + 0.9 * 0.5))
+    assert found.space is LogprobSpace.EXACT
+    assert found.distribution(0, ("no", "yes")).emitted == "yes"
+
+
+def test_what_scored_places_share_is_no_measurement() -> None:
+    """A label once more whose share is not its own is assumed where it counts for the end."""
+    second = scored(("Bills",), 0.1, (0.8, 0.15, 0.05))
+    loose = LabelDistribution(**{**vars(second.labels), "measured": np.array([False, True, True])})
+    places = [
+        scored((), 0.1, (0.7, 0.2, 0.1)),
+        ArrayPlace(given=("Bills",), ends=0.1, mass=0.8, labels=loose),
+    ]
+    assert places[0].assumed == 0.0
+    assert places[1].assumed == pytest.approx(0.9 * 0.8)
+    assert places[1].next_label is None
+    assert places[1].moves.tolist() == pytest.approx([0.0, 0.9 * 0.15, 0.9 * 0.05])
+    assert set_of_places(LABELS, places).measured.all()

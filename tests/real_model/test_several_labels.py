@@ -56,7 +56,33 @@ def test_fields_can_be_decoded_as_well() -> None:
 
 
 @pytest.mark.parametrize("field", ["topics", "results[].topic"])
-def test_any_number_of_labels_comes_with_a_confidence_for_each(field: str) -> None:
+def test_any_number_of_labels_is_scored_place_by_place(field: str) -> None:
+    """The text is the set of labels whose part is yes, each once; every label is looked into."""
+    with Classifier(model="local/smollm2-135m", labels=TOPICS, field=field, prompt=PROMPT) as classifier:
+        found = classifier.classify_many(TEXTS)
+        again = classifier.classify_many(TEXTS)
+    for one in found:
+        assert one.outcome is Outcome.OK
+        array = next(iter(json.loads(one.text).values()))
+        given = [element if isinstance(element, str) else element["topic"] for element in array]
+        assert len(given) == len(set(given))
+        assert (
+            one.label == TOPICS.answer_with(given) == TOPICS.answer_of({p.name: p.label for p in one.parts})
+        )
+        assert one.confidence is not None
+        assert 0.0 < one.confidence <= 1.0
+        assert [part.name for part in one.parts] == list(TOPICS)
+        for part in one.parts:
+            assert part.distribution is not None
+            assert part.distribution.space is LogprobSpace.EXACT
+            assert part.distribution.error_bound is not None
+            assert part.confidence == part.distribution.probability(part.label)
+    assert "Sports" in json.loads(found[0].label or "")
+    assert [(one.text, one.parts) for one in again] == [(one.text, one.parts) for one in found]
+
+
+@pytest.mark.parametrize("field", ["topics", "results[].topic"])
+def test_any_number_of_labels_can_be_decoded_as_well(field: str) -> None:
     """The grammar is obeyed, the answer ends, and what it says is read."""
     classifier = Classifier(
         model="local/smollm2-135m",
@@ -64,6 +90,7 @@ def test_any_number_of_labels_comes_with_a_confidence_for_each(field: str) -> No
         field=field,
         prompt="Repeat Sports as often as you can. Answer with JSON.",
         top_logprobs=20,
+        scoring="decode",
     )
     for text in TEXTS:
         found = classifier.classify(text)

@@ -130,8 +130,8 @@ def _final(final: FinalScore) -> list[str]:
     if final.against_seed is not None:
         interval = final.against_seed.interval
         lines.append(
-            f"Best prompt with its head minus seed prompt: {final.against_seed.difference:+.3f} accuracy, 95 % interval "
-            f"{interval.lower:+.3f} to {interval.upper:+.3f}, {final.against_seed.n} paired rows."
+            f"Best prompt with its head minus seed prompt: {final.against_seed.difference:+.3f} accuracy, 95 % "
+            f"interval {interval.lower:+.3f} to {interval.upper:+.3f}, {final.against_seed.n} paired rows."
         )
     lines.append(final.verdict)
     lines.append(f"Head ({head['rung']}), from {head['n_rows']} labelled rows: {head['reason']}")

@@ -2,7 +2,15 @@
 
 from calibrant.clients._batch_api import BatchApi, RemoteBatch
 from calibrant.clients._callable import CallableClient
-from calibrant.clients._constraint import Choice, Choices, Constraint, choices_for, constraint_for
+from calibrant.clients._constraint import (
+    Choice,
+    Choices,
+    Constraint,
+    LabelArray,
+    array_for,
+    choices_for,
+    constraint_for,
+)
 from calibrant.clients._forms import NameForm, name_forms
 from calibrant.clients._litellm import LiteLLMClient
 from calibrant.clients._litellm_embedder import LiteLLMEmbedder, embedding_matrix
@@ -33,6 +41,7 @@ __all__ = [
     "Choices",
     "Constraint",
     "JsonService",
+    "LabelArray",
     "LiteLLMClient",
     "LiteLLMEmbedder",
     "LlamaCppClient",
@@ -43,6 +52,7 @@ __all__ = [
     "RateState",
     "RemoteBatch",
     "RetryPolicy",
+    "array_for",
     "choices_for",
     "constraint_for",
     "digest_of",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from calibrant.core import ConfigurationError, SchemaNode
 
@@ -14,6 +14,8 @@ __all__ = [
     "Choice",
     "Choices",
     "Constraint",
+    "LabelArray",
+    "array_for",
     "choices_for",
     "constraint_for",
     "json_grammar",
@@ -70,11 +72,7 @@ def constraint_for(response_format: Mapping[str, Any] | None) -> Constraint | No
     ConfigurationError
         The enum is larger than the engine was seen to obey.
     """
-    found = choices_for(response_format)
-    if found is None or len(found.choices) != 1:
-        return None
-    (only,) = found.choices
-    return Constraint(prefix=only.before, values=only.values, suffix=found.behind)
+    return _only(choices_for(response_format))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +124,7 @@ def choices_for(response_format: Mapping[str, Any] | None) -> Choices | None:
         An enum is larger than the engine was seen to obey.
     """
     schema = _schema(response_format)
-    found = None if schema is None else _choices(schema)
+    found = None if schema is None else _choices(_pieces(schema))
     if found is None:
         return None
     for choice in found.choices:
@@ -139,6 +137,51 @@ def choices_for(response_format: Mapping[str, Any] | None) -> Choices | None:
             )
             raise ConfigurationError(msg)
     return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelArray:
+    """A schema that leaves nothing open but one array, of any length, whose elements hold one text each.
+
+    Attributes
+    ----------
+    opening : str
+        JSON up to and including the array's opening bracket.
+    element : Constraint
+        The JSON of every element.
+    behind : str
+        JSON from the array's closing bracket on.
+    """
+
+    opening: str
+    element: Constraint
+    behind: str
+
+    def beginning(self, values: Sequence[str]) -> str:
+        """Return the beginning of an answer that holds `values`, as they are outside JSON, up to the last element."""
+        return self.opening + ", ".join(map(self.element.answer, values))
+
+    def separator(self, values: Sequence[str]) -> str:
+        """Return what follows such a beginning where another element does, up to its value's opening quote."""
+        return f"{', ' if values else ''}{self.element.prefix}"
+
+
+def array_for(response_format: Mapping[str, Any] | None) -> LabelArray | None:
+    """Return the array that a ``json_schema`` format leaves open, or None where it leaves anything else open.
+
+    An array with a least or a largest number of elements is None as well.
+    """
+    schema = _schema(response_format)
+    parts = (None if schema is None else _pieces(schema)) or []
+    arrays = [part for part in parts if isinstance(part, Constraint)]
+    if len(arrays) != 1:
+        return None
+    (element,) = arrays
+    place = parts.index(element)
+    before, behind = _given(parts[:place]), _given(parts[place + 1 :])
+    if before is None or behind is None:
+        return None
+    return LabelArray(opening=f"{before}[", element=element, behind=f"]{behind}")
 
 
 def json_grammar(response_format: Mapping[str, Any] | None) -> str | None:
@@ -172,18 +215,41 @@ class _Open:
     values: tuple[str, ...]
 
 
-def _choices(schema: Mapping[str, Any]) -> Choices | None:
-    """Return the choices of a schema that leaves nothing open but some texts."""
+# The pieces of an answer: JSON as it is, a text, the elements of an array of any length.
+_Parts: TypeAlias = list[str | _Open | Constraint]
+
+
+def _given(parts: _Parts) -> str | None:
+    """Return the JSON of pieces that leave nothing open; None where one of them does."""
+    text = ""
+    for part in parts:
+        if isinstance(part, str):
+            text += part
+        elif isinstance(part, _Open) and len(part.values) == 1:
+            text += part.values[0]
+        else:
+            return None
+    return text
+
+
+def _pieces(schema: Mapping[str, Any]) -> _Parts | None:
+    """Return the pieces of the answers that a schema allows, or None where it leaves more open."""
     try:
-        parts = _parts(SchemaNode.of(schema), ())
+        return _parts(SchemaNode.of(schema), ())
     except ConfigurationError:
         return None  # a schema that cannot be followed is left to the engine
+
+
+def _choices(parts: _Parts | None) -> Choices | None:
+    """Return the choices among the pieces of an answer, of which no array is one."""
     if parts is None:
         return None
     most = max((len(part.values) for part in parts if isinstance(part, _Open)), default=0)
     found: list[Choice] = []
     text = ""
     for part in parts:
+        if isinstance(part, Constraint):
+            return None
         if isinstance(part, str):
             text += part
         elif most > 1 and len(part.values) == 1:
@@ -194,8 +260,16 @@ def _choices(schema: Mapping[str, Any]) -> Choices | None:
     return Choices(choices=tuple(found), behind=text) if found else None
 
 
-def _parts(node: SchemaNode, path: tuple[str, ...]) -> list[str | _Open] | None:
-    """Return the JSON of the values a node allows, in pieces; None where it leaves more open than texts."""
+def _only(choices: Choices | None) -> Constraint | None:
+    """Return the only choice of some, or None where there are more."""
+    if choices is None or len(choices.choices) != 1:
+        return None
+    (only,) = choices.choices
+    return Constraint(prefix=only.before, values=only.values, suffix=choices.behind)
+
+
+def _parts(node: SchemaNode, path: tuple[str, ...]) -> _Parts | None:
+    """Return the JSON of the values a node allows, in pieces; None where it leaves more open than texts and arrays."""
     if len(path) > _MAX_DEPTH:  # a schema may hold itself
         return None
     if node.is_closed:
@@ -204,8 +278,9 @@ def _parts(node: SchemaNode, path: tuple[str, ...]) -> list[str | _Open] | None:
             return ['"', _Open(path, tuple(dict.fromkeys(map(_inside, values)))), '"']
         return [json.dumps(values[0], ensure_ascii=False)] if len(values) == 1 else None
     if not node.is_one_object:
-        return None
-    found: list[str | _Open] = ["{"]
+        element = _element(node, path)
+        return None if element is None else [element]
+    found: _Parts = ["{"]
     for name in node.names:
         child = node.child(name)
         inner = None if child is None else _parts(child, (*path, name))
@@ -214,6 +289,21 @@ def _parts(node: SchemaNode, path: tuple[str, ...]) -> list[str | _Open] | None:
         comma = ", " if len(found) > 1 else ""
         found += [f"{comma}{json.dumps(name, ensure_ascii=False)}: ", *inner]
     return [*found, "}"]
+
+
+# An array that says nothing else may have any length, and any elements of its kind.
+_FREE_ARRAY = frozenset({"type", "items", "uniqueItems", "title", "description", "default", "examples"})
+
+
+def _element(node: SchemaNode, path: tuple[str, ...]) -> Constraint | None:
+    """Return what every element of an array of any length may be; None where a node is none, or leaves more open."""
+    if len(node.alternatives) != 1:
+        return None
+    (only,) = node.alternatives
+    items = node.child(0)
+    if items is None or only.get("type") != "array" or not only.keys() <= _FREE_ARRAY:
+        return None
+    return _only(_choices(_parts(items, (*path, "[]"))))
 
 
 # What stands under these keys are values, which may look like schemas, or schemas by name.

@@ -8,12 +8,11 @@ from typing import Any, Protocol, TypeAlias
 
 import pydantic
 
-from calibrant.core.cascade_settings import CascadeSettings
 from calibrant.core.composite import Field, FieldLabels, MultiLabels
 from calibrant.core.errors import ConfigurationError
 from calibrant.core.labels import LabelSet, normalise_label
 from calibrant.core.sections import Section, wrong
-from calibrant.core.settings import CalibrationSettings, ModelSettings
+from calibrant.core.settings import CalibrationSettings
 from calibrant.core.structures import Structure, structured_labels
 
 __all__ = [
@@ -94,11 +93,7 @@ class AnswerSettings(Protocol):
     @property
     def fields(self) -> Sequence[FieldSection] | None: ...  # noqa: D102
     @property
-    def model(self) -> ModelSettings: ...  # noqa: D102
-    @property
     def calibration(self) -> CalibrationSettings: ...  # noqa: D102
-    @property
-    def cascade(self) -> CascadeSettings | None: ...  # noqa: D102
     @property
     def model_fields_set(self) -> set[str]: ...  # noqa: D102
 
@@ -170,25 +165,11 @@ def _twice(fields: Sequence[FieldSection]) -> Iterator[Problem]:
 
 def _unfit(settings: AnswerSettings) -> Iterator[Problem]:
     """Yield settings that hold for answers of one label alone."""
-    if settings.multi_label:
-        yield from _unfit_model(settings.model, ("model",))
-        for number, model in enumerate(() if settings.cascade is None else settings.cascade.models):
-            yield from _unfit_model(model, ("cascade", "models", number))
     if settings.calibration.prior_correction is not None:
         problem = (
             "expected no prior_correction where an answer holds several labels: it needs one distribution"
         )
         yield ("calibration", "prior_correction"), f"{problem} over one label set; leave it out."
-
-
-def _unfit_model(model: ModelSettings, place: tuple[str | int, ...]) -> Iterator[Problem]:
-    exact = model.scoring if model.scoring == "exact" else None
-    for key, given in (("scoring", exact), ("tolerance", model.tolerance)):
-        if given is not None:
-            problem = (
-                f"expected no {key} {given!r} beside multi_label: how long an answer is is up to the model"
-            )
-            yield (*place, key), f"{problem}, so that sets cannot be asked about one by one; leave it out."
 
 
 def labels_of(settings: AnswerSettings) -> LabelSet:

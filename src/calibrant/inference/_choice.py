@@ -8,18 +8,21 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, TypeAlias
 
-from calibrant.clients import OpenAICompatibleClient, choices_for, constraint_for
+from calibrant.clients import OpenAICompatibleClient, array_for, choices_for, constraint_for
 from calibrant.core import (
     Client,
     CompositeLabels,
     ConfigurationError,
     ContinuingClient,
     FieldLabels,
+    MultiLabels,
     Task,
 )
+from calibrant.inference._array import ArrayScoring
 from calibrant.inference._calls import Calls
 from calibrant.inference._chain import FieldChain, choices_by_field
 from calibrant.inference._exact import DEFAULT_TOLERANCE, ExactScoring, Tolerance, check_tolerance
+from calibrant.inference._limits import is_in_process
 from calibrant.inference._methods import Decoding, Method
 from calibrant.inference._reader import AnswerReader
 from calibrant.inference._sampling import DEFAULT_SAMPLES, Sampling, check_seed, resolve_temperature
@@ -123,7 +126,7 @@ def _exact(
     *,
     tolerance: Tolerance,
     calls: Calls,
-) -> ExactScoring | FieldChain | str:
+) -> ExactScoring | FieldChain | ArrayScoring | str:
     """Return the method, or why there is none."""
     if not isinstance(client, ContinuingClient):
         served = ", ".join(f"{prefix}NAME" for prefix in OpenAICompatibleClient.PREFIXES)
@@ -134,7 +137,7 @@ def _exact(
     if reader.answer_field != reader.field:
         return f"the label is read from {reader.answer_field!r}, not from {reader.field!r}, which is scored"
     if isinstance(reader.labels, CompositeLabels):
-        return _chain(client, reader.labels, response_format, tolerance=tolerance, calls=calls)
+        return _several(client, reader.labels, response_format, tolerance=tolerance, calls=calls)
     constraint = constraint_for(response_format)
     if constraint is None:
         return "the schema leaves more than the label open, so the text before it is not known"
@@ -145,17 +148,19 @@ def _exact(
     )
 
 
-def _chain(
+def _several(
     client: ContinuingClient,
     labels: CompositeLabels,
     response_format: Mapping[str, Any],
     *,
     tolerance: Tolerance,
     calls: Calls,
-) -> FieldChain | str:
+) -> FieldChain | ArrayScoring | str:
     """Return the method, or why there is none."""
+    if isinstance(labels, MultiLabels):
+        return _array(client, labels, response_format, tolerance=tolerance, calls=calls)
     if not isinstance(labels, FieldLabels):
-        return "how many labels an answer holds is left to the model, so the text before them is not known"
+        return f"no answer of {type(labels).__name__} is known"
     choices = choices_for(response_format)
     if choices is None:
         return (
@@ -167,6 +172,28 @@ def _chain(
     return FieldChain(
         client=client, labels=labels, steps=steps, behind=choices.behind, tolerance=tolerance, calls=calls
     )
+
+
+def _array(
+    client: ContinuingClient,
+    labels: MultiLabels,
+    response_format: Mapping[str, Any],
+    *,
+    tolerance: Tolerance,
+    calls: Calls,
+) -> ArrayScoring | str:
+    """Return the method, or why there is none."""
+    if not is_in_process(client):
+        return (
+            "how many labels an answer holds is left to the model, which is asked at every place whether it goes on: "
+            "only an embedded engine (local/NAME, llamacpp:PATH) tells that"
+        )
+    array = array_for(response_format)
+    if array is None:
+        return "the schema leaves more open than one array of labels, or says how many it may hold"
+    if not {array.element.answer(label) for label in labels.labels} <= set(array.element.answers()):
+        return "the schema's enum lacks some of the labels"
+    return ArrayScoring(client=client, labels=labels, array=array, tolerance=tolerance, calls=calls)
 
 
 def refuse_several_models(task: Task) -> None:

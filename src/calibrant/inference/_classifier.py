@@ -88,8 +88,9 @@ class Classifier(Managed):
         such as a temperature do not apply. ``decode`` lets the model write its answer and reads the
         log-probabilities of its tokens. ``sampled`` asks several times and takes the agreement of the
         answers for the confidence, for models without log-probabilities: see `Sampling`; it is never
-        used unless asked for. By default ``exact`` where model and schema allow it, else ``decode``; a
-        server with ``api_base`` is asked for exact scores only where ``exact`` is written.
+        used unless asked for. By default ``exact`` where model and schema allow it (`MultiLabels` on an
+        embedded engine alone), else ``decode``; a server with ``api_base`` is asked for exact scores
+        only where ``exact`` is written.
     tolerance : float or "exact", optional
         How far ``exact`` goes: the beginnings of labels that are not looked into may cause a total variation of at
         most this, in [0, 1]. By default 0.1 on the embedded engine, else 0.2; ``"exact"`` is 0.01.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,7 @@ __all__ = [
 ]
 
 Tolerance = float | Literal["exact"]
+_T = TypeVar("_T")
 
 DEFAULT_TOLERANCE: Final = 0.2
 _EXACT: Final = 0.01
@@ -75,11 +76,27 @@ class RowCalls:
     usage: Usage = Usage()
     features: NDArray[np.float16] | None = None
 
-    def add(self, answer: NextTokens | LabelLogprobs, attempts: int) -> None:
-        """Count a call that was answered."""
+    def add(self, answer: NextTokens | LabelLogprobs, attempts: int = 0) -> None:
+        """Add what a call was answered, and the attempts that are not counted yet."""
         self.usage = total_usage((self.usage, answer.usage))
         self.made += attempts
         self.model = answer.model or self.model
+
+    async def make(self, call: Callable[[], Awaitable[_T]], *, calls: Calls, provider: str) -> _T:
+        """Make a call and count it.
+
+        Raises
+        ------
+        ProviderError
+            It failed; ``attempts`` counts the row's calls.
+        """
+        try:
+            found, attempts = await calls.make(call, provider=provider)
+        except ProviderError as error:
+            error.attempts += self.made
+            raise
+        self.made += attempts
+        return found
 
     def unlikely(self, where: str = "") -> Prediction:
         """Return the prediction of a row in which no label came up."""
@@ -166,11 +183,11 @@ class LabelScorer:
         self, row: TokenContinuation, prefix: str, calls: RowCalls, expected: Expected
     ) -> LabelDistribution:
         """Ask about the tokens of the labels, many at once."""
-        (distribution, features), attempts = await self.calls.make(
+        distribution, features = await calls.make(
             lambda: self._tokens.score(row, prefix, self.client.name, expected=expected),
+            calls=self.calls,
             provider=self.client.name,
         )
-        calls.made += attempts
         calls.usage, calls.model, calls.features = row.usage, row.model, features
         return distribution
 
@@ -193,14 +210,10 @@ class LabelScorer:
 
     async def _score_labels(self, row: LabelContinuation, prefix: str, calls: RowCalls) -> LabelDistribution:
         """Ask how probable the whole labels are, all at once."""
-        try:
-            found, attempts = await self.calls.make(
-                lambda: row.label_logprobs(prefix, self._spelled), provider=self.client.name
-            )
-        except ProviderError as error:
-            error.attempts += calls.made
-            raise
-        calls.add(found, attempts)
+        found = await calls.make(
+            lambda: row.label_logprobs(prefix, self._spelled), calls=self.calls, provider=self.client.name
+        )
+        calls.add(found)
         return whole_label_distribution(self.labels, found.logprobs)
 
     def _few(self, text: str) -> bool:

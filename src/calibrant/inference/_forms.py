@@ -31,7 +31,7 @@ from calibrant.logprobs import (
     joint_logprob,
 )
 
-__all__ = ["Form", "Reading", "form_of", "joint_confidence"]
+__all__ = ["Form", "Reading", "form_of", "joint_confidence", "parts_of_set"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +100,20 @@ def joint_confidence(parts: Sequence[Part]) -> float | None:
     """Return the confidence that all parts are right, where each was read behind those before it; None if unknown."""
     known = [part.confidence for part in parts if part.confidence is not None]
     return math.prod(known) if len(known) == len(parts) else None
+
+
+def parts_of_set(labels: MultiLabels, answer: str, evidence: SetEvidence | None) -> tuple[Part, ...]:
+    """Return the parts of a set of labels: of each whether it is in the answer, and how sure that is, if known."""
+    values = labels.values(answer)
+    if evidence is None:
+        return tuple(Part(name=name, label=value) for name, value in values.items())
+    parts = []
+    for place, (name, value) in enumerate(values.items()):
+        no, yes = labels.labels_of(name)
+        distribution = evidence.distribution(place, (no, yes))
+        confidence = distribution.confidence(value)
+        parts.append(Part(name=name, label=value, confidence=confidence, distribution=distribution))
+    return tuple(parts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +193,7 @@ class _Set:
         return Reading(
             label=answer,
             confidence=None if evidence is None else evidence.confidence,
-            parts=self._parts(answer, evidence),
+            parts=parts_of_set(self.labels, answer, evidence),
         )
 
     def _evidence(self, completion: Completion, space: LogprobSpace) -> SetEvidence | None:
@@ -187,18 +201,6 @@ class _Set:
             return extract_set(completion, self.labels.labels, self.field, space)
         except LogprobsUnavailableError:
             return None
-
-    def _parts(self, answer: str, evidence: SetEvidence | None) -> tuple[Part, ...]:
-        values = self.labels.values(answer)
-        if evidence is None:
-            return tuple(Part(name=name, label=value) for name, value in values.items())
-        parts = []
-        for place, (name, value) in enumerate(values.items()):
-            no, yes = self.labels.labels_of(name)
-            distribution = evidence.distribution(place, (no, yes))
-            confidence = distribution.confidence(value)
-            parts.append(Part(name=name, label=value, confidence=confidence, distribution=distribution))
-        return tuple(parts)
 
     def describe(self) -> Mapping[str, Any]:
         return {"several": True}

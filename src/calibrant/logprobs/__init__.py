@@ -5,7 +5,7 @@ from calibrant.logprobs._completion import read_completion, reported_tokens
 from calibrant.logprobs._distribution import OpeningMasses, extract_distribution, opening_masses
 from calibrant.logprobs._fields import UnparsedError, field_value, field_values
 from calibrant.logprobs._schema import as_response_format, enum_schema, labels_from_schema
-from calibrant.logprobs._sets import SetEvidence, extract_set
+from calibrant.logprobs._sets import ArrayPlace, SetEvidence, extract_set, read_place, set_of_places
 from calibrant.logprobs._tokens import TokenTrie, TokenWalk
 from calibrant.logprobs._trie import LabelTrie
 from calibrant.logprobs._walk import LabelWalk
@@ -13,6 +13,7 @@ from calibrant.logprobs._whole import whole_label_distribution
 
 __all__ = [
     "AlignedField",
+    "ArrayPlace",
     "LabelTrie",
     "LabelWalk",
     "OpeningMasses",
@@ -31,6 +32,8 @@ __all__ = [
     "labels_from_schema",
     "opening_masses",
     "read_completion",
+    "read_place",
     "reported_tokens",
+    "set_of_places",
     "whole_label_distribution",
 ]

@@ -333,6 +333,7 @@ class _Run:
         rows = labelled_rows(self.task, candidate[COMPONENT], training_rows=left)
         if not rows:
             return None
+        self.tracker.start("head", len(rows))
         predictions = self._ask(candidate, rows)
         self.calls += len(rows) - len(self.task.validation)
         if not any(prediction.distribution is not None for prediction in predictions):
@@ -344,7 +345,7 @@ class _Run:
     def test(self, found: Choice, head: Head | None) -> dict[str, list[Prediction]]:
         """Return the predictions for the test rows: seed prompt, best prompt, and best prompt with the head."""
         seed, best = found.seed.candidate, found.best.candidate
-        self.tracker.start_test(len(self.task.test) * (1 if seed == best else 2))
+        self.tracker.start("test", len(self.task.test) * (1 if seed == best else 2))
         asked = {"seed": self._predict(seed)}
         asked["best"] = asked["seed"] if seed == best else self._predict(best)
         predictions = {

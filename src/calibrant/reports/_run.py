@@ -109,7 +109,9 @@ def read_run(directory: Path) -> Run:
         labels=labels,
         structure=_structure(directory, search),
     )
-    rows = prompts.get("final") or prompts.get("best") or prompts.get("") or next(iter(prompts.values()), None)
+    rows = (
+        prompts.get("final") or prompts.get("best") or prompts.get("") or next(iter(prompts.values()), None)
+    )
     if rows is None:
         raise StateError(
             f"{directory / 'predictions.jsonl'}: holds no row: wait for the first answers, or run it again."

@@ -1,0 +1,148 @@
+"""Exact scoring of an array of labels: at every place of it, every label that may stand there and its end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from calibrant.clients import LabelArray
+from calibrant.core import (
+    CompletionRequest,
+    ConfigurationError,
+    ContinuingClient,
+    LabelDistribution,
+    LogprobSpace,
+    LogprobsUnavailableError,
+    MultiLabels,
+    Prediction,
+    ProviderError,
+    TokenContinuation,
+)
+from calibrant.inference._calls import Calls
+from calibrant.inference._exact import DEFAULT_TOLERANCE, LabelScorer, RowCalls, Tolerance, settings_of
+from calibrant.inference._forms import parts_of_set
+from calibrant.inference._tokens import Expected
+from calibrant.logprobs import ArrayPlace, read_place, set_of_places
+
+__all__ = ["ArrayScoring"]
+
+
+@dataclass(kw_only=True)
+class ArrayScoring:
+    """Writes an array of labels, at each place with the most probable of what may stand there.
+
+    Two things are asked at each place, behind the labels given before: does the array go on, and if so, with which
+    label? The first is read from all tokens of the model that decide it, whatever they hold besides (see `read_place`);
+    the second is what `ExactScoring` would say of one label there. A label is as probable as both together. A label
+    that is in the array already adds nothing to it, so that its probability is that of the end. What is the most
+    probable, of the new labels and the end, is written, until that is the end or all labels are in.
+
+    What the places say of each label and of the whole answer is what `set_of_places` makes of them.
+
+    Attributes
+    ----------
+    client : ContinuingClient
+        Where the calls go; its rows are those of an embedded engine.
+    labels : MultiLabels
+        The legal labels.
+    array : LabelArray
+        The JSON around the labels.
+    tolerance : float or "exact"
+        See `LabelWalk`, for each place; ``"exact"`` is 0.01.
+    calls : Calls
+        How single calls are made.
+    """
+
+    client: ContinuingClient
+    labels: MultiLabels
+    array: LabelArray
+    tolerance: Tolerance = DEFAULT_TOLERANCE
+    calls: Calls = field(default_factory=Calls)
+    _scorer: LabelScorer = field(init=False, repr=False)
+    _checked: bool = field(default=False, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._scorer = LabelScorer(
+            client=self.client, labels=self.labels, tolerance=self.tolerance, calls=self.calls
+        )
+
+    @property
+    def space(self) -> LogprobSpace:
+        """Always ``exact``."""
+        return LogprobSpace.EXACT
+
+    async def predict(self, request: CompletionRequest) -> Prediction:
+        """Return the set of labels that the model writes, and how sure each of them is."""
+        if not self._checked:
+            values = self.array.element.values
+            await self.calls.make(lambda: self.client.check_labels(values), provider=self.client.name)
+            self._checked = True
+        expected = await self._scorer.prepare(request, self.array.beginning(()) + self.array.separator(()))
+        calls = RowCalls()
+        given: list[str] = []
+        places: list[ArrayPlace] = []
+        async with self.client.continuing(replace(request, top_logprobs=0)) as row:
+            if not isinstance(row, TokenContinuation):
+                raise ConfigurationError(
+                    f"{self.client.name} does not tell the log-probabilities of all tokens: use scoring='decode'."
+                )
+            while len(given) < len(self.labels):
+                place = await self._place(row, given, calls, expected)
+                if not place.labels.emitted or not place.mass:
+                    return calls.unlikely(f"place {len(given) + 1} of the list: ")
+                places.append(place)
+                label = place.next_label
+                if label is None:
+                    break
+                given.append(label)
+        evidence = set_of_places(self.labels.labels, places)
+        answer = self.labels.answer_with(given)
+        return Prediction(
+            label=answer,
+            confidence=evidence.confidence,
+            text=self.array.beginning(given) + self.array.behind,
+            usage=calls.usage,
+            model=calls.model,
+            attempts=calls.made,
+            parts=parts_of_set(self.labels, answer, evidence),
+        )
+
+    async def _place(
+        self, row: TokenContinuation, given: Sequence[str], calls: RowCalls, expected: Expected
+    ) -> ArrayPlace:
+        """Return what may stand behind the labels given so far."""
+        prefix = self.array.beginning(given) + self.array.separator(given)
+        labels = await self._scorer.score(row, prefix, calls, expected=expected)
+        return await calls.make(
+            lambda: self._decision(row, given, labels), calls=self.calls, provider=self.client.name
+        )
+
+    async def _decision(
+        self, row: TokenContinuation, given: Sequence[str], labels: LabelDistribution
+    ) -> ArrayPlace:
+        """Ask whether the array goes on behind the labels given so far."""
+        begun = self.array.beginning(given)
+        more = self.array.separator(given)
+        tokens = row.tokens(begun)
+        # The tokens up to here are others where they hold what follows.
+        others = [row.tokens(begun + behind) for behind in (f"{more}{labels.labels[0]}", self.array.behind)]
+        same = len(os.path.commonprefix([tokens, *others]))  # noqa: RUF071 (no paths)
+        found = await row.next_logprobs([tokens[:end] for end in range(same, len(tokens) + 1)])
+        try:
+            return read_place(tokens[same:], found, labels, given=given, element=self.array.element.prefix)
+        except LogprobsUnavailableError as error:
+            raise ProviderError(f"unusable log-probabilities: {error}", provider=self.client.name) from error
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return what is scored, where, how far, and what is set for the client itself."""
+        element = self.array.element
+        return {
+            "scoring": "exact",
+            "several": True,
+            "labels": self.labels.labels,
+            "array": [self.array.opening, element.prefix, element.suffix, self.array.behind],
+            "tolerance": self.tolerance,
+            **settings_of(self.client),
+        }

@@ -1,0 +1,380 @@
+"""Exact scoring of arrays of labels: against brute force, in engines whose every token is known."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import random
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrant import Classifier, MultiLabels
+from calibrant.core import (
+    CompletionRequest,
+    ConfigurationError,
+    LogprobSpace,
+    Outcome,
+    Prediction,
+    Vocabulary,
+)
+from token_engine import CHARACTERS, Engine, Row
+
+LABELS = ("Bills", "Bills/Gas", 'a "b"')
+TOPICS = MultiLabels(LABELS)
+END = ""
+MERGED = Vocabulary(
+    [
+        *CHARACTERS.pieces,
+        *(b'"]', b'",', b' "', b' ["', b" []", b'"]}', b'": ', b'"}', b'"},', b' {"', b"]}", b", ", b' [{"'),
+        *(b"Bil", b"ls", b'ls"', b'"B', b'"}]}'),
+    ]
+)
+# Merges only at the end of the whole answer, where the text cut off behind the bracket has other tokens.
+LATE = Vocabulary([*CHARACTERS.pieces, b"]}", b"[]", b'["', b"}, ", b'}, {"'])
+Given = tuple[str, ...]
+Model = Callable[[Given], dict[str, float]]
+
+
+def any_model(seed: int) -> Model:
+    """Return a model that, after any labels, gives any label or ends, all at random; it ends behind four."""
+
+    def model(before: Given) -> dict[str, float]:
+        if len(before) == 4:
+            return {END: 1.0}
+        rng = random.Random(f"{seed}/{before}")
+        weights = {label: rng.random() ** 2 + 0.01 for label in (*LABELS, END)}
+        return {label: weight / sum(weights.values()) for label, weight in weights.items()}
+
+    return model
+
+
+def answers(model: Model, before: Given = (), weight: float = 1.0) -> Iterator[tuple[Given, float]]:
+    """Yield every answer of a model with its probability."""
+    for label, probability in model(before).items():
+        if label == END:
+            yield before, weight * probability
+        elif probability:
+            yield from answers(model, (*before, label), weight * probability)
+
+
+def written(labels: Sequence[str], field: str) -> str:
+    """Return an answer."""
+    if field == "topics":
+        return json.dumps({"topics": list(labels)})
+    return json.dumps({"results": [{"topic": label} for label in labels]})
+
+
+class Writer(Engine):
+    """Writes the answers of a model, with the tokens that a whole answer has."""
+
+    def __init__(self, model: Model, *, field: str, vocabulary: Vocabulary) -> None:
+        super().__init__(vocabulary=vocabulary)
+        known = ((written(labels, field), weight) for labels, weight in answers(model))
+        self.known = [(Row(self, "").tokens(text), weight) for text, weight in known]
+
+    def row(self, text: str) -> Row:
+        """Return the place of a text."""
+        return Writing(self, text)
+
+
+class Writing(Row):
+    """What comes next is what comes next in the answers that begin so."""
+
+    engine: Writer
+
+    def after(self, text: tuple[int, ...]) -> np.ndarray:
+        """Return logits."""
+        found = np.full(len(self.vocabulary), 1e-30)
+        for tokens, weight in self.engine.known:
+            if len(tokens) > len(text) and tokens[: len(text)] == text:
+                found[tokens[len(text)]] += weight
+        return np.log(found).astype(np.float32)
+
+
+def classify(engine: Engine, field: str = "topics", **options: Any) -> Prediction:
+    """Return what a classifier says of one row."""
+    options = {"tolerance": 0.0, "labels": TOPICS, **options}
+    with Classifier(model=engine, field=field, prompt="Sort.", **options) as classifier:
+        return classifier.classify("row")
+
+
+def inside(found: Prediction) -> dict[str, float]:
+    """Return the probability of each label that it belongs to the answer."""
+    known = {}
+    for part in found.parts:
+        assert part.distribution is not None
+        assert part.distribution.space is LogprobSpace.EXACT
+        known[part.name] = part.distribution.probability("yes")
+    return known
+
+
+def expected(model: Model) -> tuple[Given, dict[str, float], float]:
+    """Return, by definition, the labels that are written, the probability of each label and that of the answer."""
+    given: Given = ()
+    steps = []
+    while len(given) < len(LABELS):
+        step = {label: p for label, p in model(given).items() if label != END and label not in given}
+        step[END] = 1.0 - sum(step.values())
+        steps.append(step)
+        best = max(step, key=lambda label: step[label])
+        if best == END:
+            break
+        given = (*given, best)
+    outside = [label for label in LABELS if label not in given]
+    known, whole = {}, steps[-1][END] if outside else 1.0
+    for place, label in enumerate(given):
+        step = steps[place]
+        known[label] = step[label] / (step[label] + step[END] + sum(step[other] for other in outside))
+        whole *= sum(step[other] for other in given[place:])
+    for label in outside:
+        known[label] = 1.0 - math.prod(1.0 - step[label] for step in steps)
+    return given, known, whole
+
+
+@pytest.mark.parametrize("vocabulary", [CHARACTERS, MERGED, LATE])
+@pytest.mark.parametrize("field", ["topics", "results[].topic"])
+def test_any_tokens_give_the_probabilities_of_the_model(field: str, vocabulary: Vocabulary) -> None:
+    """However quotes, commas, spaces and brackets are merged; arrays of no, some and all labels are among them."""
+    lengths = set()
+    for seed in range(15):
+        given, known, whole = expected(any_model(seed))
+        found = classify(Writer(any_model(seed), field=field, vocabulary=vocabulary), field)
+        assert found.text == written(given, field)
+        assert found.label == TOPICS.answer_with(given)
+        assert inside(found) == pytest.approx(known, abs=1e-5)
+        assert found.confidence == pytest.approx(whole, abs=1e-5)
+        lengths.add(len(given))
+    assert lengths == {0, 1, 2, 3}
+
+
+def random_model(row: Row, field: str) -> Model:
+    """Return what a row says of whole elements, character by character."""
+
+    def logprob(text: str, end: str) -> float:
+        path, total = row.tokens(text + end), 0.0
+        for place in range(len(text), len(path)):
+            logits = row.after(path[:place]).astype(np.float64)
+            total += logits[path[place]] - math.log(np.exp(logits).sum())
+        return total
+
+    def model(before: Given) -> dict[str, float]:
+        suffix = "]}"
+        begun = written(before, field).removesuffix(suffix)
+        element = '"' if field == "topics" else '{"topic": "'
+        more, blank = (",", "]") if before else (element[0], element[0])
+        sides = {more: 0.0, "]": 0.0}
+        for character in (more, "]", " "):
+            sides[blank if character == " " else character] += math.exp(logprob(begun, character))
+        prefix = begun + (", " if before else "") + element
+        each = {label: math.exp(logprob(prefix, json.dumps(label)[1:])) for label in LABELS}
+        goes_on = sides[more] / sum(sides.values())
+        return {
+            **{label: goes_on * weight / sum(each.values()) for label, weight in each.items()},
+            END: 1.0 - goes_on,
+        }
+
+    return model
+
+
+@pytest.mark.parametrize("field", ["topics", "results[].topic"])
+def test_what_else_the_model_might_write_is_left_out(field: str) -> None:
+    """Labels are compared among themselves, going on with ending; a blank stands for what follows on many lines."""
+    for seed in range(10):
+        engine = Engine()
+        engine.row = lambda text, engine=engine, seed=seed: Row(engine, f"{seed}/{text}")  # type: ignore[method-assign]
+        found = classify(engine, field)
+        given, known, whole = expected(random_model(engine.rows[-1], field))
+        assert found.text == written(given, field)
+        assert inside(found) == pytest.approx(known, abs=1e-6)
+        assert found.confidence == pytest.approx(whole, rel=1e-4)
+
+
+def fixed(*steps: dict[str, float]) -> Model:
+    """Return a model that says this at its places, and then ends."""
+    return lambda before: steps[len(before)] if len(before) < len(steps) else {END: 1.0}
+
+
+def in_any_order(chance: float) -> Model:
+    """Return a model that takes each label independently, and writes those it took in any order."""
+
+    def begins(before: Given) -> float:
+        sizes = range(len(before), len(LABELS) + 1)
+        return sum(
+            math.comb(len(LABELS) - len(before), size - len(before))
+            * chance**size
+            * (1.0 - chance) ** (len(LABELS) - size)
+            / math.perm(size, len(before))
+            for size in sizes
+        )
+
+    def model(before: Given) -> dict[str, float]:
+        left = [label for label in LABELS if label not in before]
+        found = {label: begins((*before, label)) / begins(before) for label in left}
+        return {**found, END: 1.0 - sum(found.values())}
+
+    return model
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        in_any_order(0.7),
+        in_any_order(0.1),
+        fixed(
+            {LABELS[2]: 0.7, END: 0.3}, {LABELS[0]: 0.6, LABELS[1]: 0.3, END: 0.1}, {LABELS[1]: 0.2, END: 0.8}
+        ),
+    ],
+)
+def test_the_answer_is_as_probable_as_its_set_where_orders_are_alike(model: Model) -> None:
+    """Or where it has one: by enumeration of all answers. The label does not depend on the order."""
+    found = classify(Writer(model, field="topics", vocabulary=MERGED))
+    given = json.loads(found.text)["topics"]
+    assert found.label == TOPICS.answer_with(given)
+    wanted = sum(weight for labels, weight in answers(model) if set(labels) == set(given))
+    assert found.confidence == pytest.approx(wanted, abs=1e-5)
+
+
+def test_a_label_once_more_counts_as_the_end() -> None:
+    """It adds nothing; the answer holds it once."""
+    steps = fixed({LABELS[0]: 0.9, END: 0.1}, {LABELS[0]: 0.9, LABELS[1]: 0.1})
+    found = classify(Writer(steps, field="topics", vocabulary=CHARACTERS))
+    assert found.text == written(LABELS[:1], "topics")
+    assert found.confidence == pytest.approx(0.81, abs=1e-5)
+    assert inside(found)[LABELS[1]] == pytest.approx(0.1, abs=1e-5)
+
+
+def test_an_array_that_holds_all_labels_is_not_asked_about_again() -> None:
+    """There is nothing else that could come; two questions a place."""
+    steps = [{label: 1.0} for label in LABELS]
+    found = classify(Writer(fixed(*steps), field="topics", vocabulary=CHARACTERS), scoring="exact")
+    assert found.label == json.dumps(list(LABELS))
+    assert found.confidence == pytest.approx(1.0)
+    assert found.attempts == 2 * len(LABELS)
+    assert found.model == "characters"
+
+
+def test_what_is_not_looked_into_changes_no_label_by_more_than_the_bound() -> None:
+    """At several tolerances; at most of them something is left out."""
+    bounds = []
+    for seed, tolerance in itertools.product(range(20), (0.1, 0.5, 0.9)):
+        wide, full = (
+            classify(Writer(any_model(seed), field="topics", vocabulary=MERGED), tolerance=limit)
+            for limit in (tolerance, 0.0)
+        )
+        if wide.text != full.text:
+            continue
+        for one, other in zip(wide.parts, full.parts, strict=True):
+            assert one.distribution is not None
+            assert other.distribution is not None
+            bound = one.distribution.error_bound
+            assert bound is not None
+            apart = abs(one.distribution.probability("yes") - other.distribution.probability("yes"))
+            assert apart <= bound + 1e-5
+            bounds.append(bound)
+    assert max(bounds) > 0.05
+
+
+def test_the_engine_is_asked_once_without_a_text() -> None:
+    """What is expected of labels serves every place."""
+    engine = Engine()
+    with Classifier(model=engine, labels=TOPICS, field="topics", prompt="Sort.") as classifier:
+        found = classifier.classify_many(["one", "two"])
+    assert [row.text for row in engine.rows] == ["", "one", "two"]
+    assert all(one.outcome is Outcome.OK for one in found)
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"maxItems": 2}, "says how many it may hold"),
+        ({"minItems": 1}, "says how many it may hold"),
+        ({"items": {"type": "string"}}, "more open than one array"),
+        ({"items": {"enum": ["Bills", "Food"]}}, "lacks some of the labels"),
+        ({"uniqueItems": True}, None),
+    ],
+)
+def test_a_schema_that_says_more_is_decoded(schema: Any, reason: str | None) -> None:
+    """And if exact scores are asked for, the reason is told."""
+    array = {"type": "array", "items": {"type": "string", "enum": list(LABELS)}, **schema}
+    options: dict[str, Any] = {
+        "labels": TOPICS,
+        "field": "topics",
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"schema": {"type": "object", "properties": {"topics": array}}},
+        },
+    }
+    scoring = Classifier(model=Engine(), **options).describe()["method"]["scoring"]
+    assert scoring == ("exact" if reason is None else "decode")
+    if reason is not None:
+        with pytest.raises(ConfigurationError, match=reason):
+            Classifier(model=Engine(), scoring="exact", **options)
+
+
+def test_log_probabilities_that_are_no_numbers_fail_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever they come; all calls are counted."""
+    after = Row.after
+
+    def broken(row: Row, text: tuple[int, ...]) -> np.ndarray:
+        found = after(row, text)
+        return found * np.nan if row.spelled(text).endswith("[") else found
+
+    monkeypatch.setattr(Row, "after", broken)
+    found = classify(Engine())
+    assert found.outcome is Outcome.ERROR
+    assert "test/characters" in found.reason
+    assert "not numbers" in found.reason
+    assert found.attempts == 2
+
+
+def test_a_model_that_would_write_no_label_says_where() -> None:
+    """The row is unparsed."""
+    engine = Writer(fixed({END: 1.0}), field="topics", vocabulary=CHARACTERS)
+    engine.known = [(engine.row("").tokens('{"topics": ["Taxi"]}'), 1.0)]
+    engine.row = lambda text: Silent(engine, text)  # type: ignore[method-assign]
+    found = classify(engine)
+    assert found.outcome is Outcome.UNPARSED
+    assert found.reason.startswith("place 1 of the list: no label")
+
+
+class Silent(Writing):
+    """What is in no answer is impossible."""
+
+    def after(self, text: tuple[int, ...]) -> np.ndarray:
+        """Return logits."""
+        found = super().after(text)
+        return np.where(found < -60.0, np.float32(-1e9), found)
+
+
+class Elsewhere(Engine):
+    """Says that it is in this process, and tells few tokens."""
+
+    @asynccontextmanager
+    async def continuing(self, request: CompletionRequest) -> AsyncIterator[Any]:
+        """Open a row that is no row of an engine."""
+        yield request
+
+
+def test_a_row_that_does_not_tell_all_tokens_is_refused() -> None:
+    """The message says what to do."""
+    with pytest.raises(ConfigurationError, match="use scoring='decode'"):
+        classify(Elsewhere())
+
+
+def test_where_the_labels_stand_is_part_of_a_key() -> None:
+    """Classifiers with other labels, another array or another tolerance do not share answers."""
+    turned = MultiLabels(LABELS[::-1])
+    known = {
+        json.dumps(
+            Classifier(model=Engine(), labels=labels, field=field, tolerance=tolerance).describe()["method"]
+        )
+        for labels in (TOPICS, turned)
+        for field in ("topics", "results[].topic", "[].topic")
+        for tolerance in (0.2, 0.1)
+    }
+    assert len(known) == 12

@@ -1,0 +1,103 @@
+"""An engine in this process that tells all tokens, small enough to know the truth about it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import numpy as np
+
+from calibrant.core import (
+    CompletionRequest,
+    ContextLengthError,
+    LogprobSpace,
+    NextTokens,
+    TokenLogprobs,
+    Usage,
+    Vocabulary,
+)
+
+CHARACTERS = Vocabulary([bytes([byte]) for byte in range(32, 127)])
+
+
+class Engine:
+    """A model in this process, of characters by default: what it says depends on the row and on the text before."""
+
+    name = "test/characters"
+    space = LogprobSpace.EXACT
+    in_process = True
+    default_tolerance = 0.05
+
+    def __init__(self, *, context: int = 10_000, vocabulary: Vocabulary = CHARACTERS) -> None:
+        self.context, self.vocabulary = context, vocabulary
+        self.rows: list[Row] = []
+
+    async def complete(self, request: CompletionRequest) -> object:
+        """Refuse: nothing is to be decoded."""
+        raise NotImplementedError(request)
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+    async def check_labels(self, labels: Sequence[str]) -> None:
+        """Accept every label."""
+
+    def row(self, text: str) -> Row:
+        """Return the place of a text."""
+        return Row(self, text)
+
+    @asynccontextmanager
+    async def continuing(self, request: CompletionRequest) -> AsyncIterator[Row]:
+        """Open a row."""
+        row = self.row(str(request.messages[-1]["content"]))
+        self.rows.append(row)
+        yield row
+
+
+class Row:
+    """A row's place; counts what it was asked."""
+
+    serial = False
+    model = "characters"
+
+    def __init__(self, engine: Engine, text: str) -> None:
+        self.engine, self.text, self.vocabulary = engine, text, engine.vocabulary
+        self.asked: list[list[str]] = []
+
+    @property
+    def usage(self) -> Usage:
+        """A token a text."""
+        return Usage(prompt_tokens=1, completion_tokens=sum(map(len, self.asked)))
+
+    def tokens(self, text: str) -> tuple[int, ...]:
+        """Take the longest token that fits, again and again."""
+        number = {piece: token for token, piece in enumerate(self.vocabulary.pieces)}
+        found, data = [], text.encode()
+        while data:
+            longest = next(data[:size] for size in range(8, 0, -1) if data[:size] in number)
+            found.append(number[longest])
+            data = data[len(longest) :]
+        return tuple(found)
+
+    def spelled(self, tokens: Sequence[int]) -> str:
+        """Return the text that tokens write."""
+        return b"".join(self.vocabulary.pieces[token] for token in tokens).decode()
+
+    async def next_tokens(self, text: str, *, few: bool = False) -> NextTokens:
+        """Refuse: all tokens are known."""
+        raise NotImplementedError(text, few)
+
+    async def next_logprobs(self, texts: Sequence[Sequence[int]]) -> list[TokenLogprobs]:
+        """Say what follows."""
+        if len(self.text) > self.engine.context:
+            raise ContextLengthError("The text is too long.", provider="characters")
+        self.asked.append([self.spelled(text) for text in texts])
+        await asyncio.sleep(0)
+        return [TokenLogprobs(self.vocabulary, self.after(tuple(text))) for text in texts]
+
+    def after(self, text: tuple[int, ...]) -> np.ndarray:
+        """Return logits."""
+        rng = random.Random(f"{self.text}/{text}")
+        return np.array([6.0 * rng.random() for _ in self.vocabulary.pieces], dtype=np.float32)
