@@ -123,6 +123,8 @@ class Classifier(Managed):
     'cat'
     """
 
+    _head: Head | None = None
+
     def __init__(  # noqa: PLR0913  (keyword-only options)
         self,
         *,
