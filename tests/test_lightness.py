@@ -49,6 +49,7 @@ STEPS = {
     "assembly": "import calibrant.assembly",
     "cascade": "import calibrant.cascade",
     "routing": "from calibrant.routing import *; BanditRouter(['a']); ThompsonRouter(['a']).order()",
+    "heads": "import calibrant.heads",
     "serving": "import calibrant.serving",
     "doctor": "import calibrant.inference.doctor",
     "help": HELP,

@@ -62,6 +62,7 @@ PINNED = {
         "routing_frontier",
     ],
     "calibrant.evaluation": ["BatchEvaluator", "EvaluationHistory"],
+    "calibrant.heads": ["Head", "TextBaseline", "fit_head"],
     "calibrant.logprobs": ["extract_distribution"],
     "calibrant.metrics": [
         "aurc",

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core import ConfigurationError, LabelSet, NotFittedError
+from calibrant.heads._head import check_rows
 from calibrant.heads._linear import LinearModel, Rows, tempered
 
 __all__ = ["TextBaseline"]
@@ -99,4 +100,4 @@ def check_positions(answers: ArrayLike, *, n: int, n_labels: int) -> NDArray[np.
 
 
 def _rows(texts: Sequence[str], n_labels: int) -> Rows:
-    return Rows(logprobs=np.zeros((len(texts), n_labels)), texts=tuple(texts))
+    return check_rows(np.zeros((len(texts), n_labels)), texts=texts, features=None, n_labels=n_labels)

@@ -115,7 +115,8 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     Each is judged on rows that had not taught it (five folds, stratified by label), at the temperature of least log
     loss. A higher rung is taken if its log loss is lower by more than the standard error of the difference, paired over
     rows, and neither accuracy nor macro F1 is lower. Both together are taken if they beat so what the model alone and
-    what the text alone can do; else the better of the two is. With fewer than ten rows nothing is learned.
+    what the text alone can do; else the better of the two is, the text alone only if it beats so the distributions as
+    they were scored. With fewer than ten rows nothing is learned.
 
     Parameters
     ----------
@@ -130,7 +131,8 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     features : array-like of shape (n, d), optional
         What the model made of each text, such as its last hidden state.
     candidates : sequence of str or "auto", default "auto"
-        The rungs to choose from, ``as scored`` always among them. By default all that can be fitted.
+        The rungs to choose from, ``as scored`` always among them. By default all that can be fitted; where most rows
+        are the only one of their label, the first two.
     rng : numpy Generator, int or None, default None
         Draws the folds; None is seed 0, so that equal calls agree.
 
@@ -155,7 +157,7 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     found = LabelSet.of(labels)
     rows = check_rows(logprobs, texts=texts, features=features, n_labels=len(found))
     truth = check_positions(answers, n=len(rows), n_labels=len(found))
-    wanted = _wanted(rows, candidates)
+    wanted = _wanted(rows, truth, candidates)
     fold = _folds(truth, np.random.default_rng(0 if rng is None else rng))
     if len(rows) < _FEWEST:
         wanted = {}
@@ -185,13 +187,18 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     )
 
 
-def _wanted(rows: Rows, candidates: Sequence[str] | Literal["auto"]) -> dict[str, _Fit]:
+def _wanted(
+    rows: Rows, answers: NDArray[np.intp], candidates: Sequence[str] | Literal["auto"]
+) -> dict[str, _Fit]:
     """Return the rungs to try, from below."""
     every = {**_RUNGS, _TEXT: _linear("text"), **_WITH_TEXT}
     missing = {"text"} if rows.texts is None else set()
     missing |= {"features"} if rows.features is None else set()
     possible = {name: fit for name, fit in every.items() if not any(one in name for one in missing)}
     if candidates == "auto":
+        if (np.bincount(answers)[answers] == 1).mean() > 0.5:
+            # What learns each label from its own rows cannot be judged here, and with a thousand labels is slow.
+            return {name: possible[name] for name in ("as scored", "prior")}
         return possible
     unknown = [name for name in candidates if name not in possible]
     if unknown:
@@ -269,12 +276,13 @@ def _choose(tried: dict[str, _Tried]) -> tuple[_Tried | None, str]:
     for one in ladder[1:]:
         best = one if one.beats(best) else best
     text = tried.get(_TEXT)
-    if text is None:
-        return best, _reason(best, ladder[0])
-    both = [one for name, one in tried.items() if name in _WITH_TEXT and one.beats(best) and one.beats(text)]
+    alone = [best] if text is None else [best, text]
+    both = [
+        one for name, one in tried.items() if name in _WITH_TEXT and all(one.beats(other) for other in alone)
+    ]
     if both:
         best = min(both, key=lambda one: one.figures.log_loss)
-    elif text.figures.log_loss < best.figures.log_loss:
+    elif text is not None and text.figures.log_loss < best.figures.log_loss and text.beats(ladder[0]):
         best = text
     return best, _reason(best, ladder[0])
 

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calibrant.calibration import Fingerprint, read_state, write_state
 from calibrant.core import ConfigurationError, StateError
-from calibrant.heads._linear import LinearModel, Rows, log_normalise, tempered
+from calibrant.heads._linear import LinearModel, Rows, as_numbers, log_normalise, tempered
 
 __all__ = ["Affine", "Head", "Model", "RungFigures", "check_rows"]
 
@@ -58,11 +58,9 @@ class Affine:
         return {"weight": self.weight.tolist(), "offset": self.offset.tolist()}
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """Return the model of `to_state`; KeyError, TypeError or ValueError if it is none."""
-        weight, offset = (np.asarray(state[name], dtype=np.float64) for name in ("weight", "offset"))
-        if weight.shape != offset.shape or not np.isfinite([weight, offset]).all():
-            raise ValueError("a weight and an offset for each label are missing")
+    def from_state(cls, state: Mapping[str, Any], *, n_labels: int) -> Self:
+        """Return the model of `to_state` over L labels; KeyError, TypeError or ValueError if it is none."""
+        weight, offset = (as_numbers(state[name], (n_labels,)) for name in ("weight", "offset"))
         return cls(weight=weight, offset=offset)
 
 
@@ -236,16 +234,17 @@ class Head:
         state = read_state(path, kind=_KIND, version=_VERSION, fingerprint=fingerprint)
         kinds: dict[str, type[LinearModel | Affine]] = {"linear": LinearModel, "affine": Affine}
         try:
+            _check_state(state)
             return cls(
                 labels=tuple(fingerprint.labels),
                 rung=state["rung"],
-                model=kinds[state["kind"]].from_state(state["model"]),
-                temperature=None if state["temperature"] is None else float(state["temperature"]),
+                model=kinds[state["kind"]].from_state(state["model"], n_labels=len(fingerprint.labels)),
+                temperature=state["temperature"],
                 figures=tuple(RungFigures(**one) for one in state["figures"]),
-                n_rows=int(state["n_rows"]),
+                n_rows=state["n_rows"],
                 reason=state["reason"],
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise StateError(f"{path}: this head is damaged ({error!r}): fit and save it again.") from error
 
     def check(self, fingerprint: Fingerprint) -> None:
@@ -261,6 +260,22 @@ class Head:
                 f"Expected a head for {len(fingerprint.labels)} labels {tuple(fingerprint.labels)[:3]}, got one for "
                 f"{len(self.labels)} labels {self.labels[:3]}: fit it on this label set, in this order."
             )
+
+
+def _check_state(state: Mapping[str, Any]) -> None:
+    """Refuse what `Head.save` does not write beside the model: KeyError, TypeError or ValueError."""
+    rung, temperature = state["rung"], state["temperature"]
+    names = [one["name"] for one in state["figures"]]
+    for one in state["figures"]:
+        as_numbers([one[name] for name in ("log_loss", "brier", "accuracy", "macro_f1")], (4,))
+    if len(set(names)) < len(names) or not {rung, "as scored"} <= set(names or ["as scored"]):
+        raise ValueError("figures of the rung are missing")
+    if not isinstance(state["reason"], str) or type(state["n_rows"]) is not int or state["n_rows"] < 1:
+        raise ValueError("the reason or the number of rows is missing")
+    if (temperature is None) != (rung == "as scored") or (
+        temperature is not None and not (isinstance(temperature, float) and 0.0 < temperature < _HUGE)
+    ):
+        raise ValueError("the temperature does not go with the rung")
 
 
 def check_rows(
@@ -281,6 +296,10 @@ def check_rows(
     if given.shape[1] != n_labels:
         raise ConfigurationError(
             f"Expected logprobs over {n_labels} labels, got {given.shape[1]}: use the same label set."
+        )
+    if texts is not None and (isinstance(texts, str) or not all(isinstance(text, str) for text in texts)):
+        raise ConfigurationError(
+            "Expected texts as a sequence of strings, got something else: pass a list of them."
         )
     if texts is not None and len(texts) != len(given):
         raise ConfigurationError(f"Expected a text for each of {len(given)} rows, got {len(texts)}.")

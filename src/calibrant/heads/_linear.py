@@ -10,9 +10,10 @@ from typing import Any, Final, Literal, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.core import ConfigurationError
 from calibrant.heads._words import Words
 
-__all__ = ["Block", "LinearModel", "Rows", "log_normalise", "tempered"]
+__all__ = ["Block", "LinearModel", "Rows", "as_numbers", "log_normalise", "tempered"]
 
 Block = Literal["labels", "features", "text"]
 _T = TypeVar("_T")
@@ -147,8 +148,12 @@ class LinearModel:
         """Return log-probabilities of the labels, shape (n, L); -inf for labels without a row."""
         scores = np.tile(self._intercept, (len(rows), 1))
         for block, column in self._columns.items():
-            standard = (_dense(rows, block) - column.mean) * column.scale
-            # In this thread alone: an engine beside it needs the others.
+            given = _dense(rows, block)
+            if given.shape[1] != len(column.mean):
+                raise ConfigurationError(
+                    f"Expected {block} of {len(column.mean)} columns, as fitted, got {given.shape[1]}: use that model."
+                )
+            standard = (given - column.mean) * column.scale
             # In this thread alone: an engine beside it needs the others.
             scores += np.einsum("nd,dl->nl", standard, column.coefficients)
         if self._words is not None:
@@ -177,23 +182,36 @@ class LinearModel:
         }
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """Return the model of `to_state`; KeyError, TypeError or ValueError if it is none."""
+    def from_state(cls, state: Mapping[str, Any], *, n_labels: int) -> Self:
+        """Return the model of `to_state` over L labels; AttributeError, KeyError, TypeError or ValueError if not."""
         model = cls(state["blocks"])
-        model._seen = np.asarray(state["seen"], dtype=np.intp)
-        model._intercept = np.asarray(state["intercept"], dtype=np.float64)
-        for block, stored in state["columns"].items():
+        dense = [block for block in model.blocks if block != "text"]
+        if (
+            sorted(dense) != sorted(state["columns"].keys())
+            or not set(dense) <= set(_SCALE)
+            or len(set(model.blocks)) < len(model.blocks)
+        ):
+            raise ValueError("columns do not go with the blocks")
+        seen = np.asarray(state["seen"])
+        if seen.dtype.kind != "i" or not np.isin(seen, range(n_labels)).all() or (np.diff(seen) <= 0).any():
+            raise ValueError("labels out of range or out of order")
+        model._seen, n_seen = seen.astype(np.intp), len(seen)
+        model._intercept = as_numbers(state["intercept"], (n_seen,))
+        for block in dense:
+            stored = state["columns"][block]
+            width = n_labels if block == "labels" else len(stored["mean"])
             model._columns[block] = _Column(
-                **{
-                    name: np.asarray(stored[name], dtype=np.float64)
-                    for name in ("mean", "scale", "coefficients")
-                }
+                mean=as_numbers(stored["mean"], (width,)),
+                scale=as_numbers(stored["scale"], (width,)),
+                coefficients=as_numbers(stored["coefficients"], (width, n_seen)),
             )
+        n_words = 0
+        if ("text" in model.blocks) != (state["words"] is not None):
+            raise ValueError("words do not go with the blocks")
         if state["words"] is not None:
             model._words = Words.from_state(state["words"])
-        model._word_coefficients = np.asarray(state["word_coefficients"], dtype=np.float64).reshape(
-            -1, len(model._intercept)
-        )
+            n_words = model._words.transform([]).shape[1]
+        model._word_coefficients = as_numbers(state["word_coefficients"], (n_words, n_seen))
         return model
 
 
@@ -207,15 +225,25 @@ def _regression(
     if n_seen < 2 or width == 0:
         counts = np.bincount(targets, minlength=n_seen)
         return np.zeros((width, n_seen)), np.log(counts)
-    from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415
     from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # near the optimum is near enough
+        # Near the optimum is near enough, and labels may have one row each.
+        warnings.simplefilter("ignore", UserWarning)
         found = LogisticRegression(C=_C, max_iter=_ITERATIONS).fit(columns, targets)
     if n_seen == 2:  # one row of coefficients, of the second label against the first
         return np.vstack([0.0 * found.coef_, found.coef_]).T, np.array([0.0, float(found.intercept_[0])])
     return found.coef_.T.copy(), found.intercept_.copy()
+
+
+def as_numbers(stored: object, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Return stored numbers; TypeError or ValueError unless they are finite and of this shape."""
+    found = np.asarray(stored, dtype=np.float64)
+    if 0 in shape and found.size == 0:
+        found = found.reshape(shape)
+    if found.shape != shape or not np.isfinite(found).all():
+        raise ValueError(f"expected numbers of shape {shape}, got {found.shape}")
+    return found
 
 
 def _dense(rows: Rows, block: str) -> NDArray[np.float64]:

@@ -29,7 +29,7 @@ class Words:
             TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True),
         )
         self._used: tuple[int, ...] = ()
-        self._span: NDArray[np.float64] | None = None
+        self._span: tuple[Any, NDArray[np.float64]] | None = None
 
     def fit(self, texts: Sequence[str]) -> Any:  # noqa: ANN401 (a matrix, dense or sparse)
         """Learn the words of `texts`, and return the matrix to fit a linear model on, shape (n, r).
@@ -37,6 +37,7 @@ class Words:
         For few texts its columns are orthogonal directions in which the texts differ: a linear model with a quadratic
         penalty is the same in them as in the words themselves.
         """
+        texts = [_writable(text) for text in texts]
         used = []
         for place, vectorizer in enumerate(self._vectorizers):
             try:
@@ -52,12 +53,17 @@ class Words:
         squares, directions = np.linalg.eigh(gram)
         kept = squares > 1e-9 * squares.max()
         lengths = np.sqrt(squares[kept])
-        self._span = words.T @ (directions[:, kept] / lengths)
+        # Not their product yet: words times texts are too many numbers.
+        self._span = words, directions[:, kept] / lengths
         return directions[:, kept] * lengths
 
     def weights(self, fitted: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return a linear model's coefficients of the words, shape (words, L), given those of `fit`'s columns."""
-        return fitted if self._span is None else self._span @ fitted
+        """Return a linear model's coefficients of the words, shape (words, L), given those of `fit`'s columns, once."""
+        if self._span is None:
+            return fitted
+        (words, directions), self._span = self._span, None
+        found: NDArray[np.float64] = words.T @ (directions @ fitted)
+        return found
 
     def transform(self, texts: Sequence[str]) -> Any:  # noqa: ANN401 (a sparse matrix)
         """Return the words of `texts`, shape (n, words)."""
@@ -66,8 +72,9 @@ class Words:
     def _matrix(self, texts: Sequence[str]) -> Any:  # noqa: ANN401
         from scipy.sparse import csr_array, hstack  # noqa: PLC0415
 
-        if not self._used:
-            return csr_array((len(texts), 0))
+        if not self._used or len(texts) == 0:
+            return csr_array((len(texts), sum(len(self._vectorizers[place].idf_) for place in self._used)))
+        texts = [_writable(text) for text in texts]
         return hstack([self._vectorizers[place].transform(texts) for place in self._used], format="csr")
 
     def to_state(self) -> dict[str, Any]:
@@ -84,9 +91,20 @@ class Words:
     def from_state(cls, state: Mapping[str, Any]) -> Self:
         """Return the words of `to_state`; KeyError, TypeError or ValueError if it is none."""
         words = cls()
+        if not set(state) <= {str(place) for place in range(len(words._vectorizers))}:
+            raise ValueError("words of an unknown kind")
         words._used = tuple(sorted(map(int, state)))
         for place in words._used:
             vectorizer, stored = words._vectorizers[place], state[str(place)]
-            vectorizer.vocabulary = {word: column for column, word in enumerate(stored["words"])}
-            vectorizer.idf_ = np.asarray(stored["idf"], dtype=np.float64)
+            idf = np.asarray(stored["idf"], dtype=np.float64)
+            found = stored["words"]
+            if not isinstance(found, list) or idf.shape != (len(found),) or not np.isfinite(idf).all():
+                raise ValueError("a frequency for each word is missing")
+            vectorizer.vocabulary = {str(word): column for column, word in enumerate(found)}
+            vectorizer.idf_ = idf
         return words
+
+
+def _writable(text: str) -> str:
+    """Return a text that can stand in a file: half a surrogate pair becomes a question mark."""
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,604 @@
+"""Which rung labelled rows support, and what a head makes of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import accuracy_score, f1_score, log_loss
+
+from calibrant.calibration import LabelPriorCorrection, VectorScaling
+from calibrant.core import ConfigurationError
+from calibrant.heads import Head, RungFigures, TextBaseline, fit_head
+from head_rows import LABELS, HeadRows, filler, halves, hidden, knowing, noise
+
+Array = NDArray[np.float64]
+Judge = Callable[[Array, NDArray[np.intp], Array], Array]
+THREE = ("a", "b", "c")
+FIRST = np.array([1.0, 0.0, 0.0])
+LADDER = ["as scored", "prior", "vector", "regression"]
+EVERY = [*LADDER, "features", "text alone", "regression and text", "features and text"]
+FRESH = halves(200, seed=1)
+
+
+def fit(rows: HeadRows, *, texts: bool = False, features: bool = False, **options: Any) -> Head:
+    """Return the head of rows, with what is asked for."""
+    return fit_head(
+        rows.logprobs,
+        rows.answers,
+        labels=LABELS,
+        texts=rows.texts if texts else None,
+        features=rows.features if features else None,
+        **options,
+    )
+
+
+def accuracy(head: Head, rows: HeadRows) -> float:
+    """Return the share of right answers on rows."""
+    found = head.transform(rows.logprobs, rows.texts, features=rows.features)
+    return float((found.argmax(axis=1) == rows.answers).mean())
+
+
+def of(head: Head, name: str) -> RungFigures:
+    """Return the figures of a rung."""
+    return next(one for one in head.figures if one.name == name)
+
+
+# What is learned
+
+
+def test_a_lean_is_taken_out_by_the_prior() -> None:
+    """The model knows the answer and nearly always says the first."""
+    honest, answers = knowing(400)
+    leaning = log_softmax(honest + 4.0 * FIRST, axis=1)
+    head = fit_head(leaning[:200], answers[:200], labels=THREE)
+    assert head.rung == "prior"
+    before, after = (
+        (x[200:].argmax(axis=1) == answers[200:]).mean() for x in (leaning, head.transform(leaning))
+    )
+    assert after > before + 0.15
+    assert head.gain > 0.3
+
+
+def test_labels_that_swap_places_are_set_right_by_the_regression() -> None:
+    """The model names the next label each time: no weight of a label's own helps."""
+    honest, answers = knowing(400)
+    swapped = honest[:, [2, 0, 1]]
+    head = fit_head(swapped[:200], answers[:200], labels=THREE)
+    assert head.rung == "regression"
+    found = head.transform(swapped[200:]).argmax(axis=1)
+    assert (found == answers[200:]).mean() > (honest[200:].argmax(axis=1) == answers[200:]).mean() - 0.05
+    assert of(head, "vector").accuracy < of(head, "regression").accuracy - 0.1
+
+
+def test_too_sure_a_model_is_made_as_sure_as_it_is_right() -> None:
+    """Three times too sharp: the log loss on fresh rows is nearly that of the honest rows, the labels stay."""
+    honest, answers = knowing(800)
+    head = fit_head(3.0 * honest[:400], answers[:400], labels=THREE, candidates=["prior"])
+    assert head.temperature == pytest.approx(3.0, rel=0.25)
+    found = head.transform(3.0 * honest[400:])
+    assert log_loss(answers[400:], np.exp(found)) < log_loss(answers[400:], np.exp(honest[400:])) + 0.02
+
+
+def test_noise_is_left_as_it_was_scored() -> None:
+    """By most draws; one standard error lets some through."""
+    rungs = Counter(fit_head(*noise(seed=seed), labels=THREE).rung for seed in range(20))
+    assert rungs["as scored"] >= 13, rungs
+    head = fit_head(*noise(seed=0), labels=THREE)
+    assert head.rung == "as scored"
+    assert (head.gain, head.temperature, head.n_rows) == (0.0, None, 100)
+    assert head.reason.startswith("Nothing that was tried did better")
+    assert head.transform(noise()[0]) == pytest.approx(noise()[0])
+
+
+def test_an_honest_model_is_left_as_it_was_scored() -> None:
+    """It loses nothing either where a rung is taken by chance."""
+    rungs = []
+    for seed in range(5):
+        head = fit_head(*knowing(300, seed=seed), labels=THREE)
+        rungs.append(head.rung)
+        fresh, truth = knowing(1000, seed=100 + seed)
+        assert log_loss(truth, np.exp(head.transform(fresh))) < log_loss(truth, np.exp(fresh)) + 0.02
+    assert rungs.count("as scored") >= 3
+
+
+# Text and features
+
+
+def test_words_decide_where_the_model_knows_nothing() -> None:
+    """Which are right six times in seven; the head is the text baseline then, up to its temperature."""
+    rows, rng = halves(140), np.random.default_rng(0)
+    answers = (rows.answers + (np.arange(140) % 7 == 0)) % 2
+    quiet = 0.05 * rng.normal(size=(140, 2))
+    head = fit_head(quiet, answers, labels=["up", "down"], texts=rows.texts)
+    assert head.rung == "text alone"
+    assert (head.uses_text, head.uses_features) == (True, False)
+    baseline = TextBaseline().fit(rows.texts, answers, labels=["up", "down"])
+    asked = [*FRESH.texts[:20], "nothing of it"]
+    found = head.transform(np.zeros((21, 2)), asked)
+    assert baseline.predict(asked) == [["up", "down"][place] for place in found.argmax(axis=1)]
+    plain, sure = (np.diff(x, axis=1).ravel() for x in (baseline.predict_log_proba(asked), found))
+    assert np.corrcoef(plain, sure)[0, 1] > 0.9
+
+
+def test_both_decide_where_each_knows_a_half() -> None:
+    """Neither alone is right more than about half the time."""
+    head = fit(halves(), texts=True)
+    assert head.rung == "regression and text"
+    assert accuracy(head, FRESH) > 0.9
+    assert max(of(head, name).accuracy for name in ("regression", "text alone")) < 0.7
+    assert accuracy(fit(halves()), FRESH) < 0.7
+
+
+def test_features_decide_where_the_scores_do_not() -> None:
+    """And the text on top of them where it tells what they do not."""
+    head = fit(halves(), features=True)
+    assert head.rung == "features"
+    assert (head.uses_text, head.uses_features) == (False, True)
+    assert accuracy(head, FRESH) > 0.9
+    rows = halves()
+    known = hidden(rows.answers // 2)
+    alone = fit_head(np.zeros((160, 4)), rows.answers, labels=LABELS, texts=rows.texts, features=known)
+    assert alone.rung == "features and text"
+    assert (alone.uses_text, alone.uses_features) == (True, True)
+
+
+def test_words_that_tell_nothing_are_left_out() -> None:
+    """The model alone is taken, as without them."""
+    rows = halves(200)
+    head = fit_head(rows.logprobs, rows.answers, labels=LABELS, texts=filler(200))
+    assert head.rung == fit(rows).rung
+    assert not head.uses_text
+    assert head.transform(FRESH.logprobs) == pytest.approx(fit(rows).transform(FRESH.logprobs))
+
+
+def test_the_text_must_add_to_the_model() -> None:
+    """A model that knows what the text tells needs none; nor is the text taken that only beats what was scored."""
+    rows, rng = halves(), np.random.default_rng(0)
+    knows = log_softmax(
+        4.0 * np.eye(4)[rows.answers] + rng.normal(size=(160, 4)) + 7.0 * (np.arange(4) == 0), axis=1
+    )
+    head = fit_head(knows, rows.answers, labels=LABELS, texts=rows.texts)
+    assert head.rung in LADDER[1:]
+    scored, text = of(head, "as scored"), of(head, "text alone")
+    assert text.log_loss < scored.log_loss - 1.0
+    assert min(text.accuracy - scored.accuracy, text.macro_f1 - scored.macro_f1) > 0.2
+
+
+def test_the_better_of_two_that_look_at_both_is_taken() -> None:
+    """The features know better what the scores hardly know; the text tells the rest in either."""
+    rows = halves()
+    weak = log_softmax(rows.logprobs + np.random.default_rng(0).normal(scale=2.0, size=(160, 4)), axis=1)
+    known = hidden(rows.answers // 2)
+    head = fit_head(weak, rows.answers, labels=LABELS, texts=rows.texts, features=known)
+    assert head.rung == "features and text"
+    alone = max(of(head, name).accuracy for name in ("features", "text alone"))
+    assert of(head, "features and text").accuracy > of(head, "regression and text").accuracy > alone + 0.2
+
+
+def test_text_is_not_taken_for_a_difference_that_may_be_chance() -> None:
+    """As little as any other rung: it has to beat the distributions as they were scored."""
+    taken, left = 0, 0
+    for seed in range(12):
+        logprobs, answers = noise(60, seed=seed)
+        texts = filler(60, seed=100 + seed)
+        head = fit_head(logprobs, answers, labels=THREE, texts=texts, candidates=["text alone"])
+        taken += head.rung == "text alone"
+        left += head.rung == "as scored" and of(head, "text alone").log_loss < of(head, "as scored").log_loss
+    assert taken <= 3
+    assert left > 0
+
+
+# How it is judged
+
+
+def dealt(answers: NDArray[np.intp], *, seed: int = 0) -> NDArray[np.intp]:
+    """Return a fold for each row: shuffled, then dealt out label by label."""
+    order = sorted(np.random.default_rng(seed).permutation(len(answers)), key=lambda row: answers[row])
+    fold = np.empty(len(answers), dtype=np.intp)
+    fold[order] = np.arange(len(answers)) % 5
+    return fold
+
+
+def by_prior(x: Array, answers: NDArray[np.intp], asked: Array) -> Array:
+    """Return what the label-prior correction makes of rows."""
+    return LabelPriorCorrection().fit(x, answers).transform(asked)
+
+
+def by_vector(x: Array, answers: NDArray[np.intp], asked: Array) -> Array:
+    """Return what vector scaling makes of rows."""
+    return VectorScaling().fit(x, answers).transform(asked)
+
+
+def by_regression(x: Array, answers: NDArray[np.intp], asked: Array) -> Array:
+    """Return what scikit-learn's regression on standardised columns makes of rows."""
+    mean, spread = x.mean(axis=0), x.std(axis=0) / 0.1
+    model = LogisticRegression(C=10.0, max_iter=2000).fit((x - mean) / spread, answers)
+    found: Array = model.predict_log_proba((asked - mean) / spread)
+    return found
+
+
+def smoothed(log_p: Array, temperature: float, n: int) -> Array:
+    """Return distributions at a temperature, beside one row that holds every label equally."""
+    found: Array = np.log(
+        (n * np.exp(log_softmax(log_p / temperature, axis=1)) + 1.0 / log_p.shape[1]) / (n + 1.0)
+    )
+    return found
+
+
+def held_out(judge: Judge, x: Array, answers: NDArray[np.intp]) -> tuple[Array, float]:
+    """Return what five-fold cross-validation says of every row, and its temperature."""
+    found, fold = np.empty_like(x), dealt(answers)
+    for k in range(5):
+        found[fold == k] = judge(x[fold != k], answers[fold != k], x[fold == k])
+    n = len(x)
+
+    def loss(log_t: float) -> float:
+        return -float(smoothed(found, math.exp(log_t), n)[np.arange(n), answers].mean())
+
+    best = minimize_scalar(
+        loss, bounds=(-math.log(5), math.log(5)), method="bounded", options={"xatol": 1e-8}
+    )
+    return smoothed(found, math.exp(best.x), n), math.exp(best.x)
+
+
+def figures(name: str, log_p: Array, answers: NDArray[np.intp]) -> RungFigures:
+    """Return the figures of distributions, by scikit-learn where it has them."""
+    p, best = np.exp(log_p), log_p.argmax(axis=1)
+    return RungFigures(
+        name=name,
+        log_loss=log_loss(answers, p),
+        brier=float(((p - np.eye(p.shape[1])[answers]) ** 2).sum(axis=1).mean() / 2),
+        accuracy=accuracy_score(answers, best),
+        macro_f1=f1_score(answers, best, average="macro"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "judge"), [("prior", by_prior), ("vector", by_vector), ("regression", by_regression)]
+)
+def test_figures_are_those_of_rows_that_had_not_taught_it(name: str, judge: Judge) -> None:
+    """Recomputed fold by fold, temperature and all; as scored needs no folds."""
+    honest, answers = knowing(120)
+    x = log_softmax(2.0 * honest + 3.0 * FIRST, axis=1)
+    head = fit_head(x + 7.0, answers, labels=THREE, candidates=[name])
+    assert vars(of(head, "as scored")) == pytest.approx(vars(figures("as scored", x, answers)))
+    log_p, temperature = held_out(judge, x, answers)
+    assert vars(of(head, name)) == pytest.approx(vars(figures(name, log_p, answers)), abs=2e-3)
+    assert head.rung == name
+    assert head.temperature == pytest.approx(temperature, rel=1e-2)
+    final = smoothed(judge(x, answers, x), temperature, 120)
+    assert np.exp(head.transform(x)) == pytest.approx(np.exp(final), abs=5e-3)
+
+
+@pytest.mark.parametrize("scale", [0.05, 0.3, 1.0])
+def test_a_rung_is_taken_by_the_rule_alone(scale: float) -> None:
+    """Less loss by more than the standard error, and neither accuracy nor macro F1 lower: on twenty draws each."""
+    decided = Counter[bool]()
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        answers = rng.choice(3, size=60, p=[0.7, 0.2, 0.1])
+        x = log_softmax(scale * rng.normal(size=(60, 3)) + np.log([0.6, 0.2, 0.2]), axis=1)
+        x = log_softmax(x + scale * np.eye(3)[answers], axis=1)
+        log_p, _ = held_out(by_prior, x, answers)
+        before, after = figures("as scored", x, answers), figures("prior", log_p, answers)
+        gain = (log_p - x)[np.arange(60), answers]
+        expected = (
+            gain.mean() > gain.std(ddof=1) / math.sqrt(60)
+            and after.accuracy >= before.accuracy
+            and after.macro_f1 >= before.macro_f1
+        )
+        head = fit_head(x, answers, labels=THREE, candidates=["prior"])
+        assert head.rung == ("prior" if expected else "as scored")
+        decided[bool(expected)] += 1
+    assert len(decided) == 2, decided
+
+
+def test_a_better_loss_does_not_excuse_a_worse_macro_f1() -> None:
+    """Nine in ten are of one label: a rung that always says it is right more often, and finds no other."""
+    rng = np.random.default_rng(0)
+    answers = (np.arange(300) % 10 == 0).astype(int)
+    logit = 0.8 * (answers + rng.normal(size=300) - 0.4)
+    logprobs = log_softmax(np.stack([np.zeros(300), logit], axis=1), axis=1)
+    head = fit_head(logprobs, answers, labels=["rest", "rare"], candidates=["regression"])
+    scored, learned = head.figures
+    assert learned.log_loss < scored.log_loss - 0.1
+    assert learned.accuracy > scored.accuracy
+    assert learned.macro_f1 < scored.macro_f1
+    assert head.rung == "as scored"
+
+
+def test_a_better_loss_does_not_excuse_a_worse_accuracy() -> None:
+    """Nor does a better macro F1: some of the few are found, more of the many are lost."""
+    rng = np.random.default_rng(29)
+    answers = rng.choice(3, size=60, p=[0.8, 0.1, 0.1])
+    logits = 3.0 * (0.7 * rng.normal(size=(60, 3)) + 1.2 * np.eye(3)[answers]) + 5.0 * FIRST
+    head = fit_head(log_softmax(logits, axis=1), answers, labels=THREE, candidates=["prior"])
+    scored, learned = head.figures
+    assert learned.log_loss < scored.log_loss - 0.3
+    assert learned.macro_f1 > scored.macro_f1
+    assert learned.accuracy < scored.accuracy
+    assert head.rung == "as scored"
+
+
+# Options, and what a head says of itself
+
+
+def test_candidates_say_what_is_tried() -> None:
+    """As scored always among them, in the order of the ladder; by default all that can be fitted."""
+    rows = halves(60)
+    assert [one.name for one in fit(rows).figures] == LADDER
+    assert [one.name for one in fit(rows, texts=True).figures] == [
+        *LADDER,
+        "text alone",
+        "regression and text",
+    ]
+    assert [one.name for one in fit(rows, features=True).figures] == [*LADDER, "features"]
+    assert [one.name for one in fit(rows, texts=True, features=True).figures] == EVERY
+    head = fit(rows, texts=True, candidates=["regression", "prior"])
+    assert [one.name for one in head.figures] == ["as scored", "prior", "regression"]
+    assert fit(rows, candidates=[]).rung == "as scored"
+    assert fit(rows, candidates=("as scored",)).figures == fit(rows, candidates=[]).figures
+
+
+def test_both_need_not_be_tried_beside_the_text_alone() -> None:
+    """It is compared with what was tried."""
+    assert fit(halves(), texts=True, candidates=["regression and text"]).rung == "regression and text"
+
+
+@pytest.mark.parametrize(
+    ("candidates", "named"),
+    [
+        (["isotonic"], "'isotonic'"),
+        (["prior", "text alone"], "'text alone'.*pass the texts"),
+        (["features"], "'features'"),
+        (["features and text"], "'features and text'"),
+        ("prior", "'p'"),
+    ],
+)
+def test_an_unknown_rung_is_refused(candidates: Any, named: str) -> None:
+    """As is one whose texts or features are missing."""
+    with pytest.raises(ConfigurationError, match=f"Expected rungs among 'as scored'.* got {named}"):
+        fit(halves(20), candidates=candidates)
+
+
+def test_equal_calls_agree_and_another_seed_deals_again() -> None:
+    """None is seed 0."""
+    rows = halves(60)
+    first, again = fit(rows), fit(rows)
+    assert first.describe() == again.describe()
+    assert first.transform(rows.logprobs).tolist() == again.transform(rows.logprobs).tolist()
+    assert fit(rows, rng=0).describe() == first.describe()
+    assert fit(rows, rng=np.random.default_rng(0)).describe() == first.describe()
+    other = fit(rows, rng=1)
+    assert of(other, "as scored") == of(first, "as scored")
+    assert of(other, "regression") != of(first, "regression")
+
+
+def test_the_order_of_rows_does_no_harm() -> None:
+    """Sorted by label, every fold still holds every label: the same is chosen, and found."""
+    rows = halves(200)
+    order = np.argsort(rows.answers, kind="stable")
+    dealt_out, blocks = fit(rows, texts=True), fit(rows.take(order), texts=True)
+    assert blocks.rung == dealt_out.rung
+    assert accuracy(blocks, FRESH) == pytest.approx(accuracy(dealt_out, FRESH), abs=0.04)
+    for one, other in zip(dealt_out.figures, blocks.figures, strict=True):
+        assert one.log_loss == pytest.approx(other.log_loss, abs=0.06)
+
+
+def test_a_head_tells_why() -> None:
+    """Figures of every rung, the gain and one sentence, as JSON values; it cannot be changed."""
+    head = fit(halves(), texts=True)
+    scored, taken = of(head, "as scored"), of(head, head.rung)
+    assert head.gain == scored.log_loss - taken.log_loss
+    assert head.reason == (
+        f"On held-out rows log loss goes from {scored.log_loss:.3f} to {taken.log_loss:.3f} and accuracy from "
+        f"{scored.accuracy:.3f} to {taken.accuracy:.3f}."
+    )
+    told = json.loads(json.dumps(head.describe()))
+    assert told["rung"] == "regression and text"
+    assert (told["n_rows"], told["gain"], told["reason"]) == (160, head.gain, head.reason)
+    assert [RungFigures(**one) for one in told["figures"]] == list(head.figures)
+    assert head.labels == LABELS
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        head.rung = "prior"  # type: ignore[misc]
+    assert "coefficients" not in repr(head)
+
+
+# Few rows, and odd ones
+
+
+@pytest.mark.parametrize("n", [1, 2, 9])
+def test_few_rows_teach_nothing(n: int) -> None:
+    """The reason says how many are needed; no figures are made up."""
+    rows = halves(n)
+    head = fit(rows, texts=True, features=True)
+    assert (head.rung, head.figures, head.gain, head.n_rows) == ("as scored", (), 0.0, n)
+    assert head.reason == f"{n} labelled rows are too few to learn from; at least 10 are needed."
+    assert head.transform(rows.logprobs) == pytest.approx(rows.logprobs)
+    assert [one.name for one in fit(halves(10), texts=True, features=True).figures] == EVERY
+
+
+def test_few_rows_of_many_labels_are_read_anyway() -> None:
+    """One label has one row, so one fold judges what the others did not teach; one has none."""
+    rows = halves(60)
+    answers = np.where(np.arange(60) == 0, 2, np.arange(60) % 2)
+    head = fit_head(rows.logprobs, answers, labels=LABELS, texts=rows.texts, features=rows.features)
+    assert all(math.isfinite(one.log_loss) for one in head.figures)
+    assert [one.name for one in head.figures] == EVERY
+
+
+@pytest.mark.parametrize("rung", EVERY[1:])
+def test_a_label_without_rows_is_not_ruled_out(rung: str) -> None:
+    """It keeps its share of one row, at least."""
+    rows = halves(120)
+    answers = rows.answers % 2
+    head = fit_head(
+        rows.logprobs[:, [0, 2, 1, 3]] + 5.0 * (np.arange(4) == 3),
+        answers,
+        labels=LABELS,
+        texts=rows.texts,
+        features=rows.features,
+        candidates=[rung],
+    )
+    found = np.exp(head.transform(FRESH.logprobs, FRESH.texts, features=FRESH.features))
+    assert head.rung == rung
+    assert (found[:, 2:] >= (1 - 1e-9) / 4 / 121).all()
+
+
+def test_answers_that_are_all_alike_are_learned() -> None:
+    """Without certainty."""
+    rows = halves(40)
+    head = fit_head(rows.logprobs, [2] * 40, labels=LABELS, texts=rows.texts, features=rows.features)
+    found = np.exp(head.transform(FRESH.logprobs, FRESH.texts, features=FRESH.features))
+    assert (found.argmax(axis=1) == 2).all()
+    assert (found > 0.0).all()
+
+
+@pytest.mark.parametrize("text", ["", "...", "the same words"])
+def test_texts_that_are_all_alike_add_nothing(text: str) -> None:
+    """Empty or not; what is asked later may hold words."""
+    rows = halves(100)
+    head = fit_head(rows.logprobs, rows.answers, labels=LABELS, texts=[text] * 100)
+    assert head.rung == fit(rows).rung
+    shares = np.bincount(rows.answers, minlength=4) / 100
+    alone = fit_head(
+        np.zeros((100, 4)) - [9.0, 0.0, 0.0, 0.0],
+        rows.answers,
+        labels=LABELS,
+        texts=[text] * 100,
+        candidates=["text alone"],
+    )
+    assert alone.rung == "text alone"
+    assert np.exp(alone.transform(np.zeros((2, 4)), ["", "words"])) == pytest.approx(
+        np.tile(shares, (2, 1)), abs=0.2
+    )
+
+
+def test_constant_and_missing_columns_add_nothing() -> None:
+    """Features that are all alike, and none at all."""
+    rows = halves(100)
+    for useless in (np.full((100, 3), 7.0), np.zeros((100, 0)), np.full((100, 1), 1e100)):
+        head = fit_head(rows.logprobs, rows.answers, labels=LABELS, features=useless)
+        assert vars(of(head, "features")) | {"name": ""} == pytest.approx(
+            vars(of(head, "regression")) | {"name": ""}, abs=1e-3
+        )
+
+
+def test_a_thousand_labels_of_one_row_each_take_seconds() -> None:
+    """No label can be judged by rows of its own, so that only the prior is tried; nothing is ruled out."""
+    honest = np.random.default_rng(0).normal(size=(1000, 1000)) + 3.0 * np.eye(1000)
+    labels = [f"label {number}" for number in range(1000)]
+    head = fit_head(
+        honest, np.arange(1000), labels=labels, texts=[f"text {number}" for number in range(1000)]
+    )
+    assert [one.name for one in head.figures] == ["as scored", "prior"]
+    found = np.exp(head.transform(honest[:5]))
+    assert found.sum(axis=1) == pytest.approx(1.0)
+    assert (found > 1e-7).all()
+
+
+# Distributions
+
+
+@pytest.fixture(scope="module")
+def heads() -> list[Head]:
+    """Return a head of every rung."""
+    rows = halves()
+    return [fit(rows, texts=True, features=True, candidates=[rung]) for rung in EVERY]
+
+
+NUMBERS = st.floats(-1e100, 1e100) | st.floats(-50.0, 0.0)
+
+
+@settings(max_examples=25)
+@given(
+    logprobs=arrays(np.float64, (3, 4), elements=NUMBERS),
+    features=arrays(np.float64, (3, 32), elements=NUMBERS),
+    texts=st.lists(st.text(max_size=30), min_size=3, max_size=3),
+)
+def test_any_rows_have_distributions(
+    heads: list[Head], logprobs: Array, features: Array, texts: list[str]
+) -> None:
+    """Normalised and finite, of every rung."""
+    assert [head.rung for head in heads] == EVERY
+    for head in heads:
+        found = head.transform(logprobs, texts, features=features)
+        assert found.shape == (3, 4)
+        assert np.isfinite(found).all()
+        assert np.exp(found).sum(axis=1) == pytest.approx(1.0)
+
+
+def test_rows_are_normalised_first(heads: list[Head]) -> None:
+    """Logits do as well, and each row is on its own."""
+    shift = np.random.default_rng(0).normal(scale=9.0, size=(200, 1))
+    for head in heads:
+        found = head.transform(FRESH.logprobs, FRESH.texts, features=FRESH.features)
+        moved = head.transform(FRESH.logprobs + shift, FRESH.texts, features=FRESH.features)
+        assert moved == pytest.approx(found)
+        one = head.transform(FRESH.logprobs[7:8], FRESH.texts[7:8], features=FRESH.features[7:8])
+        assert one[0] == pytest.approx(found[7])
+        assert head.transform(np.zeros((0, 4)), [], features=np.zeros((0, 32))).shape == (0, 4)
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"logprobs": np.full((20, 4), math.nan)}, "NaN"),
+        ({"logprobs": np.full((20, 4), -math.inf)}, "infinity"),
+        ({"logprobs": np.zeros((20, 3))}, "over 4 labels, got 3"),
+        ({"logprobs": np.zeros(20)}, "shape"),
+        ({"logprobs": [["a"] * 4] * 20}, "numbers"),
+        ({"logprobs": np.zeros((0, 4)), "texts": None, "features": None, "answers": []}, "at least one row"),
+        ({"answers": [0] * 19}, r"shape \(20,\)"),
+        ({"answers": [4] * 20}, r"\[0, 4\)"),
+        ({"answers": [-1] * 20}, "got -1"),
+        ({"answers": ["north"] * 20}, "look each answer up"),
+        ({"texts": ["one"]}, "a text for each of 20 rows, got 1"),
+        ({"texts": "n" * 20}, "sequence of strings"),
+        ({"texts": [7] * 20}, "sequence of strings"),
+        ({"features": np.zeros((19, 3))}, "features of 20 rows, got 19"),
+        ({"features": np.full((20, 3), math.nan)}, "NaN"),
+        ({"labels": ["north", "north", "south", "west"]}, "label"),
+    ],
+)
+def test_bad_rows_are_refused(change: dict[str, Any], message: str) -> None:
+    """With what was expected."""
+    rows = halves(20)
+    given_rows: dict[str, Any] = {**vars(rows), "labels": LABELS, **change}
+    with pytest.raises(ConfigurationError, match=message):
+        fit_head(given_rows.pop("logprobs"), given_rows.pop("answers"), **given_rows)
+
+
+def test_what_a_head_needs_is_asked_for(heads: list[Head]) -> None:
+    """Texts, features of as many columns, and as many labels; what it does not need is not."""
+    by_rung = {head.rung: head for head in heads}
+    x, texts, features = FRESH.logprobs, FRESH.texts, FRESH.features
+    with pytest.raises(ConfigurationError, match="Expected texts for a head of rung 'text alone'"):
+        by_rung["text alone"].transform(x)
+    with pytest.raises(ConfigurationError, match="Expected features for a head of rung 'features and text'"):
+        by_rung["features and text"].transform(x, texts)
+    with pytest.raises(ConfigurationError, match="features of 32 columns, as fitted, got 2"):
+        by_rung["features"].transform(x, features=features[:, :2])
+    for head in heads:
+        with pytest.raises(ConfigurationError, match="over 4 labels, got 3"):
+            head.transform(x[:, :3], texts, features=features)
+        with pytest.raises(ConfigurationError, match="a text for each of 200 rows, got 199"):
+            head.transform(x, texts[1:], features=features)
+    assert by_rung["prior"].transform(x).tolist() == by_rung["prior"].transform(x, texts).tolist()

@@ -1,0 +1,224 @@
+"""Heads as files."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrant.calibration import Fingerprint, TemperatureScaling
+from calibrant.core import ConfigurationError, LogprobSpace, StateError
+from calibrant.heads import Head, fit_head
+from head_rows import LABELS, halves
+
+FINGERPRINT = Fingerprint(prompt="Where to?", model="local/tiny", space=LogprobSpace.EXACT, labels=LABELS)
+ROWS, FRESH = halves(), halves(80, seed=1)
+RUNGS = [
+    "prior",
+    "vector",
+    "regression",
+    "features",
+    "text alone",
+    "regression and text",
+    "features and text",
+]
+
+
+def fitted(rung: str) -> Head:
+    """Return a head of this rung."""
+    head = fit_head(
+        ROWS.logprobs,
+        ROWS.answers,
+        labels=LABELS,
+        texts=ROWS.texts,
+        features=ROWS.features,
+        candidates=[rung],
+    )
+    assert head.rung == rung
+    return head
+
+
+@pytest.fixture(scope="module")
+def heads() -> dict[str, Head]:
+    """Return one head of every rung that learns."""
+    return {rung: fitted(rung) for rung in RUNGS}
+
+
+def says(head: Head) -> Any:
+    """Return what a head makes of rows it has not seen."""
+    return head.transform(FRESH.logprobs, FRESH.texts, features=FRESH.features)
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_a_saved_head_comes_back(heads: dict[str, Head], rung: str, tmp_path: Path) -> None:
+    """To the last bit, but for the coefficients of words, which have four digits: the label is the same."""
+    path, head = tmp_path / "head.json", heads[rung]
+    head.save(path, fingerprint=FINGERPRINT)
+    loaded = Head.load(str(path), fingerprint=FINGERPRINT)
+    assert np.exp(says(loaded)) == pytest.approx(np.exp(says(head)), abs=1e-3)
+    assert (says(loaded).argmax(axis=1) == says(head).argmax(axis=1)).all()
+    if not head.uses_text:
+        assert says(loaded).tolist() == says(head).tolist()
+    assert (loaded.uses_text, loaded.uses_features) == (head.uses_text, head.uses_features)
+    assert loaded.describe() == head.describe()
+    assert dataclasses.replace(loaded, model=head.model) == head
+    again = tmp_path / "again.json"
+    loaded.save(again, fingerprint=FINGERPRINT)
+    assert again.read_text() == path.read_text()
+
+
+@pytest.mark.parametrize("n", [3, 40])
+def test_a_head_that_learned_nothing_comes_back(n: int, tmp_path: Path) -> None:
+    """Of too few rows, without figures, and of enough."""
+    rows = ROWS.take(np.arange(n))
+    head = fit_head(rows.logprobs, rows.answers, labels=LABELS, candidates=[])
+    head.save(tmp_path / "head.json", fingerprint=FINGERPRINT)
+    loaded = Head.load(tmp_path / "head.json", fingerprint=FINGERPRINT)
+    assert loaded.describe() == head.describe()
+    assert says(loaded) == pytest.approx(FRESH.logprobs)
+
+
+def test_words_of_few_labels_come_back(tmp_path: Path) -> None:
+    """The labels that no row has stay where they were; any character may stand in a text."""
+    kinds = ("sunny \u65e5", "rainy \u00e9")
+    texts = [f"{kinds[n % 2]} \ud800 {n}" for n in range(40)]
+    head = fit_head(np.zeros((40, 4)), np.arange(40) % 2 * 2, labels=LABELS, texts=texts)
+    assert head.rung == "text alone"
+    head.save(tmp_path / "head.json", fingerprint=FINGERPRINT)
+    loaded = Head.load(tmp_path / "head.json", fingerprint=FINGERPRINT)
+    found = loaded.transform(np.zeros((2, 4)), kinds)
+    assert found.argmax(axis=1).tolist() == [0, 2]
+    assert found == pytest.approx(head.transform(np.zeros((2, 4)), kinds), abs=1e-3)
+    assert np.exp(found[:, [1, 3]]) == pytest.approx(1 / 4 / 41)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"prompt": "Where to"}, "differs in prompt"),
+        ({"model": "local/other"}, "differs in model"),
+        ({"space": LogprobSpace.RAW}, "differs in space"),
+        ({"labels": LABELS[:3]}, "differs in label set"),
+        ({"labels": LABELS[::-1]}, "another order"),
+    ],
+)
+def test_a_head_for_something_else_is_refused(
+    heads: dict[str, Head], change: dict[str, Any], named: str, tmp_path: Path
+) -> None:
+    """The message says what differs."""
+    heads["prior"].save(tmp_path / "head.json", fingerprint=FINGERPRINT)
+    with pytest.raises(StateError, match=named):
+        Head.load(tmp_path / "head.json", fingerprint=dataclasses.replace(FINGERPRINT, **change))
+
+
+@pytest.mark.parametrize("labels", [LABELS[:3], LABELS[::-1], ("a", "b", "c", "d")])
+def test_other_labels_are_refused(heads: dict[str, Head], labels: tuple[str, ...], tmp_path: Path) -> None:
+    """By check, and by save, which leaves no file."""
+    other = dataclasses.replace(FINGERPRINT, labels=labels)
+    with pytest.raises(ConfigurationError, match=f"Expected a head for {len(labels)} labels"):
+        heads["prior"].check(other)
+    with pytest.raises(ConfigurationError, match="got one for 4 labels"):
+        heads["prior"].save(tmp_path / "head.json", fingerprint=other)
+    assert list(tmp_path.iterdir()) == []
+    heads["prior"].check(FINGERPRINT)
+
+
+def damages(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield paths in a record, and what to put there; `...` takes the entry out."""
+    children = (
+        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    )
+    if path:
+        spoilt: list[Any] = [..., None, "x", [], {}, math.nan]
+        spoilt += [value[:-1], [*value, *value[-1:]]] if isinstance(value, list) else []
+        yield from ((path, new) for new in spoilt if new != value and (new is not None or value is not None))
+    for key, child in children:
+        if isinstance(key, str) or isinstance(child, dict):
+            yield from damages(child, (*path, key))
+
+
+def spoil(record: Any, path: tuple[Any, ...], new: Any) -> Any:
+    """Return a copy of a record with one entry changed or taken out."""
+    copy = json.loads(json.dumps(record))
+    place = copy
+    for key in path[:-1]:
+        place = place[key]
+    if new is ...:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = new
+    return copy
+
+
+@pytest.mark.parametrize("rung", ["prior", "regression", "features and text"])
+def test_damage_is_refused_wherever_it_is(heads: dict[str, Head], rung: str, tmp_path: Path) -> None:
+    """Every entry taken out, of another kind, too short, too long or not a number; a reason may be any words."""
+    path = tmp_path / "head.json"
+    heads[rung].save(path, fingerprint=FINGERPRINT)
+    record = json.loads(path.read_text())
+    survived = []
+    for place, new in damages(record):
+        path.write_text(json.dumps(spoil(record, place, new)))
+        try:
+            Head.load(path, fingerprint=FINGERPRINT)
+        except StateError:
+            continue
+        survived.append((place, new))
+    assert survived == [(("state", "reason"), "x")]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", 0.0),
+        ("temperature", -1.0),
+        ("temperature", 1),
+        ("n_rows", 0),
+        ("n_rows", 2.5),
+        ("n_rows", True),
+        ("rung", "as scored"),
+        ("rung", "vector"),
+        ("kind", "affine"),
+    ],
+)
+def test_numbers_and_names_that_cannot_be_are_refused(
+    heads: dict[str, Head], name: str, value: Any, tmp_path: Path
+) -> None:
+    """A temperature of nothing, a rung without figures."""
+    path = tmp_path / "head.json"
+    heads["regression"].save(path, fingerprint=FINGERPRINT)
+    path.write_text(json.dumps(spoil(json.loads(path.read_text()), ("state", name), value)))
+    with pytest.raises(StateError, match="damaged"):
+        Head.load(path, fingerprint=FINGERPRINT)
+
+
+@pytest.mark.parametrize(
+    "seen", [[0, 1, 2, 4], [-1, 1, 2, 3], [0, 1, 1, 3], [3, 2, 1, 0], [0.0, 1.0, 2.0, 3.0]]
+)
+def test_labels_that_are_not_there_are_refused(
+    heads: dict[str, Head], seen: list[float], tmp_path: Path
+) -> None:
+    """Beyond the last, below the first, twice, backwards or fractions."""
+    path = tmp_path / "head.json"
+    heads["regression"].save(path, fingerprint=FINGERPRINT)
+    path.write_text(json.dumps(spoil(json.loads(path.read_text()), ("state", "model", "seen"), seen)))
+    with pytest.raises(StateError, match="damaged"):
+        Head.load(path, fingerprint=FINGERPRINT)
+
+
+def test_a_missing_file_and_another_kind_are_refused(heads: dict[str, Head], tmp_path: Path) -> None:
+    """With the path, and with what the file holds."""
+    with pytest.raises(StateError, match=r"absent\.json"):
+        Head.load(tmp_path / "absent.json", fingerprint=FINGERPRINT)
+    path = tmp_path / "scaling.json"
+    TemperatureScaling().fit(ROWS.logprobs, ROWS.answers).save(path, fingerprint=FINGERPRINT)
+    with pytest.raises(StateError, match="expected a head"):
+        Head.load(path, fingerprint=FINGERPRINT)
+    with pytest.raises(StateError):
+        heads["prior"].save(tmp_path / "no" / "folder" / "head.json" / "\0", fingerprint=FINGERPRINT)
