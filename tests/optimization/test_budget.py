@@ -84,7 +84,7 @@ def test_a_prior_takes_no_rows_of_its_own(prior: Any) -> None:
     """Whether a proposal is accepted or not, the same rows are asked as without one."""
     options: dict[str, Any] = {"max_metric_calls": 110, "minibatch_size": 10, "prior_correction": prior}
     result = optimize(task(40, 40), model=FakeClient(LABELS, learner), **options)
-    assert (result.proposals, result.accepted, result.metric_calls) == (1, 1, 100)
+    assert (result.proposals, result.accepted, result.metric_calls) == (1, 1, 110)
     client = FakeClient(LABELS, learner)
     result = optimize(task(40, 40), model=client, proposer=lambda *_: {"system_prompt": "Guess!"}, **options)
     assert result.accepted == 0

@@ -79,7 +79,7 @@ def test_search_finds_demonstrations_and_reports_on_test_rows(tmp_path: Path) ->
     assert record["best_prompt"]["accuracy"]["estimate"] == 1.0
     lines = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
     assert [(line["prompt"], line["row"]) for line in lines] == [
-        (name, i) for name in ("seed", "best") for i in range(12)
+        (name, i) for name in ("seed", "best", "final") for i in range(12)
     ]
     assert sum(line["correct"] for line in lines if line["prompt"] == "best") == 12
 
@@ -467,7 +467,7 @@ def test_two_searches_do_not_share_a_directory(tmp_path: Path) -> None:
     assert "another process is writing this journal: wait for it" in refused[1]
 
 
-@pytest.mark.parametrize("moment", [3, 60, 130], ids=["the first rows", "the search", "the test rows"])
+@pytest.mark.parametrize("moment", [3, 60, 110], ids=["the first rows", "the search", "the test rows"])
 def test_a_directory_that_goes_away_during_a_search_is_an_error_and_its_answers_are_kept(
     tmp_path: Path, moment: int
 ) -> None:

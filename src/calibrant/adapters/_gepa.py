@@ -408,15 +408,29 @@ class ConfidenceAdapter(ReferenceAttributes):
             found.append(replace(result, num_metric_calls=max(1, sum(new[own]))))
         return found
 
+    def affordable(self, queries: Sequence[Query], calls: int) -> list[bool]:
+        """Return which queries can be asked, in their order, with so many metric calls."""
+        left, found = calls, []
+        for is_new in self._counter.new(queries):
+            found.append(not is_new or left > 0)
+            left -= is_new
+        return found
+
+    def ask(self, queries: Sequence[Query]) -> list[Prediction]:
+        """Return what the model says, uncorrected; with a journal, what was answered before is no metric call."""
+        new = self._counter.new(queries)
+        predictions = self.classifier.runner.run(
+            queries, on_prediction=lambda index, found: self._notify(found) if new[index] else None
+        )
+        self.check_failures(self._counter.count(queries, predictions, new))
+        return predictions
+
     def _ask(self, queries: Sequence[Query]) -> tuple[list[Prediction], list[int]]:
         """Return the predictions, corrected where wished, and how many calls each counts for."""
         sample = [] if self._thresholds is None else self._thresholds.queries(queries)
         wanted = [*sample, *queries]
         new = self._counter.new(wanted)
-        predictions = self.classifier.runner.run(
-            wanted, on_prediction=lambda index, found: self._notify(found) if new[index] else None
-        )
-        self.check_failures(self._counter.count(wanted, predictions, new))
+        predictions = self.ask(wanted)
         if self._prior is not None:
             self._prior.fit(wanted, predictions)
         found = [self.corrected(*pair) for pair in zip(wanted, predictions, strict=True)]

@@ -62,13 +62,13 @@ class FinalScore:
     verdict: str
 
 
-def labelled_rows(task: Task, prompt: str, *, training_rows: int) -> list[Example]:
+def labelled_rows(task: Task, prompt: str) -> list[Example]:
     """Return the rows that a head may learn from: validation rows, then training rows that the prompt does not show."""
     if isinstance(task.labels, CompositeLabels):
         return []
     held_out = {example.input for example in (*task.validation, *task.test)}
     unseen = [one for one in task.train if one.input not in prompt and one.input not in held_out]
-    return [*task.validation, *unseen[:training_rows]]
+    return [*task.validation, *unseen]
 
 
 def final_score(

@@ -32,7 +32,7 @@ class Progress:
     Attributes
     ----------
     phase : str
-        ``search``, ``head`` (labelled rows that it learns from) or ``test``.
+        ``search`` (with the rows that the head learns from) or ``test``.
     calls, total : int
         Rows classified in this phase, and at most; a search ends before a proposal that could
         exceed its budget.
@@ -46,7 +46,7 @@ class Progress:
         Seconds until calls may begin again, by the model whose rate limit is waited for; empty where none is.
     """
 
-    phase: Literal["search", "head", "test"] = "search"
+    phase: Literal["search", "test"] = "search"
     calls: int = 0
     total: int = 0
     best_score: float | None = None
@@ -88,10 +88,10 @@ class ProgressTracker:
         """Whether a prompt is perfect on the validation rows, so that nothing better can be found."""
         return self.now.best_score is not None and self.now.best_score >= PERFECT
 
-    def start(self, phase: Literal["head", "test"], total: int) -> None:
-        """Begin another phase."""
+    def start_test(self, total: int) -> None:
+        """Begin the test phase."""
         with self._lock:
-            self._update(phase=phase, calls=0, total=total)
+            self._update(phase="test", calls=0, total=total)
 
     def on_prediction(self, prediction: Prediction) -> None:
         """Count one row."""

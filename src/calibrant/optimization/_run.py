@@ -37,7 +37,7 @@ from calibrant.optimization._plan import (
     search_fingerprint,
     search_size,
 )
-from calibrant.optimization._progress import ProgressListener, ProgressTracker
+from calibrant.optimization._progress import PERFECT, ProgressListener, ProgressTracker
 from calibrant.optimization._reflection import Reflection, check_names, open_reflection
 from calibrant.optimization._result import (
     OptimizationResult,
@@ -276,7 +276,6 @@ class _Run:
     reflection: Reflection | None
     tracker: ProgressTracker
     log: Path | None
-    calls: int = 0
 
     def search(self, max_metric_calls: int) -> Choice:
         """Run GEPA until the budget is used up, and choose."""
@@ -311,7 +310,6 @@ class _Run:
         )
         if guard is not None and guard.error is not None:
             raise guard.error
-        self.calls = self.adapter.metric_calls
         scored = zip(found.candidates, found.val_aggregate_scores, strict=True)
         validated = [self.validation.validated(*pair, labels=self.task.labels) for pair in scored]
         return choose(validated)
@@ -329,13 +327,12 @@ class _Run:
         if type(self.adapter.classifier) is not Classifier:
             return None
         candidate = found.best.candidate
-        left = max(0, max_metric_calls - self.adapter.metric_calls)
-        rows = labelled_rows(self.task, candidate[COMPONENT], training_rows=left)
-        if not rows:
-            return None
-        self.tracker.start("head", len(rows))
-        predictions = self._ask(candidate, rows)
-        self.calls += len(rows) - len(self.task.validation)
+        every = labelled_rows(self.task, candidate[COMPONENT])
+        # Where nothing is wrong there is nothing to learn that would be worth a call.
+        left = 0 if found.best.score >= PERFECT else max_metric_calls - self.adapter.metric_calls
+        asked = self.adapter.affordable(self._queries(candidate, every), left)
+        rows = [row for row, can_be_asked in zip(every, asked, strict=True) if can_be_asked]
+        predictions = self.adapter.ask(self._queries(candidate, rows))
         if not any(prediction.distribution is not None for prediction in predictions):
             return None
         return head_of(
@@ -345,7 +342,7 @@ class _Run:
     def test(self, found: Choice, head: Head | None) -> dict[str, list[Prediction]]:
         """Return the predictions for the test rows: seed prompt, best prompt, and best prompt with the head."""
         seed, best = found.seed.candidate, found.best.candidate
-        self.tracker.start("test", len(self.task.test) * (1 if seed == best else 2))
+        self.tracker.start_test(len(self.task.test) * (1 if seed == best else 2))
         asked = {"seed": self._predict(seed)}
         asked["best"] = asked["seed"] if seed == best else self._predict(best)
         predictions = {
@@ -441,7 +438,7 @@ class _Run:
             best_candidate=found.best.candidate,
             improved=found.chosen != 0 and not is_worse(comparison, credit),
             comparison=comparison,
-            metric_calls=self.calls,
+            metric_calls=self.adapter.metric_calls,
             proposals=self.tracker.now.proposals,
             accepted=self.tracker.now.accepted,
             completions=self.adapter.completions,
