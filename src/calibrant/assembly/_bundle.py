@@ -20,6 +20,7 @@ from calibrant.core import (
     Prediction,
     StateError,
 )
+from calibrant.heads import Head
 from calibrant.logprobs import enum_schema
 
 __all__ = ["Bundle", "BundleHistory", "Decision", "Figure", "read_bundle", "rule_of"]
@@ -140,6 +141,8 @@ class Bundle:
         What correction, calibrator and thresholds belong to.
     prior_correction : LabelPriorCorrection or None
         Divided out of every prediction.
+    head : Head or None
+        Turns the model's distributions into the final ones; comes in place of the label prior.
     calibrator : ConfidenceCalibrator or None
         Of the confidence in the predicted label.
     thresholds : mapping
@@ -167,6 +170,7 @@ class Bundle:
     description: Mapping[str, Any] | None
     fingerprint: Fingerprint
     prior_correction: LabelPriorCorrection | None
+    head: Head | None
     calibrator: ConfidenceCalibrator | None
     thresholds: Mapping[str, Any]
     figures: tuple[Figure, ...]
@@ -325,6 +329,7 @@ class _Reader:
             description=None if description is None else dict(description),
             fingerprint=fingerprint,
             prior_correction=self._prior(fingerprint),
+            head=self._head(fingerprint),
             calibrator=self._calibrator(fingerprint),
             thresholds=self._thresholds(),
             figures=tuple(_figure(**entry) for entry in self._json("figures.json")),
@@ -386,6 +391,10 @@ class _Reader:
         if name not in self._folder.texts:
             return None
         return LabelPriorCorrection.load(self._path / name, fingerprint=fingerprint)
+
+    def _head(self, fingerprint: Fingerprint) -> Head | None:
+        name = "head.json"
+        return Head.load(self._path / name, fingerprint=fingerprint) if name in self._folder.texts else None
 
     def _calibrator(self, fingerprint: Fingerprint) -> ConfidenceCalibrator | None:
         name = "calibrator.json"

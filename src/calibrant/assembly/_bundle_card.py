@@ -49,6 +49,7 @@ def card(  # noqa: PLR0913  (keyword-only options)
     measured_on: str,
     answered_by: Mapping[str, int],
     corrected: bool,
+    head: Mapping[str, Any] | None,
     calibrator: bool,
     verdict: Sequence[str] = (),
 ) -> str:
@@ -78,11 +79,13 @@ def card(  # noqa: PLR0913  (keyword-only options)
         Rows by the model that its server says answered; empty where nobody counted.
     corrected, calibrator : bool
         Whether a label prior is divided out, and whether there is a calibrator.
+    head : mapping or None
+        What ``head.json`` says of a head.
     verdict : sequence of str, optional
         What the search for the prompt found, in sentences.
     """
     treatment = _treatment(
-        prompt, str(fingerprint["space"]), answered_by, corrected=corrected, calibrator=calibrator
+        prompt, str(fingerprint["space"]), answered_by, corrected=corrected, head=head, calibrator=calibrator
     )
     parts = [
         f"# {_MARKUP.sub(_ESCAPED, ' '.join(name.split()))}",
@@ -145,7 +148,13 @@ def _asked(settings: RunSettings) -> str:
 
 
 def _treatment(
-    prompt: str, space: str, answered_by: Mapping[str, int], *, corrected: bool, calibrator: bool
+    prompt: str,
+    space: str,
+    answered_by: Mapping[str, int],
+    *,
+    corrected: bool,
+    head: Mapping[str, Any] | None,
+    calibrator: bool,
 ) -> Iterator[str]:
     if answered_by:
         counted = ", ".join(f"{_code(model)} ({rows:,} rows)" for model, rows in answered_by.items())
@@ -155,6 +164,11 @@ def _treatment(
         yield f"- Confidence: {_CONFIDENCE[space]}. How often it is right, the figures say"
     if corrected:
         yield "- The label prior is divided out of every distribution (`label_prior.json`)"
+    if head is not None:
+        yield (
+            f"- A head (`head.json`, {head['rung']}) learned from {head['n_rows']:,} labelled rows makes the final "
+            "distribution" + (". It holds words of their texts" if "text" in head["rung"] else "")
+        )
     if calibrator:
         yield "- Confidence can be calibrated (`calibrator.json`); predictions hold it as given"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -323,6 +324,7 @@ def _files(run: _Run, calibration: Path) -> dict[str, str]:
         measured_on=_measured_on(run),
         answered_by={} if run.metrics is None else run.metrics["models"],
         corrected="label_prior.json" in files,
+        head=json.loads(files["head.json"])["state"] if "head.json" in files else None,
         calibrator="calibrator.json" in files,
     )
     return files
@@ -357,10 +359,13 @@ def _settings_files(run: _Run) -> dict[str, str]:
 
 
 def _calibration_files(run: _Run, calibration: Path) -> dict[str, str]:
-    """Return the label prior and the calibrator, as they are."""
+    """Return the head, or else the label prior, and the calibrator, as they are."""
     files = {}
     prior, calibrator = run.path / "label_prior.json", calibration / "calibrator.json"
-    if prior.exists():
+    head = run.path / "head.json"
+    if head.exists():
+        files["head.json"] = _text(head)
+    elif prior.exists():
         files["label_prior.json"] = _text(prior)
     elif run.description is not None and run.description["label_prior"] is not None:
         raise StateError(

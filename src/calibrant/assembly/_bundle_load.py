@@ -210,6 +210,8 @@ def _finished(bundle: Bundle, classifier: Classifier) -> Classifier:
         classifier = classifier.with_prompt(bundle.prompt, user_template=bundle.user_template)
     if bundle.prior_correction is not None:
         classifier.prior_correction = bundle.prior_correction
+    if bundle.head is not None:
+        classifier.head = bundle.head
     _check_asked(bundle, classifier)
     return classifier
 

@@ -117,6 +117,9 @@ def classify(  # noqa: PLR0913
     prompt: Annotated[
         Path | None, typer.Option(help="File with the prompt to use, such as best_prompt.txt.")
     ] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="Run directory of a search: what it found is used.")
+    ] = None,
     label_prior: Annotated[
         Path | None, typer.Option(help="File with that prompt's label-prior correction: label_prior.json.")
     ] = None,
@@ -135,6 +138,7 @@ def classify(  # noqa: PLR0913
         texts=text or [],
         file=file,
         prompt=prompt,
+        run=run,
         label_prior=label_prior,
         model=model,
         as_json=as_json,
@@ -151,7 +155,7 @@ def evaluate(  # noqa: PLR0913
     out: Annotated[Path, typer.Option(help="Output directory; an interrupted run in it goes on.")],
     prompt: Annotated[Path | None, typer.Option(help="File with the prompt to use.")] = None,
     run: Annotated[
-        Path | None, typer.Option(help="Run directory of a search: its best prompt and label prior are used.")
+        Path | None, typer.Option(help="Run directory of a search: what it found is used.")
     ] = None,
     label_prior: Annotated[
         Path | None, typer.Option(help="File with the prompt's label-prior correction.")

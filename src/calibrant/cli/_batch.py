@@ -50,7 +50,7 @@ def submit(
 ) -> None:
     """Send rows as batches of the provider; a second time, it does nothing."""
     from calibrant.assembly import record_run
-    from calibrant.cli._classify import read_prompt
+    from calibrant.cli._prompted import read_prompt
     from calibrant.core import ConfigurationError, Task
     from calibrant.evaluation import submit_batch
     from calibrant.inference import Classifier

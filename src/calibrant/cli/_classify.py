@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calibrant.assembly import open_classifier
-from calibrant.calibration import LabelPriorCorrection
 from calibrant.cli._context import with_context
 from calibrant.cli._errors import FAILED
-from calibrant.core import ConfigurationError, DataError, Example, Outcome, Task, TextWithContext, read_texts
+from calibrant.cli._prompted import prompted
+from calibrant.core import ConfigurationError, Example, Outcome, Task, TextWithContext, read_texts
 from calibrant.evaluation import row_record
 
 if TYPE_CHECKING:
     from calibrant.core import Prediction
     from calibrant.inference import Classifier
 
-__all__ = ["all_texts", "print_predictions", "read_prompt", "run_classify"]
+__all__ = ["all_texts", "print_predictions", "run_classify"]
 
 
 def run_classify(  # noqa: PLR0913  (keyword-only options)
@@ -32,6 +32,7 @@ def run_classify(  # noqa: PLR0913  (keyword-only options)
     prompt: Path | None,
     model: str | None,
     as_json: bool,
+    run: Path | None = None,
     label_prior: Path | None = None,
     context: str | None = None,
     context_column: str | None = None,
@@ -43,12 +44,7 @@ def run_classify(  # noqa: PLR0913  (keyword-only options)
     given = all_texts(texts, file, task)
     classifier = open_classifier(task, model=model)
     try:
-        if prompt is not None:
-            classifier = classifier.with_prompt(read_prompt(prompt))
-        if label_prior is not None:
-            classifier.prior_correction = LabelPriorCorrection.load(
-                label_prior, fingerprint=classifier.fingerprint()
-            )
+        classifier = prompted(classifier, prompt=prompt, run=run, label_prior=label_prior)
         print_predictions(classifier, given, as_json=as_json)
     finally:
         classifier.close()
@@ -142,24 +138,6 @@ def _check_arguments(texts: Sequence[str]) -> None:
         except UnicodeEncodeError as error:
             msg = f"Expected --text in UTF-8, got {text!r:.80}: put it into a UTF-8 file and pass --file."
             raise ConfigurationError(msg) from error
-
-
-def read_prompt(path: Path) -> str:
-    """Return the prompt in a file.
-
-    Raises
-    ------
-    DataError
-        There is no such file, or it is not UTF-8.
-    """
-    if not path.is_file():
-        raise DataError("no such prompt file.", path=path)
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        msg = f"expected UTF-8 text, got the byte 0x{error.object[error.start]:02x}: save the file as UTF-8."
-        raise DataError(msg, path=path, line=line) from error
 
 
 def _line(text: str, prediction: Prediction, *, as_json: bool, with_model: bool) -> str:

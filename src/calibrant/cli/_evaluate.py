@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,17 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from calibrant.assembly import open_classifier, record_run
-from calibrant.calibration import LabelPriorCorrection
-from calibrant.cli._classify import read_prompt
 from calibrant.cli._context import with_context
 from calibrant.cli._errors import FAILED, GATE_FAILED, INTERRUPTED
 from calibrant.cli._evaluation_table import print_result
 from calibrant.cli._interrupts import ENDED_BY_SIGNAL, interruptible
 from calibrant.cli._progress import EvaluationDisplay
+from calibrant.cli._prompted import prompted
 from calibrant.cli._providers import routing_stats
 from calibrant.core import (
     ConfigurationError,
-    DataError,
     DataSource,
     LabelSet,
     ProviderError,
@@ -41,9 +38,11 @@ from calibrant.evaluation import (
     require_parquet,
     write_parquet,
 )
+from calibrant.heads import Head
 from calibrant.inference import Limits, is_in_process
 
 if TYPE_CHECKING:
+    from calibrant.calibration import LabelPriorCorrection
     from calibrant.evaluation import EvaluationMetrics, EvaluationResult, HistoryEntry
     from calibrant.inference import Classifier, Stop
     from calibrant.store import PredictionCache
@@ -222,7 +221,7 @@ def _opening(task: Task, options: EvaluateOptions, classifier: Classifier) -> pa
         model=options.model,
         prompt=classifier.prompt if replaced else None,
         user_template=classifier.user_template,
-        label_prior=classifier.prior_correction,
+        learned=classifier.head or classifier.prior_correction,
     )
 
 
@@ -232,14 +231,16 @@ def _opened_again(
     model: str | None,
     prompt: str | None,
     user_template: str | None,
-    label_prior: LabelPriorCorrection | None,
+    learned: Head | LabelPriorCorrection | None,
     limits: Limits,
 ) -> Classifier:
     classifier = open_classifier(task, model=model, limits=limits)
     if prompt is not None:
         classifier = classifier.with_prompt(prompt, user_template=user_template)
-    if label_prior is not None:
-        classifier.prior_correction = label_prior
+    if isinstance(learned, Head):
+        classifier.head = learned
+    elif learned is not None:
+        classifier.prior_correction = learned
     return classifier
 
 
@@ -281,19 +282,12 @@ def _limits(task: Task, options: EvaluateOptions) -> Limits:
 
 def _classifier(task: Task, options: EvaluateOptions, limits: Limits) -> Classifier:
     """Return the task's classifier under the prompt the command names."""
-    prompt, template, label_prior = _prompt(options)
     classifier = open_classifier(task, model=options.model, limits=limits)
     try:
-        if prompt is not None:
-            classifier = classifier.with_prompt(prompt, user_template=template)
-        if label_prior is not None:
-            classifier.prior_correction = LabelPriorCorrection.load(
-                label_prior, fingerprint=classifier.fingerprint()
-            )
+        return prompted(classifier, prompt=options.prompt, run=options.run, label_prior=options.label_prior)
     except BaseException:
         classifier.close()
         raise
-    return classifier
 
 
 def _write_down(task: Task, options: EvaluateOptions, classifier: Classifier) -> None:
@@ -304,31 +298,8 @@ def _write_down(task: Task, options: EvaluateOptions, classifier: Classifier) ->
         classifier.prior_correction.save(
             options.out / "label_prior.json", fingerprint=classifier.fingerprint()
         )
-
-
-def _prompt(options: EvaluateOptions) -> tuple[str | None, str | None, Path | None]:
-    """Return prompt, user template and the file of the label prior; None where the task's own count."""
-    if options.run is None:
-        prompt = None if options.prompt is None else read_prompt(options.prompt)
-        return prompt, None, options.label_prior
-    if options.prompt is not None:
-        raise ConfigurationError("Expected either --prompt or --run, got both.")
-    own = options.run / "label_prior.json"
-    label_prior = options.label_prior or (own if own.exists() else None)
-    return read_prompt(options.run / "best_prompt.txt"), _template(options.run / "result.json"), label_prior
-
-
-def _template(path: Path) -> str | None:
-    """Return the user template a search has found along with its prompt, if any."""
-    if not path.exists():
-        return None
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))["best_candidate"].get("user_template")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DataError(
-            f"expected the result of a search, got something else ({error!r}).", path=path
-        ) from error
-    return None if found is None else str(found)
+    if classifier.head is not None:
+        classifier.head.save(options.out / "head.json", fingerprint=classifier.fingerprint())
 
 
 @contextlib.contextmanager

@@ -54,7 +54,7 @@ def serve(  # noqa: PLR0913
 ) -> None:
     """Answer POST /verify and GET /health until Ctrl-C."""
     from calibrant.cascade import Verifier
-    from calibrant.cli._classify import read_prompt
+    from calibrant.cli._prompted import read_prompt
     from calibrant.serving import create_verifier_app, serve_app
 
     options = dict(map(parse_option, option or []))

@@ -1,0 +1,95 @@
+"""The prompt that a command names, and what was learned under it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from calibrant.calibration import LabelPriorCorrection
+from calibrant.core import ConfigurationError, DataError
+from calibrant.heads import Head
+
+if TYPE_CHECKING:
+    from calibrant.inference import Classifier
+
+__all__ = ["prompted", "read_prompt"]
+
+
+def prompted(
+    classifier: Classifier, *, prompt: Path | None, run: Path | None, label_prior: Path | None
+) -> Classifier:
+    """Return a classifier under a prompt, with the head or the label prior that belongs to it.
+
+    Parameters
+    ----------
+    classifier : Classifier
+        The task's.
+    prompt : Path or None
+        File with a prompt.
+    run : Path or None
+        Directory of a search: its best prompt, and its head, or its label prior where it has none.
+    label_prior : Path or None
+        File with a label-prior correction; comes before what a search has left.
+
+    Raises
+    ------
+    ConfigurationError
+        Both a prompt and a run are named.
+    DataError
+        A file is missing, or is none.
+    StateError
+        What was learned belongs to something else.
+    """
+    head = None
+    if run is not None:
+        if prompt is not None:
+            raise ConfigurationError("Expected either --prompt or --run, got both.")
+        template = _template(run / "result.json")
+        classifier = classifier.with_prompt(read_prompt(run / "best_prompt.txt"), user_template=template)
+        if label_prior is None:
+            head, label_prior = _existing(run / "head.json"), _existing(run / "label_prior.json")
+    elif prompt is not None:
+        classifier = classifier.with_prompt(read_prompt(prompt))
+    if head is not None:
+        classifier.head = Head.load(head, fingerprint=classifier.fingerprint())
+    elif label_prior is not None:
+        classifier.prior_correction = LabelPriorCorrection.load(
+            label_prior, fingerprint=classifier.fingerprint()
+        )
+    return classifier
+
+
+def _existing(path: Path) -> Path | None:
+    return path if path.exists() else None
+
+
+def _template(path: Path) -> str | None:
+    """Return the user template a search has found along with its prompt, if any."""
+    if not path.exists():
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))["best_candidate"].get("user_template")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DataError(
+            f"expected the result of a search, got something else ({error!r}).", path=path
+        ) from error
+    return None if found is None else str(found)
+
+
+def read_prompt(path: Path) -> str:
+    """Return the prompt in a file.
+
+    Raises
+    ------
+    DataError
+        There is no such file, or it is not UTF-8.
+    """
+    if not path.is_file():
+        raise DataError("no such prompt file.", path=path)
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        msg = f"expected UTF-8 text, got the byte 0x{error.object[error.start]:02x}: save the file as UTF-8."
+        raise DataError(msg, path=path, line=line) from error
