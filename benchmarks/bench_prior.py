@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant import Classifier, LabelSet
-from calibrant.calibration import LabelPriorCorrection, select_prior_correction
+from calibrant.calibration import LabelPriorCorrection
 from calibrant.core import Client, Example, Prediction, read_examples
+from calibrant.heads import fit_head
 from calibrant.inference import open_client
 from calibrant.metrics import classification_summary, expected_calibration_error
 
@@ -77,15 +78,14 @@ def measure(client: Client, path: Path, options: argparse.Namespace) -> None:
         split: np.array([labels.labels.index(e.answer) for e in found]) for split, found in data.items()
     }
     mass = np.mean([p.distribution.label_mass for p in predicted["test"] if p.distribution is not None])
-    chosen = select_prior_correction(logs["validation"], answers["validation"], prior_rows=logs["train"])
+    head = fit_head(logs["validation"], answers["validation"], labels=labels, candidates=["prior"])
     full = LabelPriorCorrection("batch").fit(logs["train"])
     print(f"\n{name}: {len(labels)} labels, {len(data['test'])} test rows, mean label mass {mass:.3f}")
     print(f"{'':24} {'accuracy':>9} {'macro-F1':>9} {'Brier':>7} {'ECE':>7}")
     print(f"{'as answered':24}", figures(logs["test"], answers["test"], labels))
     print(f"{'prior divided out':24}", figures(full.transform(logs["test"]), answers["test"], labels))
-    decided = chosen.correction.transform(logs["test"])
-    print(f"{f'decided ({chosen.correction.strength_:.2f})':24}", figures(decided, answers["test"], labels))
-    print(f"decided on validation: {chosen.reason}", flush=True)
+    print(f"{f'head ({head.rung})':24}", figures(head.transform(logs["test"]), answers["test"], labels))
+    print(f"decided on validation: {head.reason}", flush=True)
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 
-from calibrant.calibration import Fingerprint, TemperatureScaling, VectorScaling, select_scaling
+from calibrant.calibration import Fingerprint, TemperatureScaling, VectorScaling
 from calibrant.core import ConfigurationError, LogprobSpace, NotFittedError, StateError
 from calibrant.metrics import multiclass_brier_score
 
@@ -165,26 +165,3 @@ def test_a_saved_scaling_comes_back_exactly_and_only_for_the_same(kind: Any, tmp
     path.write_text(json.dumps(record))
     with pytest.raises(StateError, match="damaged"):
         kind.load(path, fingerprint=FINGERPRINT)
-
-
-def test_what_is_wrong_decides_which_scaling_is_chosen() -> None:
-    """Honest rows nothing, sharpened ones a temperature or better, biased ones a vector."""
-    assert select_scaling(*rows(2_000)).scaling is None
-    sharp = select_scaling(*rows(sharpen=3.0), rng=1)
-    assert sharp.scaling is not None
-    assert sharp.brier[sharp.name] < sharp.brier["none"] - 0.02
-    x, answers = rows(sharpen=2.0, bias=2.0)
-    biased = select_scaling(x, answers, rng=1)
-    assert biased.name == "vector"
-    assert isinstance(biased.scaling, VectorScaling)
-    assert biased.scaling.weight_.tolist() == VectorScaling().fit(x, answers).weight_.tolist()
-    assert select_scaling(x, answers, rng=np.random.default_rng(1)).brier == biased.brier
-
-
-def test_rows_without_mistakes_leave_temperature_out() -> None:
-    """It has nothing to learn from; two rows are the least."""
-    x, _ = rows(40)
-    found = select_scaling(x, x.argmax(axis=1))
-    assert set(found.brier) == {"none", "vector"}
-    with pytest.raises(ConfigurationError, match="at least two rows"):
-        select_scaling(x[:1], [0])

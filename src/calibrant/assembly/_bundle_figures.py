@@ -199,11 +199,13 @@ def _counted(predictions: SavedPredictions) -> Iterator[Figure]:
 
 
 def _searched(search: _Record) -> Iterator[Figure]:
-    for key, name in (
-        ("best_prompt", "test accuracy, this prompt"),
-        ("seed_prompt", "test accuracy, first prompt"),
-    ):
-        score = search[key]
+    final = search.get("final")  # not in results of earlier versions
+    scores = [] if final is None else [(final["score"], "test accuracy, this prompt with its head")]
+    scores += [
+        (search["best_prompt"], "test accuracy, this prompt"),
+        (search["seed_prompt"], "test accuracy, first prompt"),
+    ]
+    for score, name in scores:
         if score["accuracy"] is not None:
             answered = int(score["rows"]) - int(score["outcomes"].get("error", 0))
             yield _with_interval(name, score["accuracy"], answered)
@@ -212,6 +214,10 @@ def _searched(search: _Record) -> Iterator[Figure]:
                 yield Figure(name=named, estimate=float(score["macro_f1"]), rows=answered)
             if score.get("credit") is not None:
                 yield _with_interval(name.replace("accuracy", "credit"), score["credit"], answered)
+    for baseline in () if final is None else final["baselines"]:
+        yield _with_interval(
+            f"test accuracy, {baseline['name']}", baseline["accuracy"], int(search["best_prompt"]["rows"])
+        )
     comparison = search["comparison"]
     if changed_prompt(search) and comparison is not None:
         yield _with_interval(

@@ -38,12 +38,9 @@ from calibrant.calibration._saved import (
 )
 from calibrant.calibration._scaling import (
     DistributionScaling,
-    ScalingSelection,
     TemperatureScaling,
     VectorScaling,
-    select_scaling,
 )
-from calibrant.calibration._selection import PriorSelection, select_prior_correction
 from calibrant.calibration._state import read_state, write_state
 from calibrant.calibration._thresholds import ThresholdFamily, ThresholdSuggestion, suggest_thresholds
 
@@ -67,9 +64,7 @@ __all__ = [
     "PerLabelCalibrator",
     "PlattCalibrator",
     "PriorMethod",
-    "PriorSelection",
     "SavedPredictions",
-    "ScalingSelection",
     "TemperatureCalibrator",
     "TemperatureScaling",
     "ThresholdFamily",
@@ -87,8 +82,6 @@ __all__ = [
     "read_predictions",
     "read_state",
     "select_calibrator",
-    "select_prior_correction",
-    "select_scaling",
     "suggest_thresholds",
     "unfinished",
     "write_state",

@@ -1,4 +1,4 @@
-"""Log loss and Brier score by row, and whether a change in them is more than noise."""
+"""Log loss by row, and whether a change in them is more than noise."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PairedGain", "brier_losses", "log_losses", "log_normalise", "paired_gain"]
+__all__ = ["PairedGain", "log_losses", "log_normalise", "paired_gain"]
 
 # Differences of losses are right up to rounding only; less than this is no gain.
 _ROUNDING = 1e-12
@@ -24,18 +24,6 @@ def log_normalise(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 def log_losses(log_p: NDArray[np.float64], answers: NDArray[np.intp]) -> NDArray[np.float64]:
     """Return ``-log p(answer)`` of each normalised row, shape (n,), in nats, >= 0."""
     losses: NDArray[np.float64] = -log_p[np.arange(len(log_p)), answers]
-    return losses
-
-
-def brier_losses(log_p: NDArray[np.float64], answers: NDArray[np.intp]) -> NDArray[np.float64]:
-    """Return half the squared distance of each row to its answer, shape (n,), in [0, 1].
-
-    ``sum((p - onehot)^2) / 2``: Brier (1950) over all labels, halved, so that it is 1 minus
-    `calibrant.scoring.BrierScoring`.
-    """
-    gap = np.exp(log_p)
-    gap[np.arange(len(gap)), answers] -= 1.0
-    losses: NDArray[np.float64] = 0.5 * (gap**2).sum(axis=1)
     return losses
 
 
@@ -63,11 +51,6 @@ class PairedGain:
     def helps(self) -> bool:
         """Whether the loss falls by more than one standard error (and more than rounding)."""
         return self.mean > self.standard_error + _ROUNDING
-
-    @property
-    def hurts(self) -> bool:
-        """Whether the loss rises by more than one standard error (and more than rounding)."""
-        return -self.mean > self.standard_error + _ROUNDING
 
 
 def paired_gain(before: NDArray[np.float64], after: NDArray[np.float64]) -> PairedGain:

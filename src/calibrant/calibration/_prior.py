@@ -52,7 +52,7 @@ class LabelPriorCorrection:
 
     Full division assumes that the labels are about equally frequent; where one is truly more
     frequent, learn the strength from answers (`fit_strength`), or let
-    `select_prior_correction` decide.
+    `calibrant.heads.fit_head` decide.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ class LabelPriorCorrection:
 
         With answers, prior and strength come from the same rows. The prior sees no answer, so the
         bias is small, but rows other than those are the better judge: fit the prior on unlabelled
-        rows, then call `fit_strength` on labelled ones. `select_prior_correction` never lets a row
+        rows, then call `fit_strength` on labelled ones. `calibrant.heads.fit_head` never lets a row
         judge what it has taught.
 
         Parameters

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -13,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calibrant.calibration._calibrators import best_inverse_temperature
 from calibrant.calibration._fingerprint import Fingerprint
-from calibrant.calibration._losses import brier_losses, log_normalise, paired_gain
+from calibrant.calibration._losses import log_normalise
 from calibrant.calibration._state import damaged, read_state, write_state
 from calibrant.calibration._validation import (
     as_numbers,
@@ -24,14 +23,13 @@ from calibrant.calibration._validation import (
 )
 from calibrant.core import ConfigurationError
 
-__all__ = ["DistributionScaling", "ScalingSelection", "TemperatureScaling", "VectorScaling", "select_scaling"]
+__all__ = ["DistributionScaling", "TemperatureScaling", "VectorScaling"]
 
 _KIND = "distribution scaling"
 _VERSION = 1
 # What is read from answers never falls below 1e-12; less than that is a bound and no measurement.
 _FLOOR = float(np.log(1e-12))
 _LEAST, _MOST = 1e-3, 1e3
-_FOLDS = 5
 _HUGE = 1e100
 
 
@@ -250,86 +248,6 @@ class VectorScaling(DistributionScaling):
                 f"Expected a weight and an offset for {self.n_labels_} labels, got {both.shape}."
             )
         self.weight_, self.offset_ = both[0].copy(), both[1].copy()
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScalingSelection:
-    """A scaling of distributions, and how it was chosen.
-
-    Attributes
-    ----------
-    scaling : DistributionScaling or None
-        Fitted on all rows; None where doing nothing is as good.
-    name : str
-        ``none``, ``temperature`` or ``vector``.
-    brier : mapping of str to float
-        Mean Brier score over all labels, halved, in [0, 1], on held-out rows, of every candidate
-        that could be fitted.
-    """
-
-    scaling: DistributionScaling | None
-    name: str
-    brier: Mapping[str, float]
-
-
-def select_scaling(
-    log_probabilities: ArrayLike, answers: ArrayLike, *, rng: np.random.Generator | int | None = None
-) -> ScalingSelection:
-    """Choose temperature scaling, vector scaling or nothing by five-fold cross-validated Brier score.
-
-    Temperature takes the place of nothing, and vector of what was chosen before it, if its Brier
-    score on held-out rows is lower by more than the standard error of the difference, paired over
-    rows. A candidate that cannot be fitted
-    on every part of the rows is left out.
-
-    Parameters
-    ----------
-    log_probabilities : array-like of shape (n, L), n >= 2
-        Natural logarithms, finite.
-    answers : array-like of int, shape (n,)
-        Position of the true label of each row, in [0, L).
-    rng : numpy Generator, int or None, default None
-        Draws the folds; None is seed 0, so that equal calls agree.
-
-    Raises
-    ------
-    ConfigurationError
-        Wrong shapes, fewer than two rows, NaN or infinity, or a position out of range.
-    """
-    rows = check_log_probabilities("log_probabilities", log_probabilities)
-    truth = check_answers(answers, rows)
-    if len(rows) < 2:
-        raise ConfigurationError("Expected at least two rows to judge on, got 1: add rows.")
-    generator = np.random.default_rng(0 if rng is None else rng)
-    fold = generator.permutation(len(rows)) % min(_FOLDS, len(rows))
-    losses = {"none": brier_losses(log_normalise(rows), truth)}
-    kinds: dict[str, type[DistributionScaling]] = {k.method: k for k in (TemperatureScaling, VectorScaling)}
-    for name, kind in kinds.items():
-        try:
-            losses[name] = brier_losses(_held_out(kind, rows, truth, fold), truth)
-        except ConfigurationError:  # too few rows of a kind: the input itself was checked above
-            continue
-    brier = {name: float(loss.mean()) for name, loss in losses.items()}
-    chosen = "none"
-    for name, loss in losses.items():
-        if paired_gain(losses[chosen], loss).helps:
-            chosen = name
-    scaling = None if chosen == "none" else kinds[chosen]().fit(rows, truth)
-    return ScalingSelection(scaling=scaling, name=chosen, brier=brier)
-
-
-def _held_out(
-    kind: type[DistributionScaling],
-    rows: NDArray[np.float64],
-    answers: NDArray[np.intp],
-    fold: NDArray[np.intp],
-) -> NDArray[np.float64]:
-    """Return every row scaled by what the other folds teach, shape (n, L)."""
-    scaled = np.empty_like(rows)
-    for k in range(int(fold.max()) + 1):
-        judged = fold == k
-        scaled[judged] = kind().fit(rows[~judged], answers[~judged]).transform(rows[judged])
-    return scaled
 
 
 def _logits(rows: NDArray[np.float64]) -> NDArray[np.float64]:

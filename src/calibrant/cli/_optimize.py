@@ -171,8 +171,11 @@ def _remarks(result: OptimizationResult, out: Path | None) -> list[str]:
         if score.answered_labels is not None and score.answered_labels.collapsed:
             lines.append(f"warning: {name} prompt: {score.answered_labels.warning}")
     best = result.best_prompt if result.chosen else result.seed_prompt
-    answered = best.rows - best.outcomes.get("error", 0)
-    lines += confidence_remarks(None, rows=answered, rows_with_low_label_mass=best.rows_with_low_label_mass)
+    if result.final is None or result.final.head["rung"] == "as scored":
+        answered = best.rows - best.outcomes.get("error", 0)
+        lines += confidence_remarks(
+            None, rows=answered, rows_with_low_label_mass=best.rows_with_low_label_mass
+        )
     errors = sum(score.outcomes.get("error", 0) for score in scores.values())
     if errors:
         lines.append(f"{errors} test answers failed for the server's reasons and count neither way.")
