@@ -98,8 +98,8 @@ def finished(
 def apply_head(head: Head, prediction: Prediction, text: str) -> Prediction:
     """Return `prediction` with the label and the confidence of its final distribution.
 
-    One without a distribution, or without a label, is returned as it is. `text` of the prediction stays what the model
-    wrote.
+    One without a distribution, or without a label, stays as it is. `text` of the prediction stays what the model wrote.
+    The label mass of the final distribution is 1.
 
     Raises
     ------
@@ -107,13 +107,21 @@ def apply_head(head: Head, prediction: Prediction, text: str) -> Prediction:
         The head needs features, which the prediction does not hold.
     """
     found = prediction.distribution
-    if found is None or prediction.label is None:
-        return prediction
+    if found is None or prediction.label is None or head.rung == "as scored":
+        return replace(prediction, features=None)
     features: ArrayLike | None = None if prediction.features is None else prediction.features[None, :]
     logprobs = head.transform(found.logprobs[None, :], [text], features=features)[0]
     label = found.labels[int(logprobs.argmax())]
     distribution = replace(
-        found, logprobs=logprobs, emitted=label, joint_logprob=None, closing_logprob=None, error_bound=None
+        found,
+        logprobs=logprobs,
+        measured=np.ones(len(logprobs), dtype=np.bool_),
+        label_mass=1.0,  # what the model would write is no longer the question
+        unresolved_mass=0.0,
+        emitted=label,
+        joint_logprob=None,
+        closing_logprob=None,
+        error_bound=None,
     )
     return replace(
         prediction,
