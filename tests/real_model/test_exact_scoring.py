@@ -235,3 +235,10 @@ def test_a_server_of_llama_cpp_answers_the_same_over_http(client: LlamaCppClient
             distribution(one).probabilities, distribution(other).probabilities, atol=0.1
         )
         assert other.attempts > 1
+
+
+def test_a_decoded_label_is_the_arg_max_of_exact_scoring(client: LlamaCppClient) -> None:
+    """Not what begins with the most probable token at every step."""
+    exact = classifier(client, tolerance=0.0).classify_many(TEXTS)
+    decoded = classifier(client, scoring="decode").classify_many(TEXTS)
+    assert [one.label for one in decoded] == [one.label for one in exact]

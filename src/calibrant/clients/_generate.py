@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -47,9 +48,23 @@ class Sampler:
         seed = options.get("seed")
         self._rng = np.random.default_rng(None if seed is None or int(seed) < 0 else int(seed))
         self._seen: dict[int, int] = {}
+        self._planned: deque[int] = deque()
+
+    @property
+    def takes_the_best(self) -> bool:
+        """Whether nothing is left to chance or to what was written before."""
+        return not any(
+            self._values[name] for name in ("temperature", "frequency_penalty", "presence_penalty")
+        )
+
+    def plan(self, tokens: Sequence[int]) -> None:
+        """Draw these tokens first."""
+        self._planned.extend(tokens)
 
     def draw(self, logits: NDArray[np.float32], allowed: NDArray[np.bool_] | None) -> int:
         """Return a token, one of those allowed."""
+        if self._planned:
+            return self._planned.popleft()
         found = np.array(logits, dtype=np.float64)
         for token, count in self._seen.items():
             found[token] -= count * self._values["frequency_penalty"] + self._values["presence_penalty"]

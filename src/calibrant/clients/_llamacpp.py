@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 from weakref import WeakKeyDictionary
 
+from calibrant.clients._best_value import best_value
 from calibrant.clients._constraint import (
     Constraint,
     constraint_for,
@@ -252,7 +253,6 @@ class LlamaCppClient:
     async def _written(self, row: _Row, wanted: _Wanted) -> dict[str, Any]:
         """Return what the model writes."""
         engine = row.engine
-        sampler = Sampler(wanted.options)
         grammar = None
         if wanted.grammar is not None:
             grammar = await asyncio.to_thread(self._grammar, engine, wanted.grammar)
@@ -262,6 +262,7 @@ class LlamaCppClient:
         prompt_size = len(row.prompt.tokens) + begun
         if prompt_size >= self._settings.n_ctx:
             raise self._failure(TooLongError(prompt_size))
+        sampler = await _sampler(row, wanted, tokens)
         data, records, reason = (row.begun + prefix).encode(), [], "length"
         room = self._settings.n_ctx - len(row.prompt.tokens)
         while len(tokens) - begun < wanted.max_tokens and len(tokens) < room:
@@ -287,18 +288,13 @@ class LlamaCppClient:
                 data, reason = data[:cut], "stop"
                 break
         usage = {"prompt_tokens": prompt_size, "completion_tokens": len(tokens) - begun}
-        choice = {
-            "index": 0,
-            "message": {"role": "assistant", "content": data.decode("utf-8", "replace")},
-            "finish_reason": reason,
-            "logprobs": {"content": records} if wanted.alternatives else None,
-        }
-        return {
-            "object": "chat.completion",
-            "model": self._settings.path.name,
-            "choices": [choice],
-            "usage": {**usage, "total_tokens": sum(usage.values())},
-        }
+        return _completion(
+            self._settings.path.name,
+            data.decode("utf-8", "replace"),
+            reason,
+            records if wanted.alternatives else None,
+            {**usage, "total_tokens": sum(usage.values())},
+        )
 
     def _grammar(self, engine: Engine, source: str) -> Grammar:
         try:
@@ -445,6 +441,27 @@ class _Row:
             except (EngineError, TooLongError) as error:
                 raise self.client._failure(error) from error  # noqa: SLF001
         return [TokenLogprobs(self.engine.vocabulary, logits) for logits in found]
+
+
+async def _sampler(row: _Row, wanted: _Wanted, begun: Sequence[int]) -> Sampler:
+    """Return what draws the tokens behind `begun`: of one choice the best, where nothing is left to chance."""
+    sampler = Sampler(wanted.options)
+    if wanted.choice is not None and sampler.takes_the_best:
+        sampler.plan(await best_value(row, wanted.choice, begun))
+    return sampler
+
+
+def _completion(
+    model: str, text: str, reason: str, records: list[Any] | None, usage: dict[str, int]
+) -> dict[str, Any]:
+    """Return an OpenAI-shaped response."""
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": text},
+        "finish_reason": reason,
+        "logprobs": None if records is None else {"content": records},
+    }
+    return {"object": "chat.completion", "model": model, "choices": [choice], "usage": usage}
 
 
 async def _entered(engine: Engine) -> Place:
