@@ -74,6 +74,9 @@ def test_a_better_prompt_is_found_shown_and_kept(write_task: WriteTask, fake: Fa
     assert [[cell.strip() for cell in row] for row in cells] == [
         ["seed", "0.500"],
         ["best", "1.000"],
+        ["best + head", "1.000"],
+        ["majority", "0.500"],
+        ["TF-IDF", "1.000"],
     ]
     assert "Best minus seed: +0.500 accuracy, 95 % interval" in result.stdout
     assert f"Files: {out}/result.json, best_prompt.txt, predictions.jsonl, report.html" in result.stdout
