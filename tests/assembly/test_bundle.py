@@ -167,6 +167,7 @@ def test_the_correction_and_template_of_a_search_come_along(
     )
     search, evaluation = tmp_path / "search", tmp_path / "evaluation"
     run("optimize", task, "--out", search, "--prior-correction", "batch", "--minibatch-size", 4)
+    without_head(search)
     run("evaluate", task, "--run", search, "--out", evaluation, "--no-cache")
     (tmp_path / "train.jsonl").unlink()
     task.unlink()
@@ -190,6 +191,16 @@ def test_the_correction_and_template_of_a_search_come_along(
         StateError, match=r"expected label_prior\.json, as the run's predictions are corrected"
     ):
         export(evaluation, tmp_path / "three")
+
+
+def without_head(search: Path) -> None:
+    """Make of a search one of an earlier version, which learned no head."""
+    (search / "head.json").unlink()
+    record = json.loads((search / "result.json").read_text())
+    del record["final"]
+    (search / "result.json").write_text(json.dumps(record))
+    rows = [json.dumps(row) + "\n" for row in lines(search) if row["prompt"] != "final"]
+    (search / "predictions.jsonl").write_text("".join(rows))
 
 
 def found_again(folder: Path, options: Mapping[str, Any]) -> list[Prediction]:

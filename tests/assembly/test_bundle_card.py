@@ -53,6 +53,7 @@ def written(*, labels: list[str], **changes: Any) -> str:
         "measured_on": "nothing",
         "answered_by": {},
         "corrected": False,
+        "head": None,
         "calibrator": False,
         **changes,
     }

@@ -180,7 +180,7 @@ def _structure(labels: LabelSet) -> dict[str, Any]:
 
 
 def _corrections(bundle: Bundle) -> _Leaves:
-    prior, calibrator = bundle.prior_correction, bundle.calibrator
+    prior, head, calibrator = bundle.prior_correction, bundle.head, bundle.calibrator
     found = {
         "label prior": None
         if prior is None
@@ -188,6 +188,7 @@ def _corrections(bundle: Bundle) -> _Leaves:
             "prior": dict(zip(bundle.labels.labels, prior.prior_.tolist(), strict=True)),
             "strength": prior.strength_,
         },
+        "head": None if head is None else {"rung": head.rung, "rows": head.n_rows, "sha256": head.digest},
         "calibrator": None
         if calibrator is None
         else {key: value for key, value in calibrator.to_record().items() if key != "rows"},

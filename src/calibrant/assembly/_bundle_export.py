@@ -204,7 +204,7 @@ def _description(path: Path) -> dict[str, Any]:
         raise StateError(
             f"{source}: expected {missing[0]!r}, got none: run the evaluation again with this version."
         )
-    return {name: found[name] for name in _DESCRIBED}
+    return {name: found[name] for name in (*_DESCRIBED, "head") if name in found}
 
 
 def _settings(
@@ -365,6 +365,11 @@ def _calibration_files(run: _Run, calibration: Path) -> dict[str, str]:
     head = run.path / "head.json"
     if head.exists():
         files["head.json"] = _text(head)
+    elif "head" in (run.description or {}) or (run.search or {}).get("final") is not None:
+        raise StateError(
+            f"{run.path}: expected head.json, which made the run's predictions, got none: run the same command again, "
+            "which writes it and asks nothing anew."
+        )
     elif prior.exists():
         files["label_prior.json"] = _text(prior)
     elif run.description is not None and run.description["label_prior"] is not None:

@@ -199,13 +199,12 @@ def _counted(predictions: SavedPredictions) -> Iterator[Figure]:
 
 
 def _searched(search: _Record) -> Iterator[Figure]:
-    final = search.get("final")  # not in results of earlier versions
-    scores = [] if final is None else [(final["score"], "test accuracy, this prompt with its head")]
-    scores += [
+    final = search.get("final")
+    for score, name in (
+        *([] if final is None else [(final["score"], "test accuracy, this prompt and the head")]),
         (search["best_prompt"], "test accuracy, this prompt"),
         (search["seed_prompt"], "test accuracy, first prompt"),
-    ]
-    for score, name in scores:
+    ):
         if score["accuracy"] is not None:
             answered = int(score["rows"]) - int(score["outcomes"].get("error", 0))
             yield _with_interval(name, score["accuracy"], answered)
@@ -214,6 +213,12 @@ def _searched(search: _Record) -> Iterator[Figure]:
                 yield Figure(name=named, estimate=float(score["macro_f1"]), rows=answered)
             if score.get("credit") is not None:
                 yield _with_interval(name.replace("accuracy", "credit"), score["credit"], answered)
+    for key, name in (("against_seed", "first prompt"), ("against_text", "TF-IDF")):
+        if final is not None and final[key] is not None:
+            found = final[key]
+            yield _with_interval(
+                f"test accuracy, with the head minus {name}", found["interval"], int(found["n"])
+            )
     for baseline in () if final is None else final["baselines"]:
         yield _with_interval(
             f"test accuracy, {baseline['name']}", baseline["accuracy"], int(search["best_prompt"]["rows"])

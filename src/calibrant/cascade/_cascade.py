@@ -29,6 +29,7 @@ from calibrant.core import (
     Journal,
     LogprobSpace,
 )
+from calibrant.heads import Head
 from calibrant.inference import Classifier, Gate, Limits, is_in_process
 
 __all__ = ["Cascade"]
@@ -296,6 +297,26 @@ class Cascade(Classifier):
                 "corrected label would be one that nobody judged. Set prior_correction of its classifiers."
             )
 
+    @property
+    def head(self) -> Head | None:
+        """None: a head belongs to one model, so the classifiers of a cascade hold their own."""
+        return None
+
+    @head.setter
+    def head(self, head: Head | None) -> None:
+        if head is not None:
+            _refuse_head()
+
+    def fit(self, texts: Sequence[str], answers: Sequence[str]) -> NoReturn:  # noqa: ARG002
+        """Refuse: the classifiers of a cascade are fitted, each under its own prompt.
+
+        Raises
+        ------
+        ConfigurationError
+            Always.
+        """
+        _refuse_head()
+
     def with_limits(self, limits: Limits) -> Self:
         """Return a copy under other limits that shares clients and journals; it has paid nothing yet.
 
@@ -379,6 +400,13 @@ class Cascade(Classifier):
             self.method.close()
         for classifier in self._closes:
             classifier.close()
+
+
+def _refuse_head() -> NoReturn:
+    raise ConfigurationError(
+        "Expected no head for a whole cascade: its answers come from several models, and a label of a head would be "
+        "one that nobody judged. Fit its classifiers."
+    )
 
 
 def _check(models: Sequence[CascadeModel], method: ConfidenceMethod) -> None:

@@ -273,9 +273,16 @@ def _new_state(
             "timeout": classifier.runner.options.get("timeout", 60.0),
         },
         reading=dict(method.reader.describe()),
-        # The label prior is not applied to what is collected.
-        described=json.loads(json.dumps({**classifier.describe(), "label_prior": None}, default=repr)),
+        described=_described(classifier),
     )
+
+
+def _described(classifier: Classifier) -> dict[str, Any]:
+    """Return what the classifier says of itself; label prior and head are not applied to what is collected."""
+    described = {**classifier.describe(), "label_prior": None}
+    described.pop("head", None)
+    found: dict[str, Any] = json.loads(json.dumps(described, default=repr))
+    return found
 
 
 def _fingerprint(

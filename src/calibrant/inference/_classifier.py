@@ -32,7 +32,7 @@ from calibrant.inference._choice import (
 )
 from calibrant.inference._exact import Tolerance
 from calibrant.inference._feed import OnPrediction, Stop
-from calibrant.inference._heads import check_head, finished, head_of, keeping_features
+from calibrant.inference._heads import check_head, finished, head_of, keeping_features, true_labels
 from calibrant.inference._limits import Gate, Limits, default_concurrency
 from calibrant.inference._loop import run_sync
 from calibrant.inference._managed import Managed
@@ -301,10 +301,11 @@ class Classifier(Managed):
         Raises
         ------
         ConfigurationError
-            An answer is no label, the lengths differ, or the model gives no distributions.
+            An answer is no label, or holds several, the lengths differ, or the model gives no distributions.
         ProviderError
             A fault that every call would meet.
         """
+        true_labels(answers, len(texts), labels=self.labels)  # before a call is paid for
         self.head = head_of(self.with_features().classify_many(texts), answers, texts, labels=self.labels)
         return self
 

@@ -14,7 +14,7 @@ from calibrant.heads import Head, fit_head
 from calibrant.inference._exact import ExactScoring
 from calibrant.inference._methods import Method
 
-__all__ = ["apply_head", "check_head", "finished", "head_of", "keeping_features"]
+__all__ = ["apply_head", "check_head", "finished", "head_of", "keeping_features", "true_labels"]
 
 
 def keeping_features(method: Method) -> Method:
@@ -59,12 +59,7 @@ def head_of(
     ConfigurationError
         No row has a distribution, an answer is no label, or the lengths differ.
     """
-    if not len(predictions) == len(answers) == len(texts):
-        raise ConfigurationError(f"Expected an answer for each of {len(texts)} texts, got {len(answers)}.")
-    truth = [labels.canonical(answer) for answer in answers]
-    if None in truth:
-        wrong = answers[truth.index(None)]
-        raise ConfigurationError(f"Expected answers among the labels {labels.labels[:3]}..., got {wrong!r}.")
+    truth = true_labels(answers, len(texts), labels=labels)
     usable = [place for place, found in enumerate(predictions) if found.distribution is not None]
     if not usable:
         raise ConfigurationError(
@@ -79,11 +74,36 @@ def head_of(
         features.append(predictions[place].features)
     return fit_head(
         np.array(logprobs),
-        np.array([labels.labels.index(str(truth[place])) for place in usable]),
+        np.array([labels.labels.index(truth[place]) for place in usable]),
         labels=labels,
         texts=[texts[place] for place in usable],
         features=None if any(one is None for one in features) else np.array(features, dtype=np.float64),
     )
+
+
+def true_labels(answers: Sequence[str], n: int, *, labels: LabelSet) -> list[str]:
+    """Return the answers of n texts as the label set spells them.
+
+    Raises
+    ------
+    ConfigurationError
+        An answer holds several labels, or is none, or there are more or fewer than texts.
+    """
+    if isinstance(labels, CompositeLabels):
+        raise ConfigurationError(
+            "Expected a classifier of one label a text to learn a head for, got one whose answers hold several."
+        )
+    if len(answers) != n:
+        raise ConfigurationError(f"Expected an answer for each of {n} texts, got {len(answers)}.")
+    found = []
+    for answer in answers:
+        label = labels.canonical(answer)
+        if label is None:
+            raise ConfigurationError(
+                f"Expected answers among the labels {labels.labels[:3]}, got {answer!r:.80}."
+            )
+        found.append(label)
+    return found
 
 
 def finished(

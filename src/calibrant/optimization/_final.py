@@ -12,6 +12,7 @@ import numpy as np
 from calibrant.core import CompositeLabels, Example, Interval, LabelSet, Outcome, Prediction, Task
 from calibrant.heads import Head, TextBaseline
 from calibrant.metrics import PairedComparison, answer_summary, paired_comparison, wilson_interval
+from calibrant.optimization._prompt_parts import one_line
 from calibrant.optimization._result import PromptScore, compare, score_prompt
 
 __all__ = ["BaselineScore", "FinalScore", "final_score", "labelled_rows"]
@@ -63,12 +64,18 @@ class FinalScore:
 
 
 def labelled_rows(task: Task, prompt: str) -> list[Example]:
-    """Return the rows that a head may learn from: validation rows, then training rows that the prompt does not show."""
+    """Return the rows that a head may learn from: validation rows, then training rows that the prompt does not show.
+
+    A row whose text is that of a test row is none of them.
+    """
     if isinstance(task.labels, CompositeLabels):
         return []
-    held_out = {example.input for example in (*task.validation, *task.test)}
-    unseen = [one for one in task.train if one.input not in prompt and one.input not in held_out]
-    return [*task.validation, *unseen]
+    shown, tested = one_line(prompt), {example.input for example in task.test}
+    validation = [one for one in task.validation if one.input not in tested]
+    held_out = tested | {example.input for example in validation}
+    return validation + [
+        one for one in task.train if one_line(one.input) not in shown and one.input not in held_out
+    ]
 
 
 def final_score(

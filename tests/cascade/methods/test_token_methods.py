@@ -8,6 +8,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from calibrant import Classifier
 from calibrant.calibration import LabelPriorCorrection
 from calibrant.cascade import Answered, Assessment, AvgLogprob, ConfidenceMethod, Hybrid, Margin, NoEvidence
 from calibrant.core import ConfigurationError, Prediction, Token
+from calibrant.heads import fit_head
 from calibrant.testing import FakeClient, FakeContinuingClient
 
 LABELS = ["cat", "dog"]
@@ -285,9 +287,14 @@ def test_numbers_that_are_no_logprobs_are_no_evidence(bad: float) -> None:
 
 
 def test_tokens_of_a_label_that_was_corrected_away_are_no_evidence() -> None:
-    """The label-prior correction answers something the model did not write."""
+    """The label-prior correction, or a head, answers something the model did not write."""
     correction = LabelPriorCorrection().fit([[math.log(0.99), math.log(0.01)]] * 50)
-    corrected = classifier(prior_correction=correction)
+    head = fit_head(np.log([[0.95, 0.05], [0.9, 0.1]] * 30), [0, 1] * 30, labels=LABELS)
+    for changes in ({"prior_correction": correction}, {"head": head}):
+        _check_tokens_are_no_evidence(classifier(**changes))
+
+
+def _check_tokens_are_no_evidence(corrected: Classifier) -> None:
     prediction = corrected.classify("meow")
     assert prediction.label == "dog"
     found = Answered(question="meow", prediction=prediction, classifier=corrected)

@@ -98,7 +98,7 @@ def _evidence(answered: Answered, token_filter: TokenFilter) -> tuple[Token, ...
             "(scoring='decode'), keep its tokens (keep_tokens=True, top_logprobs of 1 or more) "
             "and use a provider that reports log-probabilities; or use label_probability where labels are scored."
         )
-    if classifier.prior_correction is not None:
+    if classifier.prior_correction is not None or classifier.head is not None:
         _refuse_corrected(answered)
     kept = kept_tokens(prediction.tokens, token_filter, text=prediction.text, field=classifier.field)
     chosen = chosen_tokens(kept, prediction.tokens)
@@ -123,7 +123,7 @@ def _refuse_corrected(answered: Answered) -> None:
     if label is not None and label != prediction.label:
         raise LogprobsUnavailableError(
             f"Expected the tokens of {prediction.label!r}, got those of {label!r}, which the label-prior correction "
-            "replaced: use label_probability, or leave the correction out."
+            "or the head replaced: use label_probability, or leave it out."
         )
 
 

@@ -1,0 +1,161 @@
+"""A head in a bundle: the loaded classifier answers as the one that was exported."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import calibrant
+from calibrant.assembly import diff_bundles, export, read_bundle
+from calibrant.cli import app
+from calibrant.core import StateError
+from calibrant.heads import Head, fit_head
+from calibrant.inference import Classifier
+from calibrant.testing import FakeClient
+
+WriteTask = Callable[..., Path]
+LABELS = ["cat", "dog"]
+TEXTS = [f"other {n}" for n in range(20)]
+
+
+def place(text: str) -> int:
+    """Return the place of the true label, which no word of the text tells."""
+    return hashlib.sha256(text.encode()).digest()[0] % 2
+
+
+def biased(text: str) -> dict[str, float]:
+    """Hear the difference, and prefer cats."""
+    cat = 0.6 if place(text) else 0.9
+    return {"cat": cat, "dog": 1.0 - cat}
+
+
+def rows(split: str, count: int) -> list[dict[str, str]]:
+    """Return rows of both labels."""
+    return [{"input": f"{split} {n}", "answer": LABELS[place(f"{split} {n}")]} for n in range(count)]
+
+
+def run(*arguments: object) -> None:
+    """Run a command that succeeds."""
+    done = CliRunner().invoke(app, list(map(str, arguments)))
+    assert done.exit_code == 0, done.output
+
+
+@pytest.fixture
+def task(write_task: WriteTask, use_model: Callable[..., Any]) -> Path:
+    """Return a task of a model that prefers cats."""
+    use_model(lambda name, **_: FakeClient(LABELS, biased, name=name))
+    return write_task(train=rows("train", 40), validation=rows("validation", 30), test=rows("test", 30))
+
+
+@pytest.fixture
+def searched(task: Path, tmp_path: Path) -> Path:
+    """Return the directory of a search."""
+    run("optimize", task, "--out", tmp_path / "run", "--max-metric-calls", 120, "--minibatch-size", 6)
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def evaluated(task: Path, searched: Path, tmp_path: Path) -> Path:
+    """Return the directory of an evaluation with its head."""
+    run("evaluate", task, "--run", searched, "--out", tmp_path / "evaluated", "--no-cache")
+    return tmp_path / "evaluated"
+
+
+def with_head(searched: Path) -> Classifier:
+    """Return a classifier under the best prompt with the head that is beside it."""
+    found = Classifier(
+        model=FakeClient(LABELS, biased, name="local/smollm2-135m"),
+        labels=LABELS,
+        field="category",
+        prompt=(searched / "best_prompt.txt").read_text(),
+    )
+    found.head = Head.load(searched / "head.json", fingerprint=found.fingerprint())
+    return found
+
+
+@pytest.mark.parametrize("kind", ["searched", "evaluated"])
+def test_a_bundle_answers_as_the_run_did(
+    kind: str, searched: Path, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Of a search as of an evaluation; the head is the same to the bit, and the figures are those with it."""
+    bundle = export(request.getfixturevalue(kind), tmp_path / "bundle")
+    classifier = with_head(searched)
+    assert bundle.head is not None
+    assert classifier.head is not None
+    assert bundle.head.digest == classifier.head.digest
+    first = next(figure for figure in bundle.figures if "accuracy" in figure.name)
+    assert first.estimate == 1.0
+    assert "with the head minus TF-IDF" in bundle.card or kind == "evaluated"
+    with calibrant.load(tmp_path / "bundle") as loaded:
+        assert isinstance(loaded, Classifier)
+        found = loaded.classify_many(TEXTS)
+    expected = classifier.classify_many(TEXTS)
+    assert [(one.label, one.confidence) for one in found] == [(one.label, one.confidence) for one in expected]
+    assert [one.label for one in found] == [LABELS[place(text)] for text in TEXTS]
+
+
+def test_the_card_names_the_head(searched: Path, tmp_path: Path) -> None:
+    """Its rung and its rows; words only where it holds some."""
+    bundle = export(searched, tmp_path / "bundle")
+    assert bundle.head is not None
+    said = f"A head (`head.json`, {bundle.head.rung}) learned from {bundle.head.n_rows} labelled rows"
+    assert said in bundle.card
+    assert "It holds words of their texts" not in bundle.card
+    classifier = with_head(searched)
+    texts = [f"{('meow', 'woof')[n % 2]} {n}" for n in range(60)]
+    wordy = fit_head(
+        np.full((60, 2), np.log(0.5)),
+        np.arange(60) % 2,
+        labels=LABELS,
+        texts=texts,
+        candidates=["text alone"],
+    )
+    assert wordy.uses_text
+    wordy.save(searched / "head.json", fingerprint=classifier.fingerprint())
+    assert "It holds words of their texts" in export(searched, tmp_path / "again").card
+
+
+def test_a_head_that_is_not_as_it_was_written_is_refused(searched: Path, tmp_path: Path) -> None:
+    """In the bundle, and in the run that is exported."""
+    export(searched, tmp_path / "bundle")
+    path = tmp_path / "bundle" / "head.json"
+    text = path.read_text()
+    for damage in (text[:50], text.replace("0.", "1.", 1), ""):
+        path.write_text(damage)
+        with pytest.raises(StateError, match=r"head\.json"):
+            read_bundle(tmp_path / "bundle")
+    path.unlink()
+    with pytest.raises(StateError, match=r"head\.json"):
+        read_bundle(tmp_path / "bundle")
+    record = json.loads((searched / "head.json").read_text())
+    del record["state"]["model"]
+    (searched / "head.json").write_text(json.dumps(record))
+    with pytest.raises(StateError, match=r"head.*damaged"):
+        export(searched, tmp_path / "again")
+
+
+def test_a_run_that_lost_its_head_is_not_exported(searched: Path, evaluated: Path, tmp_path: Path) -> None:
+    """Its figures are those of predictions that the bundle would not make."""
+    for directory in (searched, evaluated):
+        (directory / "head.json").unlink()
+        with pytest.raises(StateError, match=r"expected head\.json"):
+            export(directory, tmp_path / "bundle")
+
+
+def test_another_head_is_a_change_of_the_corrections(searched: Path, tmp_path: Path) -> None:
+    """And the same head is none."""
+    export(searched, tmp_path / "before")
+    assert diff_bundles(tmp_path / "before", searched).corrections == ()
+    classifier = with_head(searched)
+    other = fit_head(np.log([[0.9, 0.1], [0.6, 0.4]] * 30), [0, 1] * 30, labels=LABELS, candidates=["prior"])
+    other.save(searched / "head.json", fingerprint=classifier.fingerprint())
+    assert {change.name for change in diff_bundles(tmp_path / "before", searched).corrections} >= {
+        "head.sha256"
+    }

@@ -1,0 +1,51 @@
+"""Heads of a cascade's models: the answer that is judged is the final one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrant.core import ConfigurationError
+from calibrant.heads import Head, fit_head
+
+Build = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def head() -> Head:
+    """Return a head of a model that nearly always says cat."""
+    answers = np.arange(60) % 2
+    cat = np.where(answers, 0.6, 0.9)
+    return fit_head(np.log(np.stack([cat, 1.0 - cat], axis=1)), answers, labels=["cat", "dog"])
+
+
+def test_the_answer_of_a_model_is_finished_before_it_is_judged(build: Build, head: Head) -> None:
+    """Once; under another prompt the head stays behind."""
+    built = build(("cat", 0.6), ("cat", 0.9), classifiers=[{"head": head}, {}], threshold=0.5)
+    alone = built.classifiers[0].classify("t")
+    found = built.cascade.classify("t")
+    assert alone.label == found.label == "dog"
+    assert found.confidence == pytest.approx(alone.confidence)
+    assert built.method.asked[0].prediction.label == "dog"
+    assert built.calls == [2, 0]
+    assert built.cascade.with_prompt("new").classify("t").label == "cat"
+
+
+def test_a_cascade_has_no_head_of_its_own(build: Build, head: Head) -> None:
+    """Its label would be one that nobody judged; nothing is asked for it."""
+    built = build("cat", "dog")
+    assert built.cascade.head is None
+    with pytest.raises(ConfigurationError, match="no head for a whole cascade"):
+        built.cascade.head = head
+    with pytest.raises(ConfigurationError, match="no head for a whole cascade"):
+        built.cascade.fit(["t"] * 20, ["cat", "dog"] * 10)
+    assert built.calls == [0, 0]
+
+
+def test_methods_that_read_tokens_refuse_a_head(build: Build, told: Any, head: Head) -> None:
+    """The tokens are those of the answer before it."""
+    with pytest.raises(ConfigurationError, match="no head of 'a'"):
+        build("cat", classifiers=[{"head": head}], method=told(needs_tokens=True))

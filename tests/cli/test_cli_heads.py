@@ -1,0 +1,145 @@
+"""A search's head on the command line: what the table shows, and which commands use it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from calibrant.cli import app
+from calibrant.testing import FakeClient
+
+WriteTask = Callable[..., Path]
+LABELS = ["cat", "dog"]
+BUDGET = ("--max-metric-calls", 120, "--minibatch-size", 6)
+
+
+def place(text: str) -> int:
+    """Return the place of the true label, which no word of the text tells."""
+    return hashlib.sha256(text.encode()).digest()[0] % 2
+
+
+def biased(text: str) -> dict[str, float]:
+    """Hear the difference, and prefer cats."""
+    cat = 0.6 if place(text) else 0.9
+    return {"cat": cat, "dog": 1.0 - cat}
+
+
+def rows(split: str, count: int) -> list[dict[str, str]]:
+    """Return rows of both labels."""
+    return [{"input": f"{split} {n}", "answer": LABELS[place(f"{split} {n}")]} for n in range(count)]
+
+
+def run(*arguments: object) -> Result:
+    """Run the command line in this process."""
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+@pytest.fixture
+def task(write_task: WriteTask, use_model: Callable[..., Any]) -> Path:
+    """Return a task of a model that prefers cats."""
+    use_model(lambda *_, **__: FakeClient(LABELS, biased))
+    return write_task(train=rows("train", 40), validation=rows("validation", 30), test=rows("test", 30))
+
+
+@pytest.fixture
+def searched(task: Path, tmp_path: Path) -> Path:
+    """Return the directory of a search."""
+    done = run("optimize", task, "--out", tmp_path / "run", *BUDGET)
+    assert done.exit_code == 0, done.output
+    return tmp_path / "run"
+
+
+def final_rows(searched: Path) -> list[dict[str, Any]]:
+    """Return the test rows with the head, as the search wrote them."""
+    lines = (searched / "predictions.jsonl").read_text().splitlines()
+    return [row for row in map(json.loads, lines) if row["prompt"] == "final"]
+
+
+def test_the_table_shows_the_head_beside_what_needs_no_model(task: Path) -> None:
+    """Two prompts, the head, and two baselines; the verdict and where the head came from stand below."""
+    done = run("optimize", task, *BUDGET)
+    assert done.exit_code == 0, done.stderr
+    cells = [
+        [cell.strip() for cell in line.split("│")[1:3]] for line in done.stdout.splitlines() if "│" in line
+    ]
+    names = [name for name, _ in cells]
+    assert names == ["seed", "best", "best + head", "majority", "TF-IDF"]
+    accuracy = dict(cells)
+    assert accuracy["best + head"] == "1.000"
+    assert float(accuracy["seed"]) < 0.7
+    assert float(accuracy["TF-IDF"]) < 0.8
+    assert "Best prompt with its head minus seed prompt: +" in done.stdout
+    assert "The model adds +" in done.stdout
+    assert "labelled rows: On held-out rows log loss goes from" in done.stdout
+
+
+def test_texts_are_classified_with_the_head_of_a_run(task: Path, searched: Path) -> None:
+    """As the search classified them; the prompt alone leaves it behind."""
+    texts = [argument for row in final_rows(searched) for argument in ("--text", row["input"])]
+    done = run("classify", task, *texts, "--run", searched, "--json")
+    assert done.exit_code == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(row["label"], row["confidence"]) for row in found] == [
+        (row["label"], row["confidence"]) for row in final_rows(searched)
+    ]
+    assert {row["label"] for row in found} == set(LABELS)
+    plain = run("classify", task, *texts, "--prompt", searched / "best_prompt.txt")
+    assert {line.split("\t")[0] for line in plain.stdout.splitlines()} == {"cat"}
+
+
+def test_rows_are_evaluated_with_the_head_of_a_run(task: Path, searched: Path, tmp_path: Path) -> None:
+    """All right, as in the search; the head stays with the evaluation."""
+    out = tmp_path / "evaluated"
+    done = run("evaluate", task, "--run", searched, "--out", out, "--no-cache")
+    assert done.exit_code == 0, done.stderr
+    found = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+    assert [(row["label"], row["confidence"]) for row in found] == [
+        (row["label"], row["confidence"]) for row in final_rows(searched)
+    ]
+    assert all(row["correct"] for row in found)
+    assert (out / "head.json").read_bytes() == (searched / "head.json").read_bytes()
+
+
+@pytest.mark.parametrize("command", [("classify", "--text", "t"), ("evaluate", "--out", "other")])
+def test_a_prompt_beside_a_run_is_refused(
+    task: Path, searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    """Either would be another's."""
+    monkeypatch.chdir(tmp_path)
+    name, *rest = command
+    done = run(name, task, *rest, "--run", searched, "--prompt", searched / "best_prompt.txt")
+    assert done.exit_code == 2
+    assert "either --prompt or --run, got both" in done.stderr
+
+
+def test_a_head_of_another_prompt_or_a_damaged_one_is_refused(task: Path, searched: Path) -> None:
+    """As a label prior is."""
+    head = searched / "head.json"
+    whole = head.read_text()
+    head.write_text(whole[: len(whole) // 2])
+    damaged = run("classify", task, "--text", "t", "--run", searched)
+    assert damaged.exit_code == 2
+    assert "head.json" in damaged.stderr
+    head.write_text(whole)
+    (searched / "best_prompt.txt").write_text("Another prompt")
+    other = run("classify", task, "--text", "t", "--run", searched)
+    assert other.exit_code == 2
+    assert "prompt" in other.stderr
+
+
+def test_a_label_prior_that_is_named_comes_before_the_head(task: Path, tmp_path: Path) -> None:
+    """A search that corrects leaves both; the head is taken unless the prior is asked for."""
+    out = tmp_path / "run"
+    done = run("optimize", task, "--out", out, "--prior-correction", "batch", *BUDGET)
+    assert done.exit_code == 0, done.output
+    asked = ("classify", task, "--text", "test 1", "--run", out, "--json")
+    with_head = json.loads(run(*asked).stdout)
+    assert with_head["confidence"] == final_rows(out)[1]["confidence"]
+    with_prior = json.loads(run(*asked, "--label-prior", out / "label_prior.json").stdout)
+    assert with_prior["confidence"] != with_head["confidence"]

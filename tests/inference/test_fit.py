@@ -1,0 +1,310 @@
+"""Heads on a classifier: labelled texts mend what the model gets wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrant import Classifier, Prediction
+from calibrant.core import (
+    ConfigurationError,
+    Field,
+    FieldLabels,
+    MultiLabels,
+    Outcome,
+    ProviderError,
+    prediction_from_record,
+    prediction_to_record,
+)
+from calibrant.heads import fit_head
+from calibrant.inference import Limits, RetryPolicy
+from calibrant.testing import FakeClient, MemoryJournal
+from token_engine import Engine, Row
+
+LABELS = ("cat", "dog")
+TAUGHT = [f"number {n}" for n in range(40)]
+OTHERS = [f"number {n}" for n in range(100, 120)]
+
+
+def place(text: str) -> int:
+    """Return the place of the true label, which no word of the text tells."""
+    return hashlib.sha256(text.encode()).digest()[0] % 2
+
+
+def truth(texts: Sequence[str]) -> list[str]:
+    """Return the true labels."""
+    return [LABELS[place(text)] for text in texts]
+
+
+def biased(text: str) -> dict[str, float]:
+    """Hear the difference, and prefer cats."""
+    cat = 0.6 if place(text) else 0.9
+    return {"cat": cat, "dog": 1.0 - cat}
+
+
+def make(client: Any = None, **options: Any) -> Classifier:
+    """Return a classifier, of a biased model unless told otherwise."""
+    settings = {"labels": LABELS, "field": "category", "prompt": "Which?", **options}
+    return Classifier(model=client or FakeClient(LABELS, biased), retry=RetryPolicy(attempts=1), **settings)
+
+
+def labels_of(predictions: Sequence[Prediction]) -> list[str | None]:
+    """Return their labels."""
+    return [found.label for found in predictions]
+
+
+def confidences(predictions: Sequence[Prediction]) -> list[tuple[str | None, float | None]]:
+    """Return labels and confidences."""
+    return [(found.label, found.confidence) for found in predictions]
+
+
+# --- what it does -------------------------------------------------------------------------------
+
+
+def test_a_biased_model_is_repaired() -> None:
+    """Half of the other rows are right before, and all of them afterwards."""
+    classifier = make()
+    assert labels_of(classifier.classify_many(OTHERS)) == ["cat"] * len(OTHERS)
+    assert classifier.fit(TAUGHT, truth(TAUGHT)) is classifier
+    assert classifier.head is not None
+    assert classifier.head.n_rows == len(TAUGHT)
+    assert labels_of(classifier.classify_many(OTHERS)) == truth(OTHERS)
+
+
+def test_the_final_distribution_is_one() -> None:
+    """It sums to 1, the label is its most probable one, the confidence is its probability; the text stays."""
+    classifier = make().fit(TAUGHT, truth(TAUGHT))
+    for found in classifier.classify_many(OTHERS):
+        assert found.distribution is not None
+        probabilities = found.distribution.probabilities
+        assert probabilities.sum() == pytest.approx(1.0)
+        assert found.label == found.distribution.emitted == LABELS[int(probabilities.argmax())]
+        assert found.confidence == pytest.approx(probabilities.max())
+        assert json.loads(found.text) == {"category": "cat"}
+
+
+def test_every_way_to_classify_agrees() -> None:
+    """One text, many, as they are answered, and as they come; the head is applied once in each."""
+    classifier = make().fit(TAUGHT, truth(TAUGHT))
+    assert classifier.head is not None
+    raw = make().classify_many(OTHERS)
+    given = np.array([found.distribution.logprobs for found in raw if found.distribution is not None])
+    once = classifier.head.transform(given, OTHERS)
+    expected = [
+        (LABELS[int(row.argmax())], pytest.approx(float(np.exp(row.max())), abs=1e-9)) for row in once
+    ]
+    heard: dict[int, Prediction] = {}
+    many = classifier.classify_many(OTHERS, on_prediction=heard.__setitem__)
+    assert confidences(many) == expected
+    assert confidences([heard[index] for index in range(len(OTHERS))]) == expected
+    assert confidences([classifier.classify(text) for text in OTHERS]) == expected
+    rows: list[Prediction] = []
+    soon: dict[int, Prediction] = {}
+    each = classifier.aclassify_each(
+        iter(OTHERS), lambda _, found: rows.append(found), on_prediction=soon.__setitem__
+    )
+    assert asyncio.run(each) == ""
+    assert confidences(rows) == expected
+    assert confidences([soon[index] for index in range(len(OTHERS))]) == expected
+
+
+def test_the_journal_keeps_what_the_model_said() -> None:
+    """The texts that taught the head are not asked again, and a second fit learns the same."""
+    journal, client = MemoryJournal(), FakeClient(LABELS, biased)
+    classifier = make(client, journal=journal).fit(TAUGHT, truth(TAUGHT))
+    first = classifier.head
+    assert labels_of(classifier.classify_many(TAUGHT)) == truth(TAUGHT)
+    assert labels_of(list(journal.values())) == ["cat"] * len(TAUGHT)
+    classifier.fit(TAUGHT, truth(TAUGHT))
+    assert len(client.requests) == len(TAUGHT)
+    assert first is not None
+    assert classifier.head is not None
+    assert classifier.head.digest == first.digest
+
+
+def test_a_head_belongs_to_its_prompt_whatever_the_limits() -> None:
+    """Another prompt leaves it behind, other limits keep it; the classifier itself keeps its own."""
+    classifier = make().fit(TAUGHT, truth(TAUGHT))
+    head = classifier.head
+    assert classifier.with_prompt("Another?").head is None
+    assert classifier.with_features().head is None
+    assert classifier.with_prompt("Another?").classify(OTHERS[1]).label == "cat"
+    for copy in (classifier.with_limits(Limits(concurrency=1)), classifier.with_tokens()):
+        assert copy.head is head
+        assert labels_of(copy.classify_many(OTHERS)) == truth(OTHERS)
+    assert classifier.head is head
+
+
+def test_a_head_can_be_handed_in_and_taken_away() -> None:
+    """By the constructor as by assignment; without it the model has the last word."""
+    head = make().fit(TAUGHT, truth(TAUGHT)).head
+    classifier = make(head=head)
+    assert labels_of(classifier.classify_many(OTHERS)) == truth(OTHERS)
+    classifier.head = None
+    assert labels_of(classifier.classify_many(OTHERS)) == ["cat"] * len(OTHERS)
+
+
+def test_what_is_said_of_a_classifier_changes_with_its_head() -> None:
+    """The head of other rows is another one."""
+    classifier = make()
+    plain = classifier.describe()
+    assert "head" not in plain
+    first = classifier.fit(TAUGHT, truth(TAUGHT)).describe()
+    assert first == {**plain, "head": getattr(classifier.head, "digest", None)}
+    assert classifier.fit(TAUGHT[:30], truth(TAUGHT[:30])).describe()["head"] != first["head"]
+
+
+def test_rows_that_fail_stay_failures() -> None:
+    """They neither teach nor are given a label; the others are repaired all the same."""
+
+    def flaky(text: str) -> Any:
+        if text.endswith("5"):
+            return ProviderError("not now", provider="fake", retryable=False)
+        return "neither" if text.endswith("7") else biased(text)
+
+    classifier = make(FakeClient(LABELS, flaky)).fit(TAUGHT, truth(TAUGHT))
+    assert classifier.head is not None
+    assert classifier.head.n_rows == len(TAUGHT) - 8
+    for text, found in zip(OTHERS, classifier.classify_many(OTHERS), strict=True):
+        if text[-1] in "57":
+            assert (found.label, found.confidence) == (None, None)
+            assert found.outcome is (Outcome.ERROR if text.endswith("5") else Outcome.UNPARSED)
+        else:
+            assert found.label == LABELS[place(text)]
+
+
+# --- what it refuses ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        (["horse", *truth(TAUGHT[1:])], "'horse'"),
+        (truth(TAUGHT[1:]), "for each of 40 texts, got 39"),
+        ([], "for each of 40 texts, got 0"),
+    ],
+)
+def test_answers_that_do_not_fit_cost_nothing(answers: list[str], said: str) -> None:
+    """They are refused before the model is asked."""
+    client = FakeClient(LABELS, biased)
+    with pytest.raises(ConfigurationError, match=said):
+        make(client).fit(TAUGHT, answers)
+    assert client.requests == []
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        MultiLabels(LABELS),
+        FieldLabels([Field(name="animal", labels=LABELS), Field(name="size", labels=["big", "small"])]),
+    ],
+)
+def test_several_labels_are_refused(labels: Any) -> None:
+    """Before the model is asked; a head of one label is refused as well."""
+    client = FakeClient(labels, {})
+    classifier = make(client, labels=labels)
+    with pytest.raises(ConfigurationError, match="answers hold several"):
+        classifier.fit(TAUGHT, truth(TAUGHT))
+    assert client.requests == []
+    with pytest.raises(ConfigurationError, match="fit it on this classifier"):
+        classifier.head = make().fit(TAUGHT, truth(TAUGHT)).head
+
+
+def test_a_model_without_distributions_teaches_nothing() -> None:
+    """The first row's reason is told, and there is no head."""
+    classifier = make(FakeClient(LABELS, {}, default="neither"))
+    with pytest.raises(ConfigurationError, match=r"got none on 40 rows: .*neither"):
+        classifier.fit(TAUGHT, truth(TAUGHT))
+    assert classifier.head is None
+    with pytest.raises(ConfigurationError, match="got none on 0 rows"):
+        classifier.fit([], [])
+
+
+@pytest.mark.parametrize("labels", [("dog", "cat"), ("cat", "dog", "cow")])
+def test_a_head_over_other_labels_is_refused(labels: tuple[str, ...]) -> None:
+    """Order and number count; the classifier stays as it was."""
+    head = make().fit(TAUGHT, truth(TAUGHT)).head
+    other = make(FakeClient(labels, biased), labels=labels)
+    with pytest.raises(ConfigurationError, match="fit it on this classifier"):
+        other.head = head
+    assert other.head is None
+
+
+# --- what an engine tells of a text -------------------------------------------------------------
+
+
+class Telling(Engine):
+    """Knows nothing of the labels; tokens that begin none tell the answer."""
+
+    def row(self, text: str) -> Row:
+        """Return the place of a text."""
+        return TellingRow(self, text)
+
+
+class TellingRow(Row):
+    """A row of it."""
+
+    def after(self, text: tuple[int, ...]) -> np.ndarray:
+        """Return logits."""
+        logits = super().after(text)
+        capitals = slice(ord("A") - 32, ord("Z") - 31)
+        logits[capitals] += 6.0 * place(self.text)
+        return logits
+
+
+def features_of(classifier: Classifier, texts: Sequence[str]) -> list[np.ndarray]:
+    """Return what predictions hold of the texts."""
+    found = [one.features for one in classifier.with_features().classify_many(texts)]
+    return [one for one in found if one is not None]
+
+
+def test_features_are_kept_where_they_are_wished_for_and_survive_a_journal() -> None:
+    """Half precision, the same after a record of JSON; a client that tells none gives none."""
+    classifier = make(Telling())
+    assert classifier.classify(OTHERS[0]).features is None
+    (found,) = classifier.with_features().classify_many(OTHERS[:1])
+    assert found.features is not None
+    assert found.features.dtype == np.float16
+    assert found.features.shape == (95,)
+    assert abs(float(found.features.astype(np.float64).mean())) < 0.01
+    again = prediction_from_record(json.loads(json.dumps(prediction_to_record(found))))
+    assert again == found
+    assert again.features is not None
+    np.testing.assert_array_equal(again.features, found.features)
+    assert features_of(make(), OTHERS) == []
+
+
+def test_a_head_learns_from_features_and_drops_them() -> None:
+    """Where only they tell the answer; the final predictions, and their records, are free of them."""
+    journal, engine = MemoryJournal(), Telling()
+    classifier = make(engine, journal=journal).fit(TAUGHT, truth(TAUGHT))
+    assert classifier.head is not None
+    assert classifier.head.uses_features
+    found = classifier.classify_many(OTHERS)
+    right = np.mean([a == b for a, b in zip(labels_of(found), truth(OTHERS), strict=True)])
+    assert right >= 0.9
+    assert all(one.features is None for one in found)
+    assert all("features" not in prediction_to_record(one) for one in found)
+    asked = len(engine.rows)
+    classifier.classify_many([*TAUGHT, *OTHERS])
+    assert len(engine.rows) == asked
+    limited = classifier.with_limits(Limits(concurrency=1))
+    assert labels_of(limited.classify_many(OTHERS)) == labels_of(found)
+
+
+def test_a_head_that_needs_features_is_refused_where_there_are_none() -> None:
+    """A client that tells none, and an engine whose answers are decoded."""
+    head = make(Telling()).fit(TAUGHT, truth(TAUGHT)).head
+    for other in (make(), make(Telling(), scoring="decode")):
+        with pytest.raises(ConfigurationError, match="tells what it made of a text"):
+            other.head = head
+        assert other.head is None
+    bits = np.array([place(text) for text in TAUGHT])
+    plain = fit_head(np.zeros((40, 2)) - np.log(2), bits, labels=LABELS, candidates=["prior"])
+    assert make(Telling(), scoring="decode", head=plain).head is plain

@@ -1,0 +1,346 @@
+"""What labelled rows add to the best prompt of a search, and what the search says of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrant import Classifier
+from calibrant.calibration import load_predictions
+from calibrant.cascade import Cascade
+from calibrant.core import Example, MultiLabels, Outcome, Prediction, Task
+from calibrant.heads import Head, fit_head
+from calibrant.optimization import OptimizationResult, optimize
+from calibrant.optimization._final import final_score, labelled_rows
+from calibrant.testing import FakeClient
+
+LABELS = ("cat", "dog")
+BUDGET: dict[str, Any] = {"max_metric_calls": 120, "minibatch_size": 6}
+
+
+def place(text: str) -> int:
+    """Return the place of the true label, which no word of the text tells."""
+    return hashlib.sha256(text.encode()).digest()[0] % 2
+
+
+def biased(text: str) -> dict[str, float]:
+    """Hear the difference, and prefer cats."""
+    cat = 0.6 if place(text) else 0.9
+    return {"cat": cat, "dog": 1.0 - cat}
+
+
+def learner(text: str, prompt: str) -> dict[str, float]:
+    """Prefer cats, the less the longer the prompt is; a third of the texts is too hard."""
+    hard = hashlib.sha256(text.encode()).digest()[1] % 3 == 0
+    cat = 0.9 if hard or not place(text) else max(0.3, 0.8 - len(prompt) / 250)
+    return {"cat": cat, "dog": 1.0 - cat}
+
+
+def rows(split: str, count: int) -> tuple[Example, ...]:
+    """Return rows of both labels."""
+    texts = [f"{split} {n}" for n in range(count)]
+    return tuple(Example(input=text, answer=LABELS[place(text)]) for text in texts)
+
+
+def hidden_task(**changes: Any) -> Task:
+    """Return a task whose texts do not tell their labels."""
+    settings: dict[str, Any] = {
+        "name": "animals",
+        "labels": LABELS,
+        "prompt": "Which animal?",
+        "field": "category",
+        "train": rows("train", 40),
+        "validation": rows("validation", 30),
+        "test": rows("test", 30),
+    }
+    return Task(**{**settings, **changes})
+
+
+def asked_about(client: FakeClient) -> list[tuple[str, str]]:
+    """Return every prompt and text that the model was asked about."""
+    return [(one.messages[0]["content"], one.messages[-1]["content"]) for one in client.requests]
+
+
+def searched(client: FakeClient) -> int:
+    """Return how often it was asked about rows that are no test rows."""
+    return sum(not text.startswith("test") for _, text in asked_about(client))
+
+
+# --- what it finds ------------------------------------------------------------------------------
+
+
+def test_the_result_says_what_the_head_adds() -> None:
+    """All right where the seed prompt was half right, beside two baselines that know nothing."""
+    result = optimize(hidden_task(), model=FakeClient(LABELS, biased), **BUDGET)
+    final = result.final
+    assert final is not None
+    assert final.score.accuracy is not None
+    assert final.score.accuracy.estimate == 1.0
+    assert final.score.prompt == result.best_prompt.prompt
+    assert final.score.validation_score == result.best_prompt.validation_score
+    assert final.head["rung"] != "as scored"
+    assert final.head["n_rows"] >= 30
+    assert final.head["gain"] > 0.0
+    assert final.against_seed is not None
+    assert final.against_text is not None
+    assert result.seed_prompt.accuracy is not None
+    assert final.against_seed.difference == pytest.approx(1.0 - result.seed_prompt.accuracy.estimate)
+    majority, text = final.baselines
+    assert (majority.name, text.name) == ("majority", "TF-IDF")
+    labelled = [*hidden_task().train, *hidden_task().validation]
+    most = max(LABELS, key=lambda label: sum(row.answer == label for row in labelled))
+    share = np.mean([row.answer == most for row in hidden_task().test])
+    assert majority.accuracy.estimate == pytest.approx(share)
+    assert majority.macro_f1 == pytest.approx(share / (1.0 + share))
+    assert final.against_text.difference == pytest.approx(1.0 - text.accuracy.estimate)
+    assert final.verdict.startswith("The model adds +")
+
+
+def test_the_files_agree_with_the_result(tmp_path: Path) -> None:
+    """Figures, head and rows; the rows with the head are those that count."""
+    out, task = tmp_path / "run", hidden_task()
+    result = optimize(task, model=FakeClient(LABELS, biased), out=out, **BUDGET)
+    assert result.final is not None
+    record = json.loads((out / "result.json").read_text())["final"]
+    assert record == json.loads(json.dumps(result.to_record()["final"]))
+    assert record["head"] == json.loads(json.dumps(dict(result.final.head)))
+    assert record["verdict"] == result.final.verdict
+    found = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+    final = [row for row in found if row["prompt"] == "final"]
+    assert [row["row"] for row in final] == list(range(30))
+    assert all(row["correct"] and row["label"] == row["answer"] for row in final)
+    assert not any("features" in row for row in found)
+    classifier = Classifier(
+        model=FakeClient(LABELS, biased),
+        labels=LABELS,
+        field="category",
+        prompt=(out / "best_prompt.txt").read_text(),
+    )
+    classifier.head = Head.load(out / "head.json", fingerprint=classifier.fingerprint())
+    assert classifier.head.describe() == result.final.head
+    for row, prediction in zip(final, classifier.classify_many([row["input"] for row in final]), strict=True):
+        assert (row["label"], row["confidence"]) == (prediction.label, prediction.confidence)
+    saved = load_predictions(out)
+    assert saved.labels == tuple(row["label"] for row in final)
+    assert saved.confidence.tolist() == [row["confidence"] for row in final]
+    assert saved.fingerprint == classifier.fingerprint()
+
+
+def test_the_rows_of_the_best_prompt_count_where_there_is_no_head(tmp_path: Path) -> None:
+    """As in runs of earlier versions; the order of the lines does not matter."""
+    out = tmp_path / "run"
+    optimize(hidden_task(), model=FakeClient(LABELS, biased), out=out, **BUDGET)
+    path = out / "predictions.jsonl"
+    lines = path.read_text().splitlines()
+    with_head = load_predictions(out)
+    path.write_text("\n".join(reversed(lines)) + "\n")
+    assert load_predictions(out).labels == with_head.labels[::-1]
+    path.write_text("\n".join(line for line in lines if '"prompt": "final"' not in line) + "\n")
+    assert set(load_predictions(out).labels) == {"cat"}
+
+
+# --- what it asks -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("budget", [80, 90, 101, 140, 300])
+@pytest.mark.parametrize("options", [{}, {"prior_correction": "batch"}, {"thresholds": "auto"}])
+def test_rows_for_the_head_are_within_the_budget(budget: int, options: dict[str, Any]) -> None:
+    """The budget is an upper bound, and every call of the search is counted."""
+    client = FakeClient(LABELS, learner)
+    train = rows("train", 60)
+    budget += len(train) if "thresholds" in options else 0
+    settings: dict[str, Any] = {"max_metric_calls": budget, "minibatch_size": 6, **options}
+    result = optimize(hidden_task(train=train), model=client, **settings)
+    assert result.final is not None
+    assert searched(client) == result.metric_calls <= budget
+    asked = asked_about(client)
+    assert len(set(asked)) == len(asked)
+    best = {text for prompt, text in asked if prompt == result.best_prompt.prompt}
+    learned = sum(text.startswith(("train", "validation")) for text in best)
+    assert result.final.head["n_rows"] <= learned
+
+
+def test_a_model_that_makes_no_mistake_is_not_asked_for_more() -> None:
+    """The head learns from what is known anyway."""
+    client = FakeClient(LABELS, lambda text: (LABELS[place(text)], 0.99))
+    result = optimize(hidden_task(), model=client, **BUDGET)
+    assert result.final is not None
+    assert searched(client) == result.metric_calls < 70
+
+
+def test_the_head_learns_from_no_test_row_and_none_that_the_prompt_shows() -> None:
+    """Nor from a training row that is also a validation row; a text counts as shown on one line, too."""
+    train = (
+        Example(input="a cat\n on  two lines", answer="cat"),
+        Example(input="both 1", answer="cat"),
+        Example(input="held out", answer="dog"),
+        Example(input="new", answer="dog"),
+    )
+    validation = (Example(input="held out", answer="dog"), Example(input="both 2", answer="cat"))
+    test = (Example(input="both 1", answer="cat"), Example(input="both 2", answer="cat"))
+    task = hidden_task(train=train, validation=validation, test=test)
+    assert [row.input for row in labelled_rows(task, "Which?")] == [
+        "held out",
+        "a cat\n on  two lines",
+        "new",
+    ]
+    assert [row.input for row in labelled_rows(task, "Text: a cat on two lines\nAnswer: cat")] == [
+        "held out",
+        "new",
+    ]
+    several = hidden_task(labels=MultiLabels(LABELS), train=(), validation=(), test=())
+    assert labelled_rows(replace(several), "Which?") == []
+
+
+def test_training_rows_of_the_best_prompt_are_left_out() -> None:
+    """What it shows was never asked under it, and no test row is among those that teach."""
+    client = FakeClient(LABELS, learner)
+    result = optimize(hidden_task(), model=client, max_metric_calls=400, minibatch_size=6)
+    best = result.best_prompt.prompt
+    assert result.chosen
+    shown = [row for row in hidden_task().train if f"Text: {row.input}\n" in best]
+    assert shown
+    assert result.final is not None
+    free = [row for row in hidden_task().train if row.input not in best]
+    assert result.final.head["n_rows"] == len(hidden_task().validation) + len(free)
+    assert all(row.input not in best for row in hidden_task().test)
+
+
+# --- again --------------------------------------------------------------------------------------
+
+
+def without_time(result: OptimizationResult) -> dict[str, Any]:
+    """Return all that a result says but how long it took."""
+    return {**result.to_record(), "seconds": None}
+
+
+def test_a_finished_run_is_read_back(tmp_path: Path) -> None:
+    """The same figures and the same head, and nothing is asked."""
+    first = optimize(hidden_task(), model=FakeClient(LABELS, learner), out=tmp_path, **BUDGET)
+    head, lines = (tmp_path / "head.json").read_bytes(), (tmp_path / "predictions.jsonl").read_bytes()
+    client = FakeClient(LABELS, learner)
+    again = optimize(hidden_task(), model=client, out=tmp_path, **BUDGET)
+    assert client.requests == []
+    assert without_time(again) == without_time(first)
+    assert (tmp_path / "head.json").read_bytes() == head
+    assert len((tmp_path / "predictions.jsonl").read_bytes().splitlines()) == len(lines.splitlines())
+
+
+@pytest.mark.parametrize("before", [20, 75, 100, 130])
+def test_an_interrupted_run_goes_on_and_asks_nothing_twice(tmp_path: Path, before: int) -> None:
+    """Wherever it stopped: in the search, while the head learned, or among the test rows."""
+    whole = optimize(hidden_task(), model=FakeClient(LABELS, learner), **BUDGET)
+
+    class Interrupted(Exception):  # noqa: N818 (nothing that the package knows)
+        pass
+
+    def stops(text: str, prompt: str) -> Any:
+        if len(client.requests) > before:
+            raise Interrupted
+        return learner(text, prompt)
+
+    client = FakeClient(LABELS, stops)
+    with pytest.raises(Interrupted):
+        optimize(hidden_task(), model=client, out=tmp_path, **BUDGET)
+    resumed = FakeClient(LABELS, learner)
+    found = optimize(hidden_task(), model=resumed, out=tmp_path, **BUDGET)
+    assert without_time(found) == without_time(whole)
+    answered = set(asked_about(client)[:before])
+    assert len(set(asked_about(resumed))) == len(asked_about(resumed))
+    assert len(answered & set(asked_about(resumed))) <= 10  # in flight when it ended
+
+
+# --- where there is none ------------------------------------------------------------------------
+
+
+def test_several_labels_have_no_head(tmp_path: Path) -> None:
+    """Neither in the result nor among the files."""
+    answers = ('["cat"]', '["dog"]')
+
+    def several(split: str, count: int) -> tuple[Example, ...]:
+        return tuple(replace(row, answer=answers[place(row.input)]) for row in rows(split, count))
+
+    labels = MultiLabels(LABELS)
+    task = hidden_task(
+        labels=labels,
+        train=several("train", 12),
+        validation=several("validation", 8),
+        test=several("test", 6),
+    )
+    client = FakeClient(labels, lambda text: (answers[0], 0.9 - 0.3 * place(text)))
+    result = optimize(task, model=client, max_metric_calls=60, minibatch_size=3, out=tmp_path)
+    assert result.final is None
+    assert "final" not in json.loads((tmp_path / "result.json").read_text())
+    assert not (tmp_path / "head.json").exists()
+    assert '"prompt": "final"' not in (tmp_path / "predictions.jsonl").read_text()
+
+
+def test_a_cascade_has_no_head(tmp_path: Path) -> None:
+    """Its answers come from several models."""
+    models = [
+        Classifier(model=FakeClient(LABELS, biased, name=name), labels=LABELS, field="category", prompt="?")
+        for name in ("small", "large")
+    ]
+    cascade = Cascade(models, method="label_probability", threshold=0.8)
+    result = optimize(hidden_task(), model=cascade, out=tmp_path, **BUDGET)
+    assert result.final is None
+    assert not (tmp_path / "head.json").exists()
+
+
+def test_a_model_without_distributions_has_no_head() -> None:
+    """There is nothing to learn from."""
+    client = FakeClient(LABELS, biased, space="none")
+    result = optimize(hidden_task(), model=client, **BUDGET)
+    assert result.final is None
+
+
+# --- the verdict --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("told", "answers", "said"),
+    [
+        (False, LABELS, "The model adds +"),
+        (True, LABELS, "On these test rows the model adds nothing certain to TF-IDF"),
+        (
+            True,
+            LABELS[::-1],
+            "On this task you do not need a language model: TF-IDF with logistic regression is",
+        ),
+        (True, None, "No test row was answered, so nothing can be said"),
+    ],
+)
+def test_the_verdict_says_what_a_language_model_is_for(
+    told: bool,
+    answers: tuple[str, str] | None,
+    said: str,
+) -> None:
+    """By the paired interval against TF-IDF: above 0, over it, below it, or none."""
+    kinds = ("meow", "woof")
+
+    def split(name: str, count: int) -> tuple[Example, ...]:
+        plain = rows(name, count)
+        return tuple(
+            replace(row, input=f"{row.input} {kinds[LABELS.index(row.answer)]}") if told else row
+            for row in plain
+        )
+
+    task = hidden_task(train=split("train", 40), validation=split("validation", 30), test=split("test", 30))
+    predictions = [
+        Prediction(label=None, outcome=Outcome.ERROR, reason="not now")
+        if answers is None
+        else Prediction(label=answers[LABELS.index(row.answer)], confidence=0.9)
+        for row in task.test
+    ]
+    bits = [0, 1] * 20
+    head = fit_head(np.log(np.full((40, 2), 0.5)), bits, labels=LABELS)
+    found = final_score(task, head, "Which?", 0.5, seed=predictions, final=predictions)
+    assert found.verdict.startswith(said)
+    assert (found.against_text is None) is (answers is None)
+    assert ("95 % interval" in found.verdict) is (answers is not None)
