@@ -61,7 +61,7 @@ def test_a_saved_head_comes_back(heads: dict[str, Head], rung: str, tmp_path: Pa
     path, head = tmp_path / "head.json", heads[rung]
     head.save(path, fingerprint=FINGERPRINT)
     loaded = Head.load(str(path), fingerprint=FINGERPRINT)
-    assert np.exp(says(loaded)) == pytest.approx(np.exp(says(head)), abs=1e-3)
+    assert np.exp(says(loaded)) == pytest.approx(np.exp(says(head)), abs=1e-9)
     assert (says(loaded).argmax(axis=1) == says(head).argmax(axis=1)).all()
     if not head.uses_text:
         assert says(loaded).tolist() == says(head).tolist()
@@ -94,7 +94,7 @@ def test_words_of_few_labels_come_back(tmp_path: Path) -> None:
     loaded = Head.load(tmp_path / "head.json", fingerprint=FINGERPRINT)
     found = loaded.transform(np.zeros((2, 4)), kinds)
     assert found.argmax(axis=1).tolist() == [0, 2]
-    assert found == pytest.approx(head.transform(np.zeros((2, 4)), kinds), abs=1e-3)
+    assert found == pytest.approx(head.transform(np.zeros((2, 4)), kinds), abs=1e-9)
     assert np.exp(found[:, [1, 3]]) == pytest.approx(1 / 4 / 41)
 
 

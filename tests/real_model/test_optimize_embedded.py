@@ -49,7 +49,7 @@ def test_optimize_leaves_a_finished_run_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.smoke
-def test_predictions_are_reproducible_and_decoded_as_the_task_says() -> None:
+def test_predictions_are_reproducible_and_scored_exactly() -> None:
     """One slot: the same texts give the same bits."""
     task = small_task()
     texts = [example.input for example in task.test[:4]]
@@ -62,7 +62,7 @@ def test_predictions_are_reproducible_and_decoded_as_the_task_says() -> None:
     assert all(prediction.outcome is Outcome.OK for prediction in first)
     assert [p.label for p in first] == [p.label for p in second]
     assert [p.confidence for p in first] == [p.confidence for p in second]
-    assert all(p.distribution is not None and p.distribution.space is LogprobSpace.RAW for p in first)
+    assert all(p.distribution is not None and p.distribution.space is LogprobSpace.EXACT for p in first)
 
 
 def test_text_longer_than_the_context_is_one_rows_error() -> None:

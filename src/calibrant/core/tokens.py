@@ -17,6 +17,7 @@ from calibrant.core.prediction import Usage
 __all__ = ["TokenContinuation", "TokenLogprobs", "Vocabulary"]
 
 _FEATURES: Final = 1024
+_LEAST_FEATURE: Final = np.float32(100.0)
 
 
 class Vocabulary:
@@ -72,6 +73,9 @@ class TokenLogprobs:
         for a regression, and cost nothing.
         """
         some = self.logits[:: max(1, len(self.logits) // _FEATURES)][:_FEATURES]
+        some = np.maximum(
+            some, self.logits.max() - _LEAST_FEATURE
+        )  # what is ruled out may be any small number
         centred: NDArray[np.float16] = (some - some.mean()).astype(np.float16)
         return centred
 
