@@ -89,9 +89,9 @@ class Engine:
     """A loaded model.
 
     Rows take one of `n_parallel` places, first come, first served. What they ask is computed by one thread, in
-    batches of what all of them ask at a moment. What stands beside a token in its batch, or in memory, does not change
-    what comes of it: a row that is alone has the same results, to the last bit, whatever was computed before.
-    (Seen with quantised weights; llama.cpp multiplies those of 16 and 32 bits in ways that depend on the batch.)
+    batches of what all of them ask at a moment. A row that is alone has the same results, to the last bit, whatever was
+    computed before. (Seen with quantised weights; llama.cpp multiplies those of 16 and 32 bits in ways that depend on
+    the batch.) Rows computed together may differ by rounding, as their tokens stand in memory in another order.
 
     Attributes
     ----------
