@@ -25,7 +25,7 @@ from calibrant.core import (
 from calibrant.heads import Head
 from calibrant.inference import Classifier, Query, apply_head, head_of
 from calibrant.optimization._choice import Choice, ValidationLog, choose, is_worse
-from calibrant.optimization._directory import JOURNAL, open_directory, rescuing
+from calibrant.optimization._directory import JOURNAL, open_directory, rescuing, teaches_head
 from calibrant.optimization._final import final_score, labelled_rows
 from calibrant.optimization._guard import Guard
 from calibrant.optimization._journal import FileLogger, JsonlStore, PredictionJournal
@@ -147,6 +147,8 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         classifier = _open(task, model, stack)
         fingerprint = search_fingerprint(task, model, plan)
         directory = None if out is None else open_directory(Path(out), fingerprint)
+        teaches = type(classifier) is Classifier and (directory is None or teaches_head(directory))
+        classifier = classifier.with_features() if teaches else classifier
         journal = stack.enter_context(JsonlStore(_file(directory, JOURNAL)))
         store = stack.enter_context(JsonlStore(_file(directory, "reflections.jsonl")))
         classifier.use_journal(PredictionJournal(journal))
@@ -167,9 +169,9 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
             tracker=tracker,
             log=_file(directory, "search.log"),
         )
-        kept = _kept_for_head(task, classifier, max_metric_calls - search_size(task, plan).floor)
+        kept = _kept_for_head(task, max_metric_calls - search_size(task, plan).floor) if teaches else 0
         found = run.search(max_metric_calls - kept)
-        head = run.head(found, max_metric_calls)
+        head = run.head(found, max_metric_calls if teaches else 0)
         predictions = run.test(found, head)
         result = run.result(found, head, predictions, seconds=time.perf_counter() - started)
         prior = run.label_prior(found)
@@ -182,9 +184,9 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     return result
 
 
-def _kept_for_head(task: Task, classifier: Classifier, spare: int) -> int:
+def _kept_for_head(task: Task, spare: int) -> int:
     """Return how many calls are kept for training rows that teach the head: half of what one proposal leaves."""
-    if type(classifier) is not Classifier or isinstance(task.labels, CompositeLabels):
+    if isinstance(task.labels, CompositeLabels):
         return 0
     return min(len(task.train), spare // 2)
 
@@ -197,11 +199,10 @@ def _open(task: Task, model: ModelLike | Classifier | None, stack: ExitStack) ->
                 f"Expected a classifier over the labels of task {task.name!r}, got one over others: open it from the "
                 "task."
             )
-        asked = model.with_limits(model.runner.gate.limits)
-        return asked.with_features() if type(asked) is Classifier else asked
+        return model.with_limits(model.runner.gate.limits)
     classifier = Classifier.from_task(task, model=model)
     stack.callback(classifier.close)
-    return classifier.with_features()
+    return classifier
 
 
 def _file(directory: Path | None, name: str) -> Path | None:

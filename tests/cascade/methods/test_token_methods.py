@@ -286,15 +286,17 @@ def test_numbers_that_are_no_logprobs_are_no_evidence(bad: float) -> None:
             assert "<= 0" in refused(method(token_filter="all"), answered(one))
 
 
-def test_tokens_of_a_label_that_was_corrected_away_are_no_evidence() -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"prior_correction": LabelPriorCorrection().fit([[math.log(0.99), math.log(0.01)]] * 50)},
+        {"head": fit_head(np.log([[0.95, 0.05], [0.9, 0.1]] * 30), [0, 1] * 30, labels=LABELS)},
+    ],
+    ids=["prior", "head"],
+)
+def test_tokens_of_a_label_that_was_corrected_away_are_no_evidence(changes: dict[str, Any]) -> None:
     """The label-prior correction, or a head, answers something the model did not write."""
-    correction = LabelPriorCorrection().fit([[math.log(0.99), math.log(0.01)]] * 50)
-    head = fit_head(np.log([[0.95, 0.05], [0.9, 0.1]] * 30), [0, 1] * 30, labels=LABELS)
-    for changes in ({"prior_correction": correction}, {"head": head}):
-        _check_tokens_are_no_evidence(classifier(**changes))
-
-
-def _check_tokens_are_no_evidence(corrected: Classifier) -> None:
+    corrected = classifier(**changes)
     prediction = corrected.classify("meow")
     assert prediction.label == "dog"
     found = Answered(question="meow", prediction=prediction, classifier=corrected)

@@ -1,0 +1,87 @@
+"""The label-prior correction of one distribution, and of the prediction it belongs to."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrant.calibration import LabelPriorCorrection, correct_distribution, correct_prediction
+from calibrant.core import (
+    ConfigurationError,
+    LabelDistribution,
+    LogprobSpace,
+    NotFittedError,
+    Outcome,
+    Prediction,
+)
+
+
+def distribution(**changes: Any) -> LabelDistribution:
+    """Return a distribution that favours the first of two labels."""
+    fields: dict[str, Any] = {
+        "labels": ("cat", "dog"),
+        "logprobs": np.log([0.6, 0.4]),
+        "measured": np.array([True, False]),
+        "joint_logprob": -0.25,
+        "label_mass": 0.7,
+        "unresolved_mass": 0.1,
+        "space": LogprobSpace.MASKED,
+        "emitted": "cat",
+    }
+    return LabelDistribution(**(fields | changes))
+
+
+CORRECTION = LabelPriorCorrection().fit(np.log([[0.75, 0.25]]))
+
+
+@pytest.mark.parametrize("emitted", ["cat", "dog", "", None])
+def test_labels_masses_and_space_of_a_distribution_stay(emitted: str | None) -> None:
+    """0.6 / 0.75 against 0.4 / 0.25 is 1 to 2; what the answer spelled and its bound are gone."""
+    given = dataclasses.replace(distribution(emitted=emitted), error_bound=0.1)
+    found = correct_distribution(given, CORRECTION)
+    assert found.probabilities == pytest.approx([1 / 3, 2 / 3])
+    assert (found.emitted, found.joint_logprob, found.error_bound) == ("dog", None, None)
+    kept = {name: getattr(given, name) for name in ("logprobs", "emitted", "joint_logprob", "error_bound")}
+    assert dataclasses.replace(found, **kept) == given
+
+
+def test_the_confidence_of_a_corrected_distribution_is_its_probability() -> None:
+    """In masked space too, where the written label's would be its joint probability."""
+    found = correct_distribution(distribution(emitted="cat"), CORRECTION)
+    assert found.confidence("cat") == pytest.approx(1 / 3)
+    assert found.confidence("dog") == pytest.approx(2 / 3)
+
+
+def test_a_correction_that_is_off_changes_nothing() -> None:
+    """Strength 0 returns what it was given."""
+    given = distribution(emitted="cat")
+    off = LabelPriorCorrection(strength=0.0).fit(np.log([[0.75, 0.25]]))
+    assert correct_distribution(given, off) is given
+    prediction = Prediction(label="cat", confidence=0.7, distribution=given)
+    assert correct_prediction(prediction, off) is prediction
+
+
+def test_a_corrected_prediction_has_the_corrected_label_and_confidence() -> None:
+    """Its text stays what the model wrote."""
+    given = Prediction(label="cat", confidence=0.9, distribution=distribution(emitted="cat"), text="cat")
+    found = correct_prediction(given, CORRECTION)
+    assert (found.label, found.text) == ("dog", "cat")
+    assert found.confidence == pytest.approx(2 / 3)
+    nothing = Prediction(label=None, outcome=Outcome.UNPARSED, reason="not JSON")
+    assert correct_prediction(nothing, CORRECTION) is nothing
+
+
+def test_another_number_of_labels_is_an_error_that_names_both() -> None:
+    """Two against three, with the labels."""
+    other = LabelPriorCorrection().fit(np.zeros((1, 3)))
+    with pytest.raises(ConfigurationError, match=r"over 3 labels.*got 2 \('cat', 'dog'\)"):
+        correct_distribution(distribution(), other)
+
+
+def test_an_unfitted_correction_corrects_no_distribution() -> None:
+    """It asks for fit or load."""
+    with pytest.raises(NotFittedError, match="fit"):
+        correct_distribution(distribution(), LabelPriorCorrection())
