@@ -200,7 +200,14 @@ def test_the_head_learns_from_no_test_row_and_none_that_the_prompt_shows() -> No
 
 def test_training_rows_of_the_best_prompt_are_left_out() -> None:
     """What it shows was never asked under it, and no test row is among those that teach."""
-    client = FakeClient(LABELS, learner)
+
+    def imitator(text: str, prompt: str) -> dict[str, float]:
+        if "Text: " not in prompt:
+            return learner(text, prompt)
+        said = place(text) if text != "validation 3" else 1 - place(text)
+        return {LABELS[said]: 0.9, LABELS[1 - said]: 0.1}
+
+    client = FakeClient(LABELS, imitator)
     result = optimize(hidden_task(), model=client, max_metric_calls=400, minibatch_size=6)
     best = result.best_prompt.prompt
     assert result.chosen

@@ -10,6 +10,7 @@ from calibrant.core import (
     CompositeLabels,
     ConfigurationError,
     DataError,
+    Example,
     LabelSet,
     OpenLabels,
     Prediction,
@@ -21,6 +22,7 @@ __all__ = [
     "Candidate",
     "checked_context",
     "checked_row",
+    "example_row",
     "output_of",
     "query_of",
     "record_of",
@@ -92,6 +94,18 @@ def query_of(candidate: Candidate, row: ConfidenceDataInst) -> Query:
         user_template=candidate.get(USER_TEMPLATE),
         context=row.get("context"),
     )
+
+
+def example_row(example: Example) -> ConfidenceDataInst:
+    """Return an example as GEPA's row."""
+    row: ConfidenceDataInst = {
+        "input": example.input,
+        "answer": example.answer,
+        "additional_context": dict(example.additional_context),
+    }
+    if example.context is not None:
+        row["context"] = example.context
+    return row
 
 
 def output_of(prediction: Prediction) -> ConfidenceRolloutOutput:

@@ -16,7 +16,7 @@ from calibrant.heads._head import Affine, Head, Model, RungFigures, check_rows
 from calibrant.heads._linear import Block, LinearModel, Rows, tempered
 from calibrant.metrics import classification_summary
 
-__all__ = ["fit_head"]
+__all__ = ["cross_fitted", "fit_head"]
 
 _FOLDS: Final = 5
 _FEWEST: Final = 10  # labelled rows that can tell one rung from another
@@ -227,14 +227,7 @@ def _try(
     labels: LabelSet,
 ) -> _Tried:
     """Judge a rung on every row by what the other folds teach."""
-    held_out = np.empty_like(rows.logprobs)
-    for k in range(_FOLDS):
-        judged, teaching = np.flatnonzero(fold == k), np.flatnonzero(fold != k)
-        held_out[judged] = fit(rows.take(teaching), answers[teaching]).log_proba(rows.take(judged))
-    temperature = None if name == "as scored" else _best_temperature(held_out, answers)
-    log_proba = held_out
-    if temperature is not None:
-        log_proba = tempered(held_out, temperature=temperature, n_rows=len(rows))
+    log_proba, temperature = _held_out(name, fit, rows, answers, fold)
     each = np.arange(len(answers))
     gap = np.exp(log_proba)
     gap[each, answers] -= 1.0
@@ -251,6 +244,66 @@ def _try(
         macro_f1=summary.macro_f1,
     )
     return _Tried(name=name, fit=fit, temperature=temperature, losses=losses, figures=figures)
+
+
+def _held_out(
+    name: str, fit: _Fit, rows: Rows, answers: NDArray[np.intp], fold: NDArray[np.intp]
+) -> tuple[NDArray[np.float64], float | None]:
+    """Return what a rung says of every row after the other folds taught it, and at which temperature."""
+    found = np.empty_like(rows.logprobs)
+    for k in range(_FOLDS):
+        judged, teaching = np.flatnonzero(fold == k), np.flatnonzero(fold != k)
+        found[judged] = fit(rows.take(teaching), answers[teaching]).log_proba(rows.take(judged))
+    if name == "as scored":
+        return found, None
+    temperature = _best_temperature(found, answers)
+    return tempered(found, temperature=temperature, n_rows=len(rows)), temperature
+
+
+def cross_fitted(
+    logprobs: ArrayLike, answers: ArrayLike, *, labels: LabelSet | Sequence[str]
+) -> NDArray[np.float64]:
+    """Return the distributions after the label prior was divided out, none taught by its own row's answer.
+
+    The rung ``prior`` of `fit_head`, for comparing prompts: what one of them is worth once its preference for labels is
+    mended. With fewer than ten rows the distributions as they were scored.
+
+    Parameters
+    ----------
+    logprobs : array-like of shape (n, L)
+        Natural logarithms, finite; rows are normalised first.
+    answers : array-like of int, shape (n,)
+        Position of the true label of each row, in [0, L).
+    labels : LabelSet or sequence of str, length L
+        The labels.
+
+    Returns
+    -------
+    ndarray of shape (n, L)
+        Natural logarithms; each row normalised.
+
+    Raises
+    ------
+    ConfigurationError
+        Wrong shapes, NaN or infinity, or a position out of range.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> answers = np.arange(100) % 2
+    >>> logprobs = np.log([[0.6, 0.4], [0.9, 0.1]])[1 - answers]  # always says "no", less so where that is wrong
+    >>> cross_fitted(logprobs, answers, labels=["no", "yes"]).argmax(axis=1)[:4].tolist()
+    [0, 1, 0, 1]
+    """
+    found = LabelSet.of(labels)
+    rows = check_rows(logprobs, texts=None, features=None, n_labels=len(found))
+    truth = check_positions(answers, n=len(rows), n_labels=len(found))
+    if len(rows) < _FEWEST:
+        return rows.logprobs
+    from threadpoolctl import threadpool_limits  # noqa: PLC0415 - only here
+
+    with threadpool_limits(1):
+        return _held_out("prior", _prior, rows, truth, _folds(truth, np.random.default_rng(0)))[0]
 
 
 def _best_temperature(log_proba: NDArray[np.float64], answers: NDArray[np.intp]) -> float:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from calibrant.adapters import THRESHOLD_ROWS, PriorCorrection, SearchSize, Thresholds
-from calibrant.core import ConfigurationError, Example, Task, labels_to_record, normalise_label
+from calibrant.core import ConfigurationError, Example, LabelSet, Task, labels_to_record, normalise_label
 from calibrant.inference import Classifier
 from calibrant.optimization._exemplar import ExemplarProposer
+from calibrant.optimization._race import FIRST
 from calibrant.optimization._reflection import name_of
 
 if TYPE_CHECKING:
@@ -21,6 +22,10 @@ __all__ = ["Proposer", "SearchPlan", "asked_model", "make_plan", "search_fingerp
 
 EXEMPLAR_MINIBATCH = 20
 REFLECTION_MINIBATCH = 3
+RACE_MINIBATCH = 8
+
+SCREENED = 16
+"""Validation rows that every accepted prompt is asked about before a race; the others are the race's."""
 
 Proposer: TypeAlias = Callable[..., dict[str, str]]
 """GEPA's proposal function."""
@@ -40,6 +45,12 @@ class SearchPlan:
     seed: int
     prior_correction: PriorCorrection | None
     thresholds: Thresholds | None
+    races: bool
+
+    def screened_rows(self, task: Task) -> int:
+        """Return how many validation rows every accepted prompt is asked about: all where they are few."""
+        n = len(task.validation)
+        return SCREENED if self.races and n >= SCREENED + FIRST else n
 
 
 def make_plan(  # noqa: PLR0913  (the options of a search)
@@ -50,6 +61,8 @@ def make_plan(  # noqa: PLR0913  (the options of a search)
     seed: int,
     prior_correction: Literal["batch", "off"] | None,
     thresholds: Thresholds | None,
+    *,
+    may_race: bool,
 ) -> SearchPlan:
     for split in ("train", "validation", "test"):
         task.rows(split)
@@ -65,14 +78,13 @@ def make_plan(  # noqa: PLR0913  (the options of a search)
         raise ConfigurationError(
             "Expected a reflection model for proposer='reflection': pass reflection_model, or use 'exemplar'."
         )
+    wished = _wished_thresholds(task, thresholds)
+    races = may_race and _races(task, wished)
     name: str
     function: Proposer | None
     if proposer == "exemplar":
-        name, function, rows = (
-            proposer,
-            ExemplarProposer(train=_teaching(task), seed=seed),
-            EXEMPLAR_MINIBATCH,
-        )
+        name, rows = proposer, EXEMPLAR_MINIBATCH
+        function = ExemplarProposer(train=_teaching(task), seed=seed, forms=races)
     elif proposer == "reflection":
         name, function, rows = proposer, None, REFLECTION_MINIBATCH
     elif callable(proposer):
@@ -85,10 +97,20 @@ def make_plan(  # noqa: PLR0913  (the options of a search)
         name=name,
         proposer=function,
         reflection_model=reflection_model if function is None else None,
-        minibatch_size=minibatch_size or rows,
+        minibatch_size=minibatch_size or (RACE_MINIBATCH if races else rows),
         seed=seed,
         prior_correction=_prior(task, prior_correction),
-        thresholds=_wished_thresholds(task, thresholds),
+        thresholds=wished,
+        races=races,
+    )
+
+
+def _races(task: Task, thresholds: Thresholds | None) -> bool:
+    """Return whether log-likelihoods decide: answers are one plain label, and nobody asks for a score of their own."""
+    return (
+        type(task.labels) is LabelSet
+        and thresholds is None
+        and "strategy" not in task.scoring.model_fields_set
     )
 
 
@@ -115,7 +137,7 @@ def _teaching(task: Task) -> list[Example]:
 
 def search_size(task: Task, plan: SearchPlan) -> SearchSize:
     return SearchSize(
-        validation_rows=len(task.validation),
+        validation_rows=plan.screened_rows(task),
         minibatch_size=plan.minibatch_size,
         threshold_rows=0 if plan.thresholds is None else min(THRESHOLD_ROWS, len(task.train)),
     )

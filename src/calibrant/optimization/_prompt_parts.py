@@ -13,6 +13,9 @@ from calibrant.core import CompositeLabels, FieldLabels
 
 __all__ = ["Demonstration", "PromptFormat", "PromptParts", "estimate_tokens", "one_line"]
 
+_FORM = "\n\nLabels: "
+_WRITE = "\nAnswer with JSON of this form: "
+_PLACEHOLDER = "..."
 _NOTES = "\n\nNotes:\n"
 _EXAMPLES = "\n\nExamples:\n\n"
 _BULLET = "- "
@@ -46,6 +49,8 @@ class PromptParts:
     ----------
     instruction : str
         The text the user, or a reflection model, wrote; never edited.
+    form : bool
+        Whether the labels and the form of the answer are named.
     notes : tuple of str
         One-line notes.
     demonstrations : tuple of Demonstration
@@ -53,6 +58,7 @@ class PromptParts:
     """
 
     instruction: str
+    form: bool = False
     notes: tuple[str, ...] = ()
     demonstrations: tuple[Demonstration, ...] = ()
 
@@ -80,6 +86,9 @@ class PromptFormat:
             label: json.dumps(_document(field, label, composite), ensure_ascii=False) for label in labels
         }
         self._labels = {answer: label for label, answer in self._answers.items()}
+        # Never a real label in the form: small models copy it.
+        shown = json.dumps(_nest(field, _PLACEHOLDER)) if composite is None else ""
+        self._form = f"{_FORM}{', '.join(self._answers)}.{_WRITE}{shown}" if shown else ""
 
     def render(self, parts: PromptParts) -> str:
         """Return the prompt; ``parse`` of it gives `parts` again."""
@@ -87,7 +96,7 @@ class PromptFormat:
 
     def added(self, parts: PromptParts) -> str:
         """Return what follows the instruction; empty where there is nothing."""
-        text = ""
+        text = self._form if parts.form else ""
         if parts.notes:
             text += _NOTES + "\n".join(_BULLET + note for note in parts.notes)
         if parts.demonstrations:
@@ -95,6 +104,10 @@ class PromptFormat:
                 f"{_TEXT}{shown.text}{_ANSWER}{self._answers[shown.label]}" for shown in parts.demonstrations
             )
         return text
+
+    def names_all(self, instruction: str) -> bool:
+        """Return whether an instruction names all labels already, or answers hold several."""
+        return not self._form or all(label in instruction for label in self._answers)
 
     def parse(self, prompt: str) -> PromptParts:
         """Take a prompt apart; what is not in this format stays part of the instruction."""
@@ -108,7 +121,9 @@ class PromptFormat:
         notes: tuple[str, ...] = ()
         if found and all(line.startswith(_BULLET) for line in lines):
             rest, notes = before, tuple(line.removeprefix(_BULLET) for line in lines)
-        return PromptParts(instruction=rest, notes=notes, demonstrations=demonstrations)
+        form = bool(self._form) and rest.endswith(self._form)
+        instruction = rest.removesuffix(self._form) if form else rest
+        return PromptParts(instruction=instruction, form=form, notes=notes, demonstrations=demonstrations)
 
     def _parse_demonstration(self, block: str) -> Demonstration | None:
         text, found, answer = block.rpartition(_ANSWER)

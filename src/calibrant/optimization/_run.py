@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from calibrant.adapters import ConfidenceAdapter, Thresholds
-from calibrant.adapters import ConfidenceDataInst as Row
+from calibrant.adapters import ConfidenceAdapter, Thresholds, example_row, query_of
 from calibrant.calibration import Fingerprint, LabelPriorCorrection
 from calibrant.core import (
     CompositeLabels,
@@ -24,11 +23,10 @@ from calibrant.core import (
 )
 from calibrant.heads import Head
 from calibrant.inference import Classifier, Query, apply_head, head_of
-from calibrant.optimization._choice import Choice, ValidationLog, choose, is_worse
-from calibrant.optimization._directory import JOURNAL, open_directory, rescuing, teaches_head
+from calibrant.optimization._choice import Choice, ValidationLog, is_worse
+from calibrant.optimization._directory import JOURNAL, is_current, open_directory, rescuing
 from calibrant.optimization._final import final_score, labelled_rows
-from calibrant.optimization._guard import Guard
-from calibrant.optimization._journal import FileLogger, JsonlStore, PredictionJournal
+from calibrant.optimization._journal import JsonlStore, PredictionJournal
 from calibrant.optimization._plan import (
     Proposer,
     SearchPlan,
@@ -46,6 +44,7 @@ from calibrant.optimization._result import (
     score_prompt,
     write_run,
 )
+from calibrant.optimization._search import COMPONENT, USER_TEMPLATE, Search, race_reserve
 from calibrant.scoring import (
     BrierScoring,
     LinearBlendScoring,
@@ -60,10 +59,8 @@ if TYPE_CHECKING:
 
 __all__ = ["optimize"]
 
-COMPONENT = "system_prompt"
 LABEL_PRIOR = "label_prior.json"
 HEAD = "head.json"
-USER_TEMPLATE = "user_template"
 
 
 def optimize(  # noqa: PLR0913  (keyword-only options)
@@ -140,14 +137,25 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     if out is not None:
         check_names(asked_model(model), reflection_model, proposer)
     task = task if isinstance(task, Task) else Task.from_file(task)
-    plan = make_plan(task, reflection_model, proposer, minibatch_size, seed, prior_correction, thresholds)
+    current = out is None or is_current(Path(out))
+    plan = make_plan(
+        task,
+        reflection_model,
+        proposer,
+        minibatch_size,
+        seed,
+        prior_correction,
+        thresholds,
+        may_race=current
+        and (model is None or type(model) is Classifier or not isinstance(model, Classifier)),
+    )
     search_size(task, plan).check(max_metric_calls)
-    scoring = _scoring(task.scoring)
+    scoring = LogScoring() if plan.races else _scoring(task.scoring)
     with ExitStack() as stack:
         classifier = _open(task, model, stack)
         fingerprint = search_fingerprint(task, model, plan)
         directory = None if out is None else open_directory(Path(out), fingerprint)
-        teaches = type(classifier) is Classifier and (directory is None or teaches_head(directory))
+        teaches = current and type(classifier) is Classifier
         classifier = classifier.with_features() if teaches else classifier
         journal = stack.enter_context(JsonlStore(_file(directory, JOURNAL)))
         store = stack.enter_context(JsonlStore(_file(directory, "reflections.jsonl")))
@@ -164,13 +172,22 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
             task=task,
             plan=plan,
             adapter=adapter,
-            validation=log,
+            tracker=tracker,
+            reflection=reflection,
+        )
+        search = Search(
+            task=task,
+            plan=plan,
+            adapter=adapter,
             reflection=reflection,
             tracker=tracker,
             log=_file(directory, "search.log"),
+            validation=log,
         )
-        kept = _kept_for_head(task, max_metric_calls - search_size(task, plan).floor) if teaches else 0
-        found = run.search(max_metric_calls - kept)
+        spare = max_metric_calls - search_size(task, plan).floor
+        for_race = min(race_reserve(task, plan), spare // 2)
+        for_head = _kept_for_head(task, spare - for_race) if teaches else 0
+        found = search.run(max_metric_calls - for_head, for_race=for_race)
         head = run.head(found, max_metric_calls if teaches else 0)
         predictions = run.test(found, head)
         result = run.result(found, head, predictions, seconds=time.perf_counter() - started)
@@ -225,9 +242,10 @@ def _adapter(
         proposer=plan.proposer,
         on_prediction=tracker.on_prediction,
         observer=log,
-        prior_correction=plan.prior_correction,
+        # What is compared is what a prompt is worth without its label prior, whatever is done with its predictions.
+        prior_correction="batch" if plan.races else plan.prior_correction,
         thresholds=plan.thresholds,
-        threshold_rows=[_row(example) for example in task.train],
+        threshold_rows=[example_row(example) for example in task.train],
     )
 
 
@@ -255,65 +273,15 @@ def _scoring(settings: ScoringSettings) -> ScoringStrategy:
         ) from error
 
 
-def _row(example: Example) -> Row:
-    row: Row = {
-        "input": example.input,
-        "answer": example.answer,
-        "additional_context": dict(example.additional_context),
-    }
-    if example.context is not None:
-        row["context"] = example.context
-    return row
-
-
 @dataclass(kw_only=True)
 class _Run:
-    """One search and what it needs."""
+    """What follows the search."""
 
     task: Task
     plan: SearchPlan
     adapter: ConfidenceAdapter
-    validation: ValidationLog
     reflection: Reflection | None
     tracker: ProgressTracker
-    log: Path | None
-
-    def search(self, max_metric_calls: int) -> Choice:
-        """Run GEPA until the budget is used up, and choose."""
-        import gepa  # noqa: PLC0415  (heavy)
-
-        candidate = {COMPONENT: self.task.prompt}
-        if self.task.user_template is not None:
-            candidate[USER_TEMPLATE] = self.task.user_template
-        guard = None if self.reflection is None else self.reflection.guard
-        if self.plan.proposer is not None:
-            guard = Guard(self.plan.proposer, name=f"proposer {self.plan.name}", hint="Mend the proposer.")
-            self.adapter.propose_new_texts = guard
-        valset = [_row(example) for example in self.task.validation]
-        budget = self.adapter.budget(max_metric_calls, valset=valset, minibatch_size=self.plan.minibatch_size)
-        found = gepa.optimize(
-            seed_candidate=candidate,
-            trainset=[_row(example) for example in self.task.train],
-            valset=valset,
-            adapter=self.adapter,
-            reflection_lm=self.reflection,
-            reflection_minibatch_size=self.plan.minibatch_size,
-            module_selector="all" if self.reflection is None else "round_robin",
-            stop_callbacks=[
-                budget,
-                self.tracker.should_stop,
-                *([] if guard is None else [guard.should_stop]),
-            ],
-            callbacks=[self.tracker],
-            logger=FileLogger(self.log),
-            track_best_outputs=False,
-            seed=self.plan.seed,
-        )
-        if guard is not None and guard.error is not None:
-            raise guard.error
-        scored = zip(found.candidates, found.val_aggregate_scores, strict=True)
-        validated = [self.validation.validated(*pair, labels=self.task.labels) for pair in scored]
-        return choose(validated)
 
     def best(self, found: Choice) -> Classifier:
         """Return the classifier under the best prompt."""
@@ -330,7 +298,11 @@ class _Run:
         candidate = found.best.candidate
         every = labelled_rows(self.task, candidate[COMPONENT])
         # Where nothing is wrong there is nothing to learn that would be worth a call.
-        left = 0 if found.best.score >= PERFECT else max_metric_calls - self.adapter.metric_calls
+        best = found.best
+        is_perfect = best.score >= PERFECT or (
+            best.rows == len(self.task.validation) and best.accuracy == 1.0
+        )
+        left = 0 if is_perfect else max_metric_calls - self.adapter.metric_calls
         asked = self.adapter.affordable(self._queries(candidate, every), left)
         rows = [row for row, can_be_asked in zip(every, asked, strict=True) if can_be_asked]
         predictions = self.adapter.ask(self._queries(candidate, rows))
@@ -358,11 +330,7 @@ class _Run:
         return predictions
 
     def _queries(self, candidate: Mapping[str, str], rows: Sequence[Example]) -> list[Query]:
-        template = candidate.get(USER_TEMPLATE)
-        return [
-            Query(prompt=candidate[COMPONENT], text=e.input, user_template=template, context=e.context)
-            for e in rows
-        ]
+        return [query_of(dict(candidate), example_row(row)) for row in rows]
 
     def _ask(self, candidate: Mapping[str, str], rows: Sequence[Example]) -> list[Prediction]:
         predictions = self.adapter.classifier.runner.run(
@@ -383,18 +351,18 @@ class _Run:
         return predictions
 
     def _corrected(self, candidate: Mapping[str, str], predictions: Sequence[Prediction]) -> list[Prediction]:
-        queries = self._queries(candidate, self.task.test)
-        return [
-            replace(self.adapter.corrected(query, prediction), features=None)
-            for query, prediction in zip(queries, predictions, strict=True)
-        ]
+        """Return the predictions for the test rows as they are given: without the label prior where it is wished."""
+        pairs = list(zip(self._queries(candidate, self.task.test), predictions, strict=True))
+        if self.plan.prior_correction is not None:
+            predictions = [self.adapter.corrected(query, prediction) for query, prediction in pairs]
+        return [replace(prediction, features=None) for prediction in predictions]
 
     def label_prior(self, found: Choice) -> tuple[LabelPriorCorrection, Fingerprint] | None:
         """Return the best prompt's correction and what it belongs to; None where nothing is corrected."""
         best = found.best.candidate
         query = Query(prompt=best[COMPONENT], text="", user_template=best.get(USER_TEMPLATE))
         correction = self.adapter.label_prior(query)
-        if correction is None:
+        if correction is None or self.plan.prior_correction is None:
             return None
         classifier = self.adapter.classifier.with_prompt(query.prompt, user_template=query.user_template)
         return correction, classifier.fingerprint()
