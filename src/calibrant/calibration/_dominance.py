@@ -11,7 +11,7 @@ __all__ = ["guarded_prior", "label_wins"]
 # whether they are rare or suppressed.
 _IN_USE = 0.5
 # Times as many rows as the other labels in use win on average: of 64 rows that 4 labels win equally often, chance
-# gives one of them so many less than once in 1,000 times. No prior is taken for less than a third of a fair share.
+# gives one of them so many about 4 times in 100,000. No prior is taken for less than a third of a fair share.
 _DOMINANT = 3.0
 # One label on so many rows leaves nothing to compare it with.
 _NEARLY_ALL = 0.95
