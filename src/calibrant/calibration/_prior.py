@@ -63,9 +63,10 @@ class LabelPriorCorrection:
       nearly all of one class.*
     - corrects nothing (strength 0) unless the label with most rows wins at least three times as
       many as the other labels in use do on average; a label in use wins at least half its fair
-      share, ``1 / (2 L)``. *Assumed: no class is so much more frequent than the others.*
+      share, ``1 / (2 L)``.
     - else divides, but takes no label's prior for less than a third of its fair share,
-      ``1 / (3 L)``: a label with so small a prior may be rare rather than suppressed.
+      ``1 / (3 L)``: a label with so small a prior may be rare rather than suppressed. *Assumed: no
+      class is three times as frequent as the others in use.*
 
     The guard ends where more is known: `frequencies`, a given `strength`, or answers. Where labels
     are known to be skewed, state their frequencies, learn the strength from answers
