@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,8 +41,17 @@ def write_state(
     write_record(path, record, kind=kind, version=version)
 
 
-def read_state(path: str | Path, *, kind: str, version: int, fingerprint: Fingerprint) -> dict[str, Any]:
+def read_state(
+    path: str | Path,
+    *,
+    kind: str,
+    version: int,
+    fingerprint: Fingerprint,
+    earlier: Collection[int] = (),
+) -> dict[str, Any]:
     """Return the state written by `write_state` for the same fingerprint.
+
+    `earlier` are older layouts that the caller understands as well.
 
     Raises
     ------
@@ -50,7 +59,7 @@ def read_state(path: str | Path, *, kind: str, version: int, fingerprint: Finger
         The file is missing or damaged, holds something else or another version, or belongs to
         another prompt, model, log-probability space or label set; the message names which.
     """
-    record = read_record(path, kind=kind, version=version, make=_MAKE)
+    record = read_record(path, kind=kind, version=version, earlier=earlier, make=_MAKE)
     try:
         changed = fingerprint.differences(record["fingerprint"])
         state = dict(record["state"])

@@ -539,7 +539,7 @@ class Classifier(Managed):
             "user_template": self.user_template,
             "label_prior": None
             if correction is None
-            else {"prior": correction.prior_.tolist(), "strength": correction.strength_},
+            else {"prior": correction.divisor_.tolist(), "strength": correction.strength_},
             **({} if self.head is None else {"head": self.head.digest}),
         }
 
