@@ -12,7 +12,7 @@ from calibrant.adapters import THRESHOLD_ROWS, PriorCorrection, SearchSize, Thre
 from calibrant.core import ConfigurationError, Example, LabelSet, Task, labels_to_record, normalise_label
 from calibrant.inference import Classifier
 from calibrant.optimization._exemplar import ExemplarProposer
-from calibrant.optimization._race import FIRST
+from calibrant.optimization._race import FIRST, detectable_gain
 from calibrant.optimization._reflection import name_of
 
 if TYPE_CHECKING:
@@ -51,6 +51,11 @@ class SearchPlan:
         """Return how many validation rows every accepted prompt is asked about: all where they are few."""
         n = len(task.validation)
         return SCREENED if self.races and n >= SCREENED + FIRST else n
+
+    def detectable_gain(self, task: Task) -> float | None:
+        """Return by how much accuracy a prompt must be better to be told from the seed prompt; None without a race."""
+        n = len(task.validation)
+        return detectable_gain(n - self.screened_rows(task) or n) if self.races else None
 
 
 def make_plan(  # noqa: PLR0913  (the options of a search)

@@ -1,8 +1,8 @@
 """Which prompt is best, decided on as few rows as it takes: paired differences and successive halving.
 
 Prompts are compared by the log-likelihood of the true labels after the label prior of each was divided out, as other
-rows taught it. A race asks all prompts about the same few rows first, then only the better half of them about more, until
-one is clearly better than the seed prompt, none is likely to be, or there are no more rows.
+rows taught it. A race asks all prompts about the same few rows first, then only the better half of them about more,
+until one is clearly better than the seed prompt, none is likely to be, or there are no more rows.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -61,6 +62,9 @@ __all__ = ["optimize"]
 
 LABEL_PRIOR = "label_prior.json"
 HEAD = "head.json"
+
+_LOG = logging.getLogger("calibrant")
+_LARGE_GAIN = 0.2
 
 
 def optimize(  # noqa: PLR0913  (keyword-only options)
@@ -150,6 +154,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         and (model is None or type(model) is Classifier or not isinstance(model, Classifier)),
     )
     search_size(task, plan).check(max_metric_calls)
+    _say_what_to_expect(task, plan, max_metric_calls)
     scoring = LogScoring() if plan.races else _scoring(task.scoring)
     with ExitStack() as stack:
         classifier = _open(task, model, stack)
@@ -199,6 +204,21 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
             if head is not None:
                 head.save(directory / HEAD, fingerprint=run.best(found).fingerprint())
     return result
+
+
+def _say_what_to_expect(task: Task, plan: SearchPlan, max_metric_calls: int) -> None:
+    """Say, before anything is paid for, what the rows and the budget can show."""
+    gain = plan.detectable_gain(task)
+    if gain is not None and gain > _LARGE_GAIN:
+        _LOG.warning(
+            "With %d validation rows only a prompt that is better by about %.2f accuracy or more is likely to be told "
+            "from the seed prompt: a search can hardly pay; label more rows, or let `Classifier.fit` use them all.",
+            len(task.validation),
+            gain,
+        )
+    size = search_size(task, plan)
+    proposals = (max_metric_calls - size.validation_rows - size.threshold_rows) // size.proposal
+    _LOG.info("The budget of %d calls pays for %d accepted proposals.", max_metric_calls, proposals)
 
 
 def _kept_for_head(task: Task, spare: int) -> int:
@@ -418,5 +438,6 @@ class _Run:
             credit_difference=credit,
             validated=found.validated,
             chosen=found.chosen,
+            detectable_gain=self.plan.detectable_gain(self.task),
             final=final,
         )

@@ -123,7 +123,7 @@ class Search:
         return found
 
     def _nothing_wrong(self, seed: Mapping[str, str], screened: Sequence[Example]) -> bool:
-        """Return whether the seed prompt is right on all screened rows, so that nothing better could be told from it."""
+        """Return whether the seed prompt is right on all screened rows: nothing better could be told from it."""
         return self._standing(seed, screened).accuracy >= 1.0
 
     def _race(
