@@ -13,9 +13,9 @@ from typing import Any, Final, Protocol, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.calibration import Fingerprint, read_state, write_state
+from calibrant.calibration import Fingerprint, log_normalise, read_state, write_state
 from calibrant.core import ConfigurationError, StateError
-from calibrant.heads._linear import LinearModel, Rows, as_numbers, log_normalise, tempered
+from calibrant.heads._linear import LinearModel, Rows, as_numbers, tempered
 
 __all__ = ["Affine", "Head", "Model", "RungFigures", "check_rows"]
 
@@ -188,7 +188,7 @@ class Head:
     @cached_property
     def digest(self) -> str:
         """SHA-256 of everything that it does, 64 hexadecimal digits."""
-        state = [self.labels, self.temperature, self.n_rows, self.model.to_state()]
+        state: list[Any] = [self.labels, self.temperature, self.n_rows, self.model.to_state()]
         state += [] if self.shift is None else [self.shift]
         return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
