@@ -41,6 +41,7 @@ class ShownTexts:
             self._alone |= {line, line.lstrip("-*\u2022 "), line.partition(": ")[2]}
         for quoted in _QUOTED.finditer(rest):
             self._alone.add(one_line(quoted[1] or quoted[2]))
+        self._alone.discard("")
 
     def __contains__(self, text: str) -> bool:
         """Return whether the prompt shows a text."""
