@@ -12,7 +12,9 @@ import pytest
 import calibrant
 from biased_model import LABELS, biased, biased_task, place, run, search
 from calibrant.assembly import export, open_classifier
+from calibrant.cli._evaluate import EvaluateOptions, _opening
 from calibrant.core import Task
+from calibrant.inference import Limits
 from calibrant.testing import FakeClient
 
 TEXTS = [f"other {n}" for n in range(12)]
@@ -192,6 +194,17 @@ def test_a_task_is_opened_with_its_head(with_head: Path) -> None:
     """Beside it, wherever the process runs."""
     with open_classifier(Task.from_file(with_head)) as classifier:
         assert [one.label for one in classifier.classify_many(TEXTS)] == TRUTH
+
+
+def test_workers_are_sent_the_head(with_head: Path, tmp_path: Path) -> None:
+    """The file stays here."""
+    task = Task.from_file(with_head)
+    options = EvaluateOptions(out=tmp_path / "out", limits={})
+    with open_classifier(task) as classifier:
+        opening = _opening(task, options, classifier)
+    (tmp_path / "head.json").unlink()
+    with opening(limits=Limits()) as opened:
+        assert [one.label for one in opened.classify_many(TEXTS)] == TRUTH
 
 
 @pytest.mark.parametrize("command", [("classify", "--text", "t"), ("evaluate", "--out", "other")])
