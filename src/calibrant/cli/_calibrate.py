@@ -49,7 +49,7 @@ def run_learn_head(path: Path, *, out: Path, target_accuracy: float | None, seed
         record = {**found.to_record(), "file": str(file)}
         sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
         return
-    sys.stdout.write("\n".join([*_head_lines(found, file)]) + "\n")
+    sys.stdout.write("\n".join(_head_lines(found, file)) + "\n")
 
 
 def _head_lines(found: LearnedHead, file: Path) -> list[str]:
@@ -74,8 +74,8 @@ def _head_lines(found: LearnedHead, file: Path) -> list[str]:
         return [*lines, f"File: {file}"]
     lines.append("Evaluate it on other rows than these, from which it learned. In the task file:")
     lines += ["", "[head]", f"file = {json.dumps(str(file.resolve()), ensure_ascii=False)}", ""]
-    words = " It holds words of the texts." if head.uses_text else ""
-    return [*lines, f"File: {file}.{words}"]
+    words = " (it holds words of the texts)" if head.uses_text else ""
+    return [*lines, f"File: {file}{words}"]
 
 
 def _warn(path: Path, *, saved: bool) -> None:
