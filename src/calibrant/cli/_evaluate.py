@@ -16,7 +16,7 @@ from calibrant.cli._errors import FAILED, GATE_FAILED, INTERRUPTED
 from calibrant.cli._evaluation_table import print_result
 from calibrant.cli._interrupts import ENDED_BY_SIGNAL, interruptible
 from calibrant.cli._progress import EvaluationDisplay
-from calibrant.cli._prompted import prompted
+from calibrant.cli._prompted import open_prompted, without_head
 from calibrant.cli._providers import routing_stats
 from calibrant.core import (
     ConfigurationError,
@@ -217,7 +217,7 @@ def _opening(task: Task, options: EvaluateOptions, classifier: Classifier) -> pa
     replaced = options.prompt is not None or options.run is not None
     return partial(
         _opened_again,
-        task,
+        without_head(task),
         model=options.model,
         prompt=classifier.prompt if replaced else None,
         user_template=classifier.user_template,
@@ -282,12 +282,14 @@ def _limits(task: Task, options: EvaluateOptions) -> Limits:
 
 def _classifier(task: Task, options: EvaluateOptions, limits: Limits) -> Classifier:
     """Return the task's classifier under the prompt the command names."""
-    classifier = open_classifier(task, model=options.model, limits=limits)
-    try:
-        return prompted(classifier, prompt=options.prompt, run=options.run, label_prior=options.label_prior)
-    except BaseException:
-        classifier.close()
-        raise
+    return open_prompted(
+        task,
+        model=options.model,
+        prompt=options.prompt,
+        run=options.run,
+        label_prior=options.label_prior,
+        limits=limits,
+    )
 
 
 def _write_down(task: Task, options: EvaluateOptions, classifier: Classifier) -> None:

@@ -14,6 +14,7 @@ from calibrant.cli._evaluate import exit_as, labelled_source
 from calibrant.cli._evaluation_table import print_result
 from calibrant.cli._interrupts import interruptible
 from calibrant.cli._progress import EvaluationDisplay
+from calibrant.cli._prompted import without_head
 from calibrant.core import ConfigurationError, LabelSet, Task
 from calibrant.evaluation import BatchEvaluator, Dataset, default_cache, open_cache
 from calibrant.inference import Classifier, is_in_process
@@ -48,7 +49,8 @@ def run_planned(plan_file: Path, task_files: Sequence[Path], options: RunOptions
         classifiers = []
         asked = list(zip(tasks, options.models or [None] * len(tasks), strict=True))
         for task, name in asked:
-            classifiers.append(Classifier.from_task(task, model=name))
+            # A plan was made for confidence as it was scored.
+            classifiers.append(Classifier.from_task(without_head(task), model=name))
             opened.callback(classifiers[-1].close)
         planned = plan.cascade(classifiers)
         if planned not in classifiers:

@@ -26,6 +26,7 @@ from calibrant.evaluation._history import (
 )
 from calibrant.evaluation._history_answers import AnswerRecorder
 from calibrant.evaluation._history_run import HistoryEntry, RunScope
+from calibrant.evaluation._learn_head import LearnedHead, learn_head
 from calibrant.evaluation._metrics import GATES, EvaluationMetrics, check_gates
 from calibrant.evaluation._parquet import require_parquet, write_parquet
 from calibrant.evaluation._progress import EvaluationProgress, EvaluationProgressListener
@@ -60,6 +61,7 @@ __all__ = [
     "HeldOutMeasures",
     "HistoryEntry",
     "HistoryInterval",
+    "LearnedHead",
     "LeftOutRows",
     "Polling",
     "RunComparison",
@@ -77,6 +79,7 @@ __all__ = [
     "default_cache",
     "default_history",
     "inspect",
+    "learn_head",
     "load_predictions",
     "open_cache",
     "require_parquet",

@@ -12,8 +12,8 @@ import numpy as np
 from calibrant.core import CompositeLabels, Example, Interval, LabelSet, Outcome, Prediction, Task
 from calibrant.heads import Head, TextBaseline
 from calibrant.metrics import PairedComparison, answer_summary, paired_comparison, wilson_interval
-from calibrant.optimization._prompt_parts import one_line
 from calibrant.optimization._result import PromptScore, compare, score_prompt
+from calibrant.optimization._shown import ShownTexts
 
 __all__ = ["BaselineScore", "FinalScore", "final_score", "labelled_rows"]
 
@@ -70,12 +70,10 @@ def labelled_rows(task: Task, prompt: str) -> list[Example]:
     """
     if isinstance(task.labels, CompositeLabels):
         return []
-    shown, tested = one_line(prompt), {example.input for example in task.test}
+    shown, tested = ShownTexts(prompt, task), {example.input for example in task.test}
     validation = [one for one in task.validation if one.input not in tested]
     held_out = tested | {example.input for example in validation}
-    return validation + [
-        one for one in task.train if one_line(one.input) not in shown and one.input not in held_out
-    ]
+    return validation + [one for one in task.train if one.input not in shown and one.input not in held_out]
 
 
 def final_score(
