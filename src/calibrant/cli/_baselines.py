@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,20 +43,23 @@ def baseline_lines(result: EvaluationResult, task: Task, *, file: Path | None, s
         return ["No baselines: the task has no other labelled rows (train, validation) under [data]."]
     labels = LabelSet.of(task.labels)
     labelled = chain.from_iterable(Dataset(source=source, labels=labels) for source in sources)
+    sys.stderr.write("comparing with baselines\n")  # takes seconds, of many rows half a minute
+    sys.stderr.flush()
     try:
         found = add_baselines(result.directory, labelled, labels=labels)
     except (ConfigurationError, DataError) as error:  # the evaluation is good without them
         return [f"No baselines: {error}"]
-    return [*_table(found), found.verdict]
+    return [*_table(found, answered=result.metrics.answered), found.verdict]
 
 
-def _table(found: BaselineComparison) -> list[str]:
+def _table(found: BaselineComparison, *, answered: int) -> list[str]:
     """Return model and baselines in columns; nothing where nothing was compared."""
     if not found.scores:
         return []
-    head = (f"on {found.rows:,} answered rows", "accuracy", "macro F1", "labels answered", "learned from")
+    rows = f"{found.rows:,}" if found.rows == answered else f"{found.rows:,} of {answered:,}"
+    head = (f"on {rows} answered rows", "accuracy", "macro F1", "labels answered", "learned from")
     taught = f"{found.labelled_rows:,} labelled rows"
-    rows = [
+    scores = [
         (
             score.name,
             with_interval(score.accuracy),
@@ -65,4 +69,4 @@ def _table(found: BaselineComparison) -> list[str]:
         )
         for score in found.scores
     ]
-    return aligned([head, *rows])
+    return aligned([head, *scores])
