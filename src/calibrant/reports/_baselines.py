@@ -99,9 +99,7 @@ def _score(name: str, found: _Record) -> ScoreRow:
     accuracy, macro_f1, labels = found["accuracy"], found.get("macro_f1"), found.get("answered_labels")
     return ScoreRow(
         name=name,
-        accuracy=Interval(
-            **{end: float(accuracy[end]) for end in ("lower", "upper", "level", "estimate")}
-        ),
+        accuracy=Interval(**{end: float(accuracy[end]) for end in ("lower", "upper", "level", "estimate")}),
         macro_f1=None if macro_f1 is None else float(macro_f1),
         answered_labels="" if labels is None else f"{labels['answered']:,} of {labels['total']:,}",
     )
