@@ -74,7 +74,7 @@ def test_fewer_rows_are_drawn_where_texts_are_long(tmp_path: Path, monkeypatch: 
     assert found.labelled_rows == 10 * 500 // 1002
 
 
-@pytest.mark.parametrize("lines", ["{", '{"outcome": "ok"}\n', None])
+@pytest.mark.parametrize("lines", ["{", "[]\n", '{"outcome": "ok"}\n', None])
 def test_damaged_rows_are_named(tmp_path: Path, lines: str | None) -> None:
     """Broken, incomplete or gone."""
     directory = evaluation(tmp_path / "run")

@@ -61,7 +61,7 @@ def add_baselines(directory: Path, labelled: Iterable[Example], *, labels: Label
     try:
         with predictions.open("rb") as lines:
             judged = _drawn(lines, _answered, most=_JUDGED)
-    except (OSError, KeyError, ValueError) as error:
+    except (OSError, KeyError, TypeError, ValueError) as error:
         raise StateError(
             f"{predictions}: expected the rows of a finished run ({error}): restore the file."
         ) from error
