@@ -65,7 +65,10 @@ def test_a_bundle_answers_as_the_run_did(
     assert bundle.head.digest == classifier.head.digest
     first = next(figure for figure in bundle.figures if "accuracy" in figure.name)
     assert first.estimate == 1.0
-    assert "with the head minus TF-IDF" in bundle.card or kind == "evaluated"
+    better = "with the head" if kind == "searched" else "the model"
+    assert f"accuracy, {better} minus TF-IDF" in bundle.card
+    assert "macro F1, TF-IDF" in bundle.card
+    assert "The model adds +" in bundle.card
     with calibrant.load(tmp_path / "bundle") as loaded:
         assert isinstance(loaded, Classifier)
         found = loaded.classify_many(TEXTS)

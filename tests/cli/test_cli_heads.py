@@ -35,11 +35,13 @@ def test_the_table_shows_the_head_beside_what_needs_no_model(task: Path) -> None
     done = run("optimize", task, *BUDGET)
     assert done.exit_code == 0, done.stderr
     cells = [
-        [cell.strip() for cell in line.split("│")[1:3]] for line in done.stdout.splitlines() if "│" in line
+        [cell.strip() for cell in line.split("│")[1:6]] for line in done.stdout.splitlines() if "│" in line
     ]
-    names = [name for name, _ in cells]
+    names = [name for name, *_ in cells]
     assert names == ["seed", "best", "best + head", "majority", "TF-IDF"]
-    accuracy = dict(cells)
+    accuracy = {name: found for name, found, *_ in cells}
+    answered = {name: labels for name, *_, labels in cells}
+    assert (answered["best + head"], answered["majority"]) == ("2 of 2", "1 of 2")
     assert accuracy["best + head"] == "1.000"
     assert float(accuracy["seed"]) < 0.7
     assert float(accuracy["TF-IDF"]) < 0.8

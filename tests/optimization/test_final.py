@@ -367,13 +367,13 @@ def test_a_model_without_distributions_has_no_head() -> None:
     ("told", "answers", "said"),
     [
         (False, LABELS, "The model adds +"),
-        (True, LABELS, "On these test rows the model adds nothing certain to TF-IDF"),
+        (True, LABELS, "On these rows the model adds nothing certain to TF-IDF"),
         (
             True,
             LABELS[::-1],
             "On this task you do not need a language model: TF-IDF with logistic regression is",
         ),
-        (True, None, "No test row was answered, so nothing can be said"),
+        (True, None, "No row was answered, so nothing can be said"),
     ],
 )
 def test_the_verdict_says_what_a_language_model_is_for(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from calibrant.assembly import open_classifier, record_run
+from calibrant.cli._baselines import baseline_lines
 from calibrant.cli._context import with_context
 from calibrant.cli._errors import FAILED, GATE_FAILED, INTERRUPTED
 from calibrant.cli._evaluation_table import print_result
@@ -159,7 +160,8 @@ def run_evaluate(task_file: Path, options: EvaluateOptions) -> None:
         routing = routing_stats(classifier)
         classifier.close()
     entry, problem = record(result)
-    print_result(result, task, entry, routing=routing, as_json=options.as_json)
+    beside = baseline_lines(result, task, file=options.file, split=options.split)
+    print_result(result, task, entry, routing=routing, baselines=beside, as_json=options.as_json)
     if problem is not None:
         _say("The run is kept: run the same command again to add it to the history.")
         raise problem

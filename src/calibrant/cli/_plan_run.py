@@ -9,6 +9,7 @@ from pathlib import Path
 
 from calibrant.assembly import record_run
 from calibrant.cascade import CascadePlan
+from calibrant.cli._baselines import baseline_lines
 from calibrant.cli._classify import all_texts, print_predictions
 from calibrant.cli._evaluate import exit_as, labelled_source
 from calibrant.cli._evaluation_table import print_result
@@ -96,5 +97,6 @@ def _evaluate(
             rows, out=out, about={"task": task.name}, on_progress=display, stop=stop
         )
     write_down()
-    print_result(result, task, as_json=options.as_json)
+    beside = baseline_lines(result, task, file=options.file, split=options.split)
+    print_result(result, task, baselines=beside, as_json=options.as_json)
     exit_as(result.metrics, {}, stop=stop)

@@ -1,6 +1,7 @@
 """Batches of any size: what is asked, what came back, how good it is, and nothing paid for twice."""
 
 from calibrant.calibration import SavedPredictions, load_predictions, unfinished
+from calibrant.evaluation._baselines import add_baselines
 from calibrant.evaluation._cache import default_cache, open_cache
 from calibrant.evaluation._calibrate import (
     CalibrationResult,
@@ -70,6 +71,7 @@ __all__ = [
     "RunScope",
     "SavedPredictions",
     "Tally",
+    "add_baselines",
     "batch_status",
     "calibrate_predictions",
     "check_gates",
