@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from calibrant.calibration._dominance import guarded_prior, label_wins
 from calibrant.calibration._fingerprint import Fingerprint
 from calibrant.calibration._losses import log_losses, log_normalise, paired_gain
-from calibrant.calibration._state import damaged, read_state, write_state
+from calibrant.calibration._state import check_label_count, damaged, read_state, write_state
 from calibrant.calibration._validation import (
     as_numbers,
     check_answers,
@@ -300,12 +300,7 @@ class LabelPriorCorrection:
             The file cannot be written.
         """
         self._require_fitted("save")
-        if len(fingerprint.labels) != len(self.prior_):
-            msg = (
-                f"Expected a fingerprint of {len(self.prior_)} labels, as fitted, got "
-                f"{len(fingerprint.labels)}: pass the label set of the rows."
-            )
-            raise ConfigurationError(msg)
+        check_label_count(fingerprint, len(self.prior_))
         state = {
             "method": self.method,
             "strength": self.strength,

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from calibrant.calibration._fingerprint import Fingerprint
-from calibrant.core import StateError, damaged_record, read_record, write_record
+from calibrant.core import ConfigurationError, StateError, damaged_record, read_record, write_record
 
-__all__ = ["damaged", "read_state", "write_state"]
+__all__ = ["check_label_count", "damaged", "read_state", "write_state"]
 
 _MAKE: Final = "fit and save it"
 
@@ -71,6 +71,21 @@ def read_state(
             "fit it again on present answers, or choose the file that belongs to them."
         )
     return state
+
+
+def check_label_count(fingerprint: Fingerprint, n_labels: int) -> None:
+    """Refuse a fingerprint of another number of labels than were fitted.
+
+    Raises
+    ------
+    ConfigurationError
+        It has another number.
+    """
+    if len(fingerprint.labels) != n_labels:
+        raise ConfigurationError(
+            f"Expected a fingerprint of {n_labels} labels, as fitted, got {len(fingerprint.labels)}: pass the label "
+            "set of the rows."
+        )
 
 
 def damaged(path: str | Path, error: Exception) -> StateError:

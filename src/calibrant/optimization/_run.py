@@ -160,7 +160,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         classifier = _open(task, model, stack)
         fingerprint = search_fingerprint(task, model, plan)
         directory = None if out is None else open_directory(Path(out), fingerprint)
-        teaches = current and type(classifier) is Classifier
+        teaches = current and type(classifier) is Classifier and task.head.fit == "auto"
         classifier = classifier.with_features() if teaches else classifier
         journal = stack.enter_context(JsonlStore(_file(directory, JOURNAL)))
         store = stack.enter_context(JsonlStore(_file(directory, "reflections.jsonl")))
@@ -189,11 +189,9 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
             log=_file(directory, "search.log"),
             validation=log,
         )
-        spare = max_metric_calls - search_size(task, plan).floor
-        for_race = min(race_reserve(task, plan), spare // 2)
-        for_head = _kept_for_head(task, spare - for_race) if teaches else 0
+        for_race, for_head = _kept(task, plan, max_metric_calls, teaches=teaches)
         found = search.run(max_metric_calls - for_head, for_race=for_race)
-        head = run.head(found, max_metric_calls if teaches else 0)
+        head = run.head(found, max_metric_calls if teaches else 0) if task.head.fit == "auto" else None
         predictions = run.test(found, head)
         result = run.result(found, head, predictions, seconds=time.perf_counter() - started)
         prior = run.label_prior(found)
@@ -221,11 +219,16 @@ def _say_what_to_expect(task: Task, plan: SearchPlan, max_metric_calls: int) -> 
     _LOG.info("The budget of %d calls pays for %d accepted proposals.", max_metric_calls, proposals)
 
 
-def _kept_for_head(task: Task, spare: int) -> int:
-    """Return how many calls are kept for training rows that teach the head: half of what one proposal leaves."""
-    if isinstance(task.labels, CompositeLabels):
-        return 0
-    return min(len(task.train), spare // 2)
+def _kept(task: Task, plan: SearchPlan, max_metric_calls: int, *, teaches: bool) -> tuple[int, int]:
+    """Return how many calls are kept for the race, and how many for training rows that teach the head.
+
+    Each gets at most half of what one proposal, and then the race, leave.
+    """
+    spare = max_metric_calls - search_size(task, plan).floor
+    for_race = min(race_reserve(task, plan), spare // 2)
+    if not teaches or isinstance(task.labels, CompositeLabels):
+        return for_race, 0
+    return for_race, min(len(task.train), (spare - for_race) // 2)
 
 
 def _open(task: Task, model: ModelLike | Classifier | None, stack: ExitStack) -> Classifier:
@@ -237,7 +240,9 @@ def _open(task: Task, model: ModelLike | Classifier | None, stack: ExitStack) ->
                 "task."
             )
         return model.with_limits(model.runner.gate.limits)
-    classifier = Classifier.from_task(task, model=model)
+    # Its prompts are not the one that the task's head belongs to.
+    own = replace(task, head=task.head.model_copy(update={"file": None}))
+    classifier = Classifier.from_task(own, model=model)
     stack.callback(classifier.close)
     return classifier
 
