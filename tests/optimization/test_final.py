@@ -299,7 +299,7 @@ def test_a_finished_run_is_read_back(tmp_path: Path) -> None:
     assert len((tmp_path / "predictions.jsonl").read_bytes().splitlines()) == len(lines.splitlines())
 
 
-@pytest.mark.parametrize("before", [20, 75, 100, 130])
+@pytest.mark.parametrize("before", [20, 75, 100, 115])
 def test_an_interrupted_run_goes_on_and_asks_nothing_twice(tmp_path: Path, before: int) -> None:
     """Wherever it stopped: in the search, while the head learned, or among the test rows."""
     whole = optimize(hidden_task(), model=FakeClient(LABELS, learner), **BUDGET)

@@ -154,11 +154,6 @@ def _cells(score: PromptScore) -> tuple[str, ...]:
 def _remarks(result: OptimizationResult, out: Path | None) -> list[str]:
     lines = [] if result.final is None else _final(result.final)
     lines += search_verdict(result.to_record())
-    if result.detectable_gain is not None and not result.chosen:
-        lines.append(
-            f"A prompt that is better by {result.detectable_gain:.2f} accuracy is found on these rows four times of five; "
-            "smaller differences need more of them."
-        )
     comparison = result.comparison
     if result.chosen and comparison is not None:
         interval = comparison.interval

@@ -37,7 +37,7 @@ def search_verdict(record: _Record) -> list[str]:
     """
     validated = record.get("validated") or []
     if not changed_prompt(record):
-        return _kept(validated)
+        return [*_kept(validated), *_detectable(record)]
     if not validated:  # by an earlier version
         return _tested(record)
     seed, best = validated[0], validated[record["chosen"]]
@@ -66,6 +66,15 @@ def _kept(validated: list[_Record]) -> list[str]:
         kept,
         f"The best of {len(others)} other{'s' if len(others) > 1 else ''} by score: {_steps(seed, best)}.",
     ]
+
+
+def _detectable(record: _Record) -> list[str]:
+    """Say how much better a prompt must be to be found."""
+    gain = record.get("detectable_gain")
+    if gain is None:
+        return []
+    found = f"A prompt that is better by {gain:.2f} accuracy is found on these rows four times of five"
+    return [f"{found}; smaller differences need more rows."]
 
 
 def _tested(record: _Record) -> list[str]:

@@ -104,7 +104,8 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         Rows the search may ask, those for thresholds included: an upper bound. The search ends before
         a proposal that could exceed it. Equal questions count once; the test rows are asked afterwards, and apart.
     minibatch_size : int, optional
-        Training rows a proposal is tried on first; 20 for ``exemplar``, else 3.
+        Training rows a proposal is tried on first; 8 by default, and where the task names a score 20 for ``exemplar``,
+        else 3.
     seed : int, default 0
         Seed of every choice of the search.
     out : path, optional
@@ -120,11 +121,20 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         Take the confidence thresholds of scores and feedback from 80 training rows under the first
         prompt, which count as metric calls. By default what the task says under ``[scoring]``.
 
+    Notes
+    -----
+    GEPA proposes prompts on training rows and screens them on 16 validation rows. The best three meet the seed prompt
+    in a race on the other validation rows: log-likelihoods of the true labels without the label prior, paired
+    differences, the better half going on to more rows. The seed prompt stays unless it is beaten, in accuracy and
+    macro F1 as well. A task that names a strategy under ``[scoring]``, or whose labels have a structure, is searched as
+    GEPA does: every accepted prompt is asked about all validation rows, and the best is one with a higher score,
+    accuracy and macro F1.
+
     Returns
     -------
     OptimizationResult
-        Seed and best prompt with their scores on the test rows. The best prompt is one that improves on the seed
-        prompt on the validation rows in score, accuracy and macro F1, and else the seed prompt itself.
+        Seed and best prompt with their scores on the test rows. The best prompt is one that a race on validation rows
+        shows to be better than the seed prompt, and else the seed prompt itself.
 
     Raises
     ------
