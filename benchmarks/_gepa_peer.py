@@ -78,7 +78,7 @@ class Answers:
             self.saved += seconds
             return answer
         start = time.perf_counter()
-        answer = cast(dict[str, Any], run_sync(self._client.complete(request)))
+        answer = cast("dict[str, Any]", run_sync(self._client.complete(request)))
         for token in (answer["choices"][0]["logprobs"] or {}).get("content") or ():
             token["top_logprobs"] = token["top_logprobs"][:ALTERNATIVES]
         self._known[key] = answer, time.perf_counter() - start
