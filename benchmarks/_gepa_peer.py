@@ -7,9 +7,13 @@ rows is judged.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import gepa
@@ -40,6 +44,15 @@ class Silent:
 class Answers:
     """The embedded model as a function of chat messages; equal questions are computed once.
 
+    Parameters
+    ----------
+    client : Client
+        The model.
+    schema : dict
+        Response format of a label.
+    file : Path, optional
+        Keeps the answers, so that a search that was stopped computes none again.
+
     Attributes
     ----------
     saved : float
@@ -47,10 +60,15 @@ class Answers:
         computing every answer.
     """
 
-    def __init__(self, client: Client, schema: dict[str, Any]) -> None:
-        self._client, self._schema = client, schema
+    def __init__(self, client: Client, schema: dict[str, Any], file: Path | None = None) -> None:
+        self._client, self._schema, self._file = client, schema, file
         self._known: dict[str, tuple[dict[str, Any], float]] = {}
         self.saved = 0.0
+        if file is not None and file.is_file():
+            for line in file.read_text(encoding="utf-8").splitlines():
+                with suppress(ValueError):  # one may be cut
+                    key, answer, seconds = json.loads(line)
+                    self._known[key] = answer, seconds
 
     def label(self, messages: Sequence[dict[str, str]]) -> dict[str, Any]:
         """Return an answer under the schema, with log-probabilities, as OpenAI's interface gives it."""
@@ -72,7 +90,7 @@ class Answers:
         return time.perf_counter() + self.saved
 
     def _ask(self, request: CompletionRequest) -> dict[str, Any]:
-        key = repr(request)
+        key = hashlib.sha256(repr(request).encode()).hexdigest()
         if key in self._known:
             answer, seconds = self._known[key]
             self.saved += seconds
@@ -82,6 +100,12 @@ class Answers:
         for token in (answer["choices"][0]["logprobs"] or {}).get("content") or ():
             token["top_logprobs"] = token["top_logprobs"][:ALTERNATIVES]
         self._known[key] = answer, time.perf_counter() - start
+        if self._file is not None:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            with self._file.open("a", encoding="utf-8") as lines:
+                lines.write(
+                    "\n" + json.dumps([key, *self._known[key]])
+                )  # in front: the line before may be cut
         return answer
 
 
@@ -129,11 +153,15 @@ class GepaSide:
         The JSON key that holds the label.
     prompt : str
         Where every search begins.
+    file : Path, optional
+        Keeps the answers of the model.
     """
 
-    def __init__(self, client: Client, *, labels: Sequence[str], field: str, prompt: str) -> None:
+    def __init__(
+        self, client: Client, *, labels: Sequence[str], field: str, prompt: str, file: Path | None = None
+    ) -> None:
         self.schema = enum_schema(labels, field)
-        self.answers = Answers(client, self.schema)
+        self.answers = Answers(client, self.schema, file)
         self.adapter = ConfidenceAdapter(
             self.answers.label, field, self.schema, self.schema["json_schema"]["schema"]
         )

@@ -14,7 +14,8 @@ fitted  `Classifier.fit` and nothing else,
 gepa    the best prompt that `gepa.optimize` finds from the plain one (see `_gepa_peer.py`).
 
 Ends with a verdict on every bar; `--strict` exits 1 where one is missed. With `--keep`, what the sides said of the test
-rows is written to files in DIR and read back by the next run with the same options.
+rows and the model answered in gepa's searches is written to files in DIR and read back by the next run with the same
+options, which goes on where one was stopped.
 """
 
 from __future__ import annotations
@@ -254,13 +255,15 @@ def model_sides(problem: Problem) -> dict[str, Side]:
     return sides
 
 
-def gepa_side(problem: Problem, seeds: int) -> Side:
+def gepa_side(problem: Problem, seeds: int, file: Path | None) -> Side:
     """Return what the better of gepa's two prompts says."""
     from _gepa_peer import GepaSide  # the other sides do not need gepa
 
     side, texts = Side(), [text for text, _ in problem.test]
     with problem.open() as classifier:
-        peer = GepaSide(classifier.client, labels=problem.labels, field=FIELD, prompt=problem.prompt)
+        peer = GepaSide(
+            classifier.client, labels=problem.labels, field=FIELD, prompt=problem.prompt, file=file
+        )
         peer.classify(problem.prompt, [problem.draws[0][0][0]])  # loads the model
         for seed, labelled in enumerate(problem.draws[:seeds]):
             start = peer.answers.clock()
@@ -292,14 +295,19 @@ def kept(file: Path | None, make: Callable[[], dict[str, Side]]) -> dict[str, Si
 def sides_of(problem: Problem, options: argparse.Namespace) -> dict[str, Side]:
     """Return all sides of a task."""
 
-    def file(part: str, seeds: int) -> Path | None:
-        name = f"{problem.name}-{part}-{seeds}-{options.labelled}-{options.rows}.json"
-        return None if options.keep is None else options.keep / name
+    def file(part: str) -> Path | None:
+        return None if options.keep is None else options.keep / f"{problem.name}-{part}"
 
-    sides = kept(file("own", options.seeds), lambda: {"text": text_side(problem), **model_sides(problem)})
-    if options.gepa_seeds:
-        seeds = options.gepa_seeds
-        sides |= kept(file("gepa", seeds), lambda: {"gepa": gepa_side(problem, seeds)})
+    rows = f"{options.labelled}-{options.rows}"
+    sides = kept(
+        file(f"own-{options.seeds}-{rows}.json"),
+        lambda: {"text": text_side(problem), **model_sides(problem)},
+    )
+    if seeds := options.gepa_seeds:
+        sides |= kept(
+            file(f"gepa-{seeds}-{rows}.json"),
+            lambda: {"gepa": gepa_side(problem, seeds, file("answers.jsonl"))},
+        )
     return sides
 
 
