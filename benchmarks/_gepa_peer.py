@@ -26,7 +26,6 @@ from calibrant.optimization import ExemplarProposer
 
 Pair = tuple[str, str]
 
-BUDGET = 400  # metric calls of one search
 MINIBATCH = (
     8  # rows a proposal is tried on: three, gepa's default, rarely tell two prompts of a small model apart
 )
@@ -167,17 +166,20 @@ class GepaSide:
         )
         self.field, self.prompt = field, prompt
 
-    def search(self, labelled: Sequence[Pair], *, seed: int) -> list[Search]:
-        """Return both searches, the better first; the first half of the labelled rows teaches, the other chooses."""
+    def search(self, labelled: Sequence[Pair], *, budget: int, seed: int) -> list[Search]:
+        """Return two searches of `budget` metric calls each, the better first.
+
+        The first half of the labelled rows teaches, the other chooses.
+        """
         half = len(labelled) // 2
         found = [
-            self._search(proposer, labelled[:half], labelled[half:], seed=seed)
+            self._search(proposer, labelled[:half], labelled[half:], budget=budget, seed=seed)
             for proposer in ("reflection", "exemplar")
         ]
         return sorted(found, key=lambda one: -one.validation)
 
     def _search(
-        self, proposer: str, train: Sequence[Pair], validation: Sequence[Pair], *, seed: int
+        self, proposer: str, train: Sequence[Pair], validation: Sequence[Pair], *, budget: int, seed: int
     ) -> Search:
         reflections = 0
 
@@ -197,7 +199,7 @@ class GepaSide:
             valset=rows(validation),
             adapter=self.adapter,
             reflection_minibatch_size=MINIBATCH,
-            max_metric_calls=BUDGET,
+            max_metric_calls=budget,
             logger=Silent(),
             seed=seed,
             **kind,

@@ -1,7 +1,7 @@
 """What a user gets without knowing any option: the default pipeline beside simpler ways and beside a prompt search.
 
     python benchmarks/bench_better.py --data DIR_WITH_JSONL [--tasks NAME ...] [--seeds 3] [--labelled 150] [--rows 300]
-                                      [--without-gepa | --gepa-seeds 1] [--keep DIR] [--strict]
+                                      [--without-gepa | --gepa-seeds 1] [--budget 400] [--keep DIR] [--strict]
 
 For every task and seed, `--labelled` rows are drawn at random from the training and validation rows; all sides learn
 from these, and are judged on the same test rows, which nothing was chosen on:
@@ -247,7 +247,7 @@ def model_sides(problem: Problem) -> dict[str, Side]:
             )
             clock = Clock()
             classifier.fit(known, answers)  # asks nothing again
-            seconds += clock.read()
+            seconds, clock = seconds + clock.read(), Clock()
             found = distributions(classifier.classify_many(texts))  # remembered: the head alone takes time
             sides["fitted"].rate = len(texts) / (asking + clock.read())
             rung = "" if classifier.head is None else classifier.head.rung
@@ -255,7 +255,7 @@ def model_sides(problem: Problem) -> dict[str, Side]:
     return sides
 
 
-def gepa_side(problem: Problem, seeds: int, file: Path | None) -> Side:
+def gepa_side(problem: Problem, *, seeds: int, budget: int, file: Path | None) -> Side:
     """Return what the better of gepa's two prompts says."""
     from _gepa_peer import GepaSide  # the other sides do not need gepa
 
@@ -267,11 +267,11 @@ def gepa_side(problem: Problem, seeds: int, file: Path | None) -> Side:
         peer.classify(problem.prompt, [problem.draws[0][0][0]])  # loads the model
         for seed, labelled in enumerate(problem.draws[:seeds]):
             start = peer.answers.clock()
-            searches = peer.search(labelled, seed=seed)
+            searches = peer.search(labelled, budget=budget, seed=seed)
             learned = peer.answers.clock()
             said = peer.classify(searches[0].prompt, texts)
             side.rate = len(texts) / (peer.answers.clock() - learned)
-            note = "; ".join(
+            note = "judged: " + "; not judged: ".join(
                 f"{one.proposer} {one.seed_validation:.3f} -> {one.validation:.3f} on {len(labelled) // 2} validation "
                 f"rows, {one.candidates} prompts, {one.calls} calls, {one.reflections} reflections"
                 for one in searches
@@ -303,10 +303,11 @@ def sides_of(problem: Problem, options: argparse.Namespace) -> dict[str, Side]:
         file(f"own-{options.seeds}-{rows}.json"),
         lambda: {"text": text_side(problem), **model_sides(problem)},
     )
-    if seeds := options.gepa_seeds:
+    if options.gepa_seeds:
+        asked = {"seeds": options.gepa_seeds, "budget": options.budget}
         sides |= kept(
-            file(f"gepa-{seeds}-{rows}.json"),
-            lambda: {"gepa": gepa_side(problem, seeds, file("answers.jsonl"))},
+            file(f"gepa-{options.gepa_seeds}-{rows}-{options.budget}.json"),
+            lambda: {"gepa": gepa_side(problem, **asked, file=file("answers.jsonl"))},
         )
     return sides
 
@@ -339,6 +340,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--labelled", type=int, default=150)
     parser.add_argument("--rows", type=int, default=300)
+    parser.add_argument("--budget", type=int, default=400, help="metric calls of each of gepa's searches")
     parser.add_argument("--gepa-seeds", type=int, help="seeds of the side gepa; by default all")
     parser.add_argument("--without-gepa", dest="gepa_seeds", action="store_const", const=0)
     parser.add_argument("--keep", type=Path, help="folder of finished tasks")
