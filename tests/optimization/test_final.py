@@ -17,6 +17,7 @@ from calibrant.cascade import Cascade
 from calibrant.core import Example, MultiLabels, Outcome, Prediction, Task
 from calibrant.heads import Head, fit_head
 from calibrant.optimization import OptimizationResult, optimize
+from calibrant.optimization._choice import Choice, ValidatedPrompt
 from calibrant.optimization._final import final_score, labelled_rows
 from calibrant.optimization._prompt_parts import Demonstration, PromptFormat, PromptParts
 from calibrant.testing import FakeClient
@@ -407,7 +408,16 @@ def test_the_verdict_says_what_a_language_model_is_for(
     ]
     bits = [0, 1] * 20
     head = fit_head(np.log(np.full((40, 2), 0.5)), bits, labels=LABELS)
-    found = final_score(task, head, "Which?", 0.5, seed=predictions, final=predictions)
+    one = ValidatedPrompt(
+        candidate={"system_prompt": "Which?"},
+        score=0.5,
+        accuracy=None,
+        macro_f1=None,
+        credit=None,
+        answered_labels=None,
+    )
+    choice = Choice(validated=(one,), chosen=0)
+    found = final_score(task, head, choice, {"seed": predictions, "final": predictions})
     assert found.verdict.startswith(said)
     assert (found.against_text is None) is (answers is None)
     assert ("95 % interval" in found.verdict) is (answers is not None)

@@ -110,7 +110,10 @@ def _table(result: OptimizationResult) -> Table:
     table.add_column("labels answered", justify="right")
     table.add_column("mean probability", justify="right")
     table.add_column("validation score", justify="right")
-    scores = {"seed": result.seed_prompt, "best": result.best_prompt}
+    scores = {"seed": result.seed_prompt}
+    if result.final is not None and result.final.without_prior is not None:
+        scores["seed - prior"] = result.final.without_prior
+    scores["best"] = result.best_prompt
     partial = any(score.credit is not None for score in scores.values())
     if partial:
         table.add_column("credit", justify="right")

@@ -9,6 +9,8 @@ from typing import Any
 from calibrant.core import CompositeLabels, Example, Outcome, Prediction, Task
 from calibrant.heads import BaselineScore, Head, compare_with_baselines
 from calibrant.metrics import PairedComparison
+from calibrant.optimization._choice import Choice, ValidatedPrompt
+from calibrant.optimization._plan import COMPONENT
 from calibrant.optimization._result import PromptScore, compare, score_prompt
 from calibrant.optimization._shown import ShownTexts
 
@@ -32,6 +34,9 @@ class FinalScore:
         that were answered.
     verdict : str
         One sentence: what the language model adds.
+    without_prior : PromptScore or None
+        The seed prompt after its label prior was divided out as validation rows show it, without their answers; None
+        where a score that somebody asked for decides.
     """
 
     score: PromptScore
@@ -40,6 +45,7 @@ class FinalScore:
     against_text: PairedComparison | None
     baselines: tuple[BaselineScore, ...]
     verdict: str
+    without_prior: PromptScore | None = None
 
 
 def labelled_rows(task: Task, prompt: str) -> list[Example]:
@@ -58,12 +64,11 @@ def labelled_rows(task: Task, prompt: str) -> list[Example]:
 def final_score(
     task: Task,
     head: Head,
-    prompt: str,
-    validation_score: float,
-    seed: Sequence[Prediction],
-    final: Sequence[Prediction],
+    found: Choice,
+    predictions: Mapping[str, Sequence[Prediction]],
 ) -> FinalScore:
-    """Put the figures together; `seed` and `final` are predictions for the test rows."""
+    """Put the figures together; `predictions` are those for the test rows, by name."""
+    seed, final = predictions["seed"], predictions["final"]
     answered = [
         (example, prediction.label)
         for example, prediction in zip(task.test, final, strict=True)
@@ -75,11 +80,16 @@ def final_score(
         [*task.train, *task.validation],
         labels=task.labels,
     )
+
+    def score(one: ValidatedPrompt, made: Sequence[Prediction]) -> PromptScore:
+        return score_prompt(one.candidate[COMPONENT], one.score, task.test, made, labels=task.labels)
+
     return FinalScore(
-        score=score_prompt(prompt, validation_score, task.test, final, labels=task.labels),
+        score=score(found.best, final),
         head=head.describe(),
         against_seed=compare(task.test, seed, final),
         against_text=beside.against_text,
         baselines=beside.scores[1:],
         verdict=beside.verdict,
+        without_prior=score(found.seed, predictions["prior"]) if "prior" in predictions else None,
     )

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from calibrant.adapters import THRESHOLD_ROWS, PriorCorrection, SearchSize, Thresholds
 from calibrant.core import ConfigurationError, Example, LabelSet, Task, labels_to_record, normalise_label
@@ -18,7 +18,19 @@ from calibrant.optimization._reflection import name_of
 if TYPE_CHECKING:
     from calibrant.inference import ModelLike
 
-__all__ = ["Proposer", "SearchPlan", "asked_model", "make_plan", "search_fingerprint", "search_size"]
+__all__ = [
+    "COMPONENT",
+    "USER_TEMPLATE",
+    "Proposer",
+    "SearchPlan",
+    "asked_model",
+    "make_plan",
+    "search_fingerprint",
+    "search_size",
+]
+
+COMPONENT: Final = "system_prompt"
+USER_TEMPLATE: Final = "user_template"
 
 EXEMPLAR_MINIBATCH = 20
 REFLECTION_MINIBATCH = 3

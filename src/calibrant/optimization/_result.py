@@ -183,6 +183,10 @@ class OptimizationResult:
         else:
             scores.append((record["final"]["score"], self.final.score))
             record["final"]["head"] = dict(self.final.head)
+            if self.final.without_prior is None:
+                del record["final"]["without_prior"]
+            else:
+                scores.append((record["final"]["without_prior"], self.final.without_prior))
             record["final"]["baselines"] = [baseline.to_record() for baseline in self.final.baselines]
         for part, found in [*scores, *zip(record["validated"], self.validated, strict=True)]:
             labels = found.answered_labels

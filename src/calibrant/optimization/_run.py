@@ -29,6 +29,8 @@ from calibrant.optimization._directory import JOURNAL, is_current, open_director
 from calibrant.optimization._final import final_score, labelled_rows
 from calibrant.optimization._journal import JsonlStore, PredictionJournal
 from calibrant.optimization._plan import (
+    COMPONENT,
+    USER_TEMPLATE,
     Proposer,
     SearchPlan,
     asked_model,
@@ -45,7 +47,7 @@ from calibrant.optimization._result import (
     score_prompt,
     write_run,
 )
-from calibrant.optimization._search import COMPONENT, USER_TEMPLATE, Search, race_reserve
+from calibrant.optimization._search import Search, race_reserve
 from calibrant.scoring import (
     BrierScoring,
     LinearBlendScoring,
@@ -206,6 +208,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         result = run.result(found, head, predictions, seconds=time.perf_counter() - started)
         prior = run.label_prior(found)
         if directory is not None:
+            predictions.pop("prior", None)
             write_run(directory, result, task.test, predictions, labels=task.labels)
             if prior is not None:
                 prior[0].save(directory / LABEL_PRIOR, fingerprint=prior[1])
@@ -348,7 +351,7 @@ class _Run:
         )
 
     def test(self, found: Choice, head: Head | None) -> dict[str, list[Prediction]]:
-        """Return the predictions for the test rows: seed prompt, best prompt, and best prompt with the head."""
+        """Return the predictions for the test rows: of both prompts, and as label prior and head change them."""
         seed, best = found.seed.candidate, found.best.candidate
         self.tracker.start_test(len(self.task.test) * (1 if seed == best else 2))
         asked = {"seed": self._predict(seed)}
@@ -357,6 +360,11 @@ class _Run:
             name: self._corrected(candidate, asked[name])
             for name, candidate in (("seed", seed), ("best", best))
         }
+        if self.plan.races:
+            queries = self._queries(seed, self.task.test)
+            predictions["prior"] = [
+                self.adapter.corrected(*pair) for pair in zip(queries, asked["seed"], strict=True)
+            ]
         if head is not None:
             predictions["final"] = [
                 apply_head(head, prediction, example.input)
@@ -422,14 +430,7 @@ class _Run:
         credit = compare_credit(self.task.test, predictions["seed"], predictions["best"], labels=labels)
         final = None
         if head is not None:
-            final = final_score(
-                self.task,
-                head,
-                best.prompt,
-                found.best.score,
-                seed=predictions["seed"],
-                final=predictions["final"],
-            )
+            final = final_score(self.task, head, found, predictions)
         costs = [self.tracker.now.cost, None if self.reflection is None else self.reflection.total_cost]
         known = [cost for cost in costs if cost is not None]
         return OptimizationResult(

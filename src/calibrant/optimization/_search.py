@@ -16,7 +16,7 @@ from calibrant.core import Example, LabelSet, Outcome, Prediction, Task
 from calibrant.optimization._choice import Choice, ValidatedPrompt, ValidationLog, choose, row_scores
 from calibrant.optimization._guard import Guard
 from calibrant.optimization._journal import FileLogger
-from calibrant.optimization._plan import SearchPlan
+from calibrant.optimization._plan import COMPONENT, USER_TEMPLATE, SearchPlan
 from calibrant.optimization._progress import ProgressTracker
 from calibrant.optimization._race import HOPELESS, Standing, beats, gain, race, race_calls, standing
 from calibrant.optimization._reflection import Reflection
@@ -26,10 +26,7 @@ if TYPE_CHECKING:
 
     from calibrant.inference import Query
 
-__all__ = ["COMPONENT", "ENTRANTS", "USER_TEMPLATE", "Search", "race_reserve"]
-
-COMPONENT: Final = "system_prompt"
-USER_TEMPLATE: Final = "user_template"
+__all__ = ["Search", "race_reserve"]
 
 ENTRANTS: Final = 3
 """Prompts that enter the race beside the seed prompt, at most."""

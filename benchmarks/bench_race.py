@@ -1,6 +1,6 @@
 """Does the race between prompts fool itself? Recorded answers of GPT-4.1-mini, no call.
 
-    python benchmarks/bench_recorded_search.py --recorded DIR_WITH_CSV [--runs 1000]
+    python benchmarks/bench_race.py --recorded DIR_WITH_CSV [--runs 1000]
 
 Three tasks were answered under three prompts each (baseline, default, confidence), with the probability of the
 predicted label. Each run draws 400 validation rows anew, makes one prompt the seed and the others its challengers, in
