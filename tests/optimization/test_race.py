@@ -196,3 +196,22 @@ def test_a_model_that_errs_on_no_screened_row_is_not_searched() -> None:
         task(), model=FakeClient(LABELS, lambda text: (text.split()[1], 0.7)), max_metric_calls=400
     )
     assert (result.proposals, len(result.validated)) == (0, 1)
+
+
+def test_a_reflecting_model_reads_the_costliest_rows_and_the_confusions() -> None:
+    """Eight of twelve, and no text of a validation row."""
+    seen: list[str] = []
+
+    def reflect(prompt: str) -> str:
+        seen.append(prompt)
+        return "```\nLook again.\n```"
+
+    def takes_cats_for_dogs(text: str) -> dict[str, float]:
+        return {"dog": 0.9, "cat": 0.1} if "3" in text or "5" in text else {text.split()[1]: 0.8}
+
+    client = FakeClient(LABELS, takes_cats_for_dogs)
+    optimize(task(), model=client, reflection_model=reflect, max_metric_calls=400)
+    assert seen[0].count("all rows together") == 1
+    assert '"cat" was taken for "dog"' in seen[0]
+    assert "validation" not in seen[0]
+    assert seen[0].count("train cat") + seen[0].count("train dog") == 8

@@ -34,7 +34,7 @@ USER_TEMPLATE: Final = "user_template"
 
 EXEMPLAR_MINIBATCH = 20
 REFLECTION_MINIBATCH = 3
-RACE_MINIBATCH = 8
+RACE_MINIBATCH = {"exemplar": 8, "reflection": 12}
 
 SCREENED = 16
 """Validation rows that every accepted prompt is asked about before a race; the others are the race's."""
@@ -114,7 +114,7 @@ def make_plan(  # noqa: PLR0913  (the options of a search)
         name=name,
         proposer=function,
         reflection_model=reflection_model if function is None else None,
-        minibatch_size=minibatch_size or (RACE_MINIBATCH if races else rows),
+        minibatch_size=minibatch_size or (RACE_MINIBATCH.get(name, rows) if races else rows),
         seed=seed,
         prior_correction=_prior(task, prior_correction),
         thresholds=wished,
