@@ -202,6 +202,41 @@ def test_text_is_not_taken_for_a_difference_that_may_be_chance() -> None:
     assert left > 0
 
 
+# Names of labels
+
+TOPICS = ("card_lost", "CardArrival", "exchange rate")
+
+
+@pytest.mark.parametrize("rung", ["text alone", "regression and text", "features and text"])
+def test_the_name_of_a_label_stands_for_rows_that_are_missing(rung: str) -> None:
+    """However its words are put together; no row has the third label."""
+    asked = ["arrival of my card", "my card is lost", "a better rate", "rate of exchange"]
+    head = fit_head(
+        np.zeros((20, 3)) - [0.0, 9.0, 9.0],
+        [0, 1] * 10,
+        labels=TOPICS,
+        texts=["it is lost", "arrival is late"] * 10,
+        features=np.zeros((20, 2)),
+        candidates=[rung],
+    )
+    assert head.rung == rung
+    found = head.transform(np.zeros((4, 3)), asked, features=np.zeros((4, 2)))
+    assert found.argmax(axis=1).tolist() == [1, 0, 2, 2]
+
+
+def test_names_decide_where_most_labels_have_one_row() -> None:
+    """The held-out rows are of labels that no other row teaches."""
+    rng = np.random.default_rng(0)
+    words = [f"{''.join(rng.choice(list('abcdefghijklmnopqrstuvwxyz'), 6))}" for _ in range(40)]
+    texts = [f"{filler(1, seed=seed)[0]} {word}" for seed, word in enumerate(words)]
+    head = fit_head(np.zeros((40, 40)), np.arange(40), labels=words, texts=texts)
+    assert [one.name for one in head.figures] == ["as scored", "prior", "text alone"]
+    assert of(head, "text alone").accuracy > 0.9
+    fresh = [f"{filler(1, seed=100 + seed)[0]} {word}" for seed, word in enumerate(words)]
+    assert head.uses_text
+    assert (head.transform(np.zeros((40, 40)), fresh).argmax(axis=1) == np.arange(40)).mean() > 0.9
+
+
 # How it is judged
 
 
@@ -224,9 +259,13 @@ def by_vector(x: Array, answers: NDArray[np.intp], asked: Array) -> Array:
 
 
 def by_regression(x: Array, answers: NDArray[np.intp], asked: Array) -> Array:
-    """Return what scikit-learn's regression on standardised columns makes of rows."""
+    """Return what scikit-learn's regression on standardised columns makes of rows whose labels count alike."""
     mean, spread = x.mean(axis=0), x.std(axis=0) / 0.1
-    model = LogisticRegression(C=10.0, max_iter=2000).fit((x - mean) / spread, answers)
+    each = {label: 1.0 / (2.0 + n) for label, n in Counter(answers.tolist()).items()}
+    weights = np.array([each[label] for label in answers.tolist()])
+    model = LogisticRegression(C=10.0, max_iter=2000).fit(
+        (x - mean) / spread, answers, sample_weight=weights / weights.mean()
+    )
     found: Array = model.predict_log_proba((asked - mean) / spread)
     return found
 
@@ -313,7 +352,7 @@ def test_a_better_loss_does_not_excuse_a_worse_macro_f1() -> None:
     answers = (np.arange(300) % 10 == 0).astype(int)
     logit = 0.8 * (answers + rng.normal(size=300) - 0.4)
     logprobs = log_softmax(np.stack([np.zeros(300), logit], axis=1), axis=1)
-    head = fit_head(logprobs, answers, labels=["rest", "rare"], candidates=["regression"])
+    head = fit_head(logprobs, answers, labels=["rest", "rare"], candidates=["vector"])
     scored, learned = head.figures
     assert learned.log_loss < scored.log_loss - 0.1
     assert learned.accuracy > scored.accuracy
@@ -555,7 +594,7 @@ def test_answers_that_are_all_alike_are_learned() -> None:
 
 @pytest.mark.parametrize("text", ["", "...", "the same words"])
 def test_texts_that_are_all_alike_add_nothing(text: str) -> None:
-    """Empty or not; what is asked later may hold words."""
+    """Empty or not; what is asked later may hold words of no label's name."""
     rows = halves(100)
     head = fit_head(rows.logprobs, rows.answers, labels=LABELS, texts=[text] * 100)
     assert head.rung == fit(rows).rung
@@ -568,7 +607,7 @@ def test_texts_that_are_all_alike_add_nothing(text: str) -> None:
         candidates=["text alone"],
     )
     assert alone.rung == "text alone"
-    assert np.exp(alone.transform(np.zeros((2, 4)), ["", "words"])) == pytest.approx(
+    assert np.exp(alone.transform(np.zeros((2, 4)), ["", "lilac"])) == pytest.approx(
         np.tile(shares, (2, 1)), abs=0.2
     )
 
