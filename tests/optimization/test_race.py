@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from calibrant.core import Example, LabelSet, Task
+from calibrant.core import Example, LabelSet, ProviderError, Task
 from calibrant.optimization import optimize
 from calibrant.optimization._race import FIRST, Standing, detectable_gain, race, race_calls, standing
 from calibrant.testing import FakeClient
@@ -215,3 +215,19 @@ def test_a_reflecting_model_reads_the_costliest_rows_and_the_confusions() -> Non
     assert '"cat" was taken for "dog"' in seen[0]
     assert "validation" not in seen[0]
     assert seen[0].count("train cat") + seen[0].count("train dog") == 8
+
+
+@pytest.mark.parametrize("validation", [30, 80])
+@pytest.mark.parametrize("budget", [100, 150])
+def test_rows_that_fail_for_ever_are_within_the_budget(validation: int, budget: int) -> None:
+    """They are asked once more for the race, as far as it goes."""
+
+    def flaky(text: str, prompt: str) -> Any:
+        if text.startswith("validation") and text.endswith("4"):
+            return ProviderError("not now", provider="p", retryable=False)
+        return imitator(text, prompt)
+
+    client = FakeClient(LABELS, flaky)
+    result = optimize(task(validation=rows("validation", validation)), model=client, max_metric_calls=budget)
+    searched = [r for r in client.requests if not r.messages[-1]["content"].startswith("test")]
+    assert len(searched) == result.metric_calls <= budget

@@ -31,6 +31,8 @@ __all__ = ["Search", "race_reserve"]
 ENTRANTS: Final = 3
 """Prompts that enter the race beside the seed prompt, at most."""
 
+_UNASKED: Final = Prediction(label=None, outcome=Outcome.ERROR, reason="the budget is used up")
+
 
 def race_reserve(task: Task, plan: SearchPlan) -> int:
     """Return the calls that are kept for the race."""
@@ -66,10 +68,12 @@ class Search:
     tracker: ProgressTracker
     log: Path | None
     validation: ValidationLog
-    _said: dict[Query, Prediction] = field(default_factory=dict)
+    _said: dict[Query, Prediction] = field(default_factory=dict, init=False)
+    _budget: int = field(default=0, init=False)
 
     def run(self, max_metric_calls: int, *, for_race: int) -> Choice:
         """Propose prompts until the budget less what is kept for the race is used up, then choose."""
+        self._budget = max_metric_calls
         validation = list(self.task.validation)
         if self.plan.races:
             # Rows of one label may stand together in a file.
@@ -79,7 +83,7 @@ class Search:
         screened, fresh = validation[:n_screened], validation[n_screened:]
         found = self._propose(screened, max_metric_calls - for_race)
         if self.plan.races:
-            return self._race(found, screened, fresh, max_metric_calls)
+            return self._race(found, screened, fresh)
         scored = zip(found.candidates, found.val_aggregate_scores, strict=True)
         return choose([self.validation.validated(*pair, labels=self.task.labels) for pair in scored])
 
@@ -128,7 +132,6 @@ class Search:
         found: GEPAResult[object, object],
         screened: Sequence[Example],
         fresh: Sequence[Example],
-        max_metric_calls: int,
     ) -> Choice:
         """Choose among the prompts that did best on the screened rows, on rows that drove nothing."""
         candidates = found.candidates
@@ -150,7 +153,7 @@ class Search:
                     for place in places
                     for query in self._queries(candidates[runners[place]], fresh[:n])
                 ]
-                return all(self.adapter.affordable(wanted, max_metric_calls - self.adapter.metric_calls))
+                return all(self.adapter.affordable(wanted, self._budget - self.adapter.metric_calls))
 
             chosen = runners[race(len(entrants), stand, rows=len(fresh), affordable=affordable)]
         elif entrants:
@@ -195,9 +198,12 @@ class Search:
         return [query_of(dict(candidate), example_row(row)) for row in rows]
 
     def _ask(self, queries: Sequence[Query]) -> list[Prediction]:
-        """Return what the model says; what failed once counts as failed, for asking again would be one more call."""
+        """Return what the model says; what failed twice, or cannot be paid for once more, has failed."""
         missing = [query for query in dict.fromkeys(queries) if query not in self._said]
-        self._said.update(zip(missing, self.adapter.ask(missing), strict=True))
+        paid = self.adapter.affordable(missing, self._budget - self.adapter.metric_calls)
+        wanted = [query for query, is_paid in zip(missing, paid, strict=True) if is_paid]
+        self._said.update(dict.fromkeys(missing, _UNASKED))
+        self._said.update(zip(wanted, self.adapter.ask(wanted), strict=True))
         return [self._said[query] for query in queries]
 
 
