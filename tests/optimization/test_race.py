@@ -217,12 +217,12 @@ def test_a_reflecting_model_reads_the_costliest_rows_and_the_confusions() -> Non
     assert seen[0].count("train cat") + seen[0].count("train dog") == 8
 
 
-@pytest.mark.parametrize(("validation", "budget"), [(30, 76), (30, 120), (80, 48), (80, 120)])
+@pytest.mark.parametrize(("validation", "budget"), [(30, 76), (80, 48)])
 def test_rows_that_fail_for_ever_are_within_the_budget(validation: int, budget: int) -> None:
     """They are asked once more for the race, as far as it goes."""
 
     def flaky(text: str, prompt: str) -> Any:
-        if text.startswith("validation") and text.endswith(("14", "24")):
+        if text.startswith("validation") and text.endswith("4"):
             return ProviderError("not now", provider="p", retryable=False)
         return imitator(text, prompt)
 
