@@ -73,7 +73,7 @@ def test_a_better_prompt_is_found_shown_and_kept(write_task: WriteTask, fake: Fa
     cells = [line.split("│")[1:3] for line in result.stdout.splitlines() if "│" in line]
     assert [[cell.strip() for cell in row] for row in cells] == [
         ["seed", "0.500"],
-        ["seed - prior", "0.500"],
+        ["seed, no prior", "0.500"],
         ["best", "1.000"],
         ["best + head", "1.000"],
         ["majority", "0.500"],

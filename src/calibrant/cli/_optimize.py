@@ -112,7 +112,7 @@ def _table(result: OptimizationResult) -> Table:
     table.add_column("validation score", justify="right")
     scores = {"seed": result.seed_prompt}
     if result.final is not None and result.final.without_prior is not None:
-        scores["seed - prior"] = result.final.without_prior
+        scores["seed, no prior"] = result.final.without_prior
     scores["best"] = result.best_prompt
     partial = any(score.credit is not None for score in scores.values())
     if partial:
