@@ -9,15 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrant.core import ConfigurationError, Example, Outcome, Prediction
+from calibrant.inference import Demonstration, one_line
 from calibrant.optimization import ExemplarProposer
 from calibrant.optimization._confusions import ConfusionLog
-from calibrant.optimization._prompt_parts import (
-    Demonstration,
-    PromptFormat,
-    PromptParts,
-    estimate_tokens,
-    one_line,
-)
+from calibrant.optimization._prompt_parts import PromptFormat, PromptParts, estimate_tokens
 
 LABELS = ("Bills/Gas & Oil", "Food", "Fuel")
 TRAIN = [

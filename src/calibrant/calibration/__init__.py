@@ -25,7 +25,7 @@ from calibrant.calibration._choice import (
 )
 from calibrant.calibration._conformal import ConformalMethod, ConformalSets
 from calibrant.calibration._distribution import correct_distribution, correct_prediction
-from calibrant.calibration._fingerprint import Fingerprint
+from calibrant.calibration._fingerprint import Fingerprint, asked_text
 from calibrant.calibration._held_out import held_out_answer_probability
 from calibrant.calibration._prior import CONTENT_FREE_INPUTS, LabelPriorCorrection, PriorMethod
 from calibrant.calibration._rows import FittedRows
@@ -70,6 +70,7 @@ __all__ = [
     "ThresholdFamily",
     "ThresholdSuggestion",
     "VectorScaling",
+    "asked_text",
     "calibrator_from_record",
     "candidate_thresholds",
     "certify_class_thresholds",

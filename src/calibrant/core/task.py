@@ -19,7 +19,13 @@ from calibrant.core.labels import LabelSet, normalise_label
 from calibrant.core.routing_settings import RoutingSettings
 from calibrant.core.rows import Columns, DataSource, Example
 from calibrant.core.sections import Section, describe_problem, line_of, parse_toml, wrong
-from calibrant.core.settings import SCORING_PARAMETERS, CalibrationSettings, ModelSettings, ScoringSettings
+from calibrant.core.settings import (
+    SCORING_PARAMETERS,
+    CalibrationSettings,
+    DemonstrationSettings,
+    ModelSettings,
+    ScoringSettings,
+)
 from calibrant.core.structures import Structure
 from calibrant.core.task_answers import (
     FIELD_REMEDY,
@@ -78,6 +84,7 @@ class _TaskFile(Section):
     model: ModelSettings = ModelSettings()
     scoring: ScoringSettings = ScoringSettings()
     calibration: CalibrationSettings = CalibrationSettings()
+    demonstrations: DemonstrationSettings | None = None
     cascade: CascadeSettings | None = None
     routing: RoutingSettings | None = None
 
@@ -136,6 +143,8 @@ class Task:
         How predictions are scored during the search.
     calibration : CalibrationSettings
         What is done to distributions before they are used.
+    demonstrations : DemonstrationSettings or None
+        Which training rows every prompt shows beside its text; None shows none.
     cascade : CascadeSettings or None
         The models that are asked in turn instead of `model`; see `calibrant.assembly.open_classifier`.
     routing : RoutingSettings or None
@@ -157,6 +166,7 @@ class Task:
     model: ModelSettings = ModelSettings()
     scoring: ScoringSettings = ScoringSettings()
     calibration: CalibrationSettings = CalibrationSettings()
+    demonstrations: DemonstrationSettings | None = None
     cascade: CascadeSettings | None = None
     routing: RoutingSettings | None = None
     columns: Columns = Columns()
@@ -237,6 +247,7 @@ class Task:
             model=settings.model,
             scoring=settings.scoring,
             calibration=settings.calibration,
+            demonstrations=settings.demonstrations,
             cascade=cascade,
             routing=routing,
             columns=settings.columns,
@@ -329,6 +340,11 @@ def _check_cascade(settings: _TaskFile, text: str, path: Path) -> CascadeSetting
         problems.append(
             f"{path}:{line_of(text, ('calibration', 'prior_correction'))}: expected no prior_correction beside "
             "[cascade]: a label that it changes is one that no model was sure of; leave it out."
+        )
+    if settings.demonstrations is not None:
+        problems.append(
+            f"{path}:{line_of(text, ('demonstrations',))}: expected no [demonstrations] beside [cascade]: they belong "
+            "to one prompt; leave them out."
         )
     if not cascade.models and cascade.file is None:
         problems.append(

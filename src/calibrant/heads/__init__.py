@@ -3,5 +3,6 @@
 from calibrant.heads._baseline import TextBaseline
 from calibrant.heads._fit import fit_head
 from calibrant.heads._head import Head, RungFigures
+from calibrant.heads._words import Words
 
-__all__ = ["Head", "RungFigures", "TextBaseline", "fit_head"]
+__all__ = ["Head", "RungFigures", "TextBaseline", "Words", "fit_head"]

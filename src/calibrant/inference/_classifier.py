@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Self
 
-from calibrant.calibration import Fingerprint, LabelPriorCorrection
+from calibrant.calibration import Fingerprint, LabelPriorCorrection, asked_text
 from calibrant.clients import RetryPolicy
 from calibrant.core import (
     Client,
@@ -15,6 +15,7 @@ from calibrant.core import (
     CompletionRequest,
     CompositeLabels,
     ConfigurationError,
+    DemonstrationSettings,
     Journal,
     LabelSet,
     LogprobSpace,
@@ -30,6 +31,7 @@ from calibrant.inference._choice import (
     choose_method,
     refuse_several_models,
 )
+from calibrant.inference._demonstrations import DemonstrationIndex, Retrieval
 from calibrant.inference._exact import Tolerance
 from calibrant.inference._feed import OnPrediction, Stop
 from calibrant.inference._heads import check_head, finished, head_of, keeping_features, true_labels
@@ -225,7 +227,7 @@ class Classifier(Managed):
         ------
         ConfigurationError
             The task describes a cascade, or several providers: `calibrant.assembly.open_classifier` opens
-            them.
+            them. Or it shows demonstrations, and has no training rows.
         """
         if model is None and client is None:
             refuse_several_models(task)
@@ -256,7 +258,9 @@ class Classifier(Managed):
             samples=own.samples,
         )
         found._owns_client = found._owns_client or found.client is client
-        return found
+        if task.demonstrations is None:
+            return found
+        return found._retrieving(DemonstrationIndex.from_task(task), task.demonstrations)
 
     @property
     def prior_correction(self) -> LabelPriorCorrection | None:
@@ -347,6 +351,73 @@ class Classifier(Managed):
             copy.user_template = user_template
         return copy
 
+    @property
+    def demonstrations(self) -> Retrieval | None:
+        """Which labelled texts prompts show beside the text they are about; None where there are none to show."""
+        return self.runner.retrieval
+
+    def with_demonstrations(
+        self,
+        index: DemonstrationIndex | None,
+        *,
+        k: int | None = 5,
+        retriever: str = "tfidf",
+        balance: str = "nearest",
+        seed: int = 0,
+    ) -> Self:
+        """Return a copy whose prompts show the labelled texts nearest to the text they are about.
+
+        It shares this one's client and journal; what was learned under other prompts, a label-prior correction or a
+        head, stays behind.
+
+        Parameters
+        ----------
+        index : DemonstrationIndex or None
+            The texts to show; None shows none.
+        k : int or None, default 5
+            Demonstrations in a prompt, at least 1 and at most as many as `index` has rows; None shows none but to
+            queries that say how many.
+        retriever : {"tfidf", "model2vec"}, default "tfidf"
+            How texts are compared: by words and pieces of words, or by static embeddings (extra ``embeddings``).
+        balance : {"nearest", "balanced"}, default "nearest"
+            ``nearest`` shows the k nearest texts, ``balanced`` the nearest text of each label in turn.
+        seed : int, default 0
+            Fixes the order in which they are shown.
+
+        Raises
+        ------
+        ConfigurationError
+            A parameter is unknown or out of range, or the index is for other labels.
+
+        Examples
+        --------
+        >>> from calibrant.testing import FakeClient
+        >>> fake = FakeClient(["cat", "dog"], {}, default="dog")
+        >>> classifier = Classifier(model=fake, labels=["cat", "dog"], field="animal", prompt="Which animal?")
+        >>> index = DemonstrationIndex(["it purrs", "it barks"], ["cat", "dog"], labels=["cat", "dog"])
+        >>> _ = classifier.with_demonstrations(index, k=1).classify("who barks?")
+        >>> print(fake.requests[0].messages[0]["content"])
+        Which animal?
+        <BLANKLINE>
+        Examples:
+        <BLANKLINE>
+        Text: it barks
+        Answer: {"animal": "dog"}
+        """
+        settings = None
+        if k is not None:
+            values = {"k": k, "retriever": retriever, "balance": balance, "seed": seed}
+            settings = DemonstrationSettings.of(values)
+        return self._retrieving(index, settings)
+
+    def _retrieving(self, index: DemonstrationIndex | None, settings: DemonstrationSettings | None) -> Self:
+        retrieval = None
+        if index is not None:
+            retrieval = Retrieval.of(index, settings, labels=self.labels, field=self.field)
+        copy = self.with_prompt(self.prompt)
+        copy.runner = replace(self.runner, retrieval=retrieval)
+        return copy
+
     def with_limits(self, limits: Limits) -> Self:
         """Return a copy under other `limits` that shares this one's client and journal; it has paid nothing yet."""
         return self._prepared(limits, self._reader, self.runner.top_logprobs)
@@ -367,6 +438,7 @@ class Classifier(Managed):
         copy.__dict__.update(self.__dict__)
         copy._owns_client, copy._reader = False, reader
         copy._prepare(self.client, top_logprobs, limits, self.runner.journal)
+        copy.runner.retrieval = self.demonstrations
         copy.head = self.head
         return copy
 
@@ -513,9 +585,8 @@ class Classifier(Managed):
 
     def fingerprint(self) -> Fingerprint:
         """Return what a correction or calibration of this classifier's predictions belongs to."""
-        prompt = self.prompt if self.user_template is None else f"{self.prompt}\n\n{self.user_template}"
         return Fingerprint(
-            prompt=prompt,
+            prompt=asked_text(self.prompt, self.user_template, self._demonstrated()),
             model=self.client.name,
             space=self.runner.method.space,
             labels=self.labels,
@@ -541,7 +612,11 @@ class Classifier(Managed):
             if correction is None
             else {"prior": correction.prior_.tolist(), "strength": correction.strength_},
             **({} if self.head is None else {"head": self.head.digest}),
+            **({} if (shown := self._demonstrated()) is None else {"demonstrations": shown}),
         }
+
+    def _demonstrated(self) -> dict[str, Any] | None:
+        return None if self.demonstrations is None else self.demonstrations.describe()
 
     def __repr__(self) -> str:
         name, method = type(self).__name__, self.runner.method.describe()

@@ -11,14 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from calibrant.core import CompositeLabels, ConfigurationError, Example, Prediction, normalise_label
+from calibrant.inference import Demonstration, one_line
 from calibrant.optimization._confusions import ConfusionLog, PromptRecord
-from calibrant.optimization._prompt_parts import (
-    Demonstration,
-    PromptFormat,
-    PromptParts,
-    estimate_tokens,
-    one_line,
-)
+from calibrant.optimization._prompt_parts import PromptFormat, PromptParts, estimate_tokens
 
 __all__ = ["ExemplarProposer"]
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from calibrant.core import CompositeLabels, Example, Interval, LabelSet, Outcome, Prediction, Task
 from calibrant.heads import Head, TextBaseline
+from calibrant.inference import one_line
 from calibrant.metrics import PairedComparison, answer_summary, paired_comparison, wilson_interval
-from calibrant.optimization._prompt_parts import one_line
 from calibrant.optimization._result import PromptScore, compare, score_prompt
 
 __all__ = ["BaselineScore", "FinalScore", "final_score", "labelled_rows"]
