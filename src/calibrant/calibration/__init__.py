@@ -25,11 +25,12 @@ from calibrant.calibration._choice import (
 )
 from calibrant.calibration._conformal import ConformalMethod, ConformalSets
 from calibrant.calibration._distribution import correct_distribution, correct_prediction
-from calibrant.calibration._fingerprint import Fingerprint, asked_text
+from calibrant.calibration._fingerprint import Fingerprint, asked_text, demonstrated
 from calibrant.calibration._held_out import held_out_answer_probability
 from calibrant.calibration._prior import CONTENT_FREE_INPUTS, LabelPriorCorrection, PriorMethod
 from calibrant.calibration._rows import FittedRows
 from calibrant.calibration._saved import (
+    DEMONSTRATIONS,
     UNKNOWN,
     SavedPredictions,
     load_predictions,
@@ -46,6 +47,7 @@ from calibrant.calibration._thresholds import ThresholdFamily, ThresholdSuggesti
 
 __all__ = [
     "CONTENT_FREE_INPUTS",
+    "DEMONSTRATIONS",
     "UNKNOWN",
     "CalibrationEvaluation",
     "CalibratorMethod",
@@ -77,6 +79,7 @@ __all__ = [
     "certify_threshold",
     "correct_distribution",
     "correct_prediction",
+    "demonstrated",
     "held_out_answer_probability",
     "load_calibrator",
     "load_predictions",

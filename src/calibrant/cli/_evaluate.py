@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +16,7 @@ from calibrant.cli._errors import FAILED, GATE_FAILED, INTERRUPTED
 from calibrant.cli._evaluation_table import print_result
 from calibrant.cli._interrupts import ENDED_BY_SIGNAL, interruptible
 from calibrant.cli._progress import EvaluationDisplay
-from calibrant.cli._prompted import prompted
+from calibrant.cli._prompted import prompted, write_demonstrations
 from calibrant.cli._providers import routing_stats
 from calibrant.core import (
     ConfigurationError,
@@ -215,6 +215,9 @@ def _evaluated(
 def _opening(task: Task, options: EvaluateOptions, classifier: Classifier) -> partial[Classifier]:
     """Return what opens `classifier` on another machine, where the command's files are not."""
     replaced = options.prompt is not None or options.run is not None
+    shown = classifier.demonstrations
+    if shown is not None:
+        task = replace(task, demonstrations=shown.settings, train=shown.index.examples(), sources={})
     return partial(
         _opened_again,
         task,
@@ -298,6 +301,7 @@ def _write_down(task: Task, options: EvaluateOptions, classifier: Classifier) ->
         classifier.prior_correction.save(
             options.out / "label_prior.json", fingerprint=classifier.fingerprint()
         )
+    write_demonstrations(classifier, options.out)
     if classifier.head is not None:
         classifier.head.save(options.out / "head.json", fingerprint=classifier.fingerprint())
 

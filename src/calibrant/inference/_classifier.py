@@ -616,7 +616,7 @@ class Classifier(Managed):
         }
 
     def _demonstrated(self) -> dict[str, Any] | None:
-        return None if self.demonstrations is None else self.demonstrations.describe()
+        return None if self.demonstrations is None else self.demonstrations.description
 
     def __repr__(self) -> str:
         name, method = type(self).__name__, self.runner.method.describe()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 from collections import defaultdict
@@ -14,6 +13,7 @@ from typing import Any, Final, NamedTuple, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.calibration import demonstrated
 from calibrant.core import (
     ConfigurationError,
     DemonstrationSettings,
@@ -160,6 +160,27 @@ class DemonstrationIndex:
             held_out=[row.input for split in ("validation", "test") for row in _rows(task, split)],
         )
 
+    @classmethod
+    def from_text(cls, text: str, *, labels: LabelSet) -> Self:
+        """Return the index that `to_text` wrote.
+
+        Raises
+        ------
+        ConfigurationError
+            It is something else.
+        """
+        try:
+            rows = [json.loads(line) for line in text.split("\n") if line]
+            return cls([row["input"] for row in rows], [row["answer"] for row in rows], labels=labels)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ConfigurationError(
+                f"Expected JSON Lines with input and answer to show as demonstrations, got something else ({error!r})."
+            ) from error
+
+    def examples(self) -> tuple[Example, ...]:
+        """Return the rows as training rows of a task."""
+        return tuple(Example(input=row.text, answer=row.label) for row in self.rows)
+
     def _read(self, text: str, answer: str) -> Demonstration:
         label = self.labels.canonical(answer)
         if label is None:
@@ -169,11 +190,6 @@ class DemonstrationIndex:
     def __len__(self) -> int:
         """Return the number of rows."""
         return len(self.rows)
-
-    @cached_property
-    def digest(self) -> str:
-        """SHA-256 of the rows, 64 hexadecimal digits."""
-        return hashlib.sha256(self.to_text().encode("utf-8", "surrogatepass")).hexdigest()
 
     def to_text(self) -> str:
         """Return the rows as JSON Lines with ``input`` and ``answer``."""
@@ -332,11 +348,12 @@ class Retrieval:
         self.index.check(settings)
         return settings
 
-    def describe(self) -> dict[str, Any] | None:
+    @cached_property
+    def description(self) -> dict[str, Any] | None:
         """Return what can change a prompt as JSON values, the rows as their digest; None where nothing is shown."""
         if self.settings is None:
             return None
-        return {**self.settings.model_dump(), "rows": len(self.index), "sha256": self.index.digest}
+        return demonstrated(self.settings, self.index.to_text())
 
 
 @lru_cache(maxsize=64)

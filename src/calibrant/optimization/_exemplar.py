@@ -19,7 +19,7 @@ __all__ = ["ExemplarProposer"]
 
 MAX_DEMONSTRATION_SHARE = 0.2
 TRIES = 25
-USER_TEMPLATE = "user_template"
+OTHER_COMPONENTS = ("user_template", "demonstrations")
 
 _WORD = re.compile(r"[^\W\d_]{3,}")
 
@@ -129,7 +129,8 @@ class ExemplarProposer:
         Parameters
         ----------
         candidate : mapping of str to str
-            Component texts; the system prompt is the first that is not ``user_template``.
+            Component texts; the system prompt is the first that is neither ``user_template`` nor
+            ``demonstrations``.
         reflective_dataset : mapping
             Not used: three records are too few to choose from; see `observe`.
         components_to_update : sequence of str
@@ -268,7 +269,7 @@ class ExemplarProposer:
 
 
 def _component(candidate: Mapping[str, str]) -> str:
-    return next((name for name in candidate if name != USER_TEMPLATE), next(iter(candidate)))
+    return next((name for name in candidate if name not in OTHER_COMPONENTS), next(iter(candidate)))
 
 
 def _pair(row: Example | Mapping[str, Any]) -> tuple[str, str]:

@@ -130,6 +130,7 @@ def search_fingerprint(task: Task, model: ModelLike | Classifier | None, plan: S
         "scoring": task.scoring.model_dump(exclude={"thresholds"})
         | ({} if plan.thresholds is None else {"thresholds": plan.thresholds}),
         "prior_correction": plan.prior_correction,
+        **({} if task.demonstrations is None else {"demonstrations": task.demonstrations.model_dump()}),
         # Settings had one more key once, and searches of that time are to be continued.
         "settings": task.model.model_dump(exclude={"concurrency"}) | {"label_codes": False},
         "rows": [
