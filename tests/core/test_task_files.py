@@ -194,7 +194,7 @@ def test_the_example_task_is_valid() -> None:
 HEAD = 'name = "n"\nlabels = ["cat", "dog"]\nprompt = "p"\n'
 ROOT_KEYS = (
     "name, labels, structure, separator, multi_label, fields, prompt, field, user_template, data, model, scoring, "
-    "calibration, cascade, routing"
+    "calibration, demonstrations, cascade, routing"
 )
 
 
