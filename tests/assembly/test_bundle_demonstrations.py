@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ from typer.testing import CliRunner
 import calibrant
 from calibrant.assembly import diff_bundles, export, read_bundle
 from calibrant.cli import app
+from calibrant.cli._evaluate import EvaluateOptions, _opening
 from calibrant.core import ConfigurationError, DemonstrationSettings, StateError, Task
+from calibrant.inference import Limits
 from calibrant.testing import FakeClient
 
 WriteTask = Callable[..., Path]
@@ -68,6 +71,20 @@ def test_no_held_out_row_is_shown(evaluated: Path, client: FakeClient) -> None:
         assert "Text: test" not in request.messages[0]["content"]
     rows = [json.loads(line) for line in (evaluated / "demonstrations.jsonl").read_text().splitlines()]
     assert [row["input"] for row in rows] == [f"train {n} {('meow', 'woof')[n % 2]}" for n in range(8)]
+
+
+def test_another_machine_shows_the_same(task: Path, client: FakeClient, tmp_path: Path) -> None:
+    """What opens the classifier there holds the texts: the task's files are here alone."""
+    options = EvaluateOptions(out=tmp_path / "run", limits={})
+    read = Task.from_file(task, splits=())
+    with calibrant.Classifier.from_task(read) as classifier:
+        opening = pickle.loads(pickle.dumps(_opening(read, options, classifier)))  # noqa: S301
+        expected = classifier.describe()
+    for split in ("train", "validation", "test"):
+        (task.parent / f"{split}.jsonl").unlink()
+    with opening(limits=Limits()) as opened:
+        assert opened.describe() == expected
+    assert client.requests == []
 
 
 def test_classify_shows_them(task: Path, client: FakeClient) -> None:

@@ -6,6 +6,7 @@ import json
 import sys
 import types
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from calibrant import Cascade, Classifier, Example, Task
 from calibrant.cascade import AvgLogprob
 from calibrant.core import ConfigurationError, DemonstrationSettings, Field, FieldLabels, LabelSet
-from calibrant.inference import DemonstrationIndex, Limits, RetryPolicy
+from calibrant.inference import DemonstrationIndex, Limits, Query, RetryPolicy
 from calibrant.testing import FakeClient, MemoryJournal
 
 LABELS = ("cat", "dog", "cow")
@@ -201,6 +202,17 @@ def test_a_row_that_is_no_neighbour_changes_no_prompt() -> None:
     more = index_of({**ROWS, "quite another thing": "cow"})
     make(client, journal=journal).with_demonstrations(more, k=1).classify("the kitten sleeps!")
     assert len(client.requests) == 1
+
+
+def test_a_request_that_is_sent_otherwise_shows_the_same() -> None:
+    """As a provider's batch interface sends it; a query that cannot be shown what it names is refused."""
+    client = FakeClient(LABELS, majority)
+    classifier = make(client).with_demonstrations(index_of(), k=2)
+    classifier.classify(KITTEN)
+    query = Query(prompt="Which animal?", text=KITTEN)
+    assert classifier.runner.request(query).messages == client.requests[0].messages
+    with pytest.raises(ConfigurationError, match="k between 1 and 6"):
+        classifier.runner.request(replace(query, demonstrations='{"k": 7}'))
 
 
 def test_what_labels_are_expected_to_be_is_asked_without_demonstrations() -> None:

@@ -21,6 +21,7 @@ from calibrant.cli._providers import routing_stats
 from calibrant.core import (
     ConfigurationError,
     DataSource,
+    DemonstrationSettings,
     LabelSet,
     ProviderError,
     StateError,
@@ -39,7 +40,7 @@ from calibrant.evaluation import (
     write_parquet,
 )
 from calibrant.heads import Head
-from calibrant.inference import Limits, is_in_process
+from calibrant.inference import DemonstrationIndex, Limits, is_in_process
 
 if TYPE_CHECKING:
     from calibrant.calibration import LabelPriorCorrection
@@ -216,15 +217,14 @@ def _opening(task: Task, options: EvaluateOptions, classifier: Classifier) -> pa
     """Return what opens `classifier` on another machine, where the command's files are not."""
     replaced = options.prompt is not None or options.run is not None
     shown = classifier.demonstrations
-    if shown is not None:
-        task = replace(task, demonstrations=shown.settings, train=shown.index.examples(), sources={})
     return partial(
         _opened_again,
-        task,
+        replace(task, demonstrations=None),
         model=options.model,
         prompt=classifier.prompt if replaced else None,
         user_template=classifier.user_template,
         learned=classifier.head or classifier.prior_correction,
+        shown=None if shown is None else (shown.settings, shown.index.to_text()),
     )
 
 
@@ -235,11 +235,15 @@ def _opened_again(
     prompt: str | None,
     user_template: str | None,
     learned: Head | LabelPriorCorrection | None,
+    shown: tuple[DemonstrationSettings | None, str] | None,
     limits: Limits,
 ) -> Classifier:
     classifier = open_classifier(task, model=model, limits=limits)
     if prompt is not None:
         classifier = classifier.with_prompt(prompt, user_template=user_template)
+    if shown is not None and shown[0] is not None:
+        index = DemonstrationIndex.from_text(shown[1], labels=classifier.labels)
+        classifier = classifier.with_demonstrations(index, **shown[0].model_dump())
     if isinstance(learned, Head):
         classifier.head = learned
     elif learned is not None:
