@@ -228,7 +228,7 @@ def _opening(task: Task, options: EvaluateOptions, classifier: Classifier) -> pa
     )
 
 
-def _opened_again(
+def _opened_again(  # noqa: PLR0913  (keyword-only options)
     task: Task,
     *,
     model: str | None,
