@@ -31,7 +31,7 @@ DATA ?= ../shared/data/tasks
 # Folder with recorded answers: ag_news.csv, emotion.csv, rotten_tomatoes.csv (probability, correct, prompt).
 RECORDED ?= ../shared/data/recorded
 
-.PHONY: demo docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-proxy test-ray check constraints format clean bench-adapter bench-search bench-extract bench-exact bench-prior bench-better bench-engine bench-certify bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray test-notebooks
+.PHONY: demo docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-proxy test-ray check constraints format clean bench-adapter bench-search bench-race bench-extract bench-exact bench-prior bench-better bench-many-labels bench-engine bench-certify bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray test-notebooks
 
 $(PYTHON):
 	@if [ -z "$(SYSTEM_PYTHON)" ]; then \
@@ -157,6 +157,9 @@ bench-extract: $(INSTALLED_DEV)
 bench-search: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_search.py --data $(DATA)
 
+bench-race: $(INSTALLED_DEV)
+	$(PYTHON) benchmarks/bench_race.py --recorded $(RECORDED)
+
 bench-adapter: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_adapter.py
 
@@ -165,6 +168,9 @@ bench-exact: $(INSTALLED_DEV) $(INSTALLED_PEER)
 
 bench-better: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_better.py --data $(DATA)
+
+bench-many-labels: $(INSTALLED_DEV)
+	$(PYTHON) benchmarks/bench_many_labels.py --data $(DATA)
 
 bench-engine: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_engine.py
@@ -176,7 +182,7 @@ bench-guarantee: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_guarantee.py --data $(RECORDED)
 
 bench-prior: $(INSTALLED_DEV)
-	$(PYTHON) benchmarks/bench_prior.py --data $(DATA)
+	$(PYTHON) benchmarks/bench_prior.py --data $(DATA) --options $(DATA)/../option_logits
 
 bench-calibration: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_calibration.py --data $(RECORDED)

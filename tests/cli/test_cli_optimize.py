@@ -73,6 +73,7 @@ def test_a_better_prompt_is_found_shown_and_kept(write_task: WriteTask, fake: Fa
     cells = [line.split("│")[1:3] for line in result.stdout.splitlines() if "│" in line]
     assert [[cell.strip() for cell in row] for row in cells] == [
         ["seed", "0.500"],
+        ["seed - prior", "0.500"],
         ["best", "1.000"],
         ["best + head", "1.000"],
         ["majority", "0.500"],
@@ -119,8 +120,9 @@ def test_a_leaking_row_is_warned_of_and_the_run_goes_on(
     test = [{"input": "train 0 meow", "answer": "cat"}, {"input": "new woof", "answer": "dog"}]
     result = run(write_task(test=test), *BUDGET)
     assert result.exit_code == 0, result.stderr
-    (message,) = [record.getMessage() for record in caplog.records if record.name == "calibrant"]
-    assert "1 train row(s) are also test rows, for example 'train 0 meow'" in message
+    leak, few = [record.getMessage() for record in caplog.records if record.name == "calibrant"]
+    assert "1 train row(s) are also test rows, for example 'train 0 meow'" in leak
+    assert "With 4 validation rows only a prompt that is better by about 0.33 accuracy" in few
 
 
 # --- what it refuses ----------------------------------------------------------------------------

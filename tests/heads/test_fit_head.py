@@ -202,6 +202,41 @@ def test_text_is_not_taken_for_a_difference_that_may_be_chance() -> None:
     assert left > 0
 
 
+# Names of labels
+
+TOPICS = ("card_lost", "CardArrival", "exchange rate")
+
+
+@pytest.mark.parametrize("rung", ["text alone", "regression and text", "features and text"])
+def test_the_name_of_a_label_stands_for_rows_that_are_missing(rung: str) -> None:
+    """However its words are put together; no row has the third label."""
+    asked = ["arrival of my card", "my card is lost", "a better rate", "rate of exchange"]
+    head = fit_head(
+        np.zeros((20, 3)) - [0.0, 9.0, 9.0],
+        [0, 1] * 10,
+        labels=TOPICS,
+        texts=["it is lost", "arrival is late"] * 10,
+        features=np.zeros((20, 2)),
+        candidates=[rung],
+    )
+    assert head.rung == rung
+    found = head.transform(np.zeros((4, 3)), asked, features=np.zeros((4, 2)))
+    assert found.argmax(axis=1).tolist() == [1, 0, 2, 2]
+
+
+def test_names_decide_where_most_labels_have_one_row() -> None:
+    """The held-out rows are of labels that no other row teaches."""
+    rng = np.random.default_rng(0)
+    words = [f"{''.join(rng.choice(list('abcdefghijklmnopqrstuvwxyz'), 6))}" for _ in range(40)]
+    texts = [f"{filler(1, seed=seed)[0]} {word}" for seed, word in enumerate(words)]
+    head = fit_head(np.zeros((40, 40)), np.arange(40), labels=words, texts=texts)
+    assert [one.name for one in head.figures] == ["as scored", "prior", "text alone"]
+    assert of(head, "text alone").accuracy > 0.9
+    fresh = [f"{filler(1, seed=100 + seed)[0]} {word}" for seed, word in enumerate(words)]
+    assert head.uses_text
+    assert (head.transform(np.zeros((40, 40)), fresh).argmax(axis=1) == np.arange(40)).mean() > 0.9
+
+
 # How it is judged
 
 
@@ -224,9 +259,13 @@ def by_vector(x: Array, answers: NDArray[np.intp], asked: Array) -> Array:
 
 
 def by_regression(x: Array, answers: NDArray[np.intp], asked: Array) -> Array:
-    """Return what scikit-learn's regression on standardised columns makes of rows."""
+    """Return what scikit-learn's regression on standardised columns makes of rows whose labels count alike."""
     mean, spread = x.mean(axis=0), x.std(axis=0) / 0.1
-    model = LogisticRegression(C=10.0, max_iter=2000).fit((x - mean) / spread, answers)
+    each = {label: 1.0 / (2.0 + n) for label, n in Counter(answers.tolist()).items()}
+    weights = np.array([each[label] for label in answers.tolist()])
+    model = LogisticRegression(C=10.0, max_iter=2000).fit(
+        (x - mean) / spread, answers, sample_weight=weights / weights.mean()
+    )
     found: Array = model.predict_log_proba((asked - mean) / spread)
     return found
 
@@ -313,7 +352,7 @@ def test_a_better_loss_does_not_excuse_a_worse_macro_f1() -> None:
     answers = (np.arange(300) % 10 == 0).astype(int)
     logit = 0.8 * (answers + rng.normal(size=300) - 0.4)
     logprobs = log_softmax(np.stack([np.zeros(300), logit], axis=1), axis=1)
-    head = fit_head(logprobs, answers, labels=["rest", "rare"], candidates=["regression"])
+    head = fit_head(logprobs, answers, labels=["rest", "rare"], candidates=["vector"])
     scored, learned = head.figures
     assert learned.log_loss < scored.log_loss - 0.1
     assert learned.accuracy > scored.accuracy
@@ -418,6 +457,91 @@ def test_a_head_tells_why() -> None:
     assert "coefficients" not in repr(head)
 
 
+# Another mix of labels
+
+
+def shifted(n: int, mix: list[float], *, seed: int = 0) -> tuple[Array, NDArray[np.intp]]:
+    """Return rows of a given mix: what a label's rows look like is the same in every mix, and is known."""
+    rng = np.random.default_rng(seed)
+    answers = rng.choice(3, size=n, p=mix)
+    seen = 1.5 * np.eye(3)[answers] + rng.normal(size=(n, 3))
+    return log_softmax(1.5 * seen, axis=1), answers  # the posterior under equal frequencies
+
+
+def test_a_head_for_another_mix_of_labels_knows_it() -> None:
+    """Learned from equal shares, used where one label is rare and one frequent: as good as the true posterior."""
+    mix = [0.8, 0.15, 0.05]
+    x, answers = shifted(1200, [1 / 3] * 3)
+    asked, truth = shifted(4000, mix, seed=1)
+    best = log_loss(truth, np.exp(log_softmax(asked + np.log(mix), axis=1)))
+    plain = fit_head(x + 2.0 * FIRST, answers, labels=THREE)
+    head = fit_head(x + 2.0 * FIRST, answers, labels=THREE, label_mix=mix)
+    losses = {
+        name: log_loss(truth, np.exp(one.transform(asked + 2.0 * FIRST)))
+        for name, one in (("plain", plain), ("mix", head))
+    }
+    assert losses["mix"] < best + 0.02
+    assert losses["plain"] > best + 0.1
+    assert (head.rung, head.figures, head.temperature) == (plain.rung, plain.figures, plain.temperature)
+
+
+def test_the_shift_is_wanted_over_observed() -> None:
+    """Added to what the head says and normalised, by label or by place, as shares or as counts."""
+    x, answers = shifted(300, [0.6, 0.3, 0.1])
+    plain = fit_head(x, answers, labels=THREE)
+    observed = (np.bincount(answers) + 1 / 3) / 301
+    expected = log_softmax(plain.transform(x) + np.log([0.2, 0.3, 0.5]) - np.log(observed), axis=1)
+    for mix in ([0.2, 0.3, 0.5], (2, 3, 5), {"c": 0.5, "a": 0.2, "b": 0.3}, np.array([20, 30, 50])):
+        head = fit_head(x, answers, labels=THREE, label_mix=mix)
+        assert head.transform(x) == pytest.approx(expected)
+        assert not head.changes_nothing
+        assert head.digest != plain.digest
+    same = fit_head(x, answers, labels=THREE, label_mix=observed)
+    assert same.transform(x) == pytest.approx(plain.transform(x))
+
+
+def test_a_label_without_rows_has_its_expected_share() -> None:
+    """No row has taught it, so that the mix alone speaks for it."""
+    x, answers = shifted(600, [0.5, 0.5, 0.0])
+    head = fit_head(x, answers, labels=THREE, label_mix=[0.4, 0.4, 0.2], candidates=["regression"])
+    asked, _ = shifted(2000, [0.5, 0.5, 0.0], seed=1)
+    assert np.exp(head.transform(asked))[:, 2].mean() == pytest.approx(0.2, abs=0.05)
+
+
+def test_scores_that_are_left_as_they_were_are_shifted_all_the_same() -> None:
+    """Unless there were too few rows to tell how frequent labels were."""
+    x, answers = shifted(300, [1 / 3] * 3)
+    head = fit_head(x, answers, labels=THREE, candidates=[], label_mix=[8, 1, 1])
+    assert head.rung == "as scored"
+    assert not head.changes_nothing
+    assert (head.transform(x)[:, 0] > x[:, 0]).all()
+    few = fit_head(x[:9], answers[:9], labels=THREE, label_mix=[8, 1, 1])
+    assert few.changes_nothing
+    assert few.transform(x) == pytest.approx(x)
+
+
+@pytest.mark.parametrize(
+    ("mix", "said"),
+    [
+        ([0.5, 0.5], "3 finite frequencies above 0"),
+        ([0.5, 0.5, 0.0], "above 0"),
+        ([0.5, 0.5, -0.1], "above 0"),
+        ([0.5, 0.5, math.nan], "above 0"),
+        ([0.5, 0.5, math.inf], "finite"),
+        (0.5, "3 finite frequencies"),
+        ("abc", "numbers"),
+        ({"a": 0.5, "b": 0.5}, r"the 3 labels \('a', 'b', 'c'\), got 2"),
+        ({"a": 0.5, "b": 0.5, "d": 0.1}, "give each label its frequency"),
+        ({"a": 0.5, "b": 0.5, "c": "x"}, "numbers"),
+    ],
+)
+def test_a_mix_that_is_none_of_these_labels_is_refused(mix: Any, said: str) -> None:
+    """With what was expected."""
+    x, answers = shifted(30, [1 / 3] * 3)
+    with pytest.raises(ConfigurationError, match=said):
+        fit_head(x, answers, labels=THREE, label_mix=mix)
+
+
 # Few rows, and odd ones
 
 
@@ -470,7 +594,7 @@ def test_answers_that_are_all_alike_are_learned() -> None:
 
 @pytest.mark.parametrize("text", ["", "...", "the same words"])
 def test_texts_that_are_all_alike_add_nothing(text: str) -> None:
-    """Empty or not; what is asked later may hold words."""
+    """Empty or not; what is asked later may hold words of no label's name."""
     rows = halves(100)
     head = fit_head(rows.logprobs, rows.answers, labels=LABELS, texts=[text] * 100)
     assert head.rung == fit(rows).rung
@@ -483,7 +607,7 @@ def test_texts_that_are_all_alike_add_nothing(text: str) -> None:
         candidates=["text alone"],
     )
     assert alone.rung == "text alone"
-    assert np.exp(alone.transform(np.zeros((2, 4)), ["", "words"])) == pytest.approx(
+    assert np.exp(alone.transform(np.zeros((2, 4)), ["", "lilac"])) == pytest.approx(
         np.tile(shares, (2, 1)), abs=0.2
     )
 

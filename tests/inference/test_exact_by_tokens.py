@@ -122,6 +122,26 @@ def test_too_many_labels_are_scored_without_expectations() -> None:
     assert len(engine.rows[0].asked) == 0
 
 
+def test_a_thousand_labels_cost_hardly_more_than_a_hundred(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default, where the model is sure of most tokens: a few are asked about, within the bound that is stated."""
+    after = Row.after
+    monkeypatch.setattr(Row, "after", lambda row, text: 5.0 * after(row, text))
+    labels = [f"{n:03}" for n in range(1000)]
+    for many in (labels[:100], labels):
+        engine = Engine()
+        with Classifier(model=engine, labels=many, prompt="Sort.") as classifier:
+            found = classifier.classify_many(["one", "two", "three"])
+        for row, prediction in zip(engine.rows[-3:], found, strict=True):
+            distribution, expected = prediction.distribution, truth(row, many)
+            assert distribution is not None
+            assert distribution.error_bound is not None
+            assert prediction.label == many[int(expected.argmax())]
+            off = 0.5 * np.abs(distribution.probabilities - expected).sum()
+            assert off <= distribution.error_bound + 1e-6
+            assert distribution.error_bound <= Engine.default_tolerance
+            assert sum(map(len, row.asked)) < 100  # of 1,111 beginnings
+
+
 def test_a_prompt_that_is_too_long_is_an_error_of_each_row() -> None:
     """Nothing is expected behind it either."""
     with Classifier(model=Engine(context=-1), labels=LABELS, prompt="Sort.", scoring="exact") as classifier:

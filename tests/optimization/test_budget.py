@@ -17,8 +17,8 @@ LABELS = ("cat", "dog")
 
 
 def learner(text: str, prompt: str) -> dict[str, float]:
-    """Prefer cats, and tell dogs the better the longer the prompt is."""
-    cat = 0.9 if "meow" in text else max(0.2, 0.8 - len(prompt) / 40)
+    """Prefer cats, tell dogs the better the longer the prompt is, and err on rows that end in 7."""
+    cat = 0.9 if ("meow" in text) != text.endswith("7") else max(0.2, 0.8 - len(prompt) / 40)
     return {"cat": cat, "dog": 1.0 - cat}
 
 

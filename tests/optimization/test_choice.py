@@ -1,4 +1,4 @@
-"""What counts as the best prompt, and as an improvement."""
+"""What counts as the best prompt, and as an improvement, to a search that climbs a score somebody asked for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from calibrant.core import Example, Task
+from calibrant.core import Example, ScoringSettings, Task
 from calibrant.optimization import OptimizationResult, optimize
 from calibrant.testing import FakeClient
 
@@ -31,6 +31,7 @@ def task(validation: str, test: str) -> Task:
         train=rows("train", "abcd" * 3),
         validation=rows("validation", validation),
         test=rows("test", test),
+        scoring=ScoringSettings(strategy="linear"),
     )
 
 

@@ -17,7 +17,9 @@ from calibrant.cascade import Cascade
 from calibrant.core import Example, MultiLabels, Outcome, Prediction, Task
 from calibrant.heads import Head, fit_head
 from calibrant.optimization import OptimizationResult, optimize
+from calibrant.optimization._choice import Choice, ValidatedPrompt
 from calibrant.optimization._final import final_score, labelled_rows
+from calibrant.optimization._prompt_parts import Demonstration, PromptFormat, PromptParts
 from calibrant.testing import FakeClient
 
 LABELS = ("cat", "dog")
@@ -198,16 +200,82 @@ def test_the_head_learns_from_no_test_row_and_none_that_the_prompt_shows() -> No
     assert labelled_rows(replace(several), "Which?") == []
 
 
+def left(prompt: str, *texts: str) -> list[str]:
+    """Return those of some training texts that a head may learn from under a prompt."""
+    train = tuple(Example(input=text, answer="cat") for text in texts)
+    return [row.input for row in labelled_rows(hidden_task(train=train, validation=(), test=()), prompt)]
+
+
+def test_a_demonstration_shows_its_text_and_no_other() -> None:
+    """Neither what stands in it nor what stands in the instruction by chance."""
+    parts = PromptParts(
+        instruction="It is ok to say cat.",
+        notes=('"dog": walks, barks',),
+        demonstrations=(
+            Demonstration("train 12", "cat"),
+            Demonstration("a long text that someone wrote, ok", "dog"),
+        ),
+    )
+    prompt = PromptFormat(LABELS, field="category").render(parts)
+    texts = (
+        "ok",
+        "cat",
+        "train 1",
+        "train 12",
+        "a long text that",
+        "a long text  that someone wrote, ok",
+        "",
+    )
+    assert left(prompt, *texts) == ["ok", "cat", "train 1", "a long text that", ""]
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "Decide.\n- {}\n- another",
+        "Decide.\nInput: {}\nOutput: cat",
+        'Decide. "{}" is a cat.',
+        "Decide. \u201c{}\u201d is a cat.",
+        "Decide. '{}' is a cat; don't worry.",
+        "Decide. `{}` is a cat.",
+        "Decide.\n{}\nis a cat.",
+    ],
+)
+def test_a_row_that_a_reflection_model_copied_is_shown(prompt: str) -> None:
+    """Short or long, in every usual form; what is only a part of it is not."""
+    for copied in ("meow!", "two cats\n on a mat at noon"):
+        assert left(prompt.format(" ".join(copied.split())), copied, "mat", "cats", "me") == [
+            "mat",
+            "cats",
+            "me",
+        ]
+
+
+def test_a_long_text_is_shown_in_the_midst_of_a_sentence() -> None:
+    """Between word boundaries, whatever characters it begins and ends with."""
+    prompt = "Rows such as (two cats on a mat)? are cats, and two dogs on a mattress are not."
+    assert left(prompt, "two cats on a mat", "(two cats on a mat)?", "two dogs on a mat") == [
+        "two dogs on a mat"
+    ]
+
+
 def test_training_rows_of_the_best_prompt_are_left_out() -> None:
     """What it shows was never asked under it, and no test row is among those that teach."""
-    client = FakeClient(LABELS, learner)
+
+    def imitator(text: str, prompt: str) -> dict[str, float]:
+        if "Text: " not in prompt:
+            return learner(text, prompt)
+        said = place(text) if text != "validation 3" else 1 - place(text)
+        return {LABELS[said]: 0.9, LABELS[1 - said]: 0.1}
+
+    client = FakeClient(LABELS, imitator)
     result = optimize(hidden_task(), model=client, max_metric_calls=400, minibatch_size=6)
     best = result.best_prompt.prompt
     assert result.chosen
     shown = [row for row in hidden_task().train if f"Text: {row.input}\n" in best]
     assert shown
     assert result.final is not None
-    free = [row for row in hidden_task().train if row.input not in best]
+    free = [row for row in hidden_task().train if row not in shown]
     assert result.final.head["n_rows"] == len(hidden_task().validation) + len(free)
     assert all(row.input not in best for row in hidden_task().test)
 
@@ -232,7 +300,7 @@ def test_a_finished_run_is_read_back(tmp_path: Path) -> None:
     assert len((tmp_path / "predictions.jsonl").read_bytes().splitlines()) == len(lines.splitlines())
 
 
-@pytest.mark.parametrize("before", [20, 75, 100, 130])
+@pytest.mark.parametrize("before", [20, 75, 100, 115])
 def test_an_interrupted_run_goes_on_and_asks_nothing_twice(tmp_path: Path, before: int) -> None:
     """Wherever it stopped: in the search, while the head learned, or among the test rows."""
     whole = optimize(hidden_task(), model=FakeClient(LABELS, learner), **BUDGET)
@@ -307,13 +375,13 @@ def test_a_model_without_distributions_has_no_head() -> None:
     ("told", "answers", "said"),
     [
         (False, LABELS, "The model adds +"),
-        (True, LABELS, "On these test rows the model adds nothing certain to TF-IDF"),
+        (True, LABELS, "On these rows the model adds nothing certain to TF-IDF"),
         (
             True,
             LABELS[::-1],
             "On this task you do not need a language model: TF-IDF with logistic regression is",
         ),
-        (True, None, "No test row was answered, so nothing can be said"),
+        (True, None, "No row was answered, so nothing can be said"),
     ],
 )
 def test_the_verdict_says_what_a_language_model_is_for(
@@ -340,7 +408,16 @@ def test_the_verdict_says_what_a_language_model_is_for(
     ]
     bits = [0, 1] * 20
     head = fit_head(np.log(np.full((40, 2), 0.5)), bits, labels=LABELS)
-    found = final_score(task, head, "Which?", 0.5, seed=predictions, final=predictions)
+    one = ValidatedPrompt(
+        candidate={"system_prompt": "Which?"},
+        score=0.5,
+        accuracy=None,
+        macro_f1=None,
+        credit=None,
+        answered_labels=None,
+    )
+    choice = Choice(validated=(one,), chosen=0)
+    found = final_score(task, head, choice, {"seed": predictions, "final": predictions})
     assert found.verdict.startswith(said)
     assert (found.against_text is None) is (answers is None)
     assert ("95 % interval" in found.verdict) is (answers is not None)

@@ -29,7 +29,8 @@ def test_the_seed_prompt_is_scored_with_thresholds_of_the_training_rows(client: 
     assert found.seed_prompt.validation_score == 1.0
     assert found.thresholds is not None
     assert found.to_record()["thresholds"]["scoring"] == found.thresholds.scoring <= 0.96
-    plain = optimize(make_task(train=60), model=client, max_metric_calls=70)
+    blended = make_task(train=60, scoring=ScoringSettings(strategy="linear"))
+    plain = optimize(blended, model=client, max_metric_calls=70)
     assert plain.seed_prompt.validation_score == pytest.approx(0.3 + 0.7 * 0.96 / 0.99)
     assert plain.thresholds is None
 

@@ -10,6 +10,7 @@ from calibrant.core import (
     CompositeLabels,
     ConfigurationError,
     DataError,
+    Example,
     LabelSet,
     OpenLabels,
     Prediction,
@@ -22,6 +23,7 @@ __all__ = [
     "Candidate",
     "checked_context",
     "checked_row",
+    "example_row",
     "output_of",
     "query_of",
     "record_of",
@@ -96,6 +98,18 @@ def query_of(candidate: Candidate, row: ConfidenceDataInst) -> Query:
         context=row.get("context"),
         demonstrations=candidate.get(DEMONSTRATIONS),
     )
+
+
+def example_row(example: Example) -> ConfidenceDataInst:
+    """Return an example as GEPA's row."""
+    row: ConfidenceDataInst = {
+        "input": example.input,
+        "answer": example.answer,
+        "additional_context": dict(example.additional_context),
+    }
+    if example.context is not None:
+        row["context"] = example.context
+    return row
 
 
 def output_of(prediction: Prediction) -> ConfidenceRolloutOutput:

@@ -84,7 +84,7 @@ def card(  # noqa: PLR0913  (keyword-only options)
     head : mapping or None
         What ``head.json`` says of a head.
     verdict : sequence of str, optional
-        What the search for the prompt found, in sentences.
+        What the search for the prompt found, and what the model adds to TF-IDF, in sentences.
     demonstrations : mapping, optional
         Which labelled texts prompts show, as `calibrant.calibration.demonstrated` says it.
     texts_left_out : bool, default False

@@ -110,7 +110,10 @@ def _table(result: OptimizationResult) -> Table:
     table.add_column("labels answered", justify="right")
     table.add_column("mean probability", justify="right")
     table.add_column("validation score", justify="right")
-    scores = {"seed": result.seed_prompt, "best": result.best_prompt}
+    scores = {"seed": result.seed_prompt}
+    if result.final is not None and result.final.without_prior is not None:
+        scores["seed - prior"] = result.final.without_prior
+    scores["best"] = result.best_prompt
     partial = any(score.credit is not None for score in scores.values())
     if partial:
         table.add_column("credit", justify="right")
@@ -121,7 +124,8 @@ def _table(result: OptimizationResult) -> Table:
     for baseline in () if result.final is None else result.final.baselines:
         found = baseline.accuracy
         interval = f"{found.lower:.3f} to {found.upper:.3f}"
-        table.add_row(baseline.name, f"{found.estimate:.3f}", interval, number(baseline.macro_f1))
+        labels = str(baseline.answered_labels)
+        table.add_row(baseline.name, f"{found.estimate:.3f}", interval, number(baseline.macro_f1), labels)
     return table
 
 

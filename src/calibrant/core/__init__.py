@@ -92,6 +92,7 @@ from calibrant.core.sections import describe_problem
 from calibrant.core.settings import (
     CalibrationSettings,
     DemonstrationSettings,
+    HeadSettings,
     ModelSettings,
     ScoringSettings,
 )
@@ -134,6 +135,7 @@ __all__ = [
     "Example",
     "Field",
     "FieldLabels",
+    "HeadSettings",
     "HierarchicalLabels",
     "HybridWeights",
     "Interval",

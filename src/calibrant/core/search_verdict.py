@@ -37,17 +37,26 @@ def search_verdict(record: _Record) -> list[str]:
     """
     validated = record.get("validated") or []
     if not changed_prompt(record):
-        return _kept(validated)
+        return [*_kept(validated), *_detectable(record)]
     if not validated:  # by an earlier version
         return _tested(record)
-    chosen = f"Chosen on the validation rows: {_steps(validated[0], validated[record['chosen']])}."
-    return [chosen, *_tested(record)]
+    seed, best = validated[0], validated[record["chosen"]]
+    rows = "the" if best.get("rows") is None else f"{best['rows']}"
+    return [f"Chosen on {rows} validation rows: {_steps(seed, best)}.", *_tested(record)]
 
 
 def _kept(validated: list[_Record]) -> list[str]:
     if len(validated) < 2:
         return ["No prompt was better than the seed prompt on the validation rows: the seed prompt is kept."]
     seed, *others = validated
+    if seed.get("rows") is not None:
+        asked = sorted({int(one["rows"]) for one in others})
+        rows = f"{asked[0]}" if len(asked) == 1 else f"{asked[0]} to {asked[-1]}"
+        verb = "s were" if len(others) > 1 else " was"
+        return [
+            "No prompt was clearly better than the seed prompt on the validation rows: the seed prompt is kept.",
+            f"{len(others)} other{verb} asked about {rows} of them.",
+        ]
     best = max(others, key=lambda one: float(one["score"]))
     kept = (
         f"No prompt was better than the seed prompt on the validation rows in score, {_counted(seed)} and macro F1 at "
@@ -57,6 +66,15 @@ def _kept(validated: list[_Record]) -> list[str]:
         kept,
         f"The best of {len(others)} other{'s' if len(others) > 1 else ''} by score: {_steps(seed, best)}.",
     ]
+
+
+def _detectable(record: _Record) -> list[str]:
+    """Say how much better a prompt must be to be found."""
+    gain = record.get("detectable_gain")
+    if gain is None:
+        return []
+    found = f"A prompt that is better by {gain:.2f} accuracy is found on these rows four times of five"
+    return [f"{found}; smaller differences need more rows."]
 
 
 def _tested(record: _Record) -> list[str]:
@@ -82,7 +100,8 @@ def _counted(seed: _Record) -> str:
 
 
 def _steps(seed: _Record, other: _Record) -> str:
-    names = [("score", "score"), (_counted(seed), _counted(seed)), ("macro_f1", "macro F1")]
+    first = ("score", "score") if seed.get("log_loss") is None else ("log_loss", "log loss")
+    names = [first, (_counted(seed), _counted(seed)), ("macro_f1", "macro F1")]
     return ", ".join(f"{name} {_number(seed[key])} -> {_number(other[key])}" for key, name in names)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import pydantic
@@ -14,6 +15,7 @@ __all__ = [
     "SCORING_PARAMETERS",
     "CalibrationSettings",
     "DemonstrationSettings",
+    "HeadSettings",
     "ModelSettings",
     "ScoringSettings",
 ]
@@ -183,3 +185,18 @@ class DemonstrationSettings(Section):
     def to_text(self) -> str:
         """Return the settings as JSON text on one line."""
         return json.dumps(self.model_dump())
+
+
+class HeadSettings(Section):
+    """The ``[head]`` section: the head that makes the final distributions.
+
+    Attributes
+    ----------
+    file : Path or None
+        A saved head, applied to every prediction under the prompt and the model it was fitted on.
+    fit : {"auto", "off"}
+        Whether a search learns a head for its best prompt.
+    """
+
+    file: Path | None = None
+    fit: Literal["auto", "off"] = "auto"

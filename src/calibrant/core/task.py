@@ -23,6 +23,7 @@ from calibrant.core.settings import (
     SCORING_PARAMETERS,
     CalibrationSettings,
     DemonstrationSettings,
+    HeadSettings,
     ModelSettings,
     ScoringSettings,
 )
@@ -85,6 +86,7 @@ class _TaskFile(Section):
     scoring: ScoringSettings = ScoringSettings()
     calibration: CalibrationSettings = CalibrationSettings()
     demonstrations: DemonstrationSettings | None = None
+    head: HeadSettings = HeadSettings()
     cascade: CascadeSettings | None = None
     routing: RoutingSettings | None = None
 
@@ -145,6 +147,8 @@ class Task:
         What is done to distributions before they are used.
     demonstrations : DemonstrationSettings or None
         Which training rows every prompt shows beside its text; None shows none.
+    head : HeadSettings
+        The head that makes the final distributions, and whether a search learns one.
     cascade : CascadeSettings or None
         The models that are asked in turn instead of `model`; see `calibrant.assembly.open_classifier`.
     routing : RoutingSettings or None
@@ -167,6 +171,7 @@ class Task:
     scoring: ScoringSettings = ScoringSettings()
     calibration: CalibrationSettings = CalibrationSettings()
     demonstrations: DemonstrationSettings | None = None
+    head: HeadSettings = HeadSettings()
     cascade: CascadeSettings | None = None
     routing: RoutingSettings | None = None
     columns: Columns = Columns()
@@ -228,7 +233,11 @@ class Task:
         _check_parameters(settings.scoring, text, path)
         cascade = _check_cascade(settings, text, path)
         routing = _check_routing(settings, text, path)
-        _refuse([*answer_problems(settings), *_separator_problems(settings)], text, path)
+        _refuse(
+            [*answer_problems(settings), *_separator_problems(settings), *_head_problems(settings)],
+            text,
+            path,
+        )
         labels = labels_of(settings)
         sources = settings.data.sources(path.parent, settings.columns)
         rows = {
@@ -248,6 +257,7 @@ class Task:
             scoring=settings.scoring,
             calibration=settings.calibration,
             demonstrations=settings.demonstrations,
+            head=_beside(settings.head, path.parent),
             cascade=cascade,
             routing=routing,
             columns=settings.columns,
@@ -376,6 +386,26 @@ def _separator_problems(settings: _TaskFile) -> Iterator[Problem]:
             "expected no 'answer_separator' without multi_label = true: an answer is not split; leave it out."
         )
         yield ("data", "answer_separator"), problem
+
+
+def _head_problems(settings: _TaskFile) -> Iterator[Problem]:
+    """Yield a head where answers are not those of one model over one label set."""
+    if settings.head.file is None:
+        return
+    where = {
+        "beside [cascade]: its answers come from several models": settings.cascade is not None,
+        "beside [routing]: its answers come from several models": settings.routing is not None,
+        "where an answer holds several labels: a head is one over one label set": settings.multi_label
+        or settings.fields is not None,
+    }
+    for reason, applies in where.items():
+        if applies:
+            yield ("head", "file"), f"expected no head {reason}; leave it out."
+
+
+def _beside(head: HeadSettings, directory: Path) -> HeadSettings:
+    """Return the section with its file relative to the task's directory."""
+    return head if head.file is None else head.model_copy(update={"file": directory / head.file})
 
 
 def _member_problems(settings: _TaskFile) -> Iterator[Problem]:

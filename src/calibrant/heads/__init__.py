@@ -1,8 +1,19 @@
 """From scored labels to the final distribution: what labelled rows teach about a model's answers."""
 
 from calibrant.heads._baseline import TextBaseline
-from calibrant.heads._fit import fit_head
+from calibrant.heads._compared import BaselineComparison, BaselineScore, compare_with_baselines
+from calibrant.heads._fit import cross_fitted, fit_head
 from calibrant.heads._head import Head, RungFigures
 from calibrant.heads._words import Words
 
-__all__ = ["Head", "RungFigures", "TextBaseline", "Words", "fit_head"]
+__all__ = [
+    "BaselineComparison",
+    "BaselineScore",
+    "Head",
+    "RungFigures",
+    "TextBaseline",
+    "Words",
+    "compare_with_baselines",
+    "cross_fitted",
+    "fit_head",
+]

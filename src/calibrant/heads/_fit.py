@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,32 +16,34 @@ from calibrant.heads._head import Affine, Head, Model, RungFigures, check_rows
 from calibrant.heads._linear import Block, LinearModel, Rows, tempered
 from calibrant.metrics import classification_summary
 
-__all__ = ["fit_head"]
+__all__ = ["cross_fitted", "fit_head"]
 
 _FOLDS: Final = 5
 _FEWEST: Final = 10  # labelled rows that can tell one rung from another
 _MOST_TEMPERATURE: Final = 5.0
+_MOST_TEXTS: Final = 1500  # texts and names of labels; where hardly two are of one label, more take minutes
 
-_Fit = Callable[[Rows, NDArray[np.intp]], Model]
+LabelMix: TypeAlias = Mapping[str, float] | ArrayLike
 
-
-def _as_scored(rows: Rows, _: NDArray[np.intp]) -> Model:
-    n_labels = rows.logprobs.shape[1]
-    return Affine(weight=np.ones(n_labels), offset=np.zeros(n_labels))
+_Fit = Callable[[Rows, NDArray[np.intp], LabelSet], Model]
 
 
-def _prior(rows: Rows, answers: NDArray[np.intp]) -> Model:
+def _as_scored(_: Rows, __: NDArray[np.intp], labels: LabelSet) -> Model:
+    return Affine(weight=np.ones(len(labels)), offset=np.zeros(len(labels)))
+
+
+def _prior(rows: Rows, answers: NDArray[np.intp], labels: LabelSet) -> Model:
     found = LabelPriorCorrection().fit(rows.logprobs, answers)
-    return Affine(weight=np.ones(rows.logprobs.shape[1]), offset=-found.strength_ * np.log(found.prior_))
+    return Affine(weight=np.ones(len(labels)), offset=-found.strength_ * np.log(found.prior_))
 
 
-def _vector(rows: Rows, answers: NDArray[np.intp]) -> Model:
+def _vector(rows: Rows, answers: NDArray[np.intp], _: LabelSet) -> Model:
     found = VectorScaling().fit(rows.logprobs, answers)
     return Affine(weight=found.weight_, offset=found.offset_)
 
 
 def _linear(*blocks: Block) -> _Fit:
-    return lambda rows, answers: LinearModel(blocks).fit(rows, answers)
+    return lambda rows, answers, labels: LinearModel(blocks).fit(rows, answers, names=labels.labels)
 
 
 # From below: each takes more from the labelled rows than the one before. The last two look at the text.
@@ -102,6 +104,7 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     texts: Sequence[str] | None = None,
     features: ArrayLike | None = None,
     candidates: Sequence[str] | Literal["auto"] = "auto",
+    label_mix: LabelMix | None = None,
     rng: np.random.Generator | int | None = None,
 ) -> Head:
     """Learn from labelled rows how to turn log-probabilities of labels into the final distribution.
@@ -110,13 +113,16 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     (`calibrant.calibration.LabelPriorCorrection`); ``vector``, a weight and an offset for each label (`VectorScaling`);
     ``regression``, a multinomial logistic regression on the log-probabilities of all labels; ``features``, the same on
     what the model made of the text as well. Beside them, ``text alone`` looks at the words of the text
-    (`TextBaseline`), and ``regression and text`` and ``features and text`` at both.
+    and of the labels' names, and ``regression and text`` and ``features and text`` at both.
 
     Each is judged on rows that had not taught it (five folds, stratified by label), at the temperature of least log
     loss. A higher rung is taken if its log loss is lower by more than the standard error of the difference, paired over
     rows, and neither accuracy nor macro F1 is lower. Both together are taken if they beat so what the model alone and
     what the text alone can do; else the better of the two is, the text alone only if it beats so the distributions as
     they were scored. With fewer than ten rows nothing is learned.
+
+    From ``regression`` on, labels count alike whether they have many rows or few. What looks at the text takes the name
+    of a label for a text of it, worth two rows: with many labels and few rows of each, most of what is known.
 
     Parameters
     ----------
@@ -125,21 +131,26 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     answers : array-like of int, shape (n,)
         Position of the true label of each row, in [0, L).
     labels : LabelSet or sequence of str, length L
-        The labels.
+        The labels; their words count, in ``card_arrival`` and ``CardArrival`` too.
     texts : sequence of str, length n, optional
         The texts; without them no rung looks at the text.
     features : array-like of shape (n, d), optional
         What the model made of each text, such as its last hidden state.
     candidates : sequence of str or "auto", default "auto"
         The rungs to choose from, ``as scored`` always among them. By default all that can be fitted; where most rows
-        are the only one of their label, the first two.
+        are the only one of their label, the first two and, up to 1,500 rows and labels together, the text alone.
+    label_mix : mapping of str to float, or array-like of shape (L,), optional
+        How frequent the labels are, relative to each other, where the head will be used; above 0. For labelled rows
+        that were chosen by label: the head is learned from them as they are, and the logarithm of expected over
+        observed frequency is added to what it says. That is exact where the texts of a label are alike in both
+        (Saerens, Latinne and Decaestecker 2002, equation 4). The figures are those of the labelled rows.
     rng : numpy Generator, int or None, default None
         Draws the folds; None is seed 0, so that equal calls agree.
 
     Raises
     ------
     ConfigurationError
-        Wrong shapes, NaN or infinity, a position out of range, or an unknown rung.
+        Wrong shapes, NaN or infinity, a position out of range, an unknown rung, or `label_mix` is none of these labels.
 
     Examples
     --------
@@ -157,6 +168,7 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     found = LabelSet.of(labels)
     rows = check_rows(logprobs, texts=texts, features=features, n_labels=len(found))
     truth = check_positions(answers, n=len(rows), n_labels=len(found))
+    shift = None if label_mix is None else _shift(label_mix, truth, found)
     wanted = _wanted(rows, truth, candidates)
     fold = _folds(truth, np.random.default_rng(0 if rng is None else rng))
     if len(rows) < _FEWEST:
@@ -171,16 +183,17 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
             return Head(
                 labels=found.labels,
                 rung="as scored",
-                model=_as_scored(rows, truth),
+                model=_as_scored(rows, truth, found),
                 n_rows=len(rows),
                 reason=f"{len(rows)} labelled rows are too few to learn from; at least {_FEWEST} are needed.",
             )
-        model = chosen.fit(rows, truth)
+        model = chosen.fit(rows, truth, found)
     return Head(
         labels=found.labels,
         rung=chosen.name,
         model=model,
         temperature=chosen.temperature,
+        shift=shift,
         figures=tuple(one.figures for one in tried.values()),
         n_rows=len(rows),
         reason=reason,
@@ -197,8 +210,10 @@ def _wanted(
     possible = {name: fit for name, fit in every.items() if not any(one in name for one in missing)}
     if candidates == "auto":
         if (np.bincount(answers)[answers] == 1).mean() > 0.5:
-            # What learns each label from its own rows cannot be judged here, and with a thousand labels is slow.
-            return {name: possible[name] for name in ("as scored", "prior")}
+            # A held-out row's label has no other row, only its name.
+            few = len(answers) + rows.logprobs.shape[1] <= _MOST_TEXTS
+            known = ("as scored", "prior", _TEXT) if few else ("as scored", "prior")
+            return {name: fit for name, fit in possible.items() if name in known}
         return possible
     unknown = [name for name in candidates if name not in possible]
     if unknown:
@@ -207,6 +222,30 @@ def _wanted(
             "texts or features that it needs."
         )
     return {name: fit for name, fit in possible.items() if name in {"as scored", *candidates}}
+
+
+def _shift(label_mix: LabelMix, answers: NDArray[np.intp], labels: LabelSet) -> tuple[float, ...]:
+    """Return the logarithm of expected over observed frequency of each label."""
+    if isinstance(label_mix, Mapping):
+        if set(label_mix) != set(labels.labels):
+            raise ConfigurationError(
+                f"Expected label_mix to have the {len(labels)} labels {labels.labels[:3]}, got "
+                f"{len(label_mix)}: {tuple(label_mix)[:3]!r:.80}: give each label its frequency."
+            )
+        label_mix = [label_mix[label] for label in labels.labels]
+    try:
+        wanted = np.asarray(label_mix, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"Expected label_mix to hold numbers: {error}.") from error
+    if wanted.shape != (len(labels),) or not ((wanted > 0.0) & (wanted < np.inf)).all():
+        raise ConfigurationError(
+            f"Expected label_mix as {len(labels)} finite frequencies above 0, got {label_mix!r:.80}: give a label "
+            "that is not expected a small one."
+        )
+    # Beside the rows stands one that holds every label equally, as in `tempered`.
+    observed = np.bincount(answers, minlength=len(labels)) + 1.0 / len(labels)
+    shift: NDArray[np.float64] = np.log(wanted / wanted.sum()) - np.log(observed / observed.sum())
+    return tuple(shift.tolist())
 
 
 def _folds(answers: NDArray[np.intp], rng: np.random.Generator) -> NDArray[np.intp]:
@@ -227,14 +266,7 @@ def _try(
     labels: LabelSet,
 ) -> _Tried:
     """Judge a rung on every row by what the other folds teach."""
-    held_out = np.empty_like(rows.logprobs)
-    for k in range(_FOLDS):
-        judged, teaching = np.flatnonzero(fold == k), np.flatnonzero(fold != k)
-        held_out[judged] = fit(rows.take(teaching), answers[teaching]).log_proba(rows.take(judged))
-    temperature = None if name == "as scored" else _best_temperature(held_out, answers)
-    log_proba = held_out
-    if temperature is not None:
-        log_proba = tempered(held_out, temperature=temperature, n_rows=len(rows))
+    log_proba, temperature = _held_out(name, fit, rows, answers, fold, labels)
     each = np.arange(len(answers))
     gap = np.exp(log_proba)
     gap[each, answers] -= 1.0
@@ -251,6 +283,71 @@ def _try(
         macro_f1=summary.macro_f1,
     )
     return _Tried(name=name, fit=fit, temperature=temperature, losses=losses, figures=figures)
+
+
+def _held_out(
+    name: str,
+    fit: _Fit,
+    rows: Rows,
+    answers: NDArray[np.intp],
+    fold: NDArray[np.intp],
+    labels: LabelSet,
+) -> tuple[NDArray[np.float64], float | None]:
+    """Return what a rung says of every row after the other folds taught it, and at which temperature."""
+    found = np.empty_like(rows.logprobs)
+    for k in range(_FOLDS):
+        judged, teaching = np.flatnonzero(fold == k), np.flatnonzero(fold != k)
+        found[judged] = fit(rows.take(teaching), answers[teaching], labels).log_proba(rows.take(judged))
+    if name == "as scored":
+        return found, None
+    temperature = _best_temperature(found, answers)
+    return tempered(found, temperature=temperature, n_rows=len(rows)), temperature
+
+
+def cross_fitted(
+    logprobs: ArrayLike, answers: ArrayLike, *, labels: LabelSet | Sequence[str]
+) -> NDArray[np.float64]:
+    """Return the distributions after the label prior was divided out, none taught by its own row's answer.
+
+    The rung ``prior`` of `fit_head`, for comparing prompts: what one of them is worth once its preference for labels is
+    mended. With fewer than ten rows the distributions as they were scored.
+
+    Parameters
+    ----------
+    logprobs : array-like of shape (n, L)
+        Natural logarithms, finite; rows are normalised first.
+    answers : array-like of int, shape (n,)
+        Position of the true label of each row, in [0, L).
+    labels : LabelSet or sequence of str, length L
+        The labels.
+
+    Returns
+    -------
+    ndarray of shape (n, L)
+        Natural logarithms; each row normalised.
+
+    Raises
+    ------
+    ConfigurationError
+        Wrong shapes, NaN or infinity, or a position out of range.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> answers = np.arange(100) % 2
+    >>> logprobs = np.log([[0.6, 0.4], [0.9, 0.1]])[1 - answers]  # always says "no", less so where that is wrong
+    >>> cross_fitted(logprobs, answers, labels=["no", "yes"]).argmax(axis=1)[:4].tolist()
+    [0, 1, 0, 1]
+    """
+    found = LabelSet.of(labels)
+    rows = check_rows(logprobs, texts=None, features=None, n_labels=len(found))
+    truth = check_positions(answers, n=len(rows), n_labels=len(found))
+    if len(rows) < _FEWEST:
+        return rows.logprobs
+    from threadpoolctl import threadpool_limits  # noqa: PLC0415 - only here
+
+    with threadpool_limits(1):
+        return _held_out("prior", _prior, rows, truth, _folds(truth, np.random.default_rng(0)), found)[0]
 
 
 def _best_temperature(log_proba: NDArray[np.float64], answers: NDArray[np.intp]) -> float:

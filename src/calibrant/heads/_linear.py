@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,10 +11,11 @@ from typing import Any, Final, Literal, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.calibration import log_normalise
 from calibrant.core import ConfigurationError
 from calibrant.heads._words import Words
 
-__all__ = ["Block", "LinearModel", "Rows", "as_numbers", "log_normalise", "tempered"]
+__all__ = ["Block", "LinearModel", "Rows", "as_numbers", "tempered"]
 
 Block = Literal["labels", "features", "text"]
 _T = TypeVar("_T")
@@ -25,6 +27,9 @@ _FLOOR: Final = float(np.log(1e-12))
 _C: Final = 10.0
 _SCALE: Final = {"labels": 0.1, "features": 0.03}
 _ITERATIONS: Final = 2000
+# As many rows the name of a label is worth; found in the same way, as is that labels count alike.
+_NAME: Final = 2.0
+_BETWEEN_WORDS: Final = re.compile(r"[\W_]+|(?<=[a-z])(?=[A-Z])")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,13 +74,6 @@ class Rows:
         )
 
 
-def log_normalise(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return `rows`, shape (n, L), shifted so that the exponentials of each row sum to 1."""
-    shifted = rows - rows.max(axis=1, keepdims=True)
-    normalised: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return normalised
-
-
 def tempered(log_proba: NDArray[np.float64], *, temperature: float, n_rows: int) -> NDArray[np.float64]:
     """Return distributions as sure as `n_rows` labelled rows allow, shape (n, L), finite.
 
@@ -115,26 +113,41 @@ class LinearModel:
         self._intercept = np.zeros(0)
         self._seen: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
 
-    def fit(self, rows: Rows, answers: NDArray[np.intp]) -> Self:
-        """Learn from labelled rows; `answers` are positions of labels, shape (n,)."""
+    def fit(self, rows: Rows, answers: NDArray[np.intp], *, names: Sequence[str] | None = None) -> Self:
+        """Learn from labelled rows.
+
+        Parameters
+        ----------
+        rows : Rows
+            What is known of n rows.
+        answers : ndarray of int, shape (n,)
+            Positions of their labels.
+        names : sequence of str, length L, optional
+            The labels. With them, labels count alike whether they have many rows or few, and a model that looks at the
+            text takes the name of a label for one more text of it, of which nothing else is known.
+        """
         from scipy.sparse import hstack, issparse  # noqa: PLC0415
 
-        self._seen, targets = np.unique(answers, return_inverse=True)
+        added = [] if names is None or "text" not in self.blocks else [_as_text(name) for name in names]
+        taught = np.concatenate([answers, np.arange(len(added))])
+        self._seen, targets = np.unique(taught, return_inverse=True)
         widths, matrices = [], []
         standard: dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
         for block in self.blocks:
             if block == "text":
                 self._words = Words()
-                matrix = self._words.fit(_known(rows.texts))
+                matrix = self._words.fit([*_known(rows.texts), *added])
             else:
                 given = _dense(rows, block)
                 spread = given.std(axis=0)
                 standard[block] = given.mean(axis=0), _SCALE[block] / np.where(spread > 1e-9, spread, np.inf)
                 matrix = (given - standard[block][0]) * standard[block][1]
+                matrix = np.vstack([matrix, np.zeros((len(added), matrix.shape[1]))])  # as the mean row
             widths.append(matrix.shape[1])
             matrices.append(matrix)
         together = hstack(matrices, format="csr") if any(map(issparse, matrices)) else np.hstack(matrices)
-        coefficients, self._intercept = _regression(together, targets, len(self._seen))
+        weights = np.ones(len(taught)) if names is None else _balanced(answers, targets, len(added))
+        coefficients, self._intercept = _regression(together, targets, weights)
         parts = np.split(coefficients, np.cumsum(widths)[:-1])
         for block, part in zip(self.blocks, parts, strict=True):
             if block == "text":
@@ -145,7 +158,7 @@ class LinearModel:
         return self
 
     def log_proba(self, rows: Rows) -> NDArray[np.float64]:
-        """Return log-probabilities of the labels, shape (n, L); -inf for labels without a row."""
+        """Return log-probabilities of the labels, shape (n, L); -inf for labels that nothing was learned of."""
         scores = np.tile(self._intercept, (len(rows), 1))
         for block, column in self._columns.items():
             given = _dense(rows, block)
@@ -221,22 +234,40 @@ def _rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return rounded
 
 
+def _as_text(name: str) -> str:
+    """Return the name of a label as words: `card_arrival` and `CardArrival` hold two."""
+    return _BETWEEN_WORDS.sub(" ", name)
+
+
+def _balanced(answers: NDArray[np.intp], targets: NDArray[np.intp], n_names: int) -> NDArray[np.float64]:
+    """Return weights of rows and of the names behind them, by which labels count alike; their sum is that of none.
+
+    Without names, each label counts as if it had more rows by as many as a name is worth: a label of one row does not
+    become as heavy as one of a hundred.
+    """
+    weights = np.concatenate([np.ones(len(answers)), np.full(n_names, _NAME)])
+    totals = np.bincount(targets[: len(answers)], minlength=int(targets.max()) + 1) + _NAME
+    balanced = weights / totals[targets]
+    found: NDArray[np.float64] = balanced * (weights.sum() / balanced.sum())
+    return found
+
+
 def _regression(
     columns: Any,  # noqa: ANN401 (a matrix, dense or sparse)
     targets: NDArray[np.intp],
-    n_seen: int,
+    weights: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return coefficients, shape (columns, seen), and intercepts, shape (seen,)."""
-    width = columns.shape[1]
+    width, n_seen = columns.shape[1], int(targets.max()) + 1
     if n_seen < 2 or width == 0:
-        counts = np.bincount(targets, minlength=n_seen)
+        counts = np.bincount(targets, weights=weights)
         return np.zeros((width, n_seen)), np.log(counts)
     from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
 
     with warnings.catch_warnings():
         # Near the optimum is near enough, and labels may have one row each.
         warnings.simplefilter("ignore", UserWarning)
-        found = LogisticRegression(C=_C, max_iter=_ITERATIONS).fit(columns, targets)
+        found = LogisticRegression(C=_C, max_iter=_ITERATIONS).fit(columns, targets, sample_weight=weights)
     if n_seen == 2:  # one row of coefficients, of the second label against the first
         return np.vstack([0.0 * found.coef_, found.coef_]).T, np.array([0.0, float(found.intercept_[0])])
     return found.coef_.T.copy(), found.intercept_.copy()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from calibrant.calibration import Fingerprint, LabelPriorCorrection, asked_text
 from calibrant.clients import RetryPolicy
@@ -13,8 +13,6 @@ from calibrant.core import (
     Client,
     Completion,
     CompletionRequest,
-    CompositeLabels,
-    ConfigurationError,
     DemonstrationSettings,
     Journal,
     LabelSet,
@@ -24,33 +22,25 @@ from calibrant.core import (
     TextWithContext,
 )
 from calibrant.heads import Head
+from calibrant.inference._asking import Asking
 from calibrant.inference._calls import Calls
-from calibrant.inference._choice import (
-    MethodOptions,
-    Scoring,
-    choose_method,
-    refuse_several_models,
-)
+from calibrant.inference._choice import MethodOptions, Scoring, choose_method
 from calibrant.inference._demonstrations import DemonstrationIndex, Retrieval
-from calibrant.inference._exact import Tolerance
-from calibrant.inference._feed import OnPrediction, Stop
-from calibrant.inference._heads import check_head, finished, head_of, keeping_features, true_labels
+from calibrant.inference._described import demonstrated_by, described, representation
+from calibrant.inference._exact import Tolerance, keeping_features, keeps_features
+from calibrant.inference._from_task import task_arguments, task_head
+from calibrant.inference._heads import check_head, check_one_distribution, finished, head_of, true_labels
 from calibrant.inference._limits import Gate, Limits, default_concurrency
-from calibrant.inference._loop import run_sync
-from calibrant.inference._managed import Managed
 from calibrant.inference._models import ModelLike, call_options, open_client
 from calibrant.inference._reader import AnswerReader
 from calibrant.inference._runner import Query, Runner
-from calibrant.inference.doctor import identity, refuse_misleading
+from calibrant.inference.doctor import refuse_misleading
 from calibrant.logprobs import enum_schema
 
 __all__ = ["Classifier"]
 
-_LOG = logging.getLogger("calibrant")
-_LABELS_SHOWN: Final = 5
 
-
-class Classifier(Managed):
+class Classifier(Asking):
     """Classifies texts with one model under one prompt; a context manager.
 
     Parameters
@@ -207,7 +197,7 @@ class Classifier(Managed):
         journal: Journal | None = None,
         limits: Limits | None = None,
     ) -> Classifier:
-        """Return the classifier a task describes, under its own prompt.
+        """Return the classifier a task describes, under its own prompt and with the head that it names.
 
         Parameters
         ----------
@@ -228,39 +218,19 @@ class Classifier(Managed):
         ConfigurationError
             The task describes a cascade, or several providers: `calibrant.assembly.open_classifier` opens
             them. Or it shows demonstrations, and has no training rows.
+        StateError
+            The head that the task names cannot be used: it was fitted under another prompt or model, for example.
         """
-        if model is None and client is None:
-            refuse_several_models(task)
-        own = task.model
-        if model is not None and own.api_base is not None:
-            _LOG.warning(
-                "%s is asked instead of %s: the task's api_base and options belong to the latter and are not used.",
-                model if isinstance(model, str) else "Another model",
-                own.name,
-            )
-        options = dict(own.options) if model is None else {}
-        if model is None and own.api_base is not None:
-            options["api_base"] = own.api_base
-        sampled = own.scoring == "sampled"
-        found = cls(
-            model=(own.name if client is None else client) if model is None else model,
-            labels=task.labels,
-            field=task.field,
-            prompt=task.prompt,
-            user_template=task.user_template,
-            concurrency=own.concurrency if model is None and limits is None else None,
-            limits=limits,
-            space=own.space if model is None else None,
-            options=options,
-            journal=journal,
-            scoring=own.scoring if model is None or sampled else None,
-            tolerance=own.tolerance if model is None else None,
-            samples=own.samples,
-        )
+        arguments = task_arguments(task, model=model, client=client, limits=limits)
+        found = cls(**arguments, journal=journal)
         found._owns_client = found._owns_client or found.client is client
-        if task.demonstrations is None:
-            return found
-        return found._retrieving(DemonstrationIndex.from_task(task), task.demonstrations)
+        with ExitStack() as opened:
+            opened.callback(found.close)
+            if task.demonstrations is not None:  # before the head, which belongs to the prompt as it is then
+                found = found._retrieving(DemonstrationIndex.from_task(task), task.demonstrations)
+            found.head = task_head(task, found.fingerprint())
+            opened.pop_all()
+        return found
 
     @property
     def prior_correction(self) -> LabelPriorCorrection | None:
@@ -269,11 +239,8 @@ class Classifier(Managed):
 
     @prior_correction.setter
     def prior_correction(self, correction: LabelPriorCorrection | None) -> None:
-        if correction is not None and isinstance(self.labels, CompositeLabels):
-            raise ConfigurationError(
-                "Expected no label-prior correction of answers that hold several labels: it corrects one distribution "
-                "over all labels. Leave prior_correction out."
-            )
+        if correction is not None:
+            check_one_distribution(self.labels)
         self._prior_correction = correction
 
     @property
@@ -439,6 +406,8 @@ class Classifier(Managed):
         copy._owns_client, copy._reader = False, reader
         copy._prepare(self.client, top_logprobs, limits, self.runner.journal)
         copy.runner.retrieval = self.demonstrations
+        if keeps_features(self.runner.method):
+            copy.runner.method = keeping_features(copy.runner.method)
         copy.head = self.head
         return copy
 
@@ -450,102 +419,6 @@ class Classifier(Managed):
     def use_journal(self, journal: Journal | None) -> None:
         """Look predictions up in `journal` from now on, and store them there."""
         self.runner.journal = journal
-
-    def classify(self, text: str | TextWithContext) -> Prediction:
-        """Classify one text; its context, if any, is for a cascade's verifier."""
-        return self.classify_many([text])[0]
-
-    def classify_many(
-        self,
-        texts: Sequence[str | TextWithContext],
-        *,
-        on_prediction: Callable[[int, Prediction], None] | None = None,
-    ) -> list[Prediction]:
-        """Classify texts concurrently.
-
-        Parameters
-        ----------
-        texts : sequence of str or TextWithContext
-            What to classify.
-        on_prediction : callable, optional
-            Called with the index and the prediction of each text as it is answered.
-
-        Returns
-        -------
-        list of Prediction
-            One per text, in order. A row that failed says so in its ``outcome``.
-
-        Raises
-        ------
-        ProviderError
-            A fault that every call would meet, such as a bad key.
-        """
-        return run_sync(self.aclassify_many(texts, on_prediction=on_prediction))
-
-    async def aclassify(self, text: str | TextWithContext) -> Prediction:
-        """Classify one text, for use inside an event loop."""
-        return (await self.aclassify_many([text]))[0]
-
-    async def aclassify_many(
-        self,
-        texts: Sequence[str | TextWithContext],
-        *,
-        on_prediction: Callable[[int, Prediction], None] | None = None,
-    ) -> list[Prediction]:
-        """Classify texts concurrently, for use inside an event loop; see `classify_many`."""
-        queries = [self._query(text) for text in texts]
-        listener = on_prediction and (
-            lambda index, found: on_prediction(index, self.finished(found, queries[index].text))
-        )
-        predictions = await self.runner.arun(queries, on_prediction=listener)
-        return [self.finished(found, query.text) for query, found in zip(queries, predictions, strict=True)]
-
-    async def aclassify_each(
-        self,
-        texts: Iterable[str | TextWithContext],
-        on_row: OnPrediction,
-        *,
-        on_prediction: OnPrediction | None = None,
-        stop: Stop | None = None,
-    ) -> str:
-        """Classify texts as they come, however many, in bounded memory.
-
-        Parameters
-        ----------
-        texts : iterable of str or TextWithContext
-            Read as rows are begun, not ahead.
-        on_row : callable
-            Called with the index and the prediction of every text once, in the order of the texts.
-        on_prediction : callable, optional
-            Called with both as soon as a text is answered.
-        stop : Stop, optional
-            Ends the run after the rows under way.
-
-        Returns
-        -------
-        str
-            Why it ended early (a budget, a deadline, `stop`); empty when every text was answered.
-
-        Raises
-        ------
-        ProviderError
-            A fault that every call would meet, or nothing but failures.
-        """
-        under_way: dict[int, str] = {}
-
-        def queries() -> Iterable[Query]:
-            for index, text in enumerate(texts):
-                query = self._query(text)
-                under_way[index] = query.text
-                yield query
-
-        return await self.runner.feed(
-            queries(),
-            lambda index, found: on_row(index, self.finished(found, under_way.pop(index))),
-            on_prediction=on_prediction
-            and (lambda index, found: on_prediction(index, self.finished(found, under_way[index]))),
-            stop=stop,
-        )
 
     def _query(self, text: str | TextWithContext) -> Query:
         given = text if isinstance(text, TextWithContext) else TextWithContext(text)
@@ -586,7 +459,7 @@ class Classifier(Managed):
     def fingerprint(self) -> Fingerprint:
         """Return what a correction or calibration of this classifier's predictions belongs to."""
         return Fingerprint(
-            prompt=asked_text(self.prompt, self.user_template, self._demonstrated()),
+            prompt=asked_text(self.prompt, self.user_template, demonstrated_by(self)),
             model=self.client.name,
             space=self.runner.method.space,
             labels=self.labels,
@@ -594,37 +467,10 @@ class Classifier(Managed):
 
     def describe(self) -> dict[str, Any]:
         """Return what can change a prediction as JSON values, free of credentials."""
-        runner = self.runner
-        name, endpoint, options = identity(
-            self.client.name, runner.options, api_base=getattr(self.client, "endpoint", None)
-        )
-        correction = self.prior_correction
-        return {
-            "model": name,
-            "endpoint": endpoint,
-            "options": options,
-            "method": dict(runner.method.describe()),
-            "response_format": runner.response_format,
-            "top_logprobs": runner.top_logprobs,
-            "prompt": self.prompt,
-            "user_template": self.user_template,
-            "label_prior": None
-            if correction is None
-            else {"prior": correction.prior_.tolist(), "strength": correction.strength_},
-            **({} if self.head is None else {"head": self.head.digest}),
-            **({} if (shown := self._demonstrated()) is None else {"demonstrations": shown}),
-        }
-
-    def _demonstrated(self) -> dict[str, Any] | None:
-        return None if self.demonstrations is None else self.demonstrations.description
+        return described(self)
 
     def __repr__(self) -> str:
-        name, method = type(self).__name__, self.runner.method.describe()
-        labels = ", ".join(map(repr, self.labels.labels[:_LABELS_SHOWN]))
-        more = f", ... {len(self.labels)} in all" if len(self.labels) > _LABELS_SHOWN else ""
-        return (
-            f"{name}(model={self.client.name!r}, labels=[{labels}{more}], scoring={method.get('scoring')!r})"
-        )
+        return representation(self)
 
     def close(self) -> None:
         """Free what the client holds; a client that was handed in is left open."""

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -26,12 +26,13 @@ from calibrant.core import (
     ProviderError,
 )
 from calibrant.inference._demonstrations import Retrieval
+from calibrant.inference._exact import keeping_features, might_keep_features
 from calibrant.inference._feed import Feed, Listeners, OnPrediction, Stop
 from calibrant.inference._limits import Gate
 from calibrant.inference._loop import run_sync
 from calibrant.inference._methods import Method
 
-__all__ = ["Query", "Runner"]
+__all__ = ["Query", "Runner", "feed_finished"]
 
 INPUT_SLOT: Final = "{input}"
 
@@ -136,7 +137,7 @@ class Runner:
     journal: Journal | None = None
     retrieval: Retrieval | None = None
     _answered: bool = field(default=False, init=False, repr=False)
-    _digests: dict[tuple[str, str | None], Any] = field(default_factory=dict, init=False, repr=False)
+    _digests: dict[tuple[str, str | None, bool], Any] = field(default_factory=dict, init=False, repr=False)
     # Rows under way, by event loop: whoever asks the same waits for the same answer.
     _flying: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Future[Prediction]]] = field(
         default_factory=WeakKeyDictionary, init=False, repr=False
@@ -247,8 +248,9 @@ class Runner:
         waiting = iter(queries)
         while block := list(islice(waiting, _BLOCK)):
             shown = self._shown(block)
-            keys = [self._key(query) for query, _ in shown]
-            stored = {} if self.journal is None else self.journal.get_many(keys)
+            asked = [query for query, _ in shown]
+            keys = [self._key(query) for query in asked]
+            stored = self._stored(asked, keys)
             seen: set[str] = set()
             for (query, problem), key in zip(shown, keys, strict=True):
                 yield _Row(query, key, stored.get(key), key in seen, problem or _template_problem(query))
@@ -268,6 +270,24 @@ class Runner:
         return [
             (replace(query, shown=own.text), own.problem) for query, own in zip(queries, found, strict=True)
         ]
+
+    def _stored(self, queries: Sequence[Query], keys: Sequence[str]) -> dict[str, Prediction]:
+        """Return what the journal holds, by key.
+
+        A prediction that was stored with features answers the question without them as well.
+        """
+        if self.journal is None:
+            return {}
+        found = dict(self.journal.get_many(keys))
+        if not might_keep_features(self.method):
+            return found
+        missing = {
+            self._key(query, with_features=True): key
+            for query, key in zip(queries, keys, strict=True)
+            if key not in found
+        }
+        kept = self.journal.get_many(list(missing)) if missing else {}
+        return found | {missing[key]: replace(one, features=None) for key, one in kept.items()}
 
     async def _answer(self, row: _Row) -> Prediction:
         if row.problem:
@@ -340,23 +360,24 @@ class Runner:
             prediction = _without_echoes(prediction, self.client)
         return prediction.with_effort(latency_seconds=time.perf_counter() - start)
 
-    def _key(self, query: Query) -> str:
-        """Return a digest of everything that can change the prediction."""
-        prompt = (query.prompt + query.shown, query.user_template)
+    def _key(self, query: Query, *, with_features: bool = False) -> str:
+        """Return a digest of everything that can change the prediction, or that of the same with features kept."""
+        prompt = (query.prompt + query.shown, query.user_template, with_features)
         digest = self._digests.get(prompt)
         if digest is None:
             if len(self._digests) >= _PROMPTS:
                 self._digests.clear()
-            digest = self._digests[prompt] = hashlib.sha256(self._settings(query).encode())
+            method = keeping_features(self.method) if with_features else self.method
+            digest = self._digests[prompt] = hashlib.sha256(self._settings(query, method).encode())
         digest = digest.copy()
         digest.update(query.text.encode("utf-8", "surrogatepass"))
         return str(digest.hexdigest())
 
-    def _settings(self, query: Query) -> str:
+    def _settings(self, query: Query, method: Method) -> str:
         parts = [
             self.client.name,
             getattr(self.client, "endpoint", None),
-            dict(self.method.describe()),
+            dict(method.describe()),
             query.prompt + query.shown,
             query.user_template,
             self.response_format,
@@ -364,6 +385,32 @@ class Runner:
             {name: value for name, value in self.options.items() if name not in _NOT_IN_KEY},
         ]
         return json.dumps(parts, sort_keys=True, default=repr)
+
+
+async def feed_finished(
+    runner: Runner,
+    queries: Iterable[Query],
+    finish: Callable[[Prediction, str], Prediction],
+    deliver: OnPrediction,
+    *,
+    on_prediction: OnPrediction | None,
+    stop: Stop | None,
+) -> str:
+    """Run `Runner.feed`, and hand over what `finish` makes of each prediction and its text."""
+    under_way: dict[int, str] = {}
+
+    def noted() -> Iterator[Query]:
+        for index, query in enumerate(queries):
+            under_way[index] = query.text
+            yield query
+
+    return await runner.feed(
+        noted(),
+        lambda index, found: deliver(index, finish(found, under_way.pop(index))),
+        on_prediction=on_prediction
+        and (lambda index, found: on_prediction(index, finish(found, under_way[index]))),
+        stop=stop,
+    )
 
 
 def _template_problem(query: Query) -> str:

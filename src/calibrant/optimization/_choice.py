@@ -42,18 +42,24 @@ class RowScores:
 
 @dataclass(frozen=True, kw_only=True)
 class ValidatedPrompt(RowScores):
-    """A prompt that was asked about all validation rows, and how it did there.
+    """A prompt that was asked about validation rows, and how it did there.
 
     Attributes
     ----------
     candidate : mapping of str to str
         Its component texts.
     score : float
-        Mean score, in [0, 1]: what the search climbs.
+        Mean score, in [0, 1]: what GEPA climbs.
+    rows : int or None
+        Validation rows that it was asked about; None where every prompt was asked about all.
+    log_loss : float or None
+        What a race compares (`Standing.losses`), mean over these rows, in nats; None without one.
     """
 
     candidate: Mapping[str, str]
     score: float
+    rows: int | None = None
+    log_loss: float | None = None
 
 
 class ValidationLog:

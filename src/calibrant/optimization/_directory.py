@@ -11,10 +11,11 @@ from typing import Any
 from calibrant.core import CalibrantError, StateError, make_rescue_folder, read_json_object, write_atomically
 from calibrant.optimization._journal import JsonlStore
 
-__all__ = ["JOURNAL", "open_directory", "rescuing", "teaches_head"]
+__all__ = ["JOURNAL", "is_current", "open_directory", "rescuing"]
 
 JOURNAL = "journal.jsonl"
-_TEACHES = "head"  # a key of run.json
+_VERSION = "search"  # a key of run.json
+_CURRENT = 2
 
 
 def open_directory(path: Path, fingerprint: dict[str, Any]) -> Path:
@@ -37,15 +38,18 @@ def open_directory(path: Path, fingerprint: dict[str, Any]) -> Path:
         )
     try:
         path.mkdir(parents=True, exist_ok=True)
-        write_atomically(state, json.dumps({**fingerprint, _TEACHES: True}, indent=2))
+        write_atomically(state, json.dumps({**fingerprint, _VERSION: _CURRENT}, indent=2))
     except OSError as error:
         raise StateError(f"{path}: cannot be written ({error}): choose another directory.") from error
     return path
 
 
-def teaches_head(path: Path) -> bool:
-    """Return whether a run may ask rows for its head: not one of an earlier version, which asked what it asked."""
-    return bool(read_json_object(path / "run.json", remedy="choose a new directory").get(_TEACHES, False))
+def is_current(path: Path) -> bool:
+    """Return whether a run is not one of an earlier version, which searched otherwise and taught no head."""
+    state = path / "run.json"
+    if not state.exists():
+        return True
+    return read_json_object(state, remedy="choose a new directory").get(_VERSION) == _CURRENT
 
 
 @contextlib.contextmanager
@@ -81,7 +85,7 @@ def rescuing(
 def _rescued(directory: Path, fingerprint: Mapping[str, Any], stores: Sequence[JsonlStore]) -> CalibrantError:
     rescue = make_rescue_folder(directory)
     try:
-        write_atomically(rescue / "run.json", json.dumps({**fingerprint, _TEACHES: True}, indent=2))
+        write_atomically(rescue / "run.json", json.dumps({**fingerprint, _VERSION: _CURRENT}, indent=2))
         for store in stores:
             store.copy_to(rescue)
     except OSError as error:

@@ -55,6 +55,9 @@ class ExemplarProposer:
     field : str, default "label"
         JSON path of the label, so that demonstrations show answers as the model must write them; an
         adapter sets it to its own, with `prepare`.
+    forms : bool, default False
+        Whether proposals may also name the labels and the form of the answer, with a placeholder, where the instruction
+        does not; the first one does nothing else.
 
     Raises
     ------
@@ -69,11 +72,13 @@ class ExemplarProposer:
         token_budget: int = 600,
         seed: int = 0,
         field: str = "label",
+        forms: bool = False,
     ) -> None:
         if token_budget <= 0:
             raise ConfigurationError(f"Expected token_budget > 0, got {token_budget}.")
         self.token_budget = token_budget
         self.seed = seed
+        self._forms = forms
         self._train = [_pair(row) for row in train]
         self._log = ConfusionLog()
         self._proposed: set[str] = set()
@@ -167,6 +172,12 @@ class ExemplarProposer:
         return estimate_tokens(self._format.added(parts)) <= self.token_budget
 
     def _edit(self, parts: PromptParts, record: PromptRecord) -> PromptParts:
+        if self._forms and not parts.form and not self._format.names_all(parts.instruction):
+            named = replace(parts, form=True)
+            # First alone, then with whatever comes next, unless something else was better without.
+            if self._format.render(named) not in self._proposed:
+                return named
+            parts = named if self._rng.random() < 0.5 else parts
         if not parts.demonstrations:
             return self._start(parts)
         edits: list[tuple[Callable[[PromptParts, PromptRecord], PromptParts], float]] = [

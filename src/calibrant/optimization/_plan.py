@@ -6,21 +6,40 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from calibrant.adapters import THRESHOLD_ROWS, PriorCorrection, SearchSize, Thresholds
-from calibrant.core import ConfigurationError, Example, Task, labels_to_record, normalise_label
+from calibrant.core import ConfigurationError, Example, LabelSet, Task, labels_to_record, normalise_label
 from calibrant.inference import Classifier
 from calibrant.optimization._exemplar import ExemplarProposer
+from calibrant.optimization._race import FIRST, detectable_gain
 from calibrant.optimization._reflection import name_of
 
 if TYPE_CHECKING:
     from calibrant.inference import ModelLike
 
-__all__ = ["Proposer", "SearchPlan", "asked_model", "make_plan", "search_fingerprint", "search_size"]
+__all__ = [
+    "COMPONENT",
+    "DEMONSTRATED",
+    "USER_TEMPLATE",
+    "Proposer",
+    "SearchPlan",
+    "asked_model",
+    "make_plan",
+    "search_fingerprint",
+    "search_size",
+]
+
+COMPONENT: Final = "system_prompt"
+USER_TEMPLATE: Final = "user_template"
+DEMONSTRATED: Final = "demonstrations"
 
 EXEMPLAR_MINIBATCH = 20
 REFLECTION_MINIBATCH = 3
+RACE_MINIBATCH = {"exemplar": 8, "reflection": 12}
+
+SCREENED = 16
+"""Validation rows that every accepted prompt is asked about before a race; the others are the race's."""
 
 Proposer: TypeAlias = Callable[..., dict[str, str]]
 """GEPA's proposal function."""
@@ -40,6 +59,17 @@ class SearchPlan:
     seed: int
     prior_correction: PriorCorrection | None
     thresholds: Thresholds | None
+    races: bool
+
+    def screened_rows(self, task: Task) -> int:
+        """Return how many validation rows every accepted prompt is asked about: all where they are few."""
+        n = len(task.validation)
+        return SCREENED if self.races and n >= SCREENED + FIRST else n
+
+    def detectable_gain(self, task: Task) -> float | None:
+        """Return by how much accuracy a prompt must be better to be told from the seed prompt; None without a race."""
+        n = len(task.validation)
+        return detectable_gain(n - self.screened_rows(task) or n) if self.races else None
 
 
 def make_plan(  # noqa: PLR0913  (the options of a search)
@@ -50,6 +80,8 @@ def make_plan(  # noqa: PLR0913  (the options of a search)
     seed: int,
     prior_correction: Literal["batch", "off"] | None,
     thresholds: Thresholds | None,
+    *,
+    may_race: bool,
 ) -> SearchPlan:
     for split in ("train", "validation", "test"):
         task.rows(split)
@@ -65,14 +97,13 @@ def make_plan(  # noqa: PLR0913  (the options of a search)
         raise ConfigurationError(
             "Expected a reflection model for proposer='reflection': pass reflection_model, or use 'exemplar'."
         )
+    wished = _wished_thresholds(task, thresholds)
+    races = may_race and _races(task, wished)
     name: str
     function: Proposer | None
     if proposer == "exemplar":
-        name, function, rows = (
-            proposer,
-            ExemplarProposer(train=_teaching(task), seed=seed),
-            EXEMPLAR_MINIBATCH,
-        )
+        name, rows = proposer, EXEMPLAR_MINIBATCH
+        function = ExemplarProposer(train=_teaching(task), seed=seed, forms=races)
     elif proposer == "reflection":
         name, function, rows = proposer, None, REFLECTION_MINIBATCH
     elif callable(proposer):
@@ -85,10 +116,20 @@ def make_plan(  # noqa: PLR0913  (the options of a search)
         name=name,
         proposer=function,
         reflection_model=reflection_model if function is None else None,
-        minibatch_size=minibatch_size or rows,
+        minibatch_size=minibatch_size or (RACE_MINIBATCH.get(name, rows) if races else rows),
         seed=seed,
         prior_correction=_prior(task, prior_correction),
-        thresholds=_wished_thresholds(task, thresholds),
+        thresholds=wished,
+        races=races,
+    )
+
+
+def _races(task: Task, thresholds: Thresholds | None) -> bool:
+    """Return whether log-likelihoods decide: answers are one plain label, and nobody asks for a score of their own."""
+    return (
+        type(task.labels) is LabelSet
+        and thresholds is None
+        and "strategy" not in task.scoring.model_fields_set
     )
 
 
@@ -115,7 +156,7 @@ def _teaching(task: Task) -> list[Example]:
 
 def search_size(task: Task, plan: SearchPlan) -> SearchSize:
     return SearchSize(
-        validation_rows=len(task.validation),
+        validation_rows=plan.screened_rows(task),
         minibatch_size=plan.minibatch_size,
         threshold_rows=0 if plan.thresholds is None else min(THRESHOLD_ROWS, len(task.train)),
     )
@@ -141,6 +182,8 @@ def search_fingerprint(task: Task, model: ModelLike | Classifier | None, plan: S
             for split in ("train", "validation", "test")
         ],
     }
+    if task.head.fit != "auto":
+        content["head"] = task.head.fit  # left out by default, so that earlier searches are continued
     if isinstance(model, Classifier):
         content["classifier"] = model.describe()
     return {

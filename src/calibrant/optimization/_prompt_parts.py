@@ -11,6 +11,9 @@ from calibrant.inference import Demonstration, DemonstrationFormat
 
 __all__ = ["PromptFormat", "PromptParts", "estimate_tokens"]
 
+_FORM = "\n\nLabels: "
+_WRITE = "\nAnswer with JSON of this form: "
+_PLACEHOLDER = "..."
 _NOTES = "\n\nNotes:\n"
 _BULLET = "- "
 
@@ -28,6 +31,8 @@ class PromptParts:
     ----------
     instruction : str
         The text the user, or a reflection model, wrote; never edited.
+    form : bool
+        Whether the labels and the form of the answer are named.
     notes : tuple of str
         One-line notes.
     demonstrations : tuple of Demonstration
@@ -35,6 +40,7 @@ class PromptParts:
     """
 
     instruction: str
+    form: bool = False
     notes: tuple[str, ...] = ()
     demonstrations: tuple[Demonstration, ...] = ()
 
@@ -55,8 +61,11 @@ class PromptFormat:
     def __init__(
         self, labels: Iterable[str], *, field: str, composite: CompositeLabels | None = None
     ) -> None:
-        self._form = DemonstrationFormat(field=field, labels=composite)
-        self._labels = {self._form.answer(label): label for label in labels}
+        self._demonstrations = DemonstrationFormat(field=field, labels=composite)
+        self._labels = {self._demonstrations.answer(label): label for label in labels}
+        # Never a real label in the form: small models copy it.
+        shown = self._demonstrations.answer(_PLACEHOLDER) if composite is None else ""
+        self._form = f"{_FORM}{', '.join(self._labels.values())}.{_WRITE}{shown}" if shown else ""
 
     def render(self, parts: PromptParts) -> str:
         """Return the prompt; ``parse`` of it gives `parts` again."""
@@ -64,14 +73,18 @@ class PromptFormat:
 
     def added(self, parts: PromptParts) -> str:
         """Return what follows the instruction; empty where there is nothing."""
-        text = ""
+        text = self._form if parts.form else ""
         if parts.notes:
             text += _NOTES + "\n".join(_BULLET + note for note in parts.notes)
-        return text + self._form.render(parts.demonstrations)
+        return text + self._demonstrations.render(parts.demonstrations)
+
+    def names_all(self, instruction: str) -> bool:
+        """Return whether an instruction names all labels already, or answers hold several."""
+        return not self._form or all(label in instruction for label in self._labels.values())
 
     def parse(self, prompt: str) -> PromptParts:
         """Take a prompt apart; what is not in this format stays part of the instruction."""
-        rest, shown = self._form.split(prompt)
+        rest, shown = self._demonstrations.split(prompt)
         if not all(answer in self._labels for _, answer in shown):
             rest, shown = prompt, []
         demonstrations = tuple(Demonstration(text, self._labels[answer]) for text, answer in shown)
@@ -80,4 +93,6 @@ class PromptFormat:
         notes: tuple[str, ...] = ()
         if found and all(line.startswith(_BULLET) for line in lines):
             rest, notes = before, tuple(line.removeprefix(_BULLET) for line in lines)
-        return PromptParts(instruction=rest, notes=notes, demonstrations=demonstrations)
+        form = bool(self._form) and rest.endswith(self._form)
+        instruction = rest.removesuffix(self._form) if form else rest
+        return PromptParts(instruction=instruction, form=form, notes=notes, demonstrations=demonstrations)

@@ -131,6 +131,9 @@ class OptimizationResult:
         All prompts that were asked about the validation rows, the seed prompt first.
     chosen : int
         Place of the best prompt among them; 0 is the seed prompt.
+    detectable_gain : float or None
+        By how much accuracy, in [0, 1], a prompt must be better for the validation rows to show it, in four searches of
+        five; None where a score that somebody asked for decides.
     final : FinalScore or None
         The best prompt with what labelled rows teach, beside baselines; None where answers hold several labels, several
         models answer, or no answer comes with a distribution.
@@ -156,6 +159,7 @@ class OptimizationResult:
     credit_difference: Interval | None = None
     validated: tuple[ValidatedPrompt, ...] = ()
     chosen: int = 0
+    detectable_gain: float | None = None
     final: FinalScore | None = None
 
     def to_record(self) -> dict[str, Any]:
@@ -168,12 +172,22 @@ class OptimizationResult:
         ):
             if part[name] is None:  # of plain labels
                 del part[name]
+        if self.detectable_gain is None:
+            del record["detectable_gain"]
+        for one in record["validated"]:
+            if one["rows"] is None:  # not of a race
+                del one["rows"], one["log_loss"]
         scores = [(record[name], getattr(self, name)) for name in ("seed_prompt", "best_prompt")]
         if self.final is None:
             del record["final"]
         else:
             scores.append((record["final"]["score"], self.final.score))
             record["final"]["head"] = dict(self.final.head)
+            if self.final.without_prior is None:
+                del record["final"]["without_prior"]
+            else:
+                scores.append((record["final"]["without_prior"], self.final.without_prior))
+            record["final"]["baselines"] = [baseline.to_record() for baseline in self.final.baselines]
         for part, found in [*scores, *zip(record["validated"], self.validated, strict=True)]:
             labels = found.answered_labels
             part["answered_labels"] = None if labels is None else labels.to_record()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -9,27 +10,30 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from calibrant.adapters import ConfidenceAdapter, Thresholds
-from calibrant.adapters import ConfidenceDataInst as Row
-from calibrant.calibration import Fingerprint, LabelPriorCorrection
+from calibrant.adapters import ConfidenceAdapter, Thresholds, example_row, query_of
+from calibrant.calibration import DEMONSTRATIONS, LabelPriorCorrection
 from calibrant.core import (
     CompositeLabels,
     ConfigurationError,
+    DemonstrationSettings,
     Example,
     Outcome,
     Prediction,
     ProviderError,
     ScoringSettings,
     Task,
+    write_atomically,
 )
 from calibrant.heads import Head
-from calibrant.inference import Classifier, Query, apply_head, head_of
-from calibrant.optimization._choice import Choice, ValidationLog, choose, is_worse
-from calibrant.optimization._directory import JOURNAL, open_directory, rescuing, teaches_head
+from calibrant.inference import Classifier, DemonstrationIndex, Query, apply_head, head_of
+from calibrant.optimization._choice import Choice, ValidationLog, is_worse
+from calibrant.optimization._directory import JOURNAL, is_current, open_directory, rescuing
 from calibrant.optimization._final import final_score, labelled_rows
-from calibrant.optimization._guard import Guard
-from calibrant.optimization._journal import FileLogger, JsonlStore, PredictionJournal
+from calibrant.optimization._journal import JsonlStore, PredictionJournal
 from calibrant.optimization._plan import (
+    COMPONENT,
+    DEMONSTRATED,
+    USER_TEMPLATE,
     Proposer,
     SearchPlan,
     asked_model,
@@ -38,6 +42,7 @@ from calibrant.optimization._plan import (
     search_size,
 )
 from calibrant.optimization._progress import PERFECT, ProgressListener, ProgressTracker
+from calibrant.optimization._reflected import Confusions, ReflectingAdapter
 from calibrant.optimization._reflection import Reflection, check_names, open_reflection
 from calibrant.optimization._result import (
     OptimizationResult,
@@ -46,6 +51,7 @@ from calibrant.optimization._result import (
     score_prompt,
     write_run,
 )
+from calibrant.optimization._search import Search, race_reserve
 from calibrant.scoring import (
     BrierScoring,
     LinearBlendScoring,
@@ -60,10 +66,11 @@ if TYPE_CHECKING:
 
 __all__ = ["optimize"]
 
-COMPONENT = "system_prompt"
 LABEL_PRIOR = "label_prior.json"
 HEAD = "head.json"
-USER_TEMPLATE = "user_template"
+
+_LOG = logging.getLogger("calibrant")
+_LARGE_GAIN = 0.2
 
 
 def optimize(  # noqa: PLR0913  (keyword-only options)
@@ -103,7 +110,8 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         Rows the search may ask, those for thresholds included: an upper bound. The search ends before
         a proposal that could exceed it. Equal questions count once; the test rows are asked afterwards, and apart.
     minibatch_size : int, optional
-        Training rows a proposal is tried on first; 20 for ``exemplar``, else 3.
+        Training rows a proposal is tried on first; by default 8 for ``exemplar``, and 12 for ``reflection``, of which
+        the model reads the 8 that cost most; where the task names a score, 20 and 3.
     seed : int, default 0
         Seed of every choice of the search.
     out : path, optional
@@ -119,11 +127,20 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         Take the confidence thresholds of scores and feedback from 80 training rows under the first
         prompt, which count as metric calls. By default what the task says under ``[scoring]``.
 
+    Notes
+    -----
+    GEPA proposes prompts on training rows and screens them on 16 validation rows. The best three meet the seed prompt
+    in a race on the other validation rows: log-likelihoods of the true labels without the label prior, paired
+    differences, the better half going on to more rows. The seed prompt stays unless it is beaten, in accuracy and
+    macro F1 as well. A task that names a strategy under ``[scoring]``, or whose labels have a structure, is searched as
+    GEPA does: every accepted prompt is asked about all validation rows, and the best is one with a higher score,
+    accuracy and macro F1.
+
     Returns
     -------
     OptimizationResult
-        Seed and best prompt with their scores on the test rows. The best prompt is one that improves on the seed
-        prompt on the validation rows in score, accuracy and macro F1, and else the seed prompt itself.
+        Seed and best prompt with their scores on the test rows. The best prompt is one that a race on validation rows
+        shows to be better than the seed prompt, and else the seed prompt itself.
 
     Raises
     ------
@@ -140,14 +157,26 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     if out is not None:
         check_names(asked_model(model), reflection_model, proposer)
     task = task if isinstance(task, Task) else Task.from_file(task)
-    plan = make_plan(task, reflection_model, proposer, minibatch_size, seed, prior_correction, thresholds)
+    current = out is None or is_current(Path(out))
+    plan = make_plan(
+        task,
+        reflection_model,
+        proposer,
+        minibatch_size,
+        seed,
+        prior_correction,
+        thresholds,
+        may_race=current
+        and (model is None or type(model) is Classifier or not isinstance(model, Classifier)),
+    )
     search_size(task, plan).check(max_metric_calls)
-    scoring = _scoring(task.scoring)
+    _say_what_to_expect(task, plan, max_metric_calls)
+    scoring = LogScoring() if plan.races else _scoring(task.scoring)
     with ExitStack() as stack:
         classifier = _open(task, model, stack)
         fingerprint = search_fingerprint(task, model, plan)
         directory = None if out is None else open_directory(Path(out), fingerprint)
-        teaches = type(classifier) is Classifier and (directory is None or teaches_head(directory))
+        teaches = current and type(classifier) is Classifier and task.head.fit == "auto"
         classifier = classifier.with_features() if teaches else classifier
         journal = stack.enter_context(JsonlStore(_file(directory, JOURNAL)))
         store = stack.enter_context(JsonlStore(_file(directory, "reflections.jsonl")))
@@ -164,31 +193,53 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
             task=task,
             plan=plan,
             adapter=adapter,
-            validation=log,
+            tracker=tracker,
+            reflection=reflection,
+        )
+        search = Search(
+            task=task,
+            plan=plan,
+            adapter=adapter,
             reflection=reflection,
             tracker=tracker,
             log=_file(directory, "search.log"),
+            validation=log,
         )
-        kept = _kept_for_head(task, max_metric_calls - search_size(task, plan).floor) if teaches else 0
-        found = run.search(max_metric_calls - kept)
-        head = run.head(found, max_metric_calls if teaches else 0)
+        for_race, for_head = _kept(task, plan, max_metric_calls, teaches=teaches)
+        found = search.run(max_metric_calls - for_head, for_race=for_race)
+        head = run.head(found, max_metric_calls if teaches else 0) if task.head.fit == "auto" else None
         predictions = run.test(found, head)
         result = run.result(found, head, predictions, seconds=time.perf_counter() - started)
-        prior = run.label_prior(found)
         if directory is not None:
-            write_run(directory, result, task.test, predictions, labels=task.labels)
-            if prior is not None:
-                prior[0].save(directory / LABEL_PRIOR, fingerprint=prior[1])
-            if head is not None:
-                head.save(directory / HEAD, fingerprint=run.best(found).fingerprint())
+            run.write(directory, result, found, head, predictions)
     return result
 
 
-def _kept_for_head(task: Task, spare: int) -> int:
-    """Return how many calls are kept for training rows that teach the head: half of what one proposal leaves."""
-    if isinstance(task.labels, CompositeLabels):
-        return 0
-    return min(len(task.train), spare // 2)
+def _say_what_to_expect(task: Task, plan: SearchPlan, max_metric_calls: int) -> None:
+    """Say, before anything is paid for, what the rows and the budget can show."""
+    gain = plan.detectable_gain(task)
+    if gain is not None and gain > _LARGE_GAIN:
+        _LOG.warning(
+            "With %d validation rows only a prompt that is better by about %.2f accuracy or more is likely to be told "
+            "from the seed prompt: a search can hardly pay; label more rows, or let `Classifier.fit` use them all.",
+            len(task.validation),
+            gain,
+        )
+    size = search_size(task, plan)
+    proposals = (max_metric_calls - size.validation_rows - size.threshold_rows) // size.proposal
+    _LOG.info("The budget of %d calls pays for %d accepted proposals.", max_metric_calls, proposals)
+
+
+def _kept(task: Task, plan: SearchPlan, max_metric_calls: int, *, teaches: bool) -> tuple[int, int]:
+    """Return how many calls are kept for the race, and how many for training rows that teach the head.
+
+    Each gets at most half of what one proposal, and then the race, leave.
+    """
+    spare = max_metric_calls - search_size(task, plan).floor
+    for_race = min(race_reserve(task, plan), spare // 2)
+    if not teaches or isinstance(task.labels, CompositeLabels):
+        return for_race, 0
+    return for_race, min(len(task.train), (spare - for_race) // 2)
 
 
 def _open(task: Task, model: ModelLike | Classifier | None, stack: ExitStack) -> Classifier:
@@ -200,7 +251,9 @@ def _open(task: Task, model: ModelLike | Classifier | None, stack: ExitStack) ->
                 "task."
             )
         return model.with_limits(model.runner.gate.limits)
-    classifier = Classifier.from_task(task, model=model)
+    # Its prompts are not the one that the task's head belongs to, and candidates say what they show.
+    own = replace(task, head=task.head.model_copy(update={"file": None}), demonstrations=None)
+    classifier = Classifier.from_task(own, model=model)
     stack.callback(classifier.close)
     return classifier
 
@@ -217,18 +270,26 @@ def _adapter(
     tracker: ProgressTracker,
     log: ValidationLog,
 ) -> ConfidenceAdapter:
-    return ConfidenceAdapter.from_classifier(
+    chooses = plan.races and plan.reflection_model is not None
+    confusions = Confusions()
+    kind = ReflectingAdapter if chooses else ConfidenceAdapter
+    adapter = kind.from_classifier(
         classifier,
         scoring_strategy=None if _thresholds_score(task, plan) else scoring,
         high_confidence_threshold=task.scoring.high,
         low_confidence_threshold=task.scoring.low,
         proposer=plan.proposer,
         on_prediction=tracker.on_prediction,
-        observer=log,
-        prior_correction=plan.prior_correction,
+        observer=confusions if chooses else log,
+        # What is compared is what a prompt is worth without its label prior, whatever is done with its predictions.
+        prior_correction="batch" if plan.races else plan.prior_correction,
         thresholds=plan.thresholds,
-        threshold_rows=[_row(example) for example in task.train],
+        threshold_rows=[example_row(example) for example in task.train],
+        demonstrations=None if task.demonstrations is None else DemonstrationIndex.from_task(task),
     )
+    if isinstance(adapter, ReflectingAdapter):
+        adapter.confusions = confusions
+    return adapter
 
 
 def _thresholds_score(task: Task, plan: SearchPlan) -> bool:
@@ -255,70 +316,27 @@ def _scoring(settings: ScoringSettings) -> ScoringStrategy:
         ) from error
 
 
-def _row(example: Example) -> Row:
-    row: Row = {
-        "input": example.input,
-        "answer": example.answer,
-        "additional_context": dict(example.additional_context),
-    }
-    if example.context is not None:
-        row["context"] = example.context
-    return row
-
-
 @dataclass(kw_only=True)
 class _Run:
-    """One search and what it needs."""
+    """What follows the search."""
 
     task: Task
     plan: SearchPlan
     adapter: ConfidenceAdapter
-    validation: ValidationLog
     reflection: Reflection | None
     tracker: ProgressTracker
-    log: Path | None
-
-    def search(self, max_metric_calls: int) -> Choice:
-        """Run GEPA until the budget is used up, and choose."""
-        import gepa  # noqa: PLC0415  (heavy)
-
-        candidate = {COMPONENT: self.task.prompt}
-        if self.task.user_template is not None:
-            candidate[USER_TEMPLATE] = self.task.user_template
-        guard = None if self.reflection is None else self.reflection.guard
-        if self.plan.proposer is not None:
-            guard = Guard(self.plan.proposer, name=f"proposer {self.plan.name}", hint="Mend the proposer.")
-            self.adapter.propose_new_texts = guard
-        valset = [_row(example) for example in self.task.validation]
-        budget = self.adapter.budget(max_metric_calls, valset=valset, minibatch_size=self.plan.minibatch_size)
-        found = gepa.optimize(
-            seed_candidate=candidate,
-            trainset=[_row(example) for example in self.task.train],
-            valset=valset,
-            adapter=self.adapter,
-            reflection_lm=self.reflection,
-            reflection_minibatch_size=self.plan.minibatch_size,
-            module_selector="all" if self.reflection is None else "round_robin",
-            stop_callbacks=[
-                budget,
-                self.tracker.should_stop,
-                *([] if guard is None else [guard.should_stop]),
-            ],
-            callbacks=[self.tracker],
-            logger=FileLogger(self.log),
-            track_best_outputs=False,
-            seed=self.plan.seed,
-        )
-        if guard is not None and guard.error is not None:
-            raise guard.error
-        scored = zip(found.candidates, found.val_aggregate_scores, strict=True)
-        validated = [self.validation.validated(*pair, labels=self.task.labels) for pair in scored]
-        return choose(validated)
 
     def best(self, found: Choice) -> Classifier:
-        """Return the classifier under the best prompt."""
+        """Return the classifier under the best prompt, with its demonstrations."""
         best = found.best.candidate
-        return self.adapter.classifier.with_prompt(best[COMPONENT], user_template=best.get(USER_TEMPLATE))
+        classifier = self.adapter.classifier.with_prompt(
+            best[COMPONENT], user_template=best.get(USER_TEMPLATE)
+        )
+        shown, retrieval = best.get(DEMONSTRATED, ""), classifier.demonstrations
+        if retrieval is None or not shown.strip():
+            return classifier
+        settings = DemonstrationSettings.from_text(shown)
+        return classifier.with_demonstrations(retrieval.index, **settings.model_dump())
 
     def head(self, found: Choice, max_metric_calls: int) -> Head | None:
         """Return what labelled rows teach under the best prompt; None where they cannot.
@@ -330,7 +348,11 @@ class _Run:
         candidate = found.best.candidate
         every = labelled_rows(self.task, candidate[COMPONENT])
         # Where nothing is wrong there is nothing to learn that would be worth a call.
-        left = 0 if found.best.score >= PERFECT else max_metric_calls - self.adapter.metric_calls
+        best = found.best
+        is_perfect = best.score >= PERFECT or (
+            best.rows == len(self.task.validation) and best.accuracy == 1.0
+        )
+        left = 0 if is_perfect else max_metric_calls - self.adapter.metric_calls
         asked = self.adapter.affordable(self._queries(candidate, every), left)
         rows = [row for row, can_be_asked in zip(every, asked, strict=True) if can_be_asked]
         predictions = self.adapter.ask(self._queries(candidate, rows))
@@ -341,7 +363,7 @@ class _Run:
         )
 
     def test(self, found: Choice, head: Head | None) -> dict[str, list[Prediction]]:
-        """Return the predictions for the test rows: seed prompt, best prompt, and best prompt with the head."""
+        """Return the predictions for the test rows: of both prompts, and as label prior and head change them."""
         seed, best = found.seed.candidate, found.best.candidate
         self.tracker.start_test(len(self.task.test) * (1 if seed == best else 2))
         asked = {"seed": self._predict(seed)}
@@ -350,6 +372,11 @@ class _Run:
             name: self._corrected(candidate, asked[name])
             for name, candidate in (("seed", seed), ("best", best))
         }
+        if self.plan.races:
+            queries = self._queries(seed, self.task.test)
+            predictions["prior"] = [
+                self.adapter.corrected(*pair) for pair in zip(queries, asked["seed"], strict=True)
+            ]
         if head is not None:
             predictions["final"] = [
                 apply_head(head, prediction, example.input)
@@ -358,11 +385,7 @@ class _Run:
         return predictions
 
     def _queries(self, candidate: Mapping[str, str], rows: Sequence[Example]) -> list[Query]:
-        template = candidate.get(USER_TEMPLATE)
-        return [
-            Query(prompt=candidate[COMPONENT], text=e.input, user_template=template, context=e.context)
-            for e in rows
-        ]
+        return [query_of(dict(candidate), example_row(row)) for row in rows]
 
     def _ask(self, candidate: Mapping[str, str], rows: Sequence[Example]) -> list[Prediction]:
         predictions = self.adapter.classifier.runner.run(
@@ -383,21 +406,44 @@ class _Run:
         return predictions
 
     def _corrected(self, candidate: Mapping[str, str], predictions: Sequence[Prediction]) -> list[Prediction]:
-        queries = self._queries(candidate, self.task.test)
-        return [
-            replace(self.adapter.corrected(query, prediction), features=None)
-            for query, prediction in zip(queries, predictions, strict=True)
-        ]
+        """Return the predictions for the test rows as they are given: without the label prior where it is wished."""
+        pairs = list(zip(self._queries(candidate, self.task.test), predictions, strict=True))
+        if self.plan.prior_correction is not None:
+            predictions = [self.adapter.corrected(query, prediction) for query, prediction in pairs]
+        return [replace(prediction, features=None) for prediction in predictions]
 
-    def label_prior(self, found: Choice) -> tuple[LabelPriorCorrection, Fingerprint] | None:
-        """Return the best prompt's correction and what it belongs to; None where nothing is corrected."""
-        best = found.best.candidate
-        query = Query(prompt=best[COMPONENT], text="", user_template=best.get(USER_TEMPLATE))
-        correction = self.adapter.label_prior(query)
-        if correction is None:
+    def _label_prior(self, found: Choice) -> LabelPriorCorrection | None:
+        """Return the best prompt's correction; None where nothing is corrected."""
+        if self.plan.prior_correction is None:
             return None
-        classifier = self.adapter.classifier.with_prompt(query.prompt, user_template=query.user_template)
-        return correction, classifier.fingerprint()
+        best = found.best.candidate
+        query = Query(
+            prompt=best[COMPONENT],
+            text="",
+            user_template=best.get(USER_TEMPLATE),
+            demonstrations=best.get(DEMONSTRATED),
+        )
+        return self.adapter.label_prior(query)
+
+    def write(
+        self,
+        directory: Path,
+        result: OptimizationResult,
+        found: Choice,
+        head: Head | None,
+        predictions: Mapping[str, Sequence[Prediction]],
+    ) -> None:
+        """Leave in a directory what was found, and what the best prompt needs to be asked again."""
+        kept = {name: list(made) for name, made in predictions.items() if name != "prior"}
+        write_run(directory, result, self.task.test, kept, labels=self.task.labels)
+        best, prior = self.best(found), self._label_prior(found)
+        fingerprint, shown = best.fingerprint(), best.demonstrations
+        if prior is not None:
+            prior.save(directory / LABEL_PRIOR, fingerprint=fingerprint)
+        if shown is not None and shown.settings is not None:
+            write_atomically(directory / DEMONSTRATIONS, shown.index.to_text())
+        if head is not None:
+            head.save(directory / HEAD, fingerprint=fingerprint)
 
     def result(
         self,
@@ -419,14 +465,7 @@ class _Run:
         credit = compare_credit(self.task.test, predictions["seed"], predictions["best"], labels=labels)
         final = None
         if head is not None:
-            final = final_score(
-                self.task,
-                head,
-                best.prompt,
-                found.best.score,
-                seed=predictions["seed"],
-                final=predictions["final"],
-            )
+            final = final_score(self.task, head, found, predictions)
         costs = [self.tracker.now.cost, None if self.reflection is None else self.reflection.total_cost]
         known = [cost for cost in costs if cost is not None]
         return OptimizationResult(
@@ -450,5 +489,6 @@ class _Run:
             credit_difference=credit,
             validated=found.validated,
             chosen=found.chosen,
+            detectable_gain=self.plan.detectable_gain(self.task),
             final=final,
         )

@@ -1,0 +1,181 @@
+"""Which prompt is best, decided on as few rows as it takes: paired differences and successive halving.
+
+Prompts are compared by the log-likelihood of the true labels after the label prior of each was divided out, as other
+rows taught it. A race asks all prompts about the same few rows first, then only the better half of them about more,
+until one is clearly better than the seed prompt, none is likely to be, or there are no more rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calibrant.core import LabelSet
+from calibrant.heads import cross_fitted
+from calibrant.metrics import classification_summary
+
+__all__ = [
+    "FIRST",
+    "HOPELESS",
+    "Standing",
+    "beats",
+    "detectable_gain",
+    "gain",
+    "race",
+    "race_calls",
+    "standing",
+]
+
+FIRST: Final = 20
+"""Rows of the first stage of a race."""
+
+HOPELESS: Final = -1.0
+"""Standard errors by which a prompt that falls behind the seed prompt is out."""
+
+_GROWTH: Final = 1.5  # rows of a stage over those of the one before
+_MOST: Final = 240  # rows of the last stage: what so many cannot tell apart is alike
+_SURE: Final = 2.25  # standard errors that end a race for the better prompt
+_BETTER: Final = 0.5  # standard errors that decide at the end
+_UNEXPLAINED: Final = 0.1  # share of probability that every label gets an even part of
+
+_Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """How a prompt does on some rows.
+
+    Attributes
+    ----------
+    losses : ndarray of shape (n,)
+        Minus the log-likelihood of the true labels, in nats; NaN for a row that was not answered. A tenth of the
+        probability is spread evenly over the labels first, so that a confident error, which may be a wrong label in the
+        data, does not outweigh everything else.
+    accuracy, macro_f1 : float
+        Of the labels that are most probable without the label prior, in [0, 1], on the rows that were answered.
+    """
+
+    losses: _Floats
+    accuracy: float
+    macro_f1: float
+
+    @property
+    def loss(self) -> float:
+        """Mean loss; infinite where no row was answered."""
+        known = self.losses[~np.isnan(self.losses)]
+        return float(known.mean()) if len(known) else math.inf
+
+
+def standing(logprobs: ArrayLike, answers: ArrayLike, *, answered: ArrayLike, labels: LabelSet) -> Standing:
+    """Judge distributions by the true labels, without their label prior.
+
+    Parameters
+    ----------
+    logprobs : array-like of shape (n, L)
+        Natural logarithms.
+    answers : array-like of int, shape (n,)
+        Positions of the true labels.
+    answered : array-like of bool, shape (n,)
+        False for rows that failed for the server's reasons.
+    labels : LabelSet
+        The labels.
+    """
+    known, truth = np.asarray(answered, dtype=np.bool_), np.asarray(answers, dtype=np.intp)
+    losses = np.full(len(known), np.nan)
+    if not known.any():
+        return Standing(losses=losses, accuracy=0.0, macro_f1=0.0)
+    right = truth[known]
+    found = cross_fitted(np.asarray(logprobs, dtype=np.float64)[known], right, labels=labels)
+    even = np.exp(found[np.arange(len(right)), right])
+    losses[known] = -np.log((1.0 - _UNEXPLAINED) * even + _UNEXPLAINED / len(labels))
+    best = found.argmax(axis=1)
+    summary = classification_summary(
+        [labels.labels[place] for place in right], [labels.labels[place] for place in best], labels=labels
+    )
+    return Standing(losses=losses, accuracy=float((best == right).mean()), macro_f1=summary.macro_f1)
+
+
+def race(
+    n_challengers: int,
+    stand: Callable[[int, int], Standing],
+    *,
+    rows: int,
+    affordable: Callable[[Sequence[int], int], bool] = lambda _entrants, _rows: True,
+) -> int:
+    """Return the place of the best prompt: 0 is the seed prompt, which stays unless it is beaten.
+
+    Parameters
+    ----------
+    n_challengers : int
+        Prompts beside the seed prompt; their places are 1 to `n_challengers`.
+    stand : callable
+        ``(place, n) -> Standing`` on the first n rows; asks what was not asked.
+    rows : int
+        Rows there are.
+    affordable : callable, optional
+        ``(places, n) -> bool``: whether all these may be asked about the first n rows.
+
+    References
+    ----------
+    .. [1] O. Maron, A. W. Moore (1994), Hoeffding races. NIPS 6.
+    .. [2] K. Jamieson, A. Talwalkar (2016), Non-stochastic best arm identification and hyperparameter optimization.
+    """
+    alive, found, done = list(range(1, n_challengers + 1)), dict[int, Standing](), 0
+    for n in _stages(rows):
+        if not alive or not affordable([0, *alive], n):
+            break
+        found, done = {place: stand(place, n) for place in (0, *alive)}, n
+        seed = found[0]
+        alive.sort(key=lambda place: (found[place].loss, place))
+        alive = [place for place in alive[: (len(alive) + 1) // 2] if gain(seed, found[place]) >= HOPELESS]
+        if len(alive) == 1 and beats(found[alive[0]], seed, errors=_SURE):
+            return alive[0]
+    if not done or not alive:
+        return 0
+    return alive[0] if beats(found[alive[0]], found[0], errors=_BETTER) else 0
+
+
+def beats(one: Standing, other: Standing, *, errors: float) -> bool:
+    """Return whether one is better by so many standard errors of the paired loss, and neither accuracy nor F1 lower."""
+    return gain(other, one) > errors and one.accuracy >= other.accuracy and one.macro_f1 >= other.macro_f1
+
+
+def race_calls(n_challengers: int, rows: int) -> int:
+    """Return the calls of a race that goes on to the last row."""
+    calls, before, alive = 0, 0, n_challengers
+    for n in _stages(rows):
+        calls, before, alive = calls + (alive + 1) * (n - before), n, (alive + 1) // 2
+    return calls
+
+
+def detectable_gain(rows: int) -> float:
+    """Return by how much accuracy a prompt must be better to be taken in four races of five, in [0, 1].
+
+    By the normal approximation, where two prompts differ on a quarter of the rows: the square root of 0.25 / n is the
+    standard error of the difference, 0.84 the quantile of four in five.
+    """
+    return min(1.0, (_BETTER + 0.84) * math.sqrt(0.25 / min(rows, _MOST)))
+
+
+def _stages(rows: int) -> list[int]:
+    """Return how many rows each stage has, all in all."""
+    last, found, n = min(rows, _MOST), [], float(FIRST)
+    while n < last:
+        found.append(round(n))
+        n *= _GROWTH
+    return [*found, last] if last else []
+
+
+def gain(one: Standing, other: Standing) -> float:
+    """Return how much less the other one loses on the same rows, in standard errors of the paired difference."""
+    each = one.losses - other.losses
+    each = each[~np.isnan(each)]
+    if len(each) < 2:
+        return 0.0
+    error, mean = float(each.std(ddof=1)) / math.sqrt(len(each)), float(each.mean())
+    return math.copysign(math.inf, mean) if error < 1e-12 and mean else mean / max(error, 1e-12)

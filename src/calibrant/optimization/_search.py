@@ -1,0 +1,237 @@
+"""The search itself: GEPA proposes on training rows, a race on validation rows decides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.adapters import ConfidenceAdapter, example_row, query_of
+from calibrant.core import Example, LabelSet, Outcome, Prediction, Task
+from calibrant.optimization._choice import Choice, ValidatedPrompt, ValidationLog, choose, row_scores
+from calibrant.optimization._guard import Guard
+from calibrant.optimization._journal import FileLogger
+from calibrant.optimization._plan import COMPONENT, DEMONSTRATED, USER_TEMPLATE, SearchPlan
+from calibrant.optimization._progress import ProgressTracker
+from calibrant.optimization._race import HOPELESS, Standing, beats, gain, race, race_calls, standing
+from calibrant.optimization._reflection import Reflection
+
+if TYPE_CHECKING:
+    from gepa.core.result import GEPAResult
+    from gepa.proposer.reflective_mutation.base import ReflectionComponentSelector
+
+    from calibrant.inference import Query
+
+__all__ = ["Search", "race_reserve"]
+
+ENTRANTS: Final = 3
+"""Prompts that enter the race beside the seed prompt, at most."""
+
+
+def race_reserve(task: Task, plan: SearchPlan) -> int:
+    """Return the calls that are kept for the race."""
+    return race_calls(ENTRANTS, len(task.validation) - plan.screened_rows(task))
+
+
+@dataclass(kw_only=True)
+class Search:
+    """One search and what it needs.
+
+    Parameters
+    ----------
+    task : Task
+        Labels and rows.
+    plan : SearchPlan
+        What it does.
+    adapter : ConfidenceAdapter
+        Asks the model, and scores.
+    reflection : Reflection or None
+        Writes prompts, where no proposer does.
+    tracker : ProgressTracker
+        Hears of what happens.
+    log : Path or None
+        Where GEPA's log goes.
+    validation : ValidationLog
+        Observes the adapter.
+    """
+
+    task: Task
+    plan: SearchPlan
+    adapter: ConfidenceAdapter
+    reflection: Reflection | None
+    tracker: ProgressTracker
+    log: Path | None
+    validation: ValidationLog
+    _said: dict[Query, Prediction] = field(default_factory=dict)
+
+    def run(self, max_metric_calls: int, *, for_race: int) -> Choice:
+        """Propose prompts until the budget less what is kept for the race is used up, then choose."""
+        validation = list(self.task.validation)
+        if self.plan.races:
+            # Rows of one label may stand together in a file.
+            order = np.random.default_rng(self.plan.seed).permutation(len(validation))
+            validation = [validation[place] for place in order]
+        n_screened = self.plan.screened_rows(self.task)
+        screened, fresh = validation[:n_screened], validation[n_screened:]
+        found = self._propose(screened, max_metric_calls - for_race)
+        if self.plan.races:
+            return self._race(found, screened, fresh, max_metric_calls)
+        scored = zip(found.candidates, found.val_aggregate_scores, strict=True)
+        return choose([self.validation.validated(*pair, labels=self.task.labels) for pair in scored])
+
+    def _propose(self, screened: Sequence[Example], max_metric_calls: int) -> GEPAResult[object, object]:
+        """Run GEPA; every prompt that it accepts is asked about the same validation rows."""
+        import gepa  # noqa: PLC0415  (heavy)
+
+        candidate = {COMPONENT: self.task.prompt}
+        if self.task.user_template is not None:
+            candidate[USER_TEMPLATE] = self.task.user_template
+        if self.task.demonstrations is not None:
+            candidate[DEMONSTRATED] = self.task.demonstrations.to_text()
+        guard = None if self.reflection is None else self.reflection.guard
+        if self.plan.proposer is not None:
+            guard = Guard(self.plan.proposer, name=f"proposer {self.plan.name}", hint="Mend the proposer.")
+            self.adapter.propose_new_texts = guard
+        valset = [example_row(example) for example in screened]
+        budget = self.adapter.budget(max_metric_calls, valset=valset, minibatch_size=self.plan.minibatch_size)
+        found = gepa.optimize(
+            seed_candidate=candidate,
+            trainset=[example_row(example) for example in self.task.train],
+            valset=valset,
+            adapter=self.adapter,
+            reflection_lm=self.reflection,
+            reflection_minibatch_size=self.plan.minibatch_size,
+            module_selector="all" if self.reflection is None else _texts_in_turn(),
+            stop_callbacks=[
+                budget,
+                self.tracker.should_stop,
+                lambda _state: self.plan.races and self._nothing_wrong(candidate, screened),
+                *([] if guard is None else [guard.should_stop]),
+            ],
+            callbacks=[self.tracker],
+            logger=FileLogger(self.log),
+            track_best_outputs=False,
+            seed=self.plan.seed,
+        )
+        if guard is not None and guard.error is not None:
+            raise guard.error
+        return found
+
+    def _nothing_wrong(self, seed: Mapping[str, str], screened: Sequence[Example]) -> bool:
+        """Return whether the seed prompt is right on all screened rows: nothing better could be told from it."""
+        return self._standing(seed, screened).accuracy >= 1.0
+
+    def _race(
+        self,
+        found: GEPAResult[object, object],
+        screened: Sequence[Example],
+        fresh: Sequence[Example],
+        max_metric_calls: int,
+    ) -> Choice:
+        """Choose among the prompts that did best on the screened rows, on rows that drove nothing."""
+        candidates = found.candidates
+        first = [self._standing(candidate, screened) for candidate in candidates]
+        others = sorted(range(1, len(candidates)), key=lambda place: (first[place].loss, place))
+        entrants = [place for place in others if gain(first[0], first[place]) >= HOPELESS][:ENTRANTS]
+        asked = {place: list(screened) for place in range(len(candidates))}
+        chosen = 0
+        if fresh:
+            runners = [0, *entrants]
+
+            def stand(place: int, n: int) -> Standing:
+                asked[runners[place]] = [*screened, *fresh[:n]]
+                return self._standing(candidates[runners[place]], fresh[:n])
+
+            def affordable(places: Sequence[int], n: int) -> bool:
+                wanted = [
+                    query
+                    for place in places
+                    for query in self._queries(candidates[runners[place]], fresh[:n])
+                ]
+                return all(self.adapter.affordable(wanted, max_metric_calls - self.adapter.metric_calls))
+
+            chosen = runners[race(len(entrants), stand, rows=len(fresh), affordable=affordable)]
+        elif entrants:
+            # The best of k on the rows that chose it is the luckiest, too: by so many errors, in the mean, at most.
+            errors = math.sqrt(2.0 * math.log(len(candidates)))
+            best = first[entrants[0]]
+            is_better = best.accuracy > first[0].accuracy and best.macro_f1 > first[0].macro_f1
+            chosen = entrants[0] if is_better and beats(best, first[0], errors=errors) else 0
+        scores = found.val_aggregate_scores
+        return Choice(
+            validated=tuple(
+                self._validated(candidate, scores[place], asked[place])
+                for place, candidate in enumerate(candidates)
+            ),
+            chosen=chosen,
+        )
+
+    def _validated(
+        self, candidate: Mapping[str, str], score: float, rows: Sequence[Example]
+    ) -> ValidatedPrompt:
+        """Return how a candidate did on validation rows that it was asked about."""
+        queries = self._queries(candidate, rows)
+        corrected = [self.adapter.corrected(*pair) for pair in zip(queries, self._ask(queries), strict=True)]
+        return ValidatedPrompt(
+            candidate=dict(candidate),
+            score=score,
+            rows=len(rows),
+            log_loss=self._standing(candidate, rows).loss,
+            **vars(row_scores(rows, corrected, labels=self.task.labels)),
+        )
+
+    def _standing(self, candidate: Mapping[str, str], rows: Sequence[Example]) -> Standing:
+        labels, predictions = self.task.labels, self._ask(self._queries(candidate, rows))
+        return standing(
+            np.array([_logprobs(prediction, labels) for prediction in predictions]),
+            [labels.labels.index(row.answer) for row in rows],
+            answered=[prediction.outcome is not Outcome.ERROR for prediction in predictions],
+            labels=labels,
+        )
+
+    def _queries(self, candidate: Mapping[str, str], rows: Sequence[Example]) -> list[Query]:
+        return [query_of(dict(candidate), example_row(row)) for row in rows]
+
+    def _ask(self, queries: Sequence[Query]) -> list[Prediction]:
+        """Return what the model says; what failed once counts as failed, for asking again would be one more call."""
+        missing = [query for query in dict.fromkeys(queries) if query not in self._said]
+        self._said.update(zip(missing, self.adapter.ask(missing), strict=True))
+        return [self._said[query] for query in queries]
+
+
+def _texts_in_turn() -> ReflectionComponentSelector:
+    """Return what names the component that a reflecting model rewrites next.
+
+    Never the demonstrations: they are settings, not a text that feedback could improve.
+    """
+    from gepa.strategies.component_selector import (  # noqa: PLC0415  (heavy)
+        RoundRobinReflectionComponentSelector,
+    )
+
+    in_turn = RoundRobinReflectionComponentSelector()
+
+    def select(*asked: Any, **named: Any) -> list[str]:  # noqa: ANN401  (GEPA's arguments, handed on)
+        names: list[str] = [DEMONSTRATED]
+        while names == [DEMONSTRATED]:
+            names = in_turn(*asked, **named)
+        return names
+
+    return select
+
+
+def _logprobs(prediction: Prediction, labels: LabelSet) -> NDArray[np.float64]:
+    """Return log-probabilities of all labels; the label alone where the model tells nothing else."""
+    if prediction.distribution is not None:
+        return np.asarray(prediction.distribution.logprobs, dtype=np.float64)
+    found = np.full(len(labels), 1.0)
+    if prediction.label is not None:
+        found[labels.labels.index(prediction.label)] = 9.0 * len(
+            labels
+        )  # how sure, the race finds out itself
+    logprobs: NDArray[np.float64] = np.log(found / found.sum())
+    return logprobs

@@ -1,0 +1,217 @@
+"""Which prompt a race takes, and what it asks for that."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from calibrant.core import Example, LabelSet, Task
+from calibrant.optimization import optimize
+from calibrant.optimization._race import FIRST, Standing, detectable_gain, race, race_calls, standing
+from calibrant.testing import FakeClient
+
+LABELS = ("cat", "dog")
+
+
+def stand_of(losses: NDArray[np.float64], accuracy: Sequence[float]) -> Callable[[int, int], Standing]:
+    """Return how prompts stand whose losses are the rows of an array of shape (prompts, n)."""
+    return lambda place, n: Standing(
+        losses=losses[place, :n], accuracy=accuracy[place], macro_f1=accuracy[place]
+    )
+
+
+def drawn(gains: Sequence[float], *, rows: int = 400, seed: int = 0) -> NDArray[np.float64]:
+    """Return losses that are lower by `gains` than the seed prompt's, in the mean, with noise of size 1."""
+    rng = np.random.default_rng(seed)
+    return np.array([rng.normal(1.0 - gain, 1.0, rows) for gain in (0.0, *gains)])
+
+
+def test_the_best_of_several_is_taken() -> None:
+    """Better by half of the noise, which a few dozen rows show."""
+    stand = stand_of(drawn([-0.5, 0.1, 0.8, 0.0]), [0.5] * 5)
+    assert race(4, stand, rows=400) == 3
+
+
+def test_a_clear_race_ends_early() -> None:
+    """The first stage alone."""
+    asked: list[tuple[int, int]] = []
+    stand = stand_of(drawn([2.0]), [0.5, 0.9])
+
+    def noted(place: int, n: int) -> Standing:
+        asked.append((place, n))
+        return stand(place, n)
+
+    assert race(1, noted, rows=400) == 1
+    assert asked == [(0, FIRST), (1, FIRST)]
+
+
+def test_half_of_the_challengers_goes_on() -> None:
+    """As long as none is clearly better or hopeless."""
+    asked: Counter[int] = Counter()
+    stand = stand_of(np.tile(np.linspace(0.5, 1.5, 400), (5, 1)), [0.5] * 5)
+
+    def noted(place: int, n: int) -> Standing:
+        asked[place] = max(asked[place], n)
+        return stand(place, n)
+
+    assert race(4, noted, rows=60) == 0
+    assert sorted(asked.values(), reverse=True) == [60, 60, 30, 20, 20]
+    assert sum(asked.values()) == race_calls(4, 60)
+
+
+@pytest.mark.parametrize("accuracy", [[0.5, 0.4], [0.6, 0.5]])
+def test_a_less_accurate_prompt_is_not_taken(accuracy: list[float]) -> None:
+    """Whatever its loss."""
+    assert race(1, stand_of(drawn([2.0]), accuracy), rows=400) == 0
+
+
+def test_nothing_is_asked_that_cannot_be_paid() -> None:
+    """The seed prompt stays where not even the first stage can."""
+
+    def never(place: int, n: int) -> Standing:
+        raise AssertionError(place, n)
+
+    assert race(2, never, rows=100, affordable=lambda _places, _n: False) == 0
+    assert race(2, never, rows=0) == 0
+    assert race(0, never, rows=100) == 0
+
+
+def test_the_seed_prompt_is_rarely_lost_to_its_equals() -> None:
+    """Half of the time would be luck; and a prompt that is worse by a tenth of the noise is taken more rarely."""
+    equal, worse = (
+        np.mean([race(1, stand_of(drawn([gain], seed=seed), [0.5, 0.5]), rows=400) for seed in range(400)])
+        for gain in (0.0, -0.1)
+    )
+    assert worse < 0.15 < equal < 0.35
+
+
+def test_rows_that_failed_for_one_prompt_count_for_none() -> None:
+    """Only pairs are compared."""
+    losses = drawn([0.0])
+    losses[1] = losses[0] - 0.5
+    losses[0, ::2] = np.nan
+    losses[1, 1::7] = np.nan
+    assert race(1, stand_of(losses, [0.5, 0.5]), rows=400) == 1
+    losses[1] = np.nan
+    assert race(1, stand_of(losses, [0.5, 0.5]), rows=400) == 0
+
+
+def test_a_standing_is_the_log_likelihood_with_a_tenth_spread_evenly() -> None:
+    """Few rows stay as they were scored."""
+    share = np.array([[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]])
+    found = standing(np.log(share), [0, 0, 1], answered=[True, True, False], labels=LabelSet(LABELS))
+    np.testing.assert_allclose(found.losses[:2], -np.log([0.9 * 0.9 + 0.05, 0.9 * 0.2 + 0.05]))
+    assert np.isnan(found.losses[2])
+    assert (found.accuracy, found.loss) == (0.5, pytest.approx(found.losses[:2].mean()))
+    none = standing(np.log(share), [0, 0, 1], answered=[False] * 3, labels=LabelSet(LABELS))
+    assert none.loss == np.inf
+
+
+def test_a_preference_for_a_label_costs_nothing() -> None:
+    """It can be mended: the same evidence with and without it stands alike."""
+    rng = np.random.default_rng(0)
+    answers = rng.integers(2, size=200)
+    logit = 2.0 * (answers - 0.5) + rng.normal(size=200)
+    loss, accuracy = [], []
+    for bias in (0.0, 4.0):
+        logprobs = -np.logaddexp(0.0, np.stack([logit - bias, bias - logit], axis=1))
+        found = standing(logprobs, answers, answered=np.ones(200, dtype=bool), labels=LabelSet(LABELS))
+        loss.append(found.loss)
+        accuracy.append(found.accuracy)
+    assert loss[0] == pytest.approx(loss[1], abs=0.02)
+    assert accuracy[0] == pytest.approx(accuracy[1], abs=0.03)
+
+
+def test_more_rows_show_smaller_gains() -> None:
+    """By the root of their number, up to the rows of the last stage."""
+    assert detectable_gain(60) == pytest.approx(2 * detectable_gain(240))
+    assert detectable_gain(1000) == detectable_gain(240)
+
+
+# --- in a search ----------------------------------------------------------------------------------
+
+
+def rows(split: str, count: int) -> tuple[Example, ...]:
+    """Return rows sorted by their label."""
+    return tuple(
+        Example(input=f"{split} {LABELS[n >= count // 2]} {n}", answer=LABELS[n >= count // 2])
+        for n in range(count)
+    )
+
+
+def task(**changes: Any) -> Task:
+    """Return a task with enough validation rows to race on."""
+    settings: dict[str, Any] = {
+        "name": "animals",
+        "labels": LABELS,
+        "prompt": "Which animal?",
+        "field": "category",
+        "train": rows("train", 40),
+        "validation": rows("validation", 80),
+        "test": rows("test", 60),
+    }
+    return Task(**{**settings, **changes})
+
+
+def imitator(text: str, prompt: str) -> dict[str, float]:
+    """Know little, and more where the prompt shows texts."""
+    place = LABELS.index(text.split()[1])
+    known = 0.9 if "Text: " in prompt else 0.45 + 0.1 * (int(text.split()[2]) % 2)
+    return {LABELS[place]: known, LABELS[1 - place]: 1.0 - known}
+
+
+def test_a_search_decides_on_rows_that_chose_no_entrant() -> None:
+    """A clear race needs few of them, also where rows of one label stand together in the file."""
+    client = FakeClient(LABELS, imitator)
+    result = optimize(task(), model=client, max_metric_calls=400)
+    assert result.improved
+    assert "Text: " in result.best_prompt.prompt
+    asked = [one.rows for one in result.validated]
+    assert asked[0] == asked[result.chosen] == 16 + FIRST < len(task().validation)
+    assert result.validated[result.chosen].log_loss is not None
+    searched = [r for r in client.requests if not r.messages[-1]["content"].startswith("test")]
+    assert len(searched) == result.metric_calls <= 400
+
+
+def test_a_search_without_a_better_prompt_says_what_it_could_have_found() -> None:
+    """The seed prompt stays."""
+
+    def ignorant(text: str, _: str) -> dict[str, float]:
+        chance = np.random.default_rng([*text.encode()]).uniform(0.3, 0.7)
+        return {"cat": chance, "dog": 1.0 - chance}
+
+    result = optimize(task(), model=FakeClient(LABELS, ignorant), max_metric_calls=400)
+    assert (result.chosen, result.improved) == (0, False)
+    assert result.detectable_gain == pytest.approx(1.34 * (0.25 / 64) ** 0.5)
+
+
+def test_a_model_that_errs_on_no_screened_row_is_not_searched() -> None:
+    """Whatever its confidence."""
+    result = optimize(
+        task(), model=FakeClient(LABELS, lambda text: (text.split()[1], 0.7)), max_metric_calls=400
+    )
+    assert (result.proposals, len(result.validated)) == (0, 1)
+
+
+def test_a_reflecting_model_reads_the_costliest_rows_and_the_confusions() -> None:
+    """Eight of twelve, and no text of a validation row."""
+    seen: list[str] = []
+
+    def reflect(prompt: str) -> str:
+        seen.append(prompt)
+        return "```\nLook again.\n```"
+
+    def takes_cats_for_dogs(text: str) -> dict[str, float]:
+        return {"dog": 0.9, "cat": 0.1} if "3" in text or "5" in text else {text.split()[1]: 0.8}
+
+    client = FakeClient(LABELS, takes_cats_for_dogs)
+    optimize(task(), model=client, reflection_model=reflect, max_metric_calls=400)
+    assert seen[0].count("all rows together") == 1
+    assert '"cat" was taken for "dog"' in seen[0]
+    assert "validation" not in seen[0]
+    assert seen[0].count("train cat") + seen[0].count("train dog") == 8
