@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import gepa
 import pytest
 
 from calibrant import ConfidenceAdapter
-from calibrant.core import ConfigurationError, Example, LabelSet, ProviderError, Task
+from calibrant.core import ConfigurationError, Example, LabelSet, ProviderError, ScoringSettings, Task
 from calibrant.logprobs import enum_schema
 from calibrant.optimization import optimize
 from calibrant.testing import FakeClient
@@ -82,11 +83,12 @@ def test_rows_that_fail_and_are_asked_again_are_within_the_budget() -> None:
 @pytest.mark.parametrize("prior", ["off", "batch"])
 def test_a_prior_takes_no_rows_of_its_own(prior: Any) -> None:
     """Whether a proposal is accepted or not, the same rows are asked as without one."""
+    blended = replace(task(40, 40), scoring=ScoringSettings(strategy="linear"))
     options: dict[str, Any] = {"max_metric_calls": 110, "minibatch_size": 10, "prior_correction": prior}
-    result = optimize(task(40, 40), model=FakeClient(LABELS, learner), **options)
+    result = optimize(blended, model=FakeClient(LABELS, learner), **options)
     assert (result.proposals, result.accepted, result.metric_calls) == (1, 1, 110)
     client = FakeClient(LABELS, learner)
-    result = optimize(task(40, 40), model=client, proposer=lambda *_: {"system_prompt": "Guess!"}, **options)
+    result = optimize(blended, model=client, proposer=lambda *_: {"system_prompt": "Guess!"}, **options)
     assert result.accepted == 0
     asked = [request for request in client.requests if request.messages[0]["content"] == "Guess!"]
     assert len(asked) == 10

@@ -233,13 +233,14 @@ def _say_what_to_expect(task: Task, plan: SearchPlan, max_metric_calls: int) -> 
 def _kept(task: Task, plan: SearchPlan, max_metric_calls: int, *, teaches: bool) -> tuple[int, int]:
     """Return how many calls are kept for the race, and how many for training rows that teach the head.
 
-    Each gets at most half of what one proposal, and then the race, leave.
+    Each gets at most a third of what one proposal leaves; without a race, the rows get half. What the race does not
+    need is the head's, too.
     """
     spare = max_metric_calls - search_size(task, plan).floor
-    for_race = min(race_reserve(task, plan), spare // 2)
+    for_race = min(race_reserve(task, plan), spare // 3)
     if not teaches or isinstance(task.labels, CompositeLabels):
         return for_race, 0
-    return for_race, min(len(task.train), (spare - for_race) // 2)
+    return for_race, min(len(task.train), spare // (3 if for_race else 2))
 
 
 def _open(task: Task, model: ModelLike | Classifier | None, stack: ExitStack) -> Classifier:
