@@ -39,6 +39,7 @@ PROVIDERS = (
             '[cascade]\nconfidence_method = "automix_entailment"\nverifier_server_url = "http://127.0.0.1:1"\n'
             f"verifier_timeout_seconds = 3\n{CASCADE}"
         ),
+        '[demonstrations]\nk = 3\nretriever = "model2vec"\nbalance = "balanced"\nseed = 4\n',
         f'[routing]\nrouting = "ema"\n{PROVIDERS}',
         f"[routing]\nrouter_ema_enabled = true\nquality_gate = 0.2\n{PROVIDERS}",
         f'[routing]\nrouting = "bandit"\nbandit = {{ alpha = 2, dim = 8 }}\n{PROVIDERS}',
@@ -62,7 +63,7 @@ def test_settings_survive_json(write_task: WriteTask, extra: str) -> None:
 
 def test_every_field_of_a_task_is_written_down_or_has_no_say(write_task: WriteTask) -> None:
     """A new one has to be put in either place."""
-    record = task_to_record(Task.from_file(write_task(), splits=()))
+    record = task_to_record(Task.from_file(write_task(extra="[demonstrations]\nk = 2"), splits=()))
     assert {field.name for field in fields(Task)} == (
         set(record) - {"left_out", "state_left_out"}
     ) | ELSEWHERE

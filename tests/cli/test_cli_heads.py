@@ -31,14 +31,14 @@ def final_rows(searched: Path) -> list[dict[str, Any]]:
 
 
 def test_the_table_shows_the_head_beside_what_needs_no_model(task: Path) -> None:
-    """Two prompts, the head, and two baselines; the verdict and where the head came from stand below."""
+    """Two prompts, the first without its label prior too, the head, two baselines; below, verdict and origin."""
     done = run("optimize", task, *BUDGET)
     assert done.exit_code == 0, done.stderr
     cells = [
         [cell.strip() for cell in line.split("│")[1:6]] for line in done.stdout.splitlines() if "│" in line
     ]
     names = [name for name, *_ in cells]
-    assert names == ["seed", "best", "best + head", "majority", "TF-IDF"]
+    assert names == ["seed", "seed - prior", "best", "best + head", "majority", "TF-IDF"]
     accuracy = {name: found for name, found, *_ in cells}
     answered = {name: labels for name, *_, labels in cells}
     assert (answered["best + head"], answered["majority"]) == ("2 of 2", "1 of 2")

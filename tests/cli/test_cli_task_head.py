@@ -13,7 +13,7 @@ import calibrant
 from biased_model import LABELS, biased, biased_task, place, run, search
 from calibrant.assembly import export, open_classifier
 from calibrant.cli._evaluate import EvaluateOptions, _opening
-from calibrant.core import Task
+from calibrant.core import StateError, Task
 from calibrant.inference import Limits
 from calibrant.testing import FakeClient
 
@@ -194,6 +194,26 @@ def test_a_task_is_opened_with_its_head(with_head: Path) -> None:
     """Beside it, wherever the process runs."""
     with open_classifier(Task.from_file(with_head)) as classifier:
         assert [one.label for one in classifier.classify_many(TEXTS)] == TRUTH
+
+
+def test_a_head_belongs_to_what_prompts_show(task: Path, tmp_path: Path) -> None:
+    """A task with demonstrations uses both, and so does a bundle; without them the head is refused."""
+    plain, shown, head = task.read_text(), "\n[demonstrations]\nk = 1\n", '\n[head]\nfile = "head.json"\n'
+    task.write_text(plain + shown)
+    done = run("calibrate", evaluate(task, tmp_path / "a", "--split", "train"), "--head", "--out", tmp_path)
+    assert done.exit_code == 0, done.output
+    task.write_text(plain + shown + head)
+    assert labels_of(task) == TRUTH
+    with open_classifier(Task.from_file(task)) as classifier:
+        assert [one.label for one in classifier.classify_many(TEXTS)] == TRUTH
+        assert "Examples:" in classifier.client.requests[0].messages[0]["content"]  # type: ignore[attr-defined]
+    export(evaluate(task, tmp_path / "b"), tmp_path / "bundle")
+    with calibrant.load(tmp_path / "bundle") as loaded:
+        assert [one.label for one in loaded.classify_many(TEXTS)] == TRUTH
+        assert loaded.demonstrations is not None
+    task.write_text(plain + head)
+    with pytest.raises(StateError, match="head"):
+        open_classifier(Task.from_file(task))
 
 
 def test_workers_are_sent_the_head(with_head: Path, tmp_path: Path) -> None:

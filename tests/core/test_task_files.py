@@ -222,7 +222,7 @@ def test_the_example_task_is_valid() -> None:
 HEAD = 'name = "n"\nlabels = ["cat", "dog"]\nprompt = "p"\n'
 ROOT_KEYS = (
     "name, labels, structure, separator, multi_label, fields, prompt, field, user_template, data, model, scoring, "
-    "calibration, head, cascade, routing"
+    "calibration, demonstrations, head, cascade, routing"
 )
 
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from calibrant.core import Example, Field, FieldLabels, LabelSet, MultiLabels, Prediction, Task
+from calibrant.inference import Demonstration
 from calibrant.logprobs import field_value
 from calibrant.optimization import ExemplarProposer, optimize
-from calibrant.optimization._prompt_parts import Demonstration, PromptFormat, PromptParts
+from calibrant.optimization._prompt_parts import PromptFormat, PromptParts
 from calibrant.testing import FakeClient
 
 TOPICS = MultiLabels(["Bills", "Food", "Travel"])

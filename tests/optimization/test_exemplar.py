@@ -8,16 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.core import ConfigurationError, Example, Outcome, Prediction
+from calibrant.core import ConfigurationError, DemonstrationSettings, Example, Outcome, Prediction
+from calibrant.inference import Demonstration, one_line
 from calibrant.optimization import ExemplarProposer
 from calibrant.optimization._confusions import ConfusionLog
-from calibrant.optimization._prompt_parts import (
-    Demonstration,
-    PromptFormat,
-    PromptParts,
-    estimate_tokens,
-    one_line,
-)
+from calibrant.optimization._prompt_parts import PromptFormat, PromptParts, estimate_tokens
 
 LABELS = ("Bills/Gas & Oil", "Food", "Fuel")
 TRAIN = [
@@ -57,6 +52,22 @@ def test_first_proposal_shows_one_training_text_of_every_label() -> None:
     assert sorted(item.label for item in shown) == sorted(LABELS)
     assert '\nAnswer: {"label": "Food"}' in prompt
     assert {(item.text, item.label) for item in shown} <= {(row["input"], row["answer"]) for row in TRAIN}
+
+
+def test_demonstrations_are_tried_first_where_a_candidate_has_them() -> None:
+    """Four and eight of them, each once and only as many as there are rows for; then the prompt is edited."""
+    candidate = {**SEED, "demonstrations": ""}
+    proposer = ExemplarProposer(train=TRAIN)
+    found = [proposer(candidate, {}, list(candidate)) for _ in range(3)]
+    assert [DemonstrationSettings.from_text(one["demonstrations"]).k for one in found[:2]] == [4, 8]
+    assert list(found[2]) == ["system_prompt"]
+    few = ExemplarProposer(train=[*TRAIN[:3], *TRAIN[-3:]])
+    assert [list(few(candidate, {}, list(candidate))) for _ in range(2)] == [
+        ["demonstrations"],
+        ["system_prompt"],
+    ]
+    shown = {**SEED, "demonstrations": DemonstrationSettings(k=4).to_text()}
+    assert list(ExemplarProposer(train=TRAIN[:6] + TRAIN[-1:])(shown, {}, [])) == ["system_prompt"]
 
 
 def test_same_seed_and_evaluations_give_the_same_proposals() -> None:

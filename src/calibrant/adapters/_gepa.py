@@ -44,7 +44,7 @@ from calibrant.core import (
     Outcome,
     Prediction,
 )
-from calibrant.inference import Classifier, Query, RetryPolicy, Scoring, Tolerance
+from calibrant.inference import Classifier, DemonstrationIndex, Query, RetryPolicy, Scoring, Tolerance
 from calibrant.logprobs import as_response_format
 from calibrant.scoring import LinearBlendScoring, ScoringStrategy
 
@@ -58,8 +58,9 @@ class ConfidenceAdapter(ReferenceAttributes):
 
     Every row is asked as system prompt = the candidate's first component and user message
     = ``input`` (shaped by an optional component ``user_template`` holding ``{input}``),
-    with the schema's enum and token log-probabilities. The score is the scoring
-    strategy's; the feedback says how sure the model was and what it nearly said.
+    with the schema's enum and token log-probabilities. An optional component ``demonstrations``
+    (`DemonstrationSettings.to_text`; blank for none) shows every row the labelled texts nearest to it.
+    The score is the scoring strategy's; the feedback says how sure the model was and what it nearly said.
 
     Rows that failed for the server's reasons get `failure_score` and are left out of the
     reflective dataset; too many of them stop the run.
@@ -119,6 +120,8 @@ class ConfidenceAdapter(ReferenceAttributes):
         on 80 of `threshold_rows` under the first prompt evaluated; the calls count as metric calls.
     threshold_rows : iterable of ConfidenceDataInst
         Labelled rows for it, such as the training rows.
+    demonstrations : DemonstrationIndex, optional
+        What the component ``demonstrations`` shows: training rows, without any whose text is held out.
     labels : LabelSet, optional
         The labels of the schema, with their structure: `OrdinalLabels` (in their order from low to high) and
         `HierarchicalLabels` earn an answer that is nearly right a part of the score, and feedback says how near.
@@ -159,6 +162,7 @@ class ConfidenceAdapter(ReferenceAttributes):
         prior_correction: PriorCorrection | None = None,
         thresholds: Thresholds | None = None,
         threshold_rows: Iterable[ConfidenceDataInst] = (),
+        demonstrations: DemonstrationIndex | None = None,
         labels: LabelSet | None = None,
     ) -> None:
         check_calls(top_logprobs, max_litellm_workers, space)
@@ -201,6 +205,7 @@ class ConfidenceAdapter(ReferenceAttributes):
             prior_correction=prior_correction,
             thresholds=thresholds,
             threshold_rows=threshold_rows,
+            demonstrations=demonstrations,
         )
 
     @classmethod
@@ -214,7 +219,7 @@ class ConfidenceAdapter(ReferenceAttributes):
         **options
             ``scoring_strategy``, ``high_confidence_threshold``, ``low_confidence_threshold``,
             ``failure_score``, ``objectives``, ``proposer``, ``on_prediction``, ``observer``,
-            ``prior_correction``, ``thresholds`` and ``threshold_rows``, as above.
+            ``prior_correction``, ``thresholds``, ``threshold_rows`` and ``demonstrations``, as above.
         """
         adapter = cls.__new__(cls)
         adapter._set_up(classifier, model=classifier.client.name, **options)  # noqa: SLF001  (its own class)
@@ -237,12 +242,15 @@ class ConfidenceAdapter(ReferenceAttributes):
         prior_correction: PriorCorrection | None = None,
         thresholds: Thresholds | None = None,
         threshold_rows: Iterable[ConfidenceDataInst] = (),
+        demonstrations: DemonstrationIndex | None = None,
     ) -> None:
         check_thresholds(high_confidence_threshold, low_confidence_threshold, failure_score)
         if scoring_strategy is not None and not isinstance(scoring_strategy, ScoringStrategy):
             raise ConfigurationError(
                 f"Expected a scoring strategy with score and describe, got {scoring_strategy!r}."
             )
+        if demonstrations is not None:  # which of them are shown, candidates say
+            classifier = classifier.with_demonstrations(demonstrations, k=None)
         self.classifier = classifier
         self.model = model
         self.response_schema = response_schema

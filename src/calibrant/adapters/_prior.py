@@ -19,7 +19,7 @@ PriorCorrection: TypeAlias = Literal["batch"]
 PRIOR_ROWS: Final = 64
 """Rows that make up the label prior of a prompt, at least, where so many were asked."""
 
-_Key = tuple[str, str | None]
+_Key = tuple[str, str | None, str | None]
 _Floats = NDArray[np.float64]
 
 
@@ -98,4 +98,5 @@ def open_prior(method: PriorCorrection | None, *, labels: LabelSet) -> PriorCorr
 
 
 def _key(query: Query) -> _Key:
-    return query.prompt, query.user_template
+    # Demonstrations by what chooses them: those of a row would make every prompt one of its own.
+    return query.prompt, query.user_template, query.demonstrations

@@ -19,6 +19,7 @@ from calibrant.core import (
 from calibrant.inference import Query
 
 __all__ = [
+    "DEMONSTRATIONS",
     "Candidate",
     "checked_context",
     "checked_row",
@@ -30,6 +31,7 @@ __all__ = [
 ]
 
 USER_TEMPLATE = "user_template"
+DEMONSTRATIONS = "demonstrations"
 _AS_JSON = " Write a whole answer as its JSON text, as json.dumps does."
 
 Candidate: TypeAlias = dict[str, str]
@@ -82,8 +84,9 @@ def checked_context(context: object, row: object) -> Mapping[str, object] | str 
 
 
 def query_of(candidate: Candidate, row: ConfidenceDataInst) -> Query:
-    """Return what is asked about a row: the first component that is no template is the prompt."""
-    prompt = next((text for name, text in candidate.items() if name != USER_TEMPLATE), None)
+    """Return what is asked about a row: the first component with a name of its own is the prompt."""
+    named = (USER_TEMPLATE, DEMONSTRATIONS)
+    prompt = next((text for name, text in candidate.items() if name not in named), None)
     if prompt is None:
         raise ConfigurationError(
             f"Expected a candidate with a system prompt, got the components {list(candidate)}."
@@ -93,6 +96,7 @@ def query_of(candidate: Candidate, row: ConfidenceDataInst) -> Query:
         text=row["input"],
         user_template=candidate.get(USER_TEMPLATE),
         context=row.get("context"),
+        demonstrations=candidate.get(DEMONSTRATIONS),
     )
 
 

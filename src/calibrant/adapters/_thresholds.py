@@ -64,7 +64,12 @@ class ThresholdFinder:
             return []
         first = asked[0]
         return [
-            Query(prompt=first.prompt, text=row["input"], user_template=first.user_template)
+            Query(
+                prompt=first.prompt,
+                text=row["input"],
+                user_template=first.user_template,
+                demonstrations=first.demonstrations,
+            )
             for row in self.rows
         ]
 

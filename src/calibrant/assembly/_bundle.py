@@ -9,7 +9,15 @@ from typing import Any, Final, Literal, TypeAlias
 
 from calibrant.assembly._bundle_files import Folder, parse_json, read_folder
 from calibrant.assembly._task_record import RecordedTask, task_from_record
-from calibrant.calibration import ConfidenceCalibrator, Fingerprint, LabelPriorCorrection, load_calibrator
+from calibrant.calibration import (
+    DEMONSTRATIONS,
+    ConfidenceCalibrator,
+    Fingerprint,
+    LabelPriorCorrection,
+    asked_text,
+    demonstrated,
+    load_calibrator,
+)
 from calibrant.cascade import CascadePlan
 from calibrant.core import (
     CalibrantError,
@@ -19,8 +27,10 @@ from calibrant.core import (
     Outcome,
     Prediction,
     StateError,
+    Task,
 )
 from calibrant.heads import Head
+from calibrant.inference import DemonstrationIndex
 from calibrant.logprobs import enum_schema
 
 __all__ = ["Bundle", "BundleHistory", "Decision", "Figure", "read_bundle", "rule_of"]
@@ -130,7 +140,8 @@ class Bundle:
     user_template : str or None
         Shapes the user message.
     tasks : tuple of RecordedTask
-        Who is asked, and how; several for the models of a plan.
+        Who is asked, and how; several for the models of a plan. The training rows of the first are the labelled texts
+        that its prompts show.
     plan : CascadePlan or None
         Carried out with these.
     prompt_for_all : bool
@@ -308,7 +319,7 @@ class _Reader:
         tasks = self._tasks(settings)
         first, prompt, template = tasks[0].task, self._text("prompt.txt"), self._optional("user_template.txt")
         description = settings["description"]
-        fingerprint = self._fingerprint(description, prompt, template, first.labels)
+        fingerprint = self._fingerprint(description, prompt, template, first)
         schema = self._object("schema.json")
         if schema != enum_schema(first.labels, first.field):
             raise self._wrong(
@@ -354,20 +365,32 @@ class _Reader:
             raise self._wrong(
                 "settings.json", f"expected {_LEARNED} where a learned scorer is used, and only there"
             )
-        return tasks
+        return (self._with_demonstrations(tasks[0]), *tasks[1:])
+
+    def _with_demonstrations(self, recorded: RecordedTask) -> RecordedTask:
+        """Return a task with the labelled texts that its prompts show."""
+        task, rows = recorded.task, self._optional(DEMONSTRATIONS)
+        if (task.demonstrations is None) is not (rows is None):
+            raise self._wrong(
+                "settings.json", f"expected {DEMONSTRATIONS} where demonstrations are shown, and only there"
+            )
+        if rows is None:
+            return recorded
+        index = DemonstrationIndex.from_text(rows, labels=task.labels)
+        return replace(recorded, task=replace(task, train=index.examples()))
 
     def _fingerprint(
-        self, description: Mapping[str, Any] | None, prompt: str, template: str | None, labels: LabelSet
+        self, description: Mapping[str, Any] | None, prompt: str, template: str | None, task: Task
     ) -> Fingerprint:
         """Return what the manifest's record stands for; it must be that of prompt and labels."""
         told = {"prompt": prompt, "user_template": template} if description is None else description
-        asked, shaped = str(told["prompt"]), told["user_template"]
-        record = self._folder.fingerprint
+        record, settings = self._folder.fingerprint, task.demonstrations
+        shown = None if settings is None else demonstrated(settings, self._text(DEMONSTRATIONS))
         found = Fingerprint(
-            prompt=asked if shaped is None else f"{asked}\n\n{shaped}",
+            prompt=asked_text(str(told["prompt"]), told["user_template"], shown),
             model=record["model"],
             space=record["space"],
-            labels=labels,
+            labels=task.labels,
         )
         if found.to_record() != record:
             changed = "; ".join(found.differences(record))

@@ -52,6 +52,8 @@ def card(  # noqa: PLR0913  (keyword-only options)
     head: Mapping[str, Any] | None,
     calibrator: bool,
     verdict: Sequence[str] = (),
+    demonstrations: Mapping[str, Any] | None = None,
+    texts_left_out: bool = False,
 ) -> str:
     """Return the card as Markdown.
 
@@ -83,10 +85,26 @@ def card(  # noqa: PLR0913  (keyword-only options)
         What ``head.json`` says of a head.
     verdict : sequence of str, optional
         What the search for the prompt found, and what the model adds to TF-IDF, in sentences.
+    demonstrations : mapping, optional
+        Which labelled texts prompts show, as `calibrant.calibration.demonstrated` says it.
+    texts_left_out : bool, default False
+        Whether the run showed some that are no part of the bundle.
     """
-    treatment = _treatment(
-        prompt, str(fingerprint["space"]), answered_by, corrected=corrected, head=head, calibrator=calibrator
-    )
+    treatment = [
+        *_treatment(
+            prompt,
+            str(fingerprint["space"]),
+            answered_by,
+            corrected=corrected,
+            head=head,
+            calibrator=calibrator,
+        ),
+        *_shown(demonstrations),
+    ]
+    remarks = [
+        *_texts(demonstrations, proposer, left_out=texts_left_out),
+        *_remarks(settings, verdict, figures),
+    ]
     parts = [
         f"# {_MARKUP.sub(_ESCAPED, ' '.join(name.split()))}",
         _answers(labels),
@@ -96,7 +114,7 @@ def card(  # noqa: PLR0913  (keyword-only options)
         "## Thresholds",
         "\n\n".join(_thresholds(thresholds)),
         "## What to know",
-        "\n".join(f"- {line}" for line in _remarks(settings, proposer, verdict, figures)),
+        "\n".join(f"- {line}" for line in remarks),
         "## Use",
         _USE,
         _fingerprint(fingerprint),
@@ -173,6 +191,38 @@ def _treatment(
         yield "- Confidence can be calibrated (`calibrator.json`); predictions hold it as given"
 
 
+def _shown(demonstrations: Mapping[str, Any] | None) -> Iterator[str]:
+    if demonstrations is not None:
+        balanced = ", of each label in turn" if demonstrations["balance"] == "balanced" else ""
+        yield (
+            f"- Demonstrations: every text is shown the {demonstrations['k']} nearest of "
+            f"{demonstrations['rows']:,} labelled texts ({demonstrations['retriever']}{balanced})"
+        )
+
+
+def _texts(
+    demonstrations: Mapping[str, Any] | None, proposer: str | None, *, left_out: bool
+) -> Iterator[str]:
+    """Yield which texts of others the folder holds."""
+    if left_out:
+        yield (
+            "**The run showed every text the labelled texts nearest to it, which were left out of this folder: its "
+            "prompts show none. Nothing that was learned or measured with them is in it: measure again.**"
+        )
+    if demonstrations is not None:
+        yield (
+            f"`demonstrations.jsonl` holds {demonstrations['rows']:,} training texts with their labels: whoever has "
+            "this folder can read them."
+        )
+    if proposer == _EXEMPLAR:
+        yield "The prompt quotes training rows: whoever has this folder can read them."
+    elif demonstrations is None:
+        yield (
+            "The folder holds no rows of data but what the prompts quote; digests of texts in `calibrator.json` tell "
+            "whether a known text was fitted."
+        )
+
+
 def _figures(figures: Sequence[Figure], measured_on: str) -> Iterator[str]:
     if not figures:
         yield "Nothing was measured."
@@ -219,20 +269,11 @@ def _thresholds(thresholds: Mapping[str, Any]) -> Iterator[str]:
         yield f"None: {why}"
 
 
-def _remarks(
-    settings: RunSettings, proposer: str | None, verdict: Sequence[str], figures: Sequence[Figure]
-) -> Iterator[str]:
+def _remarks(settings: RunSettings, verdict: Sequence[str], figures: Sequence[Figure]) -> Iterator[str]:
     for warning in filter(None, (collapse_warning(figures), label_mass_warning(figures))):
         yield f"**{warning}**"
     if verdict:
         yield " ".join(verdict)
-    if proposer == _EXEMPLAR:
-        yield "The prompt quotes training rows: whoever has this folder can read them."
-    else:
-        yield (
-            "The folder holds no rows of data but what the prompts quote; digests of texts in `calibrator.json` tell "
-            "whether a known text was fitted."
-        )
     left_out = [
         f"{', '.join(f'`{option}`' for option in options)} of `{model}`"
         for task in settings.tasks

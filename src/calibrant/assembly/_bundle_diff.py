@@ -16,7 +16,9 @@ from calibrant.assembly._bundle import Bundle, Figure, read_bundle
 from calibrant.assembly._bundle_export import export
 from calibrant.assembly._bundle_files import MANIFEST
 from calibrant.assembly._task_record import task_to_record
+from calibrant.calibration import demonstrated
 from calibrant.core import FieldLabels, LabelSet
+from calibrant.inference import DemonstrationIndex
 
 __all__ = ["BundleDiff", "Change", "diff_bundles"]
 
@@ -149,6 +151,9 @@ def _settings(bundle: Bundle, *, asked: bool) -> _Leaves:
         left_out = {model: list(options) for model, options in own.left_out.items()}
         record |= {"left_out": left_out, "state_left_out": own.state_left_out}
         record |= _structure(own.task.labels)
+        if own.task.demonstrations is not None:
+            rows = DemonstrationIndex.from_task(own.task).to_text()
+            record["demonstrations"] = demonstrated(own.task.demonstrations, rows)
         gone = {"labels", *(("prompt", "user_template") if number == 0 else ())}
         if own.task.cascade is not None and own.task.cascade.learned_file is not None:
             content = own.task.cascade.learned_file.read_bytes()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from calibrant.assembly._bundle import Bundle, read_bundle
+from calibrant.assembly._bundle import Bundle, Figure, read_bundle
 from calibrant.assembly._bundle_card import card
 from calibrant.assembly._bundle_figures import (
     accepted_of,
@@ -29,11 +29,20 @@ from calibrant.assembly._task_record import (
     task_from_record,
     task_to_record,
 )
-from calibrant.calibration import Fingerprint, SavedPredictions, load_predictions, unfinished
+from calibrant.calibration import (
+    DEMONSTRATIONS,
+    Fingerprint,
+    SavedPredictions,
+    asked_text,
+    demonstrated,
+    load_predictions,
+    unfinished,
+)
 from calibrant.core import (
     CalibrantError,
     CompositeLabels,
     DataError,
+    DemonstrationSettings,
     LabelSet,
     StateError,
     Task,
@@ -48,6 +57,7 @@ from calibrant.logprobs import enum_schema
 __all__ = ["export"]
 
 _HISTORY: Final = 1000  # confidences that are kept
+_NO_HISTORY: Final[Mapping[str, Any]] = {"rows": 0, "labels": {}, "confidence": []}
 _LEARNED: Final = "learned.json"
 _DESCRIBED: Final = (
     "model",
@@ -84,6 +94,10 @@ class _Run:
         The rows.
     fingerprint : Fingerprint
         What they depend on.
+    demonstrations : DemonstrationSettings or None
+        Which labelled texts its prompts showed.
+    texts_left_out : bool
+        Whether these stay behind, and with them all that was learned and measured with them.
     """
 
     path: Path
@@ -96,6 +110,8 @@ class _Run:
     calibration: Mapping[str, Any] | None
     predictions: SavedPredictions
     fingerprint: Fingerprint
+    demonstrations: DemonstrationSettings | None
+    texts_left_out: bool = False
 
 
 def export(
@@ -105,6 +121,7 @@ def export(
     task: Task | str | Path | None = None,
     model: str | None = None,
     calibration: str | Path | None = None,
+    texts: bool = True,
 ) -> Bundle:
     """Pack a run into a bundle: everything `calibrant.load` needs, and what was measured.
 
@@ -121,6 +138,10 @@ def export(
         With `task`: the model that was asked instead of the task's own.
     calibration : str or Path, optional
         Directory that `calibrant calibrate` wrote; by default the run's own, if it was calibrated there.
+    texts : bool, default True
+        Whether the labelled texts that prompts show as demonstrations are packed. Without them the bundle shows none,
+        and holds no head, correction, calibrator, threshold or figure, as these belong to prompts that did. What a
+        prompt itself quotes stays.
 
     Returns
     -------
@@ -142,6 +163,7 @@ def export(
     calibrated = place if calibration is None else Path(calibration)
     try:
         found = _read_run(place, task, model, calibrated)
+        found = found if texts else _without_texts(found)
         files = _files(found, calibrated)
         _check_text(files)
     except CalibrantError:
@@ -182,9 +204,43 @@ def _read_run(path: Path, task: Task | str | Path | None, model: str | None, cal
         calibration=_record(calibration / "calibration.json"),
         predictions=predictions,
         fingerprint=predictions.fingerprint,
+        demonstrations=_demonstrations(search, description),
     )
     _check(found)
     return found
+
+
+def _demonstrations(
+    search: Mapping[str, Any] | None, description: Mapping[str, Any] | None
+) -> DemonstrationSettings | None:
+    """Return which labelled texts the prompts of a run showed."""
+    if search is not None:
+        text = search["best_candidate"].get("demonstrations", "")
+        return DemonstrationSettings.from_text(text) if text.strip() else None
+    shown = (description or {}).get("demonstrations")
+    if shown is None:
+        return None
+    return DemonstrationSettings.of({name: shown[name] for name in DemonstrationSettings.model_fields})
+
+
+def _without_texts(run: _Run) -> _Run:
+    """Return what is left of a run without the labelled texts that its prompts showed: nothing was measured of it."""
+    if run.demonstrations is None:
+        return run
+    description = run.description
+    if description is not None:
+        kept = {key: value for key, value in description.items() if key not in {"demonstrations", "head"}}
+        description = {**kept, "label_prior": None}
+    asked = replace(run.fingerprint, prompt=asked_text(run.prompt, run.user_template))
+    return replace(
+        run,
+        description=description,
+        metrics=None,
+        calibration=None,
+        fingerprint=asked,
+        demonstrations=None,
+        texts_left_out=True,
+    )
 
 
 def _record(path: Path) -> dict[str, Any] | None:
@@ -204,7 +260,7 @@ def _description(path: Path) -> dict[str, Any]:
         raise StateError(
             f"{source}: expected {missing[0]!r}, got none: run the evaluation again with this version."
         )
-    return {name: found[name] for name in (*_DESCRIBED, "head") if name in found}
+    return {name: found[name] for name in (*_DESCRIBED, "head", "demonstrations") if name in found}
 
 
 def _settings(
@@ -275,6 +331,8 @@ def _check(run: _Run) -> None:
             differs.append("options of the model")
         if run.description["response_format"] != enum_schema(first.labels, first.field):
             differs.append("schema of the answer (labels and field)")
+    if run.settings.plan is not None and any(task.get("demonstrations") for task in run.settings.tasks):
+        differs.append("demonstrations, which the models of a plan do not show")
     if differs:
         raise StateError(
             f"{run.path}: expected the settings of this run, got others, which differ in {'; '.join(differs)}: hand in "
@@ -290,21 +348,22 @@ def _check(run: _Run) -> None:
 def _files(run: _Run, calibration: Path) -> dict[str, str]:
     """Return the content of every file of the bundle by its name."""
     thresholds = thresholds_of(run.calibration)
-    figures = figures_of(run.metrics, run.search, run.calibration, run.predictions)
     first = task_from_record(run.settings.tasks[0], place=run.path / "task.json").task
-    figures += (*answered_of(run.predictions, first.labels), *low_mass_of(run.predictions))
-    if first.cascade is None and run.settings.plan is None:  # else its models have a say, too
-        figures += tuple(accepted_of(run.predictions, thresholds))
+    figures = () if run.texts_left_out else _figures(run, first, thresholds)
     files = {
         "prompt.txt": run.prompt,
         "labels.json": json_text(labels_to_record(first.labels)),
         "schema.json": json_text(enum_schema(first.labels, first.field)),
         "thresholds.json": json_text(thresholds),
         "figures.json": json_text([asdict(figure) for figure in figures]),
-        "history.json": json_text(_history(run.predictions, first.labels)),
+        "history.json": json_text(
+            _NO_HISTORY if run.texts_left_out else _history(run.predictions, first.labels)
+        ),
         **_settings_files(run),
-        **_calibration_files(run, calibration),
+        **({} if run.texts_left_out else _calibration_files(run, calibration)),
     }
+    if run.demonstrations is not None:
+        files[DEMONSTRATIONS] = _text(run.path / DEMONSTRATIONS)
     if run.user_template is not None:
         files["user_template.txt"] = run.user_template
     if run.settings.plan is not None:
@@ -317,7 +376,7 @@ def _files(run: _Run, calibration: Path) -> dict[str, str]:
         proposer=None
         if run.search is None or not changed_prompt(run.search)
         else str(run.search["proposer"]),
-        verdict=verdicts_of(run.metrics, run.search),
+        verdict=[] if run.texts_left_out else verdicts_of(run.metrics, run.search),
         figures=figures,
         thresholds=thresholds,
         fingerprint=run.fingerprint.to_record(),
@@ -326,8 +385,21 @@ def _files(run: _Run, calibration: Path) -> dict[str, str]:
         corrected="label_prior.json" in files,
         head=json.loads(files["head.json"])["state"] if "head.json" in files else None,
         calibrator="calibrator.json" in files,
+        demonstrations=None
+        if run.demonstrations is None
+        else demonstrated(run.demonstrations, files[DEMONSTRATIONS]),
+        texts_left_out=run.texts_left_out,
     )
     return files
+
+
+def _figures(run: _Run, task: Task, thresholds: Mapping[str, Any]) -> tuple[Figure, ...]:
+    """Return what was measured."""
+    found = figures_of(run.metrics, run.search, run.calibration, run.predictions)
+    found += (*answered_of(run.predictions, task.labels), *low_mass_of(run.predictions))
+    if task.cascade is None and run.settings.plan is None:  # else its models have a say, too
+        found += tuple(accepted_of(run.predictions, thresholds))
+    return found
 
 
 def _measured_on(run: _Run) -> str:
@@ -351,6 +423,9 @@ def _settings_files(run: _Run) -> dict[str, str]:
         if learned is not None:
             files[_LEARNED] = _text(Path(learned))
             own["cascade"] = {**own["cascade"], "learned_file": _LEARNED}
+        own.pop("demonstrations", None)
+        if run.demonstrations is not None:  # a search may have found others than the task's
+            own["demonstrations"] = run.demonstrations.model_dump()
         tasks.append(own)
     files["settings.json"] = json_text(
         {"tasks": tasks, "prompt_for_all": run.settings.prompt_for_all, "description": run.description}

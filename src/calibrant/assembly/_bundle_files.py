@@ -36,7 +36,15 @@ _REQUIRED: Final = frozenset(
     }
 )
 _OPTIONAL: Final = frozenset(
-    {"calibrator.json", "head.json", "label_prior.json", "learned.json", "plan.json", "user_template.txt"}
+    {
+        "calibrator.json",
+        "demonstrations.jsonl",
+        "head.json",
+        "label_prior.json",
+        "learned.json",
+        "plan.json",
+        "user_template.txt",
+    }
 )
 _MANIFEST_BYTES: Final = 1 << 20
 _FILE_BYTES: Final = 64 << 20

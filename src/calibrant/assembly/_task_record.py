@@ -16,6 +16,7 @@ from calibrant.core import (
     CascadeModelSettings,
     CascadeSettings,
     ConfigurationError,
+    DemonstrationSettings,
     ModelSettings,
     RoutingProviderSettings,
     RoutingSettings,
@@ -58,6 +59,8 @@ _KEYS: Final = frozenset(
         "state_left_out",
     }
 )
+
+_OPTIONAL_KEYS: Final = frozenset({"demonstrations"})
 
 _AnyModel = TypeVar("_AnyModel", ModelSettings, CascadeModelSettings, RoutingProviderSettings)
 _Settings = TypeVar("_Settings", bound=pydantic.BaseModel)
@@ -188,6 +191,7 @@ def task_to_record(task: Task) -> dict[str, Any]:
         "routing": None if routing is None else _routing_record(routing, left_out),
         "state_left_out": routing is not None and any(getattr(routing, name) for name in _STATES),
         "left_out": left_out,
+        **({} if task.demonstrations is None else {"demonstrations": task.demonstrations.model_dump()}),
     }
 
 
@@ -235,7 +239,7 @@ def task_from_record(record: Mapping[str, Any], *, place: Path) -> RecordedTask:
     StateError
         They are something else.
     """
-    if set(record) != _KEYS:
+    if not _KEYS <= set(record) <= _KEYS | _OPTIONAL_KEYS:
         raise _damaged(
             place, f"expected the keys {', '.join(sorted(_KEYS))}, got {', '.join(sorted(record))!r:.200}"
         )
@@ -268,7 +272,12 @@ def _sections(record: Mapping[str, Any], place: Path) -> dict[str, Any]:
     if (ROUTED in members) is not (routing is not None) and cascade is not None:
         raise _damaged(place, f"expected routing together with the cascade's model {ROUTED!r}")
     model = _section(ModelSettings, record["model"], place)
-    return {"cascade": cascade, "routing": routing, **({} if model is None else {"model": model})}
+    return {
+        "cascade": cascade,
+        "routing": routing,
+        "demonstrations": _section(DemonstrationSettings, record.get("demonstrations"), place),
+        **({} if model is None else {"model": model}),
+    }
 
 
 def _section(kind: type[_Settings], value: object, place: Path) -> _Settings | None:

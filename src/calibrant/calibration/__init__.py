@@ -25,12 +25,13 @@ from calibrant.calibration._choice import (
 )
 from calibrant.calibration._conformal import ConformalMethod, ConformalSets
 from calibrant.calibration._distribution import correct_distribution, correct_prediction
-from calibrant.calibration._fingerprint import Fingerprint
+from calibrant.calibration._fingerprint import Fingerprint, asked_text, demonstrated
 from calibrant.calibration._held_out import held_out_answer_probability
 from calibrant.calibration._losses import log_normalise
 from calibrant.calibration._prior import CONTENT_FREE_INPUTS, LabelPriorCorrection, PriorMethod
 from calibrant.calibration._rows import FittedRows
 from calibrant.calibration._saved import (
+    DEMONSTRATIONS,
     UNKNOWN,
     SavedPredictions,
     load_predictions,
@@ -47,6 +48,7 @@ from calibrant.calibration._thresholds import ThresholdFamily, ThresholdSuggesti
 
 __all__ = [
     "CONTENT_FREE_INPUTS",
+    "DEMONSTRATIONS",
     "UNKNOWN",
     "CalibrationEvaluation",
     "CalibratorMethod",
@@ -71,12 +73,14 @@ __all__ = [
     "ThresholdFamily",
     "ThresholdSuggestion",
     "VectorScaling",
+    "asked_text",
     "calibrator_from_record",
     "candidate_thresholds",
     "certify_class_thresholds",
     "certify_threshold",
     "correct_distribution",
     "correct_prediction",
+    "demonstrated",
     "held_out_answer_probability",
     "load_calibrator",
     "load_predictions",

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from calibrant.core import ConfigurationError, LabelSet, LogprobSpace, MultiLabels
+from calibrant.core import ConfigurationError, DemonstrationSettings, LabelSet, LogprobSpace, MultiLabels
 
-__all__ = ["Fingerprint"]
+__all__ = ["Fingerprint", "asked_text", "demonstrated"]
 
 _NAMED = 3  # labels a message shows
 
@@ -97,6 +97,39 @@ class Fingerprint:
                 + ("one then, any number now)" if self.multi_label else "any number then, one now)")
             )
         return found
+
+
+def asked_text(
+    prompt: str, user_template: str | None, demonstrations: Mapping[str, Any] | None = None
+) -> str:
+    """Return the system text that a fingerprint holds.
+
+    Parameters
+    ----------
+    prompt : str
+        The system prompt.
+    user_template : str or None
+        Shapes the user message.
+    demonstrations : mapping, optional
+        Which rows a prompt shows beside its text, as ``Classifier.describe`` says it.
+    """
+    parts = [prompt] if user_template is None else [prompt, user_template]
+    if demonstrations is not None:
+        parts.append(json.dumps(dict(demonstrations), sort_keys=True))
+    return "\n\n".join(parts)
+
+
+def demonstrated(settings: DemonstrationSettings, rows: str) -> dict[str, Any]:
+    """Return which rows a prompt shows as JSON values, the rows as their SHA-256.
+
+    Parameters
+    ----------
+    settings : DemonstrationSettings
+        How they are chosen.
+    rows : str
+        What they are chosen from, as JSON Lines.
+    """
+    return {**settings.model_dump(), "rows": rows.count("\n"), "sha256": _sha256(rows)}
 
 
 def _label_change(then: list[str], now: list[str]) -> str:

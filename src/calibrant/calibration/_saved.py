@@ -13,10 +13,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.calibration._fingerprint import Fingerprint
+from calibrant.calibration._fingerprint import Fingerprint, asked_text, demonstrated
 from calibrant.core import (
     MAX_RUN_ROW_BYTES,
     DataError,
+    DemonstrationSettings,
     LogprobSpace,
     Outcome,
     Row,
@@ -27,9 +28,18 @@ from calibrant.core import (
     read_rows,
 )
 
-__all__ = ["UNKNOWN", "SavedPredictions", "load_predictions", "read_predictions", "unfinished"]
+__all__ = [
+    "DEMONSTRATIONS",
+    "UNKNOWN",
+    "SavedPredictions",
+    "load_predictions",
+    "read_predictions",
+    "unfinished",
+]
 
 UNKNOWN: Final = -1  # whether the row is right
+DEMONSTRATIONS: Final = "demonstrations.jsonl"
+"""File of a run's directory with the labelled texts that its prompts were shown from."""
 _FILE: Final = "predictions.jsonl"
 _CHOSEN: Final = ("final", "best")  # of the prompts of a search: with its head, if it has one
 _ROUNDING: Final = 1e-6  # exp of a sum may leave [0, 1] by this much
@@ -249,15 +259,15 @@ class _Rows:
                 continue
             try:
                 record = json.loads(source.read_text(encoding="utf-8"))
-                found = read(record)
+                found = read(record, directory)
                 if found is None:
                     return None
-                prompt, template, model = found
+                prompt, model = found
                 labels = self._labels(record)
                 if labels is None:
                     return None
                 return Fingerprint(
-                    prompt=prompt if template is None else f"{prompt}\n\n{template}",
+                    prompt=prompt,
                     model=model,
                     space=LogprobSpace(self.space),
                     labels=labels,
@@ -283,19 +293,26 @@ def _space_of(values: Mapping[str, Any]) -> str | None:
     return next((str(one["space"]) for one in found if one), None)
 
 
-def _evaluated(record: Mapping[str, Any]) -> tuple[str, str | None, str]:
-    return record["prompt"], record["user_template"], record["model"]
+def _evaluated(record: Mapping[str, Any], _: Path) -> tuple[str, str]:
+    """Return what was asked of an evaluation, and of which model."""
+    prompt = asked_text(record["prompt"], record["user_template"], record.get("demonstrations"))
+    return prompt, record["model"]
 
 
-def _submitted(record: Mapping[str, Any]) -> tuple[str, str | None, str] | None:
+def _submitted(record: Mapping[str, Any], directory: Path) -> tuple[str, str] | None:
     """Return what a batch was asked; None where an older version submitted it, which did not say."""
     described = record.get("described")
-    return None if described is None else _evaluated(described)
+    return None if described is None else _evaluated(described, directory)
 
 
-def _searched(record: Mapping[str, Any]) -> tuple[str, str | None, str]:
+def _searched(record: Mapping[str, Any], directory: Path) -> tuple[str, str]:
+    """Return what was asked under the best prompt of a search."""
     best = record["best_candidate"]
-    return best["system_prompt"], best.get("user_template"), record["model"]
+    shown = None
+    if best.get("demonstrations", "").strip():
+        rows = (directory / DEMONSTRATIONS).read_text(encoding="utf-8")
+        shown = demonstrated(DemonstrationSettings.from_text(best["demonstrations"]), rows)
+    return asked_text(best["system_prompt"], best.get("user_template"), shown), record["model"]
 
 
 def _broken(row: Row, message: str) -> DataError:

@@ -317,6 +317,19 @@ class Cascade(Classifier):
         """
         _refuse_head()
 
+    def with_demonstrations(self, *_: object, **__: object) -> NoReturn:
+        """Refuse: demonstrations belong to one prompt, so the classifiers of a cascade show their own.
+
+        Raises
+        ------
+        ConfigurationError
+            Always.
+        """
+        raise ConfigurationError(
+            "Expected no demonstrations for a whole cascade: its models have prompts of their own. Give them to its "
+            "classifiers."
+        )
+
     def with_limits(self, limits: Limits) -> Self:
         """Return a copy under other limits that shares clients and journals; it has paid nothing yet.
 

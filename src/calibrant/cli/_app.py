@@ -347,7 +347,7 @@ def calibrate(  # noqa: PLR0913  (keyword-only options)
 
 @app.command()
 @reports_errors
-def export(
+def export(  # noqa: PLR0913  (keyword-only options)
     run: Annotated[
         Path, typer.Argument(metavar="RUN", help="Directory of optimize, evaluate, batch or cascade run.")
     ],
@@ -364,12 +364,20 @@ def export(
         typer.Option(metavar="TASK.toml", help="The task that was run; for runs without a task.json."),
     ] = None,
     model: Annotated[str | None, typer.Option(help="With --task: the model that was asked instead.")] = None,
+    texts: Annotated[
+        bool,
+        typer.Option(
+            "--texts/--no-texts",
+            help="Whether the training texts that prompts show as demonstrations are packed; without them, none are "
+            "shown.",
+        ),
+    ] = True,
     as_json: AsJson = False,
 ) -> None:
     """Pack a run into a bundle: one folder of JSON and text that calibrant.load opens."""
     from calibrant.cli._export import run_export
 
-    run_export(run, out=out, calibration=calibration, task=task, model=model, as_json=as_json)
+    run_export(run, out=out, calibration=calibration, task=task, model=model, texts=texts, as_json=as_json)
 
 
 @app.command()

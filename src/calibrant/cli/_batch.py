@@ -50,7 +50,7 @@ def submit(
 ) -> None:
     """Send rows as batches of the provider; a second time, it does nothing."""
     from calibrant.assembly import record_run
-    from calibrant.cli._prompted import prompted, without_head
+    from calibrant.cli._prompted import prompted, without_head, write_demonstrations
     from calibrant.core import ConfigurationError, Task
     from calibrant.evaluation import submit_batch
     from calibrant.inference import Classifier
@@ -67,6 +67,7 @@ def submit(
         chosen = prompted(classifier, loaded.head.file, prompt=prompt, run=None, label_prior=None)
         report = submit_batch(chosen, rows, out=out)
         record_run(out, [(loaded, model)], prompt_for_all=prompt is not None)
+        write_demonstrations(chosen, out)
     finally:
         classifier.close()
     _say_submitted(report)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,11 +17,12 @@ from calibrant.cli._errors import FAILED, GATE_FAILED, INTERRUPTED
 from calibrant.cli._evaluation_table import print_result
 from calibrant.cli._interrupts import ENDED_BY_SIGNAL, interruptible
 from calibrant.cli._progress import EvaluationDisplay
-from calibrant.cli._prompted import open_prompted, without_head
+from calibrant.cli._prompted import open_prompted, without_head, write_demonstrations
 from calibrant.cli._providers import routing_stats
 from calibrant.core import (
     ConfigurationError,
     DataSource,
+    DemonstrationSettings,
     LabelSet,
     ProviderError,
     StateError,
@@ -40,7 +41,7 @@ from calibrant.evaluation import (
     write_parquet,
 )
 from calibrant.heads import Head
-from calibrant.inference import Limits, is_in_process
+from calibrant.inference import DemonstrationIndex, Limits, is_in_process
 
 if TYPE_CHECKING:
     from calibrant.calibration import LabelPriorCorrection
@@ -217,28 +218,34 @@ def _evaluated(
 def _opening(task: Task, options: EvaluateOptions, classifier: Classifier) -> partial[Classifier]:
     """Return what opens `classifier` on another machine, where the command's files are not."""
     replaced = options.prompt is not None or options.run is not None
+    shown = classifier.demonstrations
     return partial(
         _opened_again,
-        without_head(task),
+        replace(without_head(task), demonstrations=None),
         model=options.model,
         prompt=classifier.prompt if replaced else None,
         user_template=classifier.user_template,
         learned=classifier.head or classifier.prior_correction,
+        shown=None if shown is None else (shown.settings, shown.index.to_text()),
     )
 
 
-def _opened_again(
+def _opened_again(  # noqa: PLR0913  (keyword-only options)
     task: Task,
     *,
     model: str | None,
     prompt: str | None,
     user_template: str | None,
     learned: Head | LabelPriorCorrection | None,
+    shown: tuple[DemonstrationSettings | None, str] | None,
     limits: Limits,
 ) -> Classifier:
     classifier = open_classifier(task, model=model, limits=limits)
     if prompt is not None:
         classifier = classifier.with_prompt(prompt, user_template=user_template)
+    if shown is not None and shown[0] is not None:
+        index = DemonstrationIndex.from_text(shown[1], labels=classifier.labels)
+        classifier = classifier.with_demonstrations(index, **shown[0].model_dump())
     if isinstance(learned, Head):
         classifier.head = learned
     elif learned is not None:
@@ -302,6 +309,7 @@ def _write_down(task: Task, options: EvaluateOptions, classifier: Classifier) ->
         classifier.prior_correction.save(
             options.out / "label_prior.json", fingerprint=classifier.fingerprint()
         )
+    write_demonstrations(classifier, options.out)
     if classifier.head is not None:
         classifier.head.save(options.out / "head.json", fingerprint=classifier.fingerprint())
 

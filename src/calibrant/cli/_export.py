@@ -27,13 +27,20 @@ __all__ = ["run_diff", "run_export"]
 _SHOWN: Final = 60  # characters of a value
 
 
-def run_export(
-    run: Path, *, out: Path, calibration: Path | None, task: Path | None, model: str | None, as_json: bool
+def run_export(  # noqa: PLR0913  (keyword-only options)
+    run: Path,
+    *,
+    out: Path,
+    calibration: Path | None,
+    task: Path | None,
+    model: str | None,
+    texts: bool,
+    as_json: bool,
 ) -> None:
     """Write the bundle and say what is in it."""
     if model is not None and task is None:
         raise ConfigurationError("Expected --task with --model, got --model alone: the run knows its model.")
-    bundle = export(run, out, task=task, model=model, calibration=calibration)
+    bundle = export(run, out, task=task, model=model, calibration=calibration, texts=texts)
     if as_json:
         record = {"bundle": str(out), "name": bundle.name, "sha256": bundle.digest}
         sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")

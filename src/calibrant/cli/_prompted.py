@@ -6,17 +6,18 @@ import json
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from calibrant.assembly import open_classifier
-from calibrant.calibration import LabelPriorCorrection
-from calibrant.core import ConfigurationError, DataError, Task
+from calibrant.calibration import DEMONSTRATIONS, LabelPriorCorrection
+from calibrant.core import ConfigurationError, DataError, DemonstrationSettings, Task, write_atomically
 from calibrant.heads import Head
+from calibrant.inference import DemonstrationIndex
 
 if TYPE_CHECKING:
     from calibrant.inference import Classifier, Limits
 
-__all__ = ["open_prompted", "prompted", "read_prompt", "without_head"]
+__all__ = ["open_prompted", "prompted", "read_prompt", "without_head", "write_demonstrations"]
 
 
 def open_prompted(
@@ -39,7 +40,8 @@ def open_prompted(
     prompt : Path or None
         File with a prompt.
     run : Path or None
-        Directory of a search: its best prompt, and its head, or its label prior where it has none.
+        Directory of a search: its best prompt with its demonstrations, and its head, or its label prior where it has
+        none.
     label_prior : Path or None
         File with a label-prior correction; comes before any head.
     limits : Limits, optional
@@ -81,8 +83,12 @@ def prompted(
     if run is not None or label_prior is not None:
         head = None
     if run is not None:
-        template = _template(run / "result.json")
-        classifier = classifier.with_prompt(read_prompt(run / "best_prompt.txt"), user_template=template)
+        best = _best_candidate(run / "result.json")
+        template = best.get("user_template")
+        classifier = classifier.with_prompt(
+            read_prompt(run / "best_prompt.txt"), user_template=None if template is None else str(template)
+        )
+        classifier = _demonstrating(classifier, best.get("demonstrations"), run / DEMONSTRATIONS)
         if label_prior is None:
             head, label_prior = _existing(run / "head.json"), _existing(run / "label_prior.json")
     elif prompt is not None:
@@ -100,17 +106,33 @@ def _existing(path: Path) -> Path | None:
     return path if path.exists() else None
 
 
-def _template(path: Path) -> str | None:
-    """Return the user template a search has found along with its prompt, if any."""
+def _best_candidate(path: Path) -> dict[str, Any]:
+    """Return the components a search has chosen; empty where it does not say."""
     if not path.exists():
-        return None
+        return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))["best_candidate"].get("user_template")
+        return dict(json.loads(path.read_text(encoding="utf-8"))["best_candidate"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(
             f"expected the result of a search, got something else ({error!r}).", path=path
         ) from error
-    return None if found is None else str(found)
+
+
+def _demonstrating(classifier: Classifier, chosen: str | None, rows: Path) -> Classifier:
+    """Return a classifier that shows what a search chose; as it is where the search did not say."""
+    if chosen is None:
+        return classifier
+    if not chosen.strip():
+        return classifier.with_demonstrations(None)
+    index = DemonstrationIndex.from_text(read_prompt(rows), labels=classifier.labels)
+    return classifier.with_demonstrations(index, **DemonstrationSettings.from_text(chosen).model_dump())
+
+
+def write_demonstrations(classifier: Classifier, directory: Path) -> None:
+    """Leave the labelled texts that prompts were shown from in a run's directory, if there are any."""
+    shown = classifier.demonstrations
+    if shown is not None and shown.settings is not None:
+        write_atomically(directory / DEMONSTRATIONS, shown.index.to_text())
 
 
 def read_prompt(path: Path) -> str:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import pydantic
 
-from calibrant.core.sections import Section, wrong, wrong_at
+from calibrant.core.errors import ConfigurationError
+from calibrant.core.sections import Section, describe_problem, wrong, wrong_at
 
-__all__ = ["SCORING_PARAMETERS", "CalibrationSettings", "HeadSettings", "ModelSettings", "ScoringSettings"]
+__all__ = [
+    "SCORING_PARAMETERS",
+    "CalibrationSettings",
+    "DemonstrationSettings",
+    "HeadSettings",
+    "ModelSettings",
+    "ScoringSettings",
+]
 
 DEFAULT_MODEL = "local/smollm2-135m"
 # The fields of calibrant.scoring's strategies, which core must not import; a test compares them.
@@ -117,6 +126,65 @@ class CalibrationSettings(Section):
     """
 
     prior_correction: Literal["batch"] | None = None
+
+
+class DemonstrationSettings(Section):
+    """The ``[demonstrations]`` section: which labelled texts a prompt shows beside the text it is about.
+
+    Attributes
+    ----------
+    k : int
+        Demonstrations in a prompt, at least 1.
+    retriever : str
+        How texts are compared: ``tfidf`` (words and pieces of words) or ``model2vec`` (extra ``embeddings``).
+    balance : str
+        ``nearest`` shows the k nearest texts, ``balanced`` the nearest text of each label in turn.
+    seed : int
+        Fixes the order in which they are shown.
+    """
+
+    k: int = pydantic.Field(default=5, strict=True, ge=1)
+    retriever: Literal["tfidf", "model2vec"] = "tfidf"
+    balance: Literal["nearest", "balanced"] = "nearest"
+    seed: int = pydantic.Field(default=0, strict=True, ge=0)
+
+    @classmethod
+    def of(cls, values: object) -> Self:
+        """Return the settings in a mapping.
+
+        Raises
+        ------
+        ConfigurationError
+            It is none, or a value is unknown or out of range.
+        """
+        try:
+            return cls.model_validate(values)
+        except pydantic.ValidationError as error:
+            problems = " ".join(
+                describe_problem(dict(item), cls, prefix="demonstrations.") for item in error.errors()
+            )
+            raise ConfigurationError(problems) from error
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """Return the settings in JSON text, such as ``{"k": 5, "balance": "balanced"}``.
+
+        Raises
+        ------
+        ConfigurationError
+            It is no JSON, or as `of`.
+        """
+        try:
+            values = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ConfigurationError(
+                f'Expected demonstrations as JSON, such as {{"k": 5, "retriever": "tfidf"}}, got {text!r:.80}: {error}.'
+            ) from error
+        return cls.of(values)
+
+    def to_text(self) -> str:
+        """Return the settings as JSON text on one line."""
+        return json.dumps(self.model_dump())
 
 
 class HeadSettings(Section):

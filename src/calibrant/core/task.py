@@ -22,6 +22,7 @@ from calibrant.core.sections import Section, describe_problem, line_of, parse_to
 from calibrant.core.settings import (
     SCORING_PARAMETERS,
     CalibrationSettings,
+    DemonstrationSettings,
     HeadSettings,
     ModelSettings,
     ScoringSettings,
@@ -84,6 +85,7 @@ class _TaskFile(Section):
     model: ModelSettings = ModelSettings()
     scoring: ScoringSettings = ScoringSettings()
     calibration: CalibrationSettings = CalibrationSettings()
+    demonstrations: DemonstrationSettings | None = None
     head: HeadSettings = HeadSettings()
     cascade: CascadeSettings | None = None
     routing: RoutingSettings | None = None
@@ -143,6 +145,8 @@ class Task:
         How predictions are scored during the search.
     calibration : CalibrationSettings
         What is done to distributions before they are used.
+    demonstrations : DemonstrationSettings or None
+        Which training rows every prompt shows beside its text; None shows none.
     head : HeadSettings
         The head that makes the final distributions, and whether a search learns one.
     cascade : CascadeSettings or None
@@ -166,6 +170,7 @@ class Task:
     model: ModelSettings = ModelSettings()
     scoring: ScoringSettings = ScoringSettings()
     calibration: CalibrationSettings = CalibrationSettings()
+    demonstrations: DemonstrationSettings | None = None
     head: HeadSettings = HeadSettings()
     cascade: CascadeSettings | None = None
     routing: RoutingSettings | None = None
@@ -251,6 +256,7 @@ class Task:
             model=settings.model,
             scoring=settings.scoring,
             calibration=settings.calibration,
+            demonstrations=settings.demonstrations,
             head=_beside(settings.head, path.parent),
             cascade=cascade,
             routing=routing,
@@ -344,6 +350,11 @@ def _check_cascade(settings: _TaskFile, text: str, path: Path) -> CascadeSetting
         problems.append(
             f"{path}:{line_of(text, ('calibration', 'prior_correction'))}: expected no prior_correction beside "
             "[cascade]: a label that it changes is one that no model was sure of; leave it out."
+        )
+    if settings.demonstrations is not None:
+        problems.append(
+            f"{path}:{line_of(text, ('demonstrations',))}: expected no [demonstrations] beside [cascade]: they belong "
+            "to one prompt; leave them out."
         )
     if not cascade.models and cascade.file is None:
         problems.append(

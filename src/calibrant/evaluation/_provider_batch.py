@@ -246,14 +246,8 @@ def _decoding(classifier: Classifier) -> Decoding:
 
 def _request(classifier: Classifier, text: str) -> CompletionRequest:
     """Return what the runner would ask."""
-    runner = classifier.runner
     query = Query(prompt=classifier.prompt, text=text, user_template=classifier.user_template)
-    return CompletionRequest(
-        messages=query.messages(),
-        response_format=runner.response_format,
-        top_logprobs=runner.top_logprobs,
-        options=runner.options,
-    )
+    return classifier.runner.request(query)
 
 
 def _lines(classifier: Classifier, api: BatchApi, rows: Sequence[Example]) -> Iterator[str]:
@@ -289,10 +283,10 @@ def _fingerprint(
         digest.update(json.dumps([row.input, row.answer]).encode())
     options = {name: value for name, value in runner.options.items() if name not in _NOT_SENT}
     about = classifier.describe()
-    learned = [about.get("head"), about["label_prior"]]
+    shown, learned = about.get("demonstrations"), [about.get("head"), about["label_prior"]]
     return {
         "model": _digest([classifier.client.name, api.address]),
-        "prompt": _digest([classifier.prompt, classifier.user_template]),
+        "prompt": _digest([classifier.prompt, classifier.user_template, *([] if shown is None else [shown])]),
         "labels": _digest([method.describe(), runner.response_format]),
         "options": _digest([options, runner.top_logprobs]),
         "rows": digest.hexdigest(),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from calibrant.calibration import Fingerprint, LabelPriorCorrection, correct_prediction
+from calibrant.calibration import Fingerprint, LabelPriorCorrection, asked_text, correct_prediction
 from calibrant.core import Prediction, StateError
 from calibrant.evaluation._provider_batch_answers import labels_of_reading
 from calibrant.evaluation._provider_batch_state import HEAD, LABEL_PRIOR, BatchState
@@ -67,9 +67,8 @@ def finisher(directory: Path, state: BatchState) -> Callable[[Prediction, str], 
 
 def _fingerprint(state: BatchState) -> Fingerprint:
     about = state.described or {}
-    prompt, template = about["prompt"], about["user_template"]
     return Fingerprint(
-        prompt=prompt if template is None else f"{prompt}\n\n{template}",
+        prompt=asked_text(about["prompt"], about["user_template"], about.get("demonstrations")),
         model=state.connection["model"],
         space=state.reading["space"],
         labels=labels_of_reading(state.reading),

@@ -4,6 +4,7 @@ from calibrant.heads._baseline import TextBaseline
 from calibrant.heads._compared import BaselineComparison, BaselineScore, compare_with_baselines
 from calibrant.heads._fit import cross_fitted, fit_head
 from calibrant.heads._head import Head, RungFigures
+from calibrant.heads._words import Words
 
 __all__ = [
     "BaselineComparison",
@@ -11,6 +12,7 @@ __all__ = [
     "Head",
     "RungFigures",
     "TextBaseline",
+    "Words",
     "compare_with_baselines",
     "cross_fitted",
     "fit_head",

@@ -31,12 +31,8 @@ class Words:
         self._used: tuple[int, ...] = ()
         self._span: tuple[Any, NDArray[np.float64]] | None = None
 
-    def fit(self, texts: Sequence[str]) -> Any:  # noqa: ANN401 (a matrix, dense or sparse)
-        """Learn the words of `texts`, and return the matrix to fit a linear model on, shape (n, r).
-
-        For few texts its columns are orthogonal directions in which the texts differ: a linear model with a quadratic
-        penalty is the same in them as in the words themselves.
-        """
+    def learn(self, texts: Sequence[str]) -> Any:  # noqa: ANN401 (a sparse matrix)
+        """Learn the words of `texts`, and return them, shape (n, words)."""
         texts = [_writable(text) for text in texts]
         used = []
         for place, vectorizer in enumerate(self._vectorizers):
@@ -46,8 +42,16 @@ class Words:
                 continue
             used.append(place)
         self._used = tuple(used)
-        words = self._matrix(texts)
-        if not used or len(texts) > _MOST_IN_SPAN:
+        return self._matrix(texts)
+
+    def fit(self, texts: Sequence[str]) -> Any:  # noqa: ANN401 (a matrix, dense or sparse)
+        """Learn the words of `texts`, and return the matrix to fit a linear model on, shape (n, r).
+
+        For few texts its columns are orthogonal directions in which the texts differ: a linear model with a quadratic
+        penalty is the same in them as in the words themselves.
+        """
+        words = self.learn(texts)
+        if not self._used or len(texts) > _MOST_IN_SPAN:
             return words
         gram = (words @ words.T).toarray()
         squares, directions = np.linalg.eigh(gram)

@@ -6,6 +6,8 @@ from calibrant.inference._calls import Calls
 from calibrant.inference._chain import FieldChain
 from calibrant.inference._choice import Scoring
 from calibrant.inference._classifier import Classifier
+from calibrant.inference._demonstration_format import Demonstration, DemonstrationFormat, one_line
+from calibrant.inference._demonstrations import DemonstrationIndex, Retrieval
 from calibrant.inference._embeddings import (
     CachedEmbedder,
     CallableEmbedder,
@@ -59,6 +61,9 @@ __all__ = [
     "Calls",
     "Classifier",
     "Decoding",
+    "Demonstration",
+    "DemonstrationFormat",
+    "DemonstrationIndex",
     "Embedder",
     "EmbedderLike",
     "ExactScoring",
@@ -80,6 +85,7 @@ __all__ = [
     "ProviderStats",
     "Query",
     "RemoteBatch",
+    "Retrieval",
     "RetryPolicy",
     "RoutedClient",
     "Runner",
@@ -100,6 +106,7 @@ __all__ = [
     "is_in_process",
     "load_examination",
     "may_be_withheld",
+    "one_line",
     "open_batch_api",
     "open_client",
     "open_embedder",

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Self
 
-from calibrant.calibration import Fingerprint, LabelPriorCorrection
+from calibrant.calibration import Fingerprint, LabelPriorCorrection, asked_text
 from calibrant.clients import RetryPolicy
 from calibrant.core import (
     Client,
     Completion,
     CompletionRequest,
+    DemonstrationSettings,
     Journal,
     LabelSet,
     LogprobSpace,
@@ -21,26 +22,25 @@ from calibrant.core import (
     TextWithContext,
 )
 from calibrant.heads import Head
+from calibrant.inference._asking import Asking
 from calibrant.inference._calls import Calls
 from calibrant.inference._choice import MethodOptions, Scoring, choose_method
-from calibrant.inference._described import described, representation
+from calibrant.inference._demonstrations import DemonstrationIndex, Retrieval
+from calibrant.inference._described import demonstrated_by, described, representation
 from calibrant.inference._exact import Tolerance, keeping_features, keeps_features
-from calibrant.inference._feed import OnPrediction, Stop
 from calibrant.inference._from_task import task_arguments, task_head
 from calibrant.inference._heads import check_head, check_one_distribution, finished, head_of, true_labels
 from calibrant.inference._limits import Gate, Limits, default_concurrency
-from calibrant.inference._loop import run_sync
-from calibrant.inference._managed import Managed
 from calibrant.inference._models import ModelLike, call_options, open_client
 from calibrant.inference._reader import AnswerReader
-from calibrant.inference._runner import Query, Runner, feed_finished
+from calibrant.inference._runner import Query, Runner
 from calibrant.inference.doctor import refuse_misleading
 from calibrant.logprobs import enum_schema
 
 __all__ = ["Classifier"]
 
 
-class Classifier(Managed):
+class Classifier(Asking):
     """Classifies texts with one model under one prompt; a context manager.
 
     Parameters
@@ -217,7 +217,7 @@ class Classifier(Managed):
         ------
         ConfigurationError
             The task describes a cascade, or several providers: `calibrant.assembly.open_classifier` opens
-            them.
+            them. Or it shows demonstrations, and has no training rows.
         StateError
             The head that the task names cannot be used: it was fitted under another prompt or model, for example.
         """
@@ -226,6 +226,8 @@ class Classifier(Managed):
         found._owns_client = found._owns_client or found.client is client
         with ExitStack() as opened:
             opened.callback(found.close)
+            if task.demonstrations is not None:  # before the head, which belongs to the prompt as it is then
+                found = found._retrieving(DemonstrationIndex.from_task(task), task.demonstrations)
             found.head = task_head(task, found.fingerprint())
             opened.pop_all()
         return found
@@ -316,6 +318,73 @@ class Classifier(Managed):
             copy.user_template = user_template
         return copy
 
+    @property
+    def demonstrations(self) -> Retrieval | None:
+        """Which labelled texts prompts show beside the text they are about; None where there are none to show."""
+        return self.runner.retrieval
+
+    def with_demonstrations(
+        self,
+        index: DemonstrationIndex | None,
+        *,
+        k: int | None = 5,
+        retriever: str = "tfidf",
+        balance: str = "nearest",
+        seed: int = 0,
+    ) -> Self:
+        """Return a copy whose prompts show the labelled texts nearest to the text they are about.
+
+        It shares this one's client and journal; what was learned under other prompts, a label-prior correction or a
+        head, stays behind.
+
+        Parameters
+        ----------
+        index : DemonstrationIndex or None
+            The texts to show; None shows none.
+        k : int or None, default 5
+            Demonstrations in a prompt, at least 1 and at most as many as `index` has rows; None shows none but to
+            queries that say how many.
+        retriever : {"tfidf", "model2vec"}, default "tfidf"
+            How texts are compared: by words and pieces of words, or by static embeddings (extra ``embeddings``).
+        balance : {"nearest", "balanced"}, default "nearest"
+            ``nearest`` shows the k nearest texts, ``balanced`` the nearest text of each label in turn.
+        seed : int, default 0
+            Fixes the order in which they are shown.
+
+        Raises
+        ------
+        ConfigurationError
+            A parameter is unknown or out of range, or the index is for other labels.
+
+        Examples
+        --------
+        >>> from calibrant.testing import FakeClient
+        >>> fake = FakeClient(["cat", "dog"], {}, default="dog")
+        >>> classifier = Classifier(model=fake, labels=["cat", "dog"], field="animal", prompt="Which animal?")
+        >>> index = DemonstrationIndex(["it purrs", "it barks"], ["cat", "dog"], labels=["cat", "dog"])
+        >>> _ = classifier.with_demonstrations(index, k=1).classify("who barks?")
+        >>> print(fake.requests[0].messages[0]["content"])
+        Which animal?
+        <BLANKLINE>
+        Examples:
+        <BLANKLINE>
+        Text: it barks
+        Answer: {"animal": "dog"}
+        """
+        settings = None
+        if k is not None:
+            values = {"k": k, "retriever": retriever, "balance": balance, "seed": seed}
+            settings = DemonstrationSettings.of(values)
+        return self._retrieving(index, settings)
+
+    def _retrieving(self, index: DemonstrationIndex | None, settings: DemonstrationSettings | None) -> Self:
+        retrieval = None
+        if index is not None:
+            retrieval = Retrieval.of(index, settings, labels=self.labels, field=self.field)
+        copy = self.with_prompt(self.prompt)
+        copy.runner = replace(self.runner, retrieval=retrieval)
+        return copy
+
     def with_limits(self, limits: Limits) -> Self:
         """Return a copy under other `limits` that shares this one's client and journal; it has paid nothing yet."""
         return self._prepared(limits, self._reader, self.runner.top_logprobs)
@@ -336,6 +405,7 @@ class Classifier(Managed):
         copy.__dict__.update(self.__dict__)
         copy._owns_client, copy._reader = False, reader
         copy._prepare(self.client, top_logprobs, limits, self.runner.journal)
+        copy.runner.retrieval = self.demonstrations
         if keeps_features(self.runner.method):
             copy.runner.method = keeping_features(copy.runner.method)
         copy.head = self.head
@@ -349,95 +419,6 @@ class Classifier(Managed):
     def use_journal(self, journal: Journal | None) -> None:
         """Look predictions up in `journal` from now on, and store them there."""
         self.runner.journal = journal
-
-    def classify(self, text: str | TextWithContext) -> Prediction:
-        """Classify one text; its context, if any, is for a cascade's verifier."""
-        return self.classify_many([text])[0]
-
-    def classify_many(
-        self,
-        texts: Sequence[str | TextWithContext],
-        *,
-        on_prediction: Callable[[int, Prediction], None] | None = None,
-    ) -> list[Prediction]:
-        """Classify texts concurrently.
-
-        Parameters
-        ----------
-        texts : sequence of str or TextWithContext
-            What to classify.
-        on_prediction : callable, optional
-            Called with the index and the prediction of each text as it is answered.
-
-        Returns
-        -------
-        list of Prediction
-            One per text, in order. A row that failed says so in its ``outcome``.
-
-        Raises
-        ------
-        ProviderError
-            A fault that every call would meet, such as a bad key.
-        """
-        return run_sync(self.aclassify_many(texts, on_prediction=on_prediction))
-
-    async def aclassify(self, text: str | TextWithContext) -> Prediction:
-        """Classify one text, for use inside an event loop."""
-        return (await self.aclassify_many([text]))[0]
-
-    async def aclassify_many(
-        self,
-        texts: Sequence[str | TextWithContext],
-        *,
-        on_prediction: Callable[[int, Prediction], None] | None = None,
-    ) -> list[Prediction]:
-        """Classify texts concurrently, for use inside an event loop; see `classify_many`."""
-        queries = [self._query(text) for text in texts]
-        listener = on_prediction and (
-            lambda index, found: on_prediction(index, self.finished(found, queries[index].text))
-        )
-        predictions = await self.runner.arun(queries, on_prediction=listener)
-        return [self.finished(found, query.text) for query, found in zip(queries, predictions, strict=True)]
-
-    async def aclassify_each(
-        self,
-        texts: Iterable[str | TextWithContext],
-        on_row: OnPrediction,
-        *,
-        on_prediction: OnPrediction | None = None,
-        stop: Stop | None = None,
-    ) -> str:
-        """Classify texts as they come, however many, in bounded memory.
-
-        Parameters
-        ----------
-        texts : iterable of str or TextWithContext
-            Read as rows are begun, not ahead.
-        on_row : callable
-            Called with the index and the prediction of every text once, in the order of the texts.
-        on_prediction : callable, optional
-            Called with both as soon as a text is answered.
-        stop : Stop, optional
-            Ends the run after the rows under way.
-
-        Returns
-        -------
-        str
-            Why it ended early (a budget, a deadline, `stop`); empty when every text was answered.
-
-        Raises
-        ------
-        ProviderError
-            A fault that every call would meet, or nothing but failures.
-        """
-        return await feed_finished(
-            self.runner,
-            map(self._query, texts),
-            self.finished,
-            on_row,
-            on_prediction=on_prediction,
-            stop=stop,
-        )
 
     def _query(self, text: str | TextWithContext) -> Query:
         given = text if isinstance(text, TextWithContext) else TextWithContext(text)
@@ -477,9 +458,8 @@ class Classifier(Managed):
 
     def fingerprint(self) -> Fingerprint:
         """Return what a correction or calibration of this classifier's predictions belongs to."""
-        prompt = self.prompt if self.user_template is None else f"{self.prompt}\n\n{self.user_template}"
         return Fingerprint(
-            prompt=prompt,
+            prompt=asked_text(self.prompt, self.user_template, demonstrated_by(self)),
             model=self.client.name,
             space=self.runner.method.space,
             labels=self.labels,

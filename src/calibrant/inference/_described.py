@@ -9,7 +9,7 @@ from calibrant.inference.doctor import identity
 if TYPE_CHECKING:
     from calibrant.inference._classifier import Classifier
 
-__all__ = ["described", "representation"]
+__all__ = ["demonstrated_by", "described", "representation"]
 
 _LABELS_SHOWN: Final = 5
 
@@ -34,7 +34,13 @@ def described(classifier: Classifier) -> dict[str, Any]:
         if correction is None
         else {"prior": correction.divisor_.tolist(), "strength": correction.strength_},
         **({} if head is None else {"head": head.digest}),
+        **({} if (shown := demonstrated_by(classifier)) is None else {"demonstrations": shown}),
     }
+
+
+def demonstrated_by(classifier: Classifier) -> dict[str, Any] | None:
+    """Return which labelled texts prompts show; None where they show none."""
+    return None if classifier.demonstrations is None else classifier.demonstrations.description
 
 
 def representation(classifier: Classifier) -> str:

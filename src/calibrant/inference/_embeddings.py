@@ -182,16 +182,17 @@ class Model2VecEmbedder:
     async def embed(self, texts: Sequence[str]) -> NDArray[np.float64]:
         """Return the vectors of some texts, shape (n, d)."""
         return embedding_matrix(
-            await self._threads.run(self._vectors, texts), count=len(texts), provider=self.name
+            await self._threads.run(self.vectors, texts), count=len(texts), provider=self.name
         )
+
+    def vectors(self, texts: list[str]) -> ArrayLike:
+        """Return the vectors of some texts, shape (n, d), to whoever can wait for them."""
+        found: ArrayLike = self._model.encode(texts, use_multiprocessing=False)
+        return found
 
     def close(self) -> None:
         """End its threads."""
         self._threads.close()
-
-    def _vectors(self, texts: list[str]) -> ArrayLike:
-        found: ArrayLike = self._model.encode(texts, use_multiprocessing=False)
-        return found
 
 
 class CallableEmbedder:

@@ -16,6 +16,7 @@ from calibrant.core import (
     CalibrantError,
     Client,
     CompletionRequest,
+    ConfigurationError,
     ContextLengthError,
     Journal,
     LimitReachedError,
@@ -24,6 +25,7 @@ from calibrant.core import (
     Prediction,
     ProviderError,
 )
+from calibrant.inference._demonstrations import Retrieval
 from calibrant.inference._exact import keeping_features, might_keep_features
 from calibrant.inference._feed import Feed, Listeners, OnPrediction, Stop
 from calibrant.inference._limits import Gate
@@ -40,6 +42,9 @@ _NOT_IN_KEY: Final = frozenset({"api_key", "timeout"})
 # Rows looked up in the journal at a time.
 _BLOCK: Final = 256
 
+# Prompts whose digests are kept; those with demonstrations differ from row to row.
+_PROMPTS: Final = 256
+
 
 @dataclass(frozen=True, kw_only=True)
 class Query:
@@ -55,17 +60,24 @@ class Query:
         Shapes the user message; every ``{input}`` in it becomes the text.
     context : str or None
         What the answer has to rest on; no part of the messages.
+    demonstrations : str or None
+        How those shown beside the text are chosen, as `DemonstrationSettings.to_text` writes it; blank shows none, and
+        None leaves it to who is asked.
+    shown : str
+        The demonstrations themselves, below the prompt; the runner adds them.
     """
 
     prompt: str
     text: str
     user_template: str | None = None
     context: str | None = None
+    demonstrations: str | None = None
+    shown: str = ""
 
     def messages(self) -> tuple[Message, ...]:
         """Return the chat messages of this query."""
         user = self.text if self.user_template is None else self.user_template.replace(INPUT_SLOT, self.text)
-        return ({"role": "system", "content": self.prompt}, {"role": "user", "content": user})
+        return ({"role": "system", "content": self.prompt + self.shown}, {"role": "user", "content": user})
 
 
 class _Row(NamedTuple):
@@ -81,12 +93,15 @@ class _Row(NamedTuple):
         What the journal holds under the key.
     repeated : bool
         Whether a row shortly before has the same key.
+    problem : str
+        Why it cannot be asked; empty where it can.
     """
 
     query: Query
     key: str
     stored: Prediction | None
     repeated: bool
+    problem: str
 
 
 @dataclass(kw_only=True)
@@ -109,6 +124,8 @@ class Runner:
         What the calls may take; the method's calls go through it.
     journal : Journal or None
         Finished predictions; what it holds is not asked again. Errors are never stored.
+    retrieval : Retrieval or None
+        Which demonstrations prompts show.
     """
 
     client: Client
@@ -118,6 +135,7 @@ class Runner:
     options: Mapping[str, Any] = field(default_factory=dict)
     gate: Gate = field(default_factory=Gate)
     journal: Journal | None = None
+    retrieval: Retrieval | None = None
     _answered: bool = field(default=False, init=False, repr=False)
     _digests: dict[tuple[str, str | None, bool], Any] = field(default_factory=dict, init=False, repr=False)
     # Rows under way, by event loop: whoever asks the same waits for the same answer.
@@ -213,15 +231,45 @@ class Runner:
         (row,) = self._rows([query])
         return await self._answer(row)
 
+    def request(self, query: Query) -> CompletionRequest:
+        """Return what the model is asked for a query.
+
+        Raises
+        ------
+        ConfigurationError
+            Its demonstrations cannot be shown.
+        """
+        ((shown, problem),) = self._shown([query])
+        if problem:
+            raise ConfigurationError(problem)
+        return self._request(shown)
+
     def _rows(self, queries: Iterable[Query]) -> Iterator[_Row]:
         waiting = iter(queries)
         while block := list(islice(waiting, _BLOCK)):
-            keys = [self._key(query) for query in block]
-            stored = self._stored(block, keys)
+            shown = self._shown(block)
+            asked = [query for query, _ in shown]
+            keys = [self._key(query) for query in asked]
+            stored = self._stored(asked, keys)
             seen: set[str] = set()
-            for query, key in zip(block, keys, strict=True):
-                yield _Row(query, key, stored.get(key), key in seen)
+            for (query, problem), key in zip(shown, keys, strict=True):
+                yield _Row(query, key, stored.get(key), key in seen, problem or _template_problem(query))
                 seen.add(key)
+
+    def _shown(self, queries: Sequence[Query]) -> list[tuple[Query, str]]:
+        """Return queries with their demonstrations, and why one has none that it should have."""
+        retrieval = self.retrieval
+        if retrieval is None:
+            if any(query.demonstrations and query.demonstrations.strip() for query in queries):
+                raise ConfigurationError(
+                    "Expected labelled texts to show as demonstrations, got none: hand in a DemonstrationIndex of the "
+                    "training rows (with_demonstrations), or leave the component demonstrations out."
+                )
+            return [(query, "") for query in queries]
+        found = retrieval.render([(query.text, query.demonstrations) for query in queries])
+        return [
+            (replace(query, shown=own.text), own.problem) for query, own in zip(queries, found, strict=True)
+        ]
 
     def _stored(self, queries: Sequence[Query], keys: Sequence[str]) -> dict[str, Prediction]:
         """Return what the journal holds, by key.
@@ -242,15 +290,13 @@ class Runner:
         return found | {missing[key]: replace(one, features=None) for key, one in kept.items()}
 
     async def _answer(self, row: _Row) -> Prediction:
+        if row.problem:
+            return Prediction(label=None, outcome=Outcome.UNPARSED, reason=row.problem, attempts=0)
         stored = row.stored
         if stored is None and row.repeated and self.journal is not None:
             stored = self.journal.get_many([row.key]).get(row.key)
         if stored is not None:
             return stored.with_effort(attempts=0)
-        template = row.query.user_template
-        if template is not None and INPUT_SLOT not in template:
-            reason = f"the user template lacks {INPUT_SLOT}, so the model never saw the text"
-            return Prediction(label=None, outcome=Outcome.UNPARSED, reason=reason, attempts=0)
         flying = self._flying.setdefault(asyncio.get_running_loop(), {})
         while (other := flying.get(row.key)) is not None:
             await asyncio.wait([other])
@@ -281,14 +327,16 @@ class Runner:
         return error.systemic and not self._answered
 
     async def _predict(self, query: Query) -> Prediction:
-        request = CompletionRequest(
+        return await self.method.predict(self._request(query))
+
+    def _request(self, query: Query) -> CompletionRequest:
+        return CompletionRequest(
             messages=query.messages(),
             response_format=self.response_format,
             top_logprobs=self.top_logprobs,
             options=self.options,
-            without_text=replace(query, text="").messages(),
+            without_text=replace(query, text="", shown="").messages(),
         )
-        return await self.method.predict(request)
 
     async def _ask(self, query: Query) -> Prediction:
         start = time.perf_counter()
@@ -314,9 +362,11 @@ class Runner:
 
     def _key(self, query: Query, *, with_features: bool = False) -> str:
         """Return a digest of everything that can change the prediction, or that of the same with features kept."""
-        prompt = (query.prompt, query.user_template, with_features)
+        prompt = (query.prompt + query.shown, query.user_template, with_features)
         digest = self._digests.get(prompt)
         if digest is None:
+            if len(self._digests) >= _PROMPTS:
+                self._digests.clear()
             method = keeping_features(self.method) if with_features else self.method
             digest = self._digests[prompt] = hashlib.sha256(self._settings(query, method).encode())
         digest = digest.copy()
@@ -328,7 +378,7 @@ class Runner:
             self.client.name,
             getattr(self.client, "endpoint", None),
             dict(method.describe()),
-            query.prompt,
+            query.prompt + query.shown,
             query.user_template,
             self.response_format,
             self.top_logprobs,
@@ -361,6 +411,13 @@ async def feed_finished(
         and (lambda index, found: on_prediction(index, finish(found, under_way[index]))),
         stop=stop,
     )
+
+
+def _template_problem(query: Query) -> str:
+    """Return why a query's template cannot be used; empty where it can."""
+    if query.user_template is None or INPUT_SLOT in query.user_template:
+        return ""
+    return f"the user template lacks {INPUT_SLOT}, so the model never saw the text"
 
 
 def _without_echoes(prediction: Prediction, client: Client) -> Prediction:

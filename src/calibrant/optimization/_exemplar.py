@@ -10,21 +10,25 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from calibrant.core import CompositeLabels, ConfigurationError, Example, Prediction, normalise_label
-from calibrant.optimization._confusions import ConfusionLog, PromptRecord
-from calibrant.optimization._prompt_parts import (
-    Demonstration,
-    PromptFormat,
-    PromptParts,
-    estimate_tokens,
-    one_line,
+from calibrant.core import (
+    CompositeLabels,
+    ConfigurationError,
+    DemonstrationSettings,
+    Example,
+    Prediction,
+    normalise_label,
 )
+from calibrant.inference import Demonstration, one_line
+from calibrant.optimization._confusions import ConfusionLog, PromptRecord
+from calibrant.optimization._prompt_parts import PromptFormat, PromptParts, estimate_tokens
 
 __all__ = ["ExemplarProposer"]
 
 MAX_DEMONSTRATION_SHARE = 0.2
 TRIES = 25
-USER_TEMPLATE = "user_template"
+DEMONSTRATIONS = "demonstrations"
+OTHER_COMPONENTS = ("user_template", DEMONSTRATIONS)
+RETRIEVED = (4, 8)  # nearest training rows a text is shown, tried before anything else
 
 _WORD = re.compile(r"[^\W\d_]{3,}")
 
@@ -32,7 +36,8 @@ _WORD = re.compile(r"[^\W\d_]{3,}")
 class ExemplarProposer:
     """Proposes prompts by editing short demonstrations and "A, not B" notes.
 
-    The instruction itself is never touched. What is added is chosen by what the search
+    The instruction itself is never touched. Where a candidate has the component ``demonstrations``, the first
+    proposals show every text the training rows nearest to it. What else is added is chosen by what the search
     has cost so far: pairs of labels that were confused often and confidently get a
     demonstration or a note, labels that are answered too often lose demonstrations.
 
@@ -126,7 +131,7 @@ class ExemplarProposer:
             else replace(prediction, label=self._spell(prediction.label))
             for prediction in predictions
         ]
-        self._log.add(candidate[_component(candidate)], pairs, spelt)
+        self._log.add(_asked(candidate), pairs, spelt)
 
     def __call__(
         self,
@@ -134,21 +139,27 @@ class ExemplarProposer:
         reflective_dataset: Mapping[str, Sequence[Mapping[str, Any]]],  # noqa: ARG002  (GEPA's signature)
         components_to_update: Sequence[str],  # noqa: ARG002
     ) -> dict[str, str]:
-        """Return a new system prompt, whichever component is asked for, or nothing when none is left.
+        """Return a new system prompt or demonstrations, whichever is asked for, or nothing when nothing is left.
 
         Parameters
         ----------
         candidate : mapping of str to str
-            Component texts; the system prompt is the first that is not ``user_template``.
+            Component texts; the system prompt is the first that is neither ``user_template`` nor
+            ``demonstrations``.
         reflective_dataset : mapping
             Not used: three records are too few to choose from; see `observe`.
         components_to_update : sequence of str
             Not used: demonstrations belong into the system prompt.
         """
+        for k in RETRIEVED if DEMONSTRATIONS in candidate else ():
+            shown = DemonstrationSettings(k=k).to_text()
+            if k < len(set(self._train)) and shown not in {*self._proposed, candidate[DEMONSTRATIONS]}:
+                self._proposed.add(shown)
+                return {DEMONSTRATIONS: shown}
         component = _component(candidate)
         prompt = candidate[component]
         parts = self._format.parse(prompt)
-        record = self._log.of(prompt)
+        record = self._log.of(_asked(candidate))
         for _ in range(TRIES):
             edited = self._edit(parts, record)
             text = self._format.render(edited)
@@ -284,7 +295,13 @@ class ExemplarProposer:
 
 
 def _component(candidate: Mapping[str, str]) -> str:
-    return next((name for name in candidate if name != USER_TEMPLATE), next(iter(candidate)))
+    return next((name for name in candidate if name not in OTHER_COMPONENTS), next(iter(candidate)))
+
+
+def _asked(candidate: Mapping[str, str]) -> str:
+    """Return what tells a candidate's answers from those of others."""
+    shown = candidate.get(DEMONSTRATIONS, "")
+    return candidate[_component(candidate)] + (f"\n{shown}" if shown.strip() else "")
 
 
 def _pair(row: Example | Mapping[str, Any]) -> tuple[str, str]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COMPONENT",
+    "DEMONSTRATED",
     "USER_TEMPLATE",
     "Proposer",
     "SearchPlan",
@@ -31,6 +32,7 @@ __all__ = [
 
 COMPONENT: Final = "system_prompt"
 USER_TEMPLATE: Final = "user_template"
+DEMONSTRATED: Final = "demonstrations"
 
 EXEMPLAR_MINIBATCH = 20
 REFLECTION_MINIBATCH = 3
@@ -169,6 +171,7 @@ def search_fingerprint(task: Task, model: ModelLike | Classifier | None, plan: S
         "scoring": task.scoring.model_dump(exclude={"thresholds"})
         | ({} if plan.thresholds is None else {"thresholds": plan.thresholds}),
         "prior_correction": plan.prior_correction,
+        **({} if task.demonstrations is None else {"demonstrations": task.demonstrations.model_dump()}),
         # Settings had one more key once, and searches of that time are to be continued.
         "settings": task.model.model_dump(exclude={"concurrency"}) | {"label_codes": False},
         "rows": [

@@ -11,25 +11,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from calibrant.adapters import ConfidenceAdapter, Thresholds, example_row, query_of
-from calibrant.calibration import Fingerprint, LabelPriorCorrection
+from calibrant.calibration import DEMONSTRATIONS, LabelPriorCorrection
 from calibrant.core import (
     CompositeLabels,
     ConfigurationError,
+    DemonstrationSettings,
     Example,
     Outcome,
     Prediction,
     ProviderError,
     ScoringSettings,
     Task,
+    write_atomically,
 )
 from calibrant.heads import Head
-from calibrant.inference import Classifier, Query, apply_head, head_of
+from calibrant.inference import Classifier, DemonstrationIndex, Query, apply_head, head_of
 from calibrant.optimization._choice import Choice, ValidationLog, is_worse
 from calibrant.optimization._directory import JOURNAL, is_current, open_directory, rescuing
 from calibrant.optimization._final import final_score, labelled_rows
 from calibrant.optimization._journal import JsonlStore, PredictionJournal
 from calibrant.optimization._plan import (
     COMPONENT,
+    DEMONSTRATED,
     USER_TEMPLATE,
     Proposer,
     SearchPlan,
@@ -207,14 +210,8 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         head = run.head(found, max_metric_calls if teaches else 0) if task.head.fit == "auto" else None
         predictions = run.test(found, head)
         result = run.result(found, head, predictions, seconds=time.perf_counter() - started)
-        prior = run.label_prior(found)
         if directory is not None:
-            predictions.pop("prior", None)
-            write_run(directory, result, task.test, predictions, labels=task.labels)
-            if prior is not None:
-                prior[0].save(directory / LABEL_PRIOR, fingerprint=prior[1])
-            if head is not None:
-                head.save(directory / HEAD, fingerprint=run.best(found).fingerprint())
+            run.write(directory, result, found, head, predictions)
     return result
 
 
@@ -255,8 +252,8 @@ def _open(task: Task, model: ModelLike | Classifier | None, stack: ExitStack) ->
                 "task."
             )
         return model.with_limits(model.runner.gate.limits)
-    # Its prompts are not the one that the task's head belongs to.
-    own = replace(task, head=task.head.model_copy(update={"file": None}))
+    # Its prompts are not the one that the task's head belongs to, and candidates say what they show.
+    own = replace(task, head=task.head.model_copy(update={"file": None}), demonstrations=None)
     classifier = Classifier.from_task(own, model=model)
     stack.callback(classifier.close)
     return classifier
@@ -289,6 +286,7 @@ def _adapter(
         prior_correction="batch" if plan.races else plan.prior_correction,
         thresholds=plan.thresholds,
         threshold_rows=[example_row(example) for example in task.train],
+        demonstrations=None if task.demonstrations is None else DemonstrationIndex.from_task(task),
     )
     if isinstance(adapter, ReflectingAdapter):
         adapter.confusions = confusions
@@ -330,9 +328,16 @@ class _Run:
     tracker: ProgressTracker
 
     def best(self, found: Choice) -> Classifier:
-        """Return the classifier under the best prompt."""
+        """Return the classifier under the best prompt, with its demonstrations."""
         best = found.best.candidate
-        return self.adapter.classifier.with_prompt(best[COMPONENT], user_template=best.get(USER_TEMPLATE))
+        classifier = self.adapter.classifier.with_prompt(
+            best[COMPONENT], user_template=best.get(USER_TEMPLATE)
+        )
+        shown, retrieval = best.get(DEMONSTRATED, ""), classifier.demonstrations
+        if retrieval is None or not shown.strip():
+            return classifier
+        settings = DemonstrationSettings.from_text(shown)
+        return classifier.with_demonstrations(retrieval.index, **settings.model_dump())
 
     def head(self, found: Choice, max_metric_calls: int) -> Head | None:
         """Return what labelled rows teach under the best prompt; None where they cannot.
@@ -408,15 +413,38 @@ class _Run:
             predictions = [self.adapter.corrected(query, prediction) for query, prediction in pairs]
         return [replace(prediction, features=None) for prediction in predictions]
 
-    def label_prior(self, found: Choice) -> tuple[LabelPriorCorrection, Fingerprint] | None:
-        """Return the best prompt's correction and what it belongs to; None where nothing is corrected."""
-        best = found.best.candidate
-        query = Query(prompt=best[COMPONENT], text="", user_template=best.get(USER_TEMPLATE))
-        correction = self.adapter.label_prior(query)
-        if correction is None or self.plan.prior_correction is None:
+    def _label_prior(self, found: Choice) -> LabelPriorCorrection | None:
+        """Return the best prompt's correction; None where nothing is corrected."""
+        if self.plan.prior_correction is None:
             return None
-        classifier = self.adapter.classifier.with_prompt(query.prompt, user_template=query.user_template)
-        return correction, classifier.fingerprint()
+        best = found.best.candidate
+        query = Query(
+            prompt=best[COMPONENT],
+            text="",
+            user_template=best.get(USER_TEMPLATE),
+            demonstrations=best.get(DEMONSTRATED),
+        )
+        return self.adapter.label_prior(query)
+
+    def write(
+        self,
+        directory: Path,
+        result: OptimizationResult,
+        found: Choice,
+        head: Head | None,
+        predictions: Mapping[str, Sequence[Prediction]],
+    ) -> None:
+        """Leave in a directory what was found, and what the best prompt needs to be asked again."""
+        kept = {name: list(made) for name, made in predictions.items() if name != "prior"}
+        write_run(directory, result, self.task.test, kept, labels=self.task.labels)
+        best, prior = self.best(found), self._label_prior(found)
+        fingerprint, shown = best.fingerprint(), best.demonstrations
+        if prior is not None:
+            prior.save(directory / LABEL_PRIOR, fingerprint=fingerprint)
+        if shown is not None and shown.settings is not None:
+            write_atomically(directory / DEMONSTRATIONS, shown.index.to_text())
+        if head is not None:
+            head.save(directory / HEAD, fingerprint=fingerprint)
 
     def result(
         self,

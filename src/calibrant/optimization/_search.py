@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +16,14 @@ from calibrant.core import Example, LabelSet, Outcome, Prediction, Task
 from calibrant.optimization._choice import Choice, ValidatedPrompt, ValidationLog, choose, row_scores
 from calibrant.optimization._guard import Guard
 from calibrant.optimization._journal import FileLogger
-from calibrant.optimization._plan import COMPONENT, USER_TEMPLATE, SearchPlan
+from calibrant.optimization._plan import COMPONENT, DEMONSTRATED, USER_TEMPLATE, SearchPlan
 from calibrant.optimization._progress import ProgressTracker
 from calibrant.optimization._race import HOPELESS, Standing, beats, gain, race, race_calls, standing
 from calibrant.optimization._reflection import Reflection
 
 if TYPE_CHECKING:
     from gepa.core.result import GEPAResult
+    from gepa.proposer.reflective_mutation.base import ReflectionComponentSelector
 
     from calibrant.inference import Query
 
@@ -94,6 +95,8 @@ class Search:
         candidate = {COMPONENT: self.task.prompt}
         if self.task.user_template is not None:
             candidate[USER_TEMPLATE] = self.task.user_template
+        if self.task.demonstrations is not None:
+            candidate[DEMONSTRATED] = self.task.demonstrations.to_text()
         guard = None if self.reflection is None else self.reflection.guard
         if self.plan.proposer is not None:
             guard = Guard(self.plan.proposer, name=f"proposer {self.plan.name}", hint="Mend the proposer.")
@@ -107,7 +110,7 @@ class Search:
             adapter=self.adapter,
             reflection_lm=self.reflection,
             reflection_minibatch_size=self.plan.minibatch_size,
-            module_selector="all" if self.reflection is None else "round_robin",
+            module_selector="all" if self.reflection is None else _texts_in_turn(),
             stop_callbacks=[
                 budget,
                 self.tracker.should_stop,
@@ -205,6 +208,26 @@ class Search:
         self._said.update(dict.fromkeys(missing, _UNASKED))
         self._said.update(zip(wanted, self.adapter.ask(wanted), strict=True))
         return [self._said[query] for query in queries]
+
+
+def _texts_in_turn() -> ReflectionComponentSelector:
+    """Return what names the component that a reflecting model rewrites next.
+
+    Never the demonstrations: they are settings, not a text that feedback could improve.
+    """
+    from gepa.strategies.component_selector import (  # noqa: PLC0415  (heavy)
+        RoundRobinReflectionComponentSelector,
+    )
+
+    in_turn = RoundRobinReflectionComponentSelector()
+
+    def select(*asked: Any, **named: Any) -> list[str]:  # noqa: ANN401  (GEPA's arguments, handed on)
+        names: list[str] = [DEMONSTRATED]
+        while names == [DEMONSTRATED]:
+            names = in_turn(*asked, **named)
+        return names
+
+    return select
 
 
 def _logprobs(prediction: Prediction, labels: LabelSet) -> NDArray[np.float64]:

@@ -6,7 +6,8 @@ import re
 from typing import Final
 
 from calibrant.core import Task
-from calibrant.optimization._prompt_parts import PromptFormat, one_line
+from calibrant.inference import one_line
+from calibrant.optimization._prompt_parts import PromptFormat
 
 __all__ = ["ShownTexts"]
 

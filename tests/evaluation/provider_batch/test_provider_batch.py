@@ -39,7 +39,7 @@ from calibrant.evaluation import (
 )
 from calibrant.evaluation._provider_batch_state import BatchDirectory, BatchState
 from calibrant.heads import Head, fit_head
-from calibrant.inference import Query, RetryPolicy
+from calibrant.inference import DemonstrationIndex, Query, RetryPolicy
 from calibrant.testing import FakeClient, fake_response
 
 KEY = "sk-planted-0123456789abcdef"
@@ -175,6 +175,18 @@ def test_collected_predictions_end_as_live_ones_do(server: Any, tmp_path: Path) 
         (one.label, one.confidence) for one in live
     ]
     assert not any(one["correct"] for one in found)
+
+
+def test_a_head_of_prompts_with_demonstrations_is_applied(server: Any, tmp_path: Path) -> None:
+    """It was learned with them, and they are sent."""
+    index = DemonstrationIndex(["it purrs", "it barks"], ["cat", "dog"], labels=["cat", "dog"])
+    given = classifier().with_demonstrations(index, k=1)
+    given.head = swapping()
+    submit_batch(given, ROWS, out=tmp_path, limits=TWO_A_FILE, retry=RETRY)
+    collect(tmp_path)
+    sent = [line["body"] for batch in server.batches.values() for line in server.requests(batch)]
+    assert all(body["messages"][0]["content"].count("Text: ") == 1 for body in sent)
+    assert not any(one["correct"] for one in records(tmp_path))
 
 
 def test_a_job_with_another_head_is_another_job(server: Any, tmp_path: Path) -> None:

@@ -1,0 +1,386 @@
+"""Retrieved demonstrations: the labelled texts nearest to a text are shown in its prompt."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, Final, NamedTuple, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.calibration import demonstrated
+from calibrant.core import (
+    ConfigurationError,
+    DemonstrationSettings,
+    Example,
+    LabelSet,
+    Split,
+    Task,
+    normalise_label,
+    unknown_answer,
+)
+from calibrant.heads import Words
+from calibrant.inference._demonstration_format import Demonstration, DemonstrationFormat, one_line
+from calibrant.inference._embeddings import Model2VecEmbedder
+
+__all__ = ["DemonstrationIndex", "Retrieval", "ShownDemonstrations"]
+
+_Floats = NDArray[np.float64]
+_MOST_AT_ONCE: Final = 4_000_000  # likenesses held at a time: 32 MB
+
+
+class _View(Protocol):
+    """The texts of an index as one retriever sees them."""
+
+    def likeness(self, texts: Sequence[str]) -> _Floats:
+        """Return how alike `texts` and those of the index are, shape (len(texts), n); more is nearer."""
+        ...
+
+
+class _WordView:
+    """Cosines of TF-IDF weighted words and of pieces of words, added up."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._words = Words()
+        self._matrix = self._words.learn(texts)
+
+    def likeness(self, texts: Sequence[str]) -> _Floats:
+        found: _Floats = (self._words.transform(texts) @ self._matrix.T).toarray()
+        return found
+
+
+class _EmbeddingView:
+    """Cosines of static embeddings."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._embedder = Model2VecEmbedder()
+        self._matrix = self._vectors(texts)
+
+    def likeness(self, texts: Sequence[str]) -> _Floats:
+        return self._vectors(texts) @ self._matrix.T
+
+    def _vectors(self, texts: Sequence[str]) -> _Floats:
+        found = np.asarray(self._embedder.vectors(list(texts)), dtype=np.float64)
+        lengths = np.linalg.norm(found, axis=1, keepdims=True)
+        vectors: _Floats = found / np.where(lengths > 0.0, lengths, 1.0)
+        return vectors
+
+
+_VIEWS: Final[Mapping[str, type[_WordView | _EmbeddingView]]] = {
+    "tfidf": _WordView,
+    "model2vec": _EmbeddingView,
+}
+
+
+class DemonstrationIndex:
+    """Labelled texts that a prompt may show, found by their likeness to the text it is about.
+
+    Blank texts are left out, and of rows with the same text and answer all but the first.
+
+    Parameters
+    ----------
+    texts : sequence of str, length n
+        Labelled texts, such as the training rows.
+    answers : sequence of str, length n
+        Their true labels; whole answers where these hold several.
+    labels : LabelSet or sequence of str
+        The legal labels.
+    held_out : iterable of str, default none
+        Texts of rows that results are chosen by or reported on: rows with the same text are left out.
+
+    Raises
+    ------
+    ConfigurationError
+        The lengths differ, an answer is no label, or no row is left.
+
+    Examples
+    --------
+    >>> from calibrant.core import DemonstrationSettings
+    >>> index = DemonstrationIndex(["it purrs", "it barks"], ["cat", "dog"], labels=["cat", "dog"])
+    >>> index.select(["who barks?"], DemonstrationSettings(k=1))
+    [(Demonstration(text='it barks', label='dog'),)]
+    """
+
+    def __init__(
+        self,
+        texts: Sequence[str],
+        answers: Sequence[str],
+        *,
+        labels: LabelSet | Sequence[str],
+        held_out: Iterable[str] = (),
+    ) -> None:
+        if len(texts) != len(answers):
+            raise ConfigurationError(
+                f"Expected an answer for each of {len(texts)} texts to show, got {len(answers)}."
+            )
+        self.labels = LabelSet.of(labels)
+        refused = {_key(text) for text in held_out}
+        rows = dict.fromkeys(self._read(text, answer) for text, answer in zip(texts, answers, strict=True))
+        self.rows = tuple(row for row in rows if row.text and _key(row.text) not in refused)
+        if not self.rows:
+            raise ConfigurationError(
+                f"Expected labelled texts to show that equal no held-out row, got none among {len(texts)}: add "
+                "training rows, or show no demonstrations."
+            )
+        self._places: defaultdict[str, list[int]] = defaultdict(list)
+        for place, row in enumerate(self.rows):
+            self._places[_key(row.text)].append(place)
+        known = {label: code for code, label in enumerate(dict.fromkeys(row.label for row in self.rows))}
+        self._codes = np.array([known[row.label] for row in self.rows])
+        self._views: dict[str, _View] = {}
+
+    @classmethod
+    def from_task(cls, task: Task) -> Self:
+        """Return the index of a task's training rows whose text is no validation or test row.
+
+        Rows of splits that were not read are read from the task's files.
+
+        Raises
+        ------
+        ConfigurationError
+            There are no such rows.
+        DataError
+            A file is broken.
+        """
+        train = _rows(task, "train")
+        if not train:
+            raise ConfigurationError(
+                f"Expected training rows of task {task.name!r} to show as demonstrations, got none: name a file for "
+                "train under [data], or leave [demonstrations] out."
+            )
+        return cls(
+            [row.input for row in train],
+            [row.answer for row in train],
+            labels=task.labels,
+            held_out=[row.input for split in ("validation", "test") for row in _rows(task, split)],
+        )
+
+    @classmethod
+    def from_text(cls, text: str, *, labels: LabelSet) -> Self:
+        """Return the index that `to_text` wrote.
+
+        Raises
+        ------
+        ConfigurationError
+            It is something else.
+        """
+        try:
+            rows = [json.loads(line) for line in text.split("\n") if line]
+            return cls([row["input"] for row in rows], [row["answer"] for row in rows], labels=labels)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ConfigurationError(
+                f"Expected JSON Lines with input and answer to show as demonstrations, got something else ({error!r})."
+            ) from error
+
+    def examples(self) -> tuple[Example, ...]:
+        """Return the rows as training rows of a task."""
+        return tuple(Example(input=row.text, answer=row.label) for row in self.rows)
+
+    def _read(self, text: str, answer: str) -> Demonstration:
+        label = self.labels.canonical(answer)
+        if label is None:
+            raise ConfigurationError(f"text {text!r:.80}: {unknown_answer(answer, self.labels)}")
+        return Demonstration(one_line(text), label)
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.rows)
+
+    def to_text(self) -> str:
+        """Return the rows as JSON Lines with ``input`` and ``answer``."""
+        rows = ({"input": row.text, "answer": row.label} for row in self.rows)
+        return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+    def check(self, settings: DemonstrationSettings) -> None:
+        """Refuse more demonstrations than there are rows.
+
+        Raises
+        ------
+        ConfigurationError
+            ``k`` is larger than the number of rows.
+        """
+        if settings.k > len(self):
+            raise ConfigurationError(
+                f"Expected k between 1 and {len(self)}, the labelled texts there are to show, got {settings.k}: lower "
+                "it, or add training rows."
+            )
+
+    def select(
+        self, texts: Sequence[str], settings: DemonstrationSettings
+    ) -> list[tuple[Demonstration, ...]]:
+        """Return the demonstrations of each text, in the order in which its prompt shows them.
+
+        A row with the text itself, up to case and white space, is never shown: a text of the index sees the others
+        alone, and fewer than k where no more are left. The order is random, and the same for equal texts.
+
+        Parameters
+        ----------
+        texts : sequence of str
+            What prompts are about.
+        settings : DemonstrationSettings
+            How many, and which.
+
+        Raises
+        ------
+        ConfigurationError
+            ``k`` is larger than the number of rows, or what the retriever needs is not installed.
+        """
+        self.check(settings)
+        shuffled = np.random.default_rng(settings.seed).permutation(
+            len(self)
+        )  # which of equally near rows is first
+        found = []
+        for text, likeness in self._likeness(texts, settings.retriever):
+            own = self._places.get(_key(text), [])
+            likeness[own] = -np.inf
+            ranking = shuffled[np.argsort(-likeness[shuffled], kind="stable")][: len(self) - len(own)]
+            if settings.balance == "balanced":
+                ranking = ranking[np.argsort(_rounds(self._codes[ranking]), kind="stable")]
+            shown = [self.rows[place] for place in ranking[: settings.k]]
+            found.append(tuple(_order(text, settings.seed).sample(shown, len(shown))))
+        return found
+
+    def _likeness(self, texts: Sequence[str], retriever: str) -> Iterator[tuple[str, _Floats]]:
+        """Yield every text with its likeness to the rows."""
+        if retriever not in self._views:
+            self._views[retriever] = _VIEWS[retriever]([row.text for row in self.rows])
+        view = self._views[retriever]
+        step = max(1, _MOST_AT_ONCE // len(self))
+        for start in range(0, len(texts), step):
+            some = texts[start : start + step]
+            yield from zip(some, view.likeness([one_line(text) for text in some]), strict=True)
+
+
+class ShownDemonstrations(NamedTuple):
+    """The demonstrations of one prompt.
+
+    Attributes
+    ----------
+    text : str
+        What stands below the instruction.
+    problem : str
+        Why there are none; empty where nothing is wrong.
+    """
+
+    text: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retrieval:
+    """What a classifier shows, and how.
+
+    Attributes
+    ----------
+    index : DemonstrationIndex
+        The rows.
+    settings : DemonstrationSettings or None
+        Of queries that name none; None shows these nothing.
+    form : DemonstrationFormat
+        How they are written.
+    """
+
+    index: DemonstrationIndex
+    settings: DemonstrationSettings | None
+    form: DemonstrationFormat
+
+    @classmethod
+    def of(
+        cls,
+        index: DemonstrationIndex,
+        settings: DemonstrationSettings | None,
+        *,
+        labels: LabelSet,
+        field: str,
+    ) -> Self:
+        """Return what a classifier with these labels shows, its answers holding them at `field`.
+
+        Raises
+        ------
+        ConfigurationError
+            The index is for other labels, or has too few rows.
+        """
+        if index.labels != labels:
+            raise ConfigurationError(
+                f"Expected demonstrations with the labels {labels.labels[:3]} ({len(labels)} in all), got an index for "
+                f"{index.labels.labels[:3]} ({len(index.labels)}): build it with labels=classifier.labels."
+            )
+        if settings is not None:
+            index.check(settings)
+        return cls(index=index, settings=settings, form=DemonstrationFormat(field=field, labels=labels))
+
+    def render(self, asked: Sequence[tuple[str, str | None]]) -> list[ShownDemonstrations]:
+        """Return what the prompts of some queries show, given text and `Query.demonstrations` of each.
+
+        Raises
+        ------
+        ConfigurationError
+            What the retriever needs is not installed.
+        """
+        found = [ShownDemonstrations()] * len(asked)
+        groups: defaultdict[str | None, list[int]] = defaultdict(list)
+        for place, (_, own) in enumerate(asked):
+            groups[own].append(place)
+        for own, places in groups.items():
+            try:
+                settings = self._settings(own)
+            except ConfigurationError as error:
+                for place in places:
+                    found[place] = ShownDemonstrations(problem=str(error))
+                continue
+            if settings is not None:
+                selected = self.index.select([asked[place][0] for place in places], settings)
+                for place, shown in zip(places, selected, strict=True):
+                    found[place] = ShownDemonstrations(self.form.render(shown))
+        return found
+
+    def _settings(self, own: str | None) -> DemonstrationSettings | None:
+        if own is None:
+            return self.settings
+        if not own.strip():
+            return None
+        settings = _parsed(own)
+        self.index.check(settings)
+        return settings
+
+    @cached_property
+    def description(self) -> dict[str, Any] | None:
+        """Return what can change a prompt as JSON values, the rows as their digest; None where nothing is shown."""
+        if self.settings is None:
+            return None
+        return demonstrated(self.settings, self.index.to_text())
+
+
+@lru_cache(maxsize=64)
+def _parsed(text: str) -> DemonstrationSettings:
+    return DemonstrationSettings.from_text(text)
+
+
+def _order(text: str, seed: int) -> random.Random:
+    """Return the generator of the order in which a text's demonstrations stand."""
+    return random.Random(f"{seed} {text}".encode("utf-8", "surrogatepass"))  # noqa: S311
+
+
+def _key(text: str) -> str:
+    return normalise_label(one_line(text))
+
+
+def _rounds(codes: NDArray[np.int_]) -> NDArray[np.int_]:
+    """Return how many equal codes stand before each."""
+    order = np.argsort(codes, kind="stable")
+    ordered = codes[order]
+    starts = np.searchsorted(ordered, ordered)
+    found = np.empty(len(codes), dtype=np.int_)
+    found[order] = np.arange(len(codes)) - starts
+    return found
+
+
+def _rows(task: Task, split: Split) -> Sequence[Example]:
+    rows: tuple[Example, ...] = getattr(task, split)
+    source = task.sources.get(split)
+    return rows or ([] if source is None else [row for row, _ in source.examples()])

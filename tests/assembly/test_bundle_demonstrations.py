@@ -1,0 +1,201 @@
+"""Demonstrations from the task file to the bundle: the loaded classifier shows what the run showed."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import calibrant
+from calibrant.assembly import diff_bundles, export, read_bundle
+from calibrant.cli import app
+from calibrant.cli._evaluate import EvaluateOptions, _opening
+from calibrant.core import ConfigurationError, DemonstrationSettings, StateError, Task
+from calibrant.inference import Limits
+from calibrant.testing import FakeClient
+
+WriteTask = Callable[..., Path]
+LABELS = ["cat", "dog"]
+SECTION = "\n[demonstrations]\nk = 3\n"
+TEXTS = ["train 0 meow", "something new meow", "woof", ""]
+
+
+def copying(text: str, system: str) -> dict[str, float]:
+    """Answer what is shown most, and more surely the longer the text."""
+    cats, dogs = (system.count(f'"{label}"') for label in LABELS)
+    share = (1 + cats) / (2 + cats + dogs)
+    share = 0.9 * share + 0.1 * (len(text) % 7) / 7
+    return {"cat": share, "dog": 1.0 - share}
+
+
+def run(*arguments: object, code: int = 0) -> str:
+    """Run a command and return what it printed."""
+    done = CliRunner().invoke(app, list(map(str, arguments)))
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+@pytest.fixture
+def client(use_model: Callable[..., Any]) -> FakeClient:
+    """Return the model that is asked."""
+    found: FakeClient = use_model(FakeClient(LABELS, copying, name="local/smollm2-135m"))
+    return found
+
+
+@pytest.fixture
+def task(write_task: WriteTask) -> Path:
+    """Return a task with demonstrations; one training row is a test row, too."""
+    rows = [{"input": f"train {n} {('meow', 'woof')[n % 2]}", "answer": LABELS[n % 2]} for n in range(8)]
+    held_out = [{"input": f"test {n} {('meow', 'woof')[n % 2]}", "answer": LABELS[n % 2]} for n in range(24)]
+    return write_task(extra=SECTION, train=[*rows, held_out[0]], test=held_out)
+
+
+@pytest.fixture
+def evaluated(task: Path, client: FakeClient, tmp_path: Path) -> Path:
+    """Return the directory of an evaluation."""
+    run("evaluate", task, "--out", tmp_path / "run", "--no-cache")
+    assert client.requests
+    return tmp_path / "run"
+
+
+def test_no_held_out_row_is_shown(evaluated: Path, client: FakeClient) -> None:
+    """Three training rows beside every test row, and what they were chosen from in the run's directory."""
+    assert len(client.requests) == 24
+    for request in client.requests:
+        assert request.messages[0]["content"].count("Text: train") == 3
+        assert "Text: test" not in request.messages[0]["content"]
+    rows = [json.loads(line) for line in (evaluated / "demonstrations.jsonl").read_text().splitlines()]
+    assert [row["input"] for row in rows] == [f"train {n} {('meow', 'woof')[n % 2]}" for n in range(8)]
+
+
+def test_another_machine_shows_the_same(task: Path, client: FakeClient, tmp_path: Path) -> None:
+    """What opens the classifier there holds the texts: the task's files are here alone."""
+    options = EvaluateOptions(out=tmp_path / "run", limits={})
+    read = Task.from_file(task, splits=())
+    with calibrant.Classifier.from_task(read) as classifier:
+        opening = pickle.loads(pickle.dumps(_opening(read, options, classifier)))  # noqa: S301
+        expected = classifier.describe()
+    for split in ("train", "validation", "test"):
+        (task.parent / f"{split}.jsonl").unlink()
+    with opening(limits=Limits()) as opened:
+        assert opened.describe() == expected
+    assert client.requests == []
+
+
+def test_classify_shows_them(task: Path, client: FakeClient) -> None:
+    """A training row is not shown itself."""
+    run("classify", task, "--text", "train 0 meow")
+    system = client.requests[0].messages[0]["content"]
+    assert system.count("Text: ") == 3
+    assert "Text: train 0 meow" not in system
+
+
+def test_a_bundle_answers_as_the_run_did(task: Path, evaluated: Path, tmp_path: Path) -> None:
+    """Without the task's files; the fingerprint tells that texts are shown, and the card that they are inside."""
+    bundle = export(evaluated, tmp_path / "bundle")
+    with calibrant.Classifier.from_task(Task.from_file(task)) as classifier:
+        expected, fingerprint = classifier.classify_many(TEXTS), classifier.fingerprint()
+    assert bundle.fingerprint.to_record() == fingerprint.to_record()
+    assert "the 3 nearest of 8 labelled texts (tfidf)" in bundle.card
+    assert "`demonstrations.jsonl` holds 8 training texts with their labels" in bundle.card
+    assert "holds no rows of data" not in bundle.card
+    for split in ("train", "validation", "test"):
+        (task.parent / f"{split}.jsonl").unlink()
+    with calibrant.load(tmp_path / "bundle") as loaded:
+        found = loaded.classify_many(TEXTS)
+    assert [(one.label, one.confidence) for one in found] == [(one.label, one.confidence) for one in expected]
+
+
+def test_without_texts_nothing_pretends(evaluated: Path, client: FakeClient, tmp_path: Path) -> None:
+    """No text, no demonstration, no figure; the fingerprint is that of the plain prompt, and the card says so."""
+    run("calibrate", evaluated, "--out", evaluated, "--seed", 1)
+    run("export", evaluated, "--out", tmp_path / "bundle", "--no-texts")
+    bundle = read_bundle(tmp_path / "bundle")
+    assert not (tmp_path / "bundle" / "demonstrations.jsonl").exists()
+    assert "train 0" not in "".join(path.read_text() for path in (tmp_path / "bundle").iterdir())
+    assert bundle.figures == ()
+    assert bundle.calibrator is None
+    assert bundle.rule == (None, None)
+    assert bundle.history.rows == 0
+    assert "left out of this folder" in bundle.card
+    asked = len(client.requests)
+    with calibrant.load(tmp_path / "bundle") as loaded:
+        assert loaded.demonstrations is None
+        assert loaded.fingerprint().to_record() == bundle.fingerprint.to_record()
+        loaded.classify("train 0 meow")
+    assert client.requests[asked].messages[0]["content"] == "Which animal?"
+    assert export(evaluated, tmp_path / "with").fingerprint.digest() != bundle.fingerprint.digest()
+
+
+def test_no_texts_changes_nothing_where_none_are_shown(
+    write_task: WriteTask, client: FakeClient, tmp_path: Path
+) -> None:
+    """Figures and all stay."""
+    run("evaluate", write_task(), "--out", tmp_path / "run", "--no-cache")
+    assert client.requests
+    plain = export(tmp_path / "run", tmp_path / "one")
+    assert export(tmp_path / "run", tmp_path / "two", texts=False).digest == plain.digest
+
+
+def test_what_the_run_showed_must_be_there(evaluated: Path, tmp_path: Path) -> None:
+    """And be the same: in the run, and in the bundle."""
+    export(evaluated, tmp_path / "bundle")
+    rows = evaluated / "demonstrations.jsonl"
+    text = rows.read_text()
+    for damage in (text.replace("meow", "miau", 1), text.split("\n", 1)[1], ""):
+        rows.write_text(damage)
+        with pytest.raises(StateError):
+            export(evaluated, tmp_path / "again")
+    rows.unlink()
+    with pytest.raises(StateError, match=r"demonstrations\.jsonl"):
+        export(evaluated, tmp_path / "again")
+    inside = tmp_path / "bundle" / "demonstrations.jsonl"
+    inside.write_text(text.replace("meow", "miau", 1))
+    with pytest.raises(StateError, match=r"demonstrations\.jsonl"):
+        read_bundle(tmp_path / "bundle")
+
+
+def test_bundles_differ_in_what_they_show(
+    task: Path, evaluated: Path, client: FakeClient, tmp_path: Path
+) -> None:
+    """In settings, and in rows."""
+    task.write_text(task.read_text().replace("k = 3", "k = 2"))
+    (task.parent / "train.jsonl").write_text(
+        "".join((task.parent / "train.jsonl").read_text().splitlines(keepends=True)[:5])
+    )
+    run("evaluate", task, "--out", tmp_path / "other", "--no-cache")
+    assert client.requests
+    found = diff_bundles(evaluated, tmp_path / "other")
+    changed = {change.name: (change.before, change.after) for change in found.settings}
+    assert changed["demonstrations.k"] == (3, 2)
+    assert changed["demonstrations.rows"] == (8, 5)
+
+
+def test_a_search_that_chose_demonstrations_is_exported_and_used(
+    task: Path, evaluated: Path, client: FakeClient, tmp_path: Path
+) -> None:
+    """What its best candidate says comes before the task's own section."""
+    searched = tmp_path / "searched"
+    index = (evaluated / "demonstrations.jsonl").read_text()
+    searched.mkdir()
+    (searched / "best_prompt.txt").write_text("Which one?")
+    (searched / "demonstrations.jsonl").write_text(index)
+    for chosen, expected in ((DemonstrationSettings(k=1).to_text(), 1), ("", 0)):
+        best = {"system_prompt": "Which one?", "demonstrations": chosen}
+        (searched / "result.json").write_text(json.dumps({"best_candidate": best}))
+        run("classify", task, "--run", searched, "--text", "meow")
+        system = client.requests[-1].messages[0]["content"]
+        assert system.startswith("Which one?")
+        assert system.count("Text: ") == expected
+
+
+def test_demonstrations_beside_a_cascade_are_refused(write_task: WriteTask) -> None:
+    """By the line of their section."""
+    extra = f'{SECTION}[cascade]\nconfidence_method = "margin"\n[[cascade.models]]\nname = "a"\n'
+    with pytest.raises(ConfigurationError, match=r"\[demonstrations\] beside \[cascade\]"):
+        Task.from_file(write_task(extra=extra))

@@ -1,0 +1,353 @@
+"""Retrieved demonstrations: prompts show the labelled texts nearest to the text they are about."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from calibrant import Cascade, Classifier, Example, Task
+from calibrant.cascade import AvgLogprob
+from calibrant.core import ConfigurationError, DemonstrationSettings, Field, FieldLabels, LabelSet
+from calibrant.inference import DemonstrationIndex, Limits, Query, RetryPolicy
+from calibrant.testing import FakeClient, MemoryJournal
+
+LABELS = ("cat", "dog", "cow")
+ROWS = {
+    "my kitten purrs on the sofa": "cat",
+    "a kitten with stripes": "cat",
+    "the kitten sleeps": "cat",
+    "the puppy barks at night": "dog",
+    "a brown puppy": "dog",
+    "a calf in the meadow": "cow",
+}
+KITTEN = "where is the kitten?"
+
+
+def index_of(rows: dict[str, str] = ROWS, **options: Any) -> DemonstrationIndex:
+    """Return an index of labelled texts."""
+    return DemonstrationIndex(list(rows), list(rows.values()), **{"labels": LABELS, **options})
+
+
+def majority(_: str, system: str) -> str:
+    """Answer with the label that is shown most."""
+    return max(LABELS, key=lambda label: system.count(f'"{label}"'))
+
+
+def make(client: Any = None, **options: Any) -> Classifier:
+    """Return a classifier without demonstrations."""
+    settings = {"labels": LABELS, "field": "category", "prompt": "Which animal?", **options}
+    return Classifier(model=client or FakeClient(LABELS, majority), retry=RetryPolicy(attempts=1), **settings)
+
+
+def systems(client: Any) -> list[str]:
+    """Return the system prompts that a fake was asked under."""
+    return [request.messages[0]["content"] for request in client.requests]
+
+
+def shown(index: DemonstrationIndex, text: str, **settings: Any) -> list[str]:
+    """Return the texts shown beside a text, in their order."""
+    (found,) = index.select([text], DemonstrationSettings.of(settings))
+    return [one.text for one in found]
+
+
+# --- what is shown ------------------------------------------------------------------------------
+
+
+def test_the_nearest_texts_stand_below_the_instruction() -> None:
+    """With answers as the model must write them, in the system prompt alone."""
+    client = FakeClient(LABELS, majority)
+    classifier = make(client).with_demonstrations(index_of(), k=1)
+    assert classifier.classify("which puppy barks at night?").label == "dog"
+    system, user = (message["content"] for message in client.requests[0].messages)
+    assert system == (
+        'Which animal?\n\nExamples:\n\nText: the puppy barks at night\nAnswer: {"category": "dog"}'
+    )
+    assert user == "which puppy barks at night?"
+
+
+def test_nearest_takes_the_most_similar_and_balanced_each_label_in_turn() -> None:
+    """Three kittens, or the nearest kitten, puppy and calf; then the second nearest of each."""
+    index = index_of()
+    kittens = {text for text, label in ROWS.items() if label == "cat"}
+    assert set(shown(index, KITTEN, k=3)) == kittens
+    (found,) = index.select([KITTEN], DemonstrationSettings(k=3, balance="balanced"))
+    assert sorted(one.label for one in found) == ["cat", "cow", "dog"]
+    (found,) = index.select([KITTEN], DemonstrationSettings(k=5, balance="balanced"))
+    assert sorted(one.label for one in found) == ["cat", "cat", "cow", "dog", "dog"]
+    assert "the kitten sleeps" in [one.text for one in found]
+
+
+@pytest.mark.parametrize("text", ["the kitten sleeps", "  The  KITTEN\n sleeps "])
+def test_a_text_never_sees_itself(text: str) -> None:
+    """Up to case and white space; of six rows the five others are left."""
+    found = shown(index_of(), text, k=6)
+    assert sorted(found) == sorted(set(ROWS) - {"the kitten sleeps"})
+
+
+def test_held_out_rows_are_never_shown() -> None:
+    """Whatever the text: they are no part of the index."""
+    index = index_of(held_out=["A brown  puppy"])
+    assert len(index) == 5
+    assert "a brown puppy" not in shown(index, "a puppy that is brown", k=5)
+
+
+def test_equal_rows_count_once_and_blank_ones_not_at_all() -> None:
+    """Rows of one text with different answers are both kept."""
+    index = DemonstrationIndex(["a cat", "a  cat", " ", "a cat"], ["cat", "CAT", "dog", "dog"], labels=LABELS)
+    assert [(row.text, row.label) for row in index.rows] == [("a cat", "cat"), ("a cat", "dog")]
+
+
+def test_the_order_is_random_and_the_same_for_equal_texts() -> None:
+    """The nearest text stands first for some texts and last for others."""
+    index = index_of()
+    texts = [f"the kitten sleeps {number}" for number in range(40)]
+    settings = DemonstrationSettings(k=3)
+    orders = index.select(texts, settings)
+    assert orders == index.select(texts, settings)
+    places = {[one.text for one in order].index("the kitten sleeps") for order in orders}
+    assert places == {0, 1, 2}
+    assert orders != index.select(texts, DemonstrationSettings(k=3, seed=1))
+
+
+@pytest.mark.parametrize("text", ["", "  ", "?!", "\ud800", "völlig anders"])
+def test_texts_without_known_words_are_shown_something(text: str) -> None:
+    """As many as any other text, of more than the first label in the file."""
+    assert len(shown(index_of(), text, k=2)) == 2
+    assert len(shown(index_of({"!": "cat", "?": "dog"}), text, k=1)) == 1
+
+
+def test_demonstrations_of_answers_with_several_fields() -> None:
+    """The whole answer is shown."""
+    fields = FieldLabels([Field(name="a", labels=["x", "y"]), Field(name="b", labels=["1", "2"])])
+    client = FakeClient(fields, {}, default='{"a": "x", "b": "2"}')
+    index = DemonstrationIndex(["one"], ['{"b": "2", "a": "x"}'], labels=fields)
+    Classifier(model=client, labels=fields).with_demonstrations(index, k=1).classify("two")
+    assert systems(client)[0].endswith('Text: one\nAnswer: {"a": "x", "b": "2"}')
+
+
+class StaticModel:
+    """Knows how long a text is."""
+
+    dim = 2
+
+    @classmethod
+    def from_pretrained(cls, _: str, *, force_download: bool) -> StaticModel:
+        """Download nothing."""
+        assert not force_download
+        return cls()
+
+    def encode(self, texts: Sequence[str], *, use_multiprocessing: bool) -> NDArray[np.float32]:
+        """Return a direction for each length; none for an empty text."""
+        assert not use_multiprocessing
+        angles = np.array([len(text) / 10 for text in texts])
+        found = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+        found[[not text for text in texts]] = 0.0
+        return found
+
+
+def test_model2vec_compares_embeddings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here by their length; the extra that is missing is named."""
+    module = types.ModuleType("model2vec")
+    module.StaticModel = StaticModel  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "model2vec", module)
+    index = index_of({"aa": "cat", "aaaaa": "dog", "aaaaaaaaaa": "cow"})
+    assert shown(index, "xxxxxx", k=1, retriever="model2vec") == ["aaaaa"]
+    assert len(shown(index, "", k=2, retriever="model2vec")) == 2
+    monkeypatch.setitem(sys.modules, "model2vec", None)
+    with pytest.raises(ConfigurationError, match="extra embeddings"):
+        shown(index_of(), "x", k=1, retriever="model2vec")
+
+
+# --- the classifier -----------------------------------------------------------------------------
+
+
+def test_labelled_rows_are_asked_without_themselves() -> None:
+    """So that a head learns from answers that no prompt gave away."""
+    client = FakeClient(LABELS, majority)
+    classifier = make(client).with_demonstrations(index_of(), k=5)
+    classifier.fit(list(ROWS), list(ROWS.values()))
+    assert len(client.requests) == len(ROWS)
+    for request in client.requests:
+        system, user = (message["content"] for message in request.messages)
+        assert system.count("Text: ") == 5
+        assert f"Text: {user}\n" not in system
+
+
+def test_equal_texts_share_an_answer_of_the_journal() -> None:
+    """Of another classifier too, as long as both show the same; otherwise the text is asked again."""
+    client, journal = FakeClient(LABELS, majority), MemoryJournal()
+    first = make(client, journal=journal).with_demonstrations(index_of(), k=3)
+    first.classify_many([KITTEN, KITTEN, "a calf"])
+    assert len(client.requests) == 2
+    make(client, journal=journal).with_demonstrations(index_of(), k=3).classify(KITTEN)
+    assert len(client.requests) == 2
+    make(client, journal=journal).with_demonstrations(index_of(), k=2).classify(KITTEN)
+    make(client, journal=journal).classify(KITTEN)
+    assert len(client.requests) == 4
+
+
+def test_a_row_that_is_no_neighbour_changes_no_prompt() -> None:
+    """What is stored under the messages that are sent stays valid when the index grows."""
+    client, journal = FakeClient(LABELS, majority), MemoryJournal()
+    make(client, journal=journal).with_demonstrations(index_of(), k=1).classify("the kitten sleeps!")
+    more = index_of({**ROWS, "quite another thing": "cow"})
+    make(client, journal=journal).with_demonstrations(more, k=1).classify("the kitten sleeps!")
+    assert len(client.requests) == 1
+
+
+def test_a_request_that_is_sent_otherwise_shows_the_same() -> None:
+    """As a provider's batch interface sends it; a query that cannot be shown what it names is refused."""
+    client = FakeClient(LABELS, majority)
+    classifier = make(client).with_demonstrations(index_of(), k=2)
+    classifier.classify(KITTEN)
+    query = Query(prompt="Which animal?", text=KITTEN)
+    assert classifier.runner.request(query).messages == client.requests[0].messages
+    with pytest.raises(ConfigurationError, match="k between 1 and 6"):
+        classifier.runner.request(replace(query, demonstrations='{"k": 7}'))
+
+
+def test_what_labels_are_expected_to_be_is_asked_without_demonstrations() -> None:
+    """The messages without what differs from row to row are the same for all rows."""
+    client = FakeClient(LABELS, majority)
+    make(client).with_demonstrations(index_of(), k=2).classify_many([KITTEN, "a calf"])
+    expected = ({"role": "system", "content": "Which animal?"}, {"role": "user", "content": ""})
+    assert [request.without_text for request in client.requests] == [expected, expected]
+
+
+def test_the_fingerprint_tells_settings_and_rows() -> None:
+    """The same for the same, another for any other, and that of the plain classifier without them."""
+    plain = make()
+    found = plain.with_demonstrations(index_of(), k=2).fingerprint()
+    assert found == make().with_demonstrations(index_of(), k=2).fingerprint()
+    assert plain.with_demonstrations(index_of(), k=2).with_demonstrations(None).fingerprint() == (
+        plain.fingerprint()
+    )
+    others = [
+        plain,
+        plain.with_demonstrations(index_of(), k=3),
+        plain.with_demonstrations(index_of(), k=2, balance="balanced"),
+        plain.with_demonstrations(index_of(), k=2, seed=1),
+        plain.with_demonstrations(index_of(held_out=["a brown puppy"]), k=2),
+    ]
+    assert found.digest() not in {other.fingerprint().digest() for other in others}
+    assert len({json.dumps(other.describe()) for other in others}) == len(others)
+
+
+def test_copies_show_the_same_and_a_head_stays_behind() -> None:
+    """Under other limits and another prompt; what was learned without demonstrations does not apply with them."""
+    client = FakeClient(LABELS, majority)
+    fitted = make(client).fit(list(ROWS) * 5, list(ROWS.values()) * 5)
+    classifier = fitted.with_demonstrations(index_of(), k=1)
+    assert fitted.head is not None
+    assert classifier.head is None
+    for copy in (classifier.with_limits(Limits(concurrency=1)), classifier.with_prompt("What is it?")):
+        copy.classify("the puppy barks at night!")
+        assert "Text: the puppy barks at night\n" in systems(client)[-1]
+
+
+def test_a_classifier_of_a_task_shows_its_training_rows() -> None:
+    """Those alone whose text is no validation or test row."""
+    client = FakeClient(LABELS, majority)
+    train = tuple(Example(input=text, answer=answer) for text, answer in ROWS.items())
+    task = Task(
+        name="t",
+        labels=LabelSet(LABELS),
+        prompt="Which animal?",
+        train=train,
+        validation=(Example(input="A calf in the meadow", answer="cow"),),
+        test=(Example(input="a brown puppy ", answer="dog"),),
+        demonstrations=DemonstrationSettings(k=4),
+    )
+    with Classifier.from_task(task, client=client) as classifier:
+        classifier.classify("everything")
+    assert systems(client)[0].count("Text: ") == 4
+    assert "calf" not in systems(client)[0]
+    assert "brown" not in systems(client)[0]
+
+
+def test_rows_that_were_not_read_are_read_from_the_files(write_task: Callable[..., Path]) -> None:
+    """Held-out ones too, as `calibrant evaluate` reads no split before it begins."""
+    rows = [{"input": text, "answer": answer} for text, answer in ROWS.items() if answer != "cow"]
+    path = write_task(extra="[demonstrations]\nk = 2\n", train=rows, test=rows[:1])
+    task = Task.from_file(path, splits=())
+    index = DemonstrationIndex.from_task(task)
+    assert {row.text for row in index.rows} == {row["input"] for row in rows[1:]}
+    assert index.to_text() == DemonstrationIndex.from_task(Task.from_file(path)).to_text()
+
+
+# --- bad input ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"k": 0}, "greater than or equal to 1"),
+        ({"k": True}, "k"),
+        ({"k": 7}, "k between 1 and 6"),
+        ({"retriever": "bm25"}, "'tfidf' or 'model2vec'"),
+        ({"balance": "even"}, "'nearest' or 'balanced'"),
+        ({"seed": -1}, "seed"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:
+    """Before anything is asked."""
+    with pytest.raises(ConfigurationError, match=message):
+        make().with_demonstrations(index_of(), **settings)
+
+
+@pytest.mark.parametrize(
+    ("texts", "answers", "message"),
+    [
+        ([], [], "none among 0"),
+        (["a"], [], "an answer for each of 1"),
+        (["", " "], ["cat", "dog"], "none among 2"),
+        (["a"], ["bird"], "bird"),
+        (["held out"], ["cat"], "none among 1"),
+    ],
+)
+def test_rows_that_cannot_be_shown_are_refused(texts: list[str], answers: list[str], message: str) -> None:
+    """With what is wrong."""
+    with pytest.raises(ConfigurationError, match=message):
+        DemonstrationIndex(texts, answers, labels=LABELS, held_out=["Held  out"])
+
+
+def test_an_index_of_other_labels_is_refused() -> None:
+    """In another order too."""
+    with pytest.raises(ConfigurationError, match=r"labels=classifier\.labels"):
+        make().with_demonstrations(index_of(labels=LABELS[::-1]))
+
+
+def test_a_task_without_training_rows_is_refused() -> None:
+    """It has nothing to show."""
+    task = Task(name="t", labels=LabelSet(LABELS), prompt="?", demonstrations=DemonstrationSettings())
+    with pytest.raises(ConfigurationError, match="Expected training rows of task 't'"):
+        Classifier.from_task(task, client=FakeClient(LABELS, majority))
+
+
+def test_a_cascade_shows_none_of_its_own() -> None:
+    """Its classifiers may."""
+    client = FakeClient(LABELS, majority, name="small")
+    small, large = make(client).with_demonstrations(index_of(), k=1), make(FakeClient(LABELS, majority))
+    cascade = Cascade([small, large], method=AvgLogprob(), threshold=0.5)
+    cascade.classify("a brown puppy!")
+    assert "Text: a brown puppy\n" in systems(client)[0]
+    with pytest.raises(ConfigurationError, match="whole cascade"):
+        cascade.with_demonstrations(index_of())
+
+
+def test_text_of_another_kind_makes_no_index() -> None:
+    """What `to_text` wrote is read back."""
+    index = index_of()
+    assert DemonstrationIndex.from_text(index.to_text(), labels=LabelSet(LABELS)).rows == index.rows
+    for text in ("{", "[]\n", '{"input": 1, "answer": "cat"}\n', '{"answer": "cat"}\n'):
+        with pytest.raises(ConfigurationError, match="JSON Lines"):
+            DemonstrationIndex.from_text(text, labels=LabelSet(LABELS))
