@@ -38,7 +38,7 @@ def test_the_table_shows_the_head_beside_what_needs_no_model(task: Path) -> None
         [cell.strip() for cell in line.split("│")[1:6]] for line in done.stdout.splitlines() if "│" in line
     ]
     names = [name for name, *_ in cells]
-    assert names == ["seed", "seed - prior", "best", "best + head", "majority", "TF-IDF"]
+    assert names == ["seed", "seed, no prior", "best", "best + head", "majority", "TF-IDF"]
     accuracy = {name: found for name, found, *_ in cells}
     answered = {name: labels for name, *_, labels in cells}
     assert (answered["best + head"], answered["majority"]) == ("2 of 2", "1 of 2")

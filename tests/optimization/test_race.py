@@ -129,8 +129,8 @@ def test_a_preference_for_a_label_costs_nothing() -> None:
 
 def test_more_rows_show_smaller_gains() -> None:
     """By the root of their number, up to the rows of the last stage."""
-    assert detectable_gain(60) == pytest.approx((225 / 60) ** 0.5 * detectable_gain(225))
-    assert detectable_gain(1000) == detectable_gain(225)
+    assert detectable_gain(60) == pytest.approx(2 * detectable_gain(240))
+    assert detectable_gain(1000) == detectable_gain(240)
 
 
 # --- in a search ----------------------------------------------------------------------------------

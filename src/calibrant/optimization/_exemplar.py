@@ -151,8 +151,10 @@ class ExemplarProposer:
         components_to_update : sequence of str
             Not used: demonstrations belong into the system prompt.
         """
+        given = candidate.get(DEMONSTRATIONS, "")
+        settings = DemonstrationSettings.from_text(given) if given.strip() else DemonstrationSettings()
         for k in RETRIEVED if DEMONSTRATIONS in candidate else ():
-            shown = DemonstrationSettings(k=k).to_text()
+            shown = settings.model_copy(update={"k": k}).to_text()
             if k < len(set(self._train)) and shown not in {*self._proposed, candidate[DEMONSTRATIONS]}:
                 self._proposed.add(shown)
                 return {DEMONSTRATIONS: shown}

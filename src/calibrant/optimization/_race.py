@@ -38,8 +38,8 @@ HOPELESS: Final = -1.0
 """Standard errors by which a prompt that falls behind the seed prompt is out."""
 
 _GROWTH: Final = 1.5  # rows of a stage over those of the one before
-_MOST: Final = 225  # rows of the last stage: what so many cannot tell apart is alike
-_SURE: Final = 2.1  # standard errors that end a race for the better prompt
+_MOST: Final = 240  # rows of the last stage: what so many cannot tell apart is alike
+_SURE: Final = 2.25  # standard errors that end a race for the better prompt
 _BETTER: Final = 0.5  # standard errors that decide at the end
 _UNEXPLAINED: Final = 0.1  # share of probability that every label gets an even part of
 
