@@ -78,7 +78,7 @@ $(INSTALLED_RAY): $(INSTALLED_DEV)
 	touch $@
 
 demo: $(INSTALLED)
-	$(VENV)/bin/calibrant optimize examples/transactions/task.toml --max-metric-calls 400 --out runs/demo
+	$(VENV)/bin/calibrant optimize examples/reviews/task.toml --max-metric-calls 400 --out runs/demo
 
 # The offline tier: no network, and the embedded model in three cases only.
 test: $(INSTALLED_DEV)
@@ -165,6 +165,7 @@ bench-exact: $(INSTALLED_DEV) $(INSTALLED_PEER)
 
 bench-better: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_better.py --data $(DATA)
+	$(PYTHON) benchmarks/bench_better.py --tasks reviews --seeds 5 --labelled 90
 
 bench-engine: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_engine.py
