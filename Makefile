@@ -165,7 +165,6 @@ bench-exact: $(INSTALLED_DEV) $(INSTALLED_PEER)
 
 bench-better: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_better.py --data $(DATA)
-	$(PYTHON) benchmarks/bench_better.py --tasks reviews --seeds 5 --labelled 90
 
 bench-engine: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_engine.py
