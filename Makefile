@@ -176,7 +176,7 @@ bench-guarantee: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_guarantee.py --data $(RECORDED)
 
 bench-prior: $(INSTALLED_DEV)
-	$(PYTHON) benchmarks/bench_prior.py --data $(DATA)
+	$(PYTHON) benchmarks/bench_prior.py --data $(DATA) --options $(DATA)/../option_logits
 
 bench-calibration: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_calibration.py --data $(RECORDED)

@@ -1,10 +1,16 @@
-"""Does dividing the label prior out help? Five tasks, one prompt each, the embedded model.
+"""Does dividing the label prior out help? Five tasks, one prompt each, the embedded model; and recorded options.
 
     python benchmarks/bench_prior.py --data DIR_WITH_JSONL [--prior-rows 64] [--validation-rows 60] [--test-rows 120]
+    python benchmarks/bench_prior.py --options DIR_WITH_NPZ [--prior-rows 64] [--draws 20]
 
 Every task's first training texts give the prior (without their answers), its validation rows decide
 whether the correction is used, and its test rows are what the table is about: as the model answered,
-with the prior divided out whether that helps or not, and as the validation rows decided.
+with the prior divided out whether that helps or not, as the guard allows without labels, and as the
+validation rows decided.
+
+With `--options`: log-probabilities of six options, of which two are nearly never right, that four models gave to
+10,000 questions each. The arg max of the large model of a family stands for the truth. Every draw takes some rows as
+the unlabelled batch and measures all rows; all six options, and the first four alone.
 """
 
 from __future__ import annotations
@@ -79,25 +85,66 @@ def measure(client: Client, path: Path, options: argparse.Namespace) -> None:
     }
     mass = np.mean([p.distribution.label_mass for p in predicted["test"] if p.distribution is not None])
     head = fit_head(logs["validation"], answers["validation"], labels=labels, candidates=["prior"])
-    full = LabelPriorCorrection("batch").fit(logs["train"])
+    full = LabelPriorCorrection("batch", strength=1.0).fit(logs["train"])
+    guarded = LabelPriorCorrection("batch").fit(logs["train"])
     print(f"\n{name}: {len(labels)} labels, {len(data['test'])} test rows, mean label mass {mass:.3f}")
     print(f"{'':24} {'accuracy':>9} {'macro-F1':>9} {'Brier':>7} {'ECE':>7}")
     print(f"{'as answered':24}", figures(logs["test"], answers["test"], labels))
     print(f"{'prior divided out':24}", figures(full.transform(logs["test"]), answers["test"], labels))
+    print(f"{'as the guard allows':24}", figures(guarded.transform(logs["test"]), answers["test"], labels))
     print(f"{f'head ({head.rung})':24}", figures(head.transform(logs["test"]), answers["test"], labels))
     print(f"decided on validation: {head.reason}", flush=True)
 
 
+LARGE = {
+    "Qwen-7B": "Qwen-72B",
+    "Qwen-72B": "Qwen-72B",
+    "Llama-2-7b-hf": "Llama-2-70b-hf",
+    "Llama-2-70b-hf": "Llama-2-70b-hf",
+}
+
+
+def measure_options(path: Path, n_options: int, *, n_rows: int, draws: int) -> None:
+    """Print accuracies of a file's four models: as scored, then the mean and the least over draws of each recipe."""
+    recorded = np.load(path)
+    print(f"\n{path.stem}, {n_options} options, {draws} batches of {n_rows} rows")
+    print(f"{'':16} {'as scored':>9} {'plain (least)':>15} {'guarded (least)':>15}")
+    for model, large in LARGE.items():
+        logs = recorded[model].astype(np.float64)[:, :n_options]
+        truth = recorded[large].astype(np.float64)[:, :n_options].argmax(axis=1)
+        cells = []
+        for strength in (1.0, None):
+            rng = np.random.default_rng(0)
+            found = []
+            for _ in range(draws):
+                batch = logs[rng.choice(len(logs), n_rows, replace=False)]
+                correction = LabelPriorCorrection("batch", strength=strength).fit(batch)
+                found.append((correction.transform(logs).argmax(axis=1) == truth).mean())
+            cells.append(f"{np.mean(found):7.3f} ({min(found):.3f})")
+        print(
+            f"{model:16} {(logs.argmax(axis=1) == truth).mean():9.3f} {cells[0]:>15} {cells[1]:>15}",
+            flush=True,
+        )
+
+
 def main() -> None:
-    """Measure the tasks."""
+    """Measure the tasks, or recorded options."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--options", type=Path)
+    parser.add_argument("--draws", type=int, default=20)
     parser.add_argument("--prior-rows", type=int, default=64)
     parser.add_argument("--validation-rows", type=int, default=60)
     parser.add_argument("--test-rows", type=int, default=120)
     parser.add_argument("--tolerance", type=float, default=None)
     parser.add_argument("--tasks", nargs="+", default=list(PROMPTS))
     options = parser.parse_args()
+    if options.options is not None:
+        for path in sorted(options.options.glob("*.npz")):
+            for n_options in (6, 4):
+                measure_options(path, n_options, n_rows=options.prior_rows, draws=options.draws)
+    if options.data is None:
+        return
     client = open_client("local/smollm2-135m")
     for name in options.tasks:
         measure(client, options.data / f"{name}.jsonl", options)

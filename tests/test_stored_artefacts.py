@@ -68,6 +68,7 @@ def test_a_finished_evaluation_asks_nothing_again(model: FakeClient, stored: Pat
     run("evaluate", "task.toml", "--out", "evaluation", "--no-cache")
     assert model.requests == []
     assert rows(stored / "evaluation") == before
+    assert json.loads((stored / "evaluation" / "metrics.json").read_text())["baselines"]["rows"] == 40
 
 
 def test_a_killed_evaluation_goes_on(model: FakeClient, stored: Path) -> None:

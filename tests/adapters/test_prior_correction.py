@@ -93,6 +93,18 @@ def test_a_minibatch_is_filled_up_with_the_prior_of_the_prompt_before(client: Fa
     assert woof_confidence(found) == pytest.approx(divided(preferred), rel=1e-6)
 
 
+def test_the_rows_of_the_prompt_before_keep_their_variety() -> None:
+    """Cats and dogs win as many of them: no bias, although their mean, 0.6 for cats, is that of a cat."""
+
+    def fair(text: str) -> dict[str, float]:
+        cat = 0.8 if "meow" in text else 0.4
+        return {"cat": cat, "dog": 1.0 - cat}
+
+    asked = adapter(FakeClient(LABELS, fair), prior_correction="batch")
+    asked.evaluate(rows_of(TEXTS[:PRIOR_ROWS]), {"system_prompt": "I do not"})
+    assert woof_confidence(evaluate(asked, "I like cats")) == pytest.approx(0.6, rel=1e-6)
+
+
 def test_rows_of_its_own_take_the_place_of_those_of_another_prompt(client: FakeClient) -> None:
     """Validation makes the prior that of the prompt alone: 0.75 over as many meows as woofs."""
     asked = adapter(client, prior_correction="batch")

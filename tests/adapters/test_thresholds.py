@@ -89,7 +89,8 @@ def test_a_given_scoring_strategy_stays(client: FakeClient) -> None:
 
 def test_the_sample_is_corrected_for_the_label_prior_too(client: FakeClient) -> None:
     """Thresholds belong to the confidences that are scored."""
-    rows = [*TRAIN[::2], *TRAIN[1:40:2]]  # three cats for every dog, so that the prior is none of 0.5
+    # Cats alone, all but one heard as cats: one label wins nearly all rows, and its prior is divided out.
+    rows = [{"input": f"meow {n}!", "answer": "cat"} for n in range(1, THRESHOLD_ROWS)] + TRAIN[:1]
     found = adapter(client, prior_correction="batch", threshold_rows=rows)
     evaluation = evaluate(found, "listen well")
     assert evaluation.num_metric_calls == THRESHOLD_ROWS + 2

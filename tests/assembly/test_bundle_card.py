@@ -180,6 +180,30 @@ def test_a_search_of_today_adds_macro_f1() -> None:
     ]
 
 
+def test_the_card_of_an_evaluation_has_its_baselines(
+    write_task: WriteTask, use_model: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Figures of both, the difference to words alone, and the verdict in a sentence."""
+    answers = {"meow": ("cat", 0.9), "woof": ("dog", 0.8)}
+    use_model(FakeClient(["cat", "dog"], answers, name="local/smollm2-135m"))
+    out = tmp_path / "out"
+    done = CliRunner().invoke(app, ["evaluate", str(write_task()), "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    bundle = export(out, tmp_path / "bundle")
+    beside = json.loads((out / "metrics.json").read_text())["baselines"]
+    assert f"- {beside['verdict']}\n" in bundle.card
+    found = {figure.name: figure for figure in bundle.figures}
+    difference = found["accuracy, the model minus TF-IDF"]
+    interval = beside["against_text"]["interval"]
+    assert (difference.estimate, difference.lower) == (interval["estimate"], interval["lower"])
+    for one in beside["scores"][1:]:
+        name = one["name"]
+        assert found[f"accuracy, {name}"].estimate == one["accuracy"]["estimate"]
+        assert found[f"macro F1, {name}"].estimate == one["macro_f1"]
+        assert found[f"{LABELS_ANSWERED}, {name}"].estimate == one["answered_labels"]["share"]
+    assert found["macro F1, majority"].rows == 4
+
+
 def test_a_bundle_repeats_that_its_classifier_has_collapsed(tmp_path: Path) -> None:
     """On the card, in the figures and when it is exported."""
     task = Task(name="letters", labels=LabelSet(list("abcdefgh")), prompt="Which?", field="x", test=LETTERS)

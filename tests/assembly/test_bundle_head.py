@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,61 +9,35 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import calibrant
+from biased_model import LABELS, biased, biased_task, place, run, search
 from calibrant.assembly import diff_bundles, export, read_bundle
-from calibrant.cli import app
 from calibrant.core import StateError
 from calibrant.heads import Head, fit_head
 from calibrant.inference import Classifier
 from calibrant.testing import FakeClient
 
-WriteTask = Callable[..., Path]
-LABELS = ["cat", "dog"]
 TEXTS = [f"other {n}" for n in range(20)]
 
 
-def place(text: str) -> int:
-    """Return the place of the true label, which no word of the text tells."""
-    return hashlib.sha256(text.encode()).digest()[0] % 2
-
-
-def biased(text: str) -> dict[str, float]:
-    """Hear the difference, and prefer cats."""
-    cat = 0.6 if place(text) else 0.9
-    return {"cat": cat, "dog": 1.0 - cat}
-
-
-def rows(split: str, count: int) -> list[dict[str, str]]:
-    """Return rows of both labels."""
-    return [{"input": f"{split} {n}", "answer": LABELS[place(f"{split} {n}")]} for n in range(count)]
-
-
-def run(*arguments: object) -> None:
-    """Run a command that succeeds."""
-    done = CliRunner().invoke(app, list(map(str, arguments)))
-    assert done.exit_code == 0, done.output
-
-
 @pytest.fixture
-def task(write_task: WriteTask, use_model: Callable[..., Any]) -> Path:
+def task(write_task: Callable[..., Path], use_model: Callable[..., Any]) -> Path:
     """Return a task of a model that prefers cats."""
-    use_model(lambda name, **_: FakeClient(LABELS, biased, name=name))
-    return write_task(train=rows("train", 40), validation=rows("validation", 30), test=rows("test", 30))
+    return biased_task(write_task, use_model)
 
 
 @pytest.fixture
 def searched(task: Path, tmp_path: Path) -> Path:
     """Return the directory of a search."""
-    run("optimize", task, "--out", tmp_path / "run", "--max-metric-calls", 120, "--minibatch-size", 6)
-    return tmp_path / "run"
+    return search(task, tmp_path / "run")
 
 
 @pytest.fixture
 def evaluated(task: Path, searched: Path, tmp_path: Path) -> Path:
     """Return the directory of an evaluation with its head."""
-    run("evaluate", task, "--run", searched, "--out", tmp_path / "evaluated", "--no-cache")
+    done = run("evaluate", task, "--run", searched, "--out", tmp_path / "evaluated", "--no-cache")
+    assert done.exit_code == 0, done.output
     return tmp_path / "evaluated"
 
 
@@ -92,7 +65,10 @@ def test_a_bundle_answers_as_the_run_did(
     assert bundle.head.digest == classifier.head.digest
     first = next(figure for figure in bundle.figures if "accuracy" in figure.name)
     assert first.estimate == 1.0
-    assert "with the head minus TF-IDF" in bundle.card or kind == "evaluated"
+    better = "with the head" if kind == "searched" else "the model"
+    assert f"accuracy, {better} minus TF-IDF" in bundle.card
+    assert "macro F1, TF-IDF" in bundle.card
+    assert "The model adds +" in bundle.card
     with calibrant.load(tmp_path / "bundle") as loaded:
         assert isinstance(loaded, Classifier)
         found = loaded.classify_many(TEXTS)

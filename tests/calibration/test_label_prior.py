@@ -96,7 +96,7 @@ def test_full_strength_balances_a_biased_model(bias: tuple[float, ...]) -> None:
     """Rows with equal evidence for each label go to each label equally often, whatever the bias."""
     evidence = np.kron(np.eye(3), np.full((4, 1), 1.0))
     rows = evidence + np.array(bias)
-    found = LabelPriorCorrection().fit(rows).transform(rows).argmax(axis=1)
+    found = LabelPriorCorrection(strength=1.0).fit(rows).transform(rows).argmax(axis=1)
     assert found.tolist() == evidence.argmax(axis=1).tolist()
     if any(bias):
         assert len(set(rows.argmax(axis=1))) < 3
@@ -277,7 +277,6 @@ def test_a_stream_keeps_the_strength_it_has() -> None:
     before = learned.strength_
     assert learned.partial_fit(rows[:10]).strength_ == before > 0.0
     assert LabelPriorCorrection(strength=0.3).partial_fit(rows).strength_ == 0.3
-    assert LabelPriorCorrection().partial_fit(rows).strength_ == 1.0
 
 
 def test_fit_forgets_what_was_learned() -> None:
@@ -381,7 +380,7 @@ def test_bad_rows_are_errors_that_say_where(rows: Any, message: str) -> None:
 )
 def test_bad_answers_are_errors_that_say_where(answers: Any, message: str) -> None:
     """Positions of labels, one a row; what was learned stays."""
-    fitted = LabelPriorCorrection().fit(np.log([[0.5, 0.5]]))
+    fitted = LabelPriorCorrection().fit(np.log([[0.6, 0.4]]))
     for call in (fitted.fit, fitted.fit_strength):
         with pytest.raises(ConfigurationError, match=message):
             call(TWO, answers)

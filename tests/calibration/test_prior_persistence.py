@@ -40,7 +40,14 @@ def saved(path: Path, **options: Any) -> LabelPriorCorrection:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"method": "contextual", "strength": 0.1}, {"decay": 0.7}, {"strength": 0}]
+    "options",
+    [
+        {},
+        {"method": "contextual", "strength": 0.1},
+        {"decay": 0.7},
+        {"strength": 0},
+        {"frequencies": [0.7, 0.2, 0.1]},
+    ],
 )
 def test_a_saved_correction_comes_back_exactly(tmp_path: Path, options: dict[str, Any]) -> None:
     """Parameters and learned numbers to the last bit, and a stream goes on where it was."""
@@ -50,6 +57,32 @@ def test_a_saved_correction_comes_back_exactly(tmp_path: Path, options: dict[str
     assert learned(loaded) == learned(original)
     assert learned(loaded.partial_fit(ROWS[:2])) == learned(original.partial_fit(ROWS[:2]))
     assert loaded.transform(ROWS).tolist() == original.transform(ROWS).tolist()
+
+
+def test_a_file_of_version_1_divides_by_the_whole_prior(tmp_path: Path) -> None:
+    """As when it was written: two labels win as many rows, and it had no guard; a stream goes on that way."""
+    path = tmp_path / "prior.json"
+    state = {
+        "method": "batch",
+        "strength": None,
+        "decay": 1.0,
+        "learned_strength": 1.0,
+        "n_rows": 2,
+        "weight": 2.0,
+        "mean": [0.5, 0.4, 0.1],
+    }
+    record = {
+        "kind": "label-prior correction",
+        "version": 1,
+        "fingerprint": FINGERPRINT.to_record(),
+        "state": state,
+    }
+    path.write_text(json.dumps(record), encoding="utf-8")
+    loaded = LabelPriorCorrection.load(path, fingerprint=FINGERPRINT)
+    ratio = np.array([0.5 / 0.5, 0.3 / 0.4, 0.2 / 0.1])
+    assert np.exp(loaded.transform(np.log([0.5, 0.3, 0.2]))) == pytest.approx(ratio / ratio.sum())
+    loaded.partial_fit(np.log([[0.2, 0.7, 0.1], [0.2, 0.7, 0.1]]))
+    assert (loaded.strength_, loaded.divisor_) == (1.0, pytest.approx([0.35, 0.55, 0.1]))
 
 
 def test_a_learned_strength_comes_back(tmp_path: Path) -> None:
@@ -74,7 +107,7 @@ def test_the_file_is_readable_but_for_the_prompt(tmp_path: Path) -> None:
         "space": "raw",
         "labels": list(LABELS),
     }
-    assert (record["version"], record["state"]["strength"]) == (1, None)
+    assert (record["version"], record["state"]["strength"]) == (2, None)
     assert "Café" in text
     assert "headline" not in text
     assert [file.name for file in tmp_path.iterdir()] == ["prior.json"]
@@ -119,7 +152,7 @@ def _with(name: str, value: Any) -> Callable[[dict[str, Any]], object]:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda record: record.update(version=2), "expected version 1 .* got 2: fit and save it again"),
+        (lambda record: record.update(version=3), "expected version 2 .* got 3: fit and save it again"),
         (lambda record: record.pop("version"), "got None"),
         (lambda record: record.update(kind="temperature"), "expected a label-prior correction, got 'temper"),
         (lambda record: record.pop("fingerprint"), "damaged"),
@@ -143,6 +176,10 @@ def _with(name: str, value: Any) -> Callable[[dict[str, Any]], object]:
         (_with("learned_strength", None), "damaged"),
         (_with("method", "domain"), "damaged .*domain"),
         (_with("decay", 2.0), "damaged"),
+        (_with("wins", [0.5, 0.5]), "damaged .*3 labels"),
+        (_with("wins", [0.5, 0.5, 0.5]), "damaged"),
+        (_with("frequencies", [0.5, 0.5]), "damaged .*3 labels"),
+        (_with("frequencies", [0.5, 0.5, 0.0]), "damaged .*positive"),
     ],
 )
 def test_a_file_that_is_not_as_written_is_refused(

@@ -2,57 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from calibrant.cli import app
-from calibrant.testing import FakeClient
-
-WriteTask = Callable[..., Path]
-LABELS = ["cat", "dog"]
-BUDGET = ("--max-metric-calls", 120, "--minibatch-size", 6)
-
-
-def place(text: str) -> int:
-    """Return the place of the true label, which no word of the text tells."""
-    return hashlib.sha256(text.encode()).digest()[0] % 2
-
-
-def biased(text: str) -> dict[str, float]:
-    """Hear the difference, and prefer cats."""
-    cat = 0.6 if place(text) else 0.9
-    return {"cat": cat, "dog": 1.0 - cat}
-
-
-def rows(split: str, count: int) -> list[dict[str, str]]:
-    """Return rows of both labels."""
-    return [{"input": f"{split} {n}", "answer": LABELS[place(f"{split} {n}")]} for n in range(count)]
-
-
-def run(*arguments: object) -> Result:
-    """Run the command line in this process."""
-    return CliRunner().invoke(app, list(map(str, arguments)))
+from biased_model import BUDGET, LABELS, biased_task, run, search
 
 
 @pytest.fixture
-def task(write_task: WriteTask, use_model: Callable[..., Any]) -> Path:
+def task(write_task: Callable[..., Path], use_model: Callable[..., Any]) -> Path:
     """Return a task of a model that prefers cats."""
-    use_model(lambda *_, **__: FakeClient(LABELS, biased))
-    return write_task(train=rows("train", 40), validation=rows("validation", 30), test=rows("test", 30))
+    return biased_task(write_task, use_model)
 
 
 @pytest.fixture
 def searched(task: Path, tmp_path: Path) -> Path:
     """Return the directory of a search."""
-    done = run("optimize", task, "--out", tmp_path / "run", *BUDGET)
-    assert done.exit_code == 0, done.output
-    return tmp_path / "run"
+    return search(task, tmp_path / "run")
 
 
 def final_rows(searched: Path) -> list[dict[str, Any]]:
@@ -66,11 +35,13 @@ def test_the_table_shows_the_head_beside_what_needs_no_model(task: Path) -> None
     done = run("optimize", task, *BUDGET)
     assert done.exit_code == 0, done.stderr
     cells = [
-        [cell.strip() for cell in line.split("│")[1:3]] for line in done.stdout.splitlines() if "│" in line
+        [cell.strip() for cell in line.split("│")[1:6]] for line in done.stdout.splitlines() if "│" in line
     ]
-    names = [name for name, _ in cells]
+    names = [name for name, *_ in cells]
     assert names == ["seed", "best", "best + head", "majority", "TF-IDF"]
-    accuracy = dict(cells)
+    accuracy = {name: found for name, found, *_ in cells}
+    answered = {name: labels for name, *_, labels in cells}
+    assert (answered["best + head"], answered["majority"]) == ("2 of 2", "1 of 2")
     assert accuracy["best + head"] == "1.000"
     assert float(accuracy["seed"]) < 0.7
     assert float(accuracy["TF-IDF"]) < 0.8

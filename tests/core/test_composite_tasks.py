@@ -202,6 +202,12 @@ def test_a_field_may_be_ordinal_or_hierarchical(tmp_path: Path) -> None:
             id="unknown-key-of-a-field",
         ),
         pytest.param(
+            MULTI + '[head]\nfile = "head.json"\n',
+            "task.toml:6: expected no head where an answer holds several labels: a head is one over one label set; "
+            "leave it out.",
+            id="head",
+        ),
+        pytest.param(
             MULTI + '[calibration]\nprior_correction = "batch"\n',
             "task.toml:6: expected no prior_correction where an answer holds several labels: it needs one "
             "distribution over one label set; leave it out.",

@@ -113,6 +113,34 @@ thresholds = "auto"
     }
 
 
+def test_a_head_is_beside_the_task_file(write_task: WriteTask) -> None:
+    """By default there is none, and a search learns one."""
+    assert Task.from_file(write_task()).head.model_dump() == {"file": None, "fit": "auto"}
+    path = write_task(extra='[head]\nfile = "heads/one.json"\nfit = "off"\n')
+    assert Task.from_file(path).head.model_dump() == {"file": path.parent / "heads/one.json", "fit": "off"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("fitt = 1", ":2: unknown key 'head.fitt'"),
+        ('file = "h.json"\nfit = "on"', ":3: head.fit: Input should be 'auto' or 'off', got 'on'"),
+        ("file = 3", ":2: head.file"),
+        ('file = "h.json"\n[[cascade.models]]\nname = "a"', ":2: expected no head beside [cascade]"),
+        (
+            'file = "h.json"\n[[routing.providers]]\nname = "openai/a"',
+            ":2: expected no head beside [routing]",
+        ),
+    ],
+)
+def test_a_mistake_in_the_section_of_a_head_is_named(write_task: WriteTask, lines: str, said: str) -> None:
+    """With its line."""
+    path = write_task(extra=f"[head]\n{lines}\n")
+    first = path.read_text().splitlines().index("[head]")
+    number, _, message = said.removeprefix(":").partition(":")
+    assert f"task.toml:{first + int(number)}:{message}" in error_of(path)
+
+
 def test_what_a_task_file_leaves_out_has_defaults(tmp_path: Path) -> None:
     """Name, labels and prompt are all it takes; there are no rows then."""
     path = tmp_path / "task.toml"
@@ -194,7 +222,7 @@ def test_the_example_task_is_valid() -> None:
 HEAD = 'name = "n"\nlabels = ["cat", "dog"]\nprompt = "p"\n'
 ROOT_KEYS = (
     "name, labels, structure, separator, multi_label, fields, prompt, field, user_template, data, model, scoring, "
-    "calibration, cascade, routing"
+    "calibration, head, cascade, routing"
 )
 
 

@@ -418,6 +418,91 @@ def test_a_head_tells_why() -> None:
     assert "coefficients" not in repr(head)
 
 
+# Another mix of labels
+
+
+def shifted(n: int, mix: list[float], *, seed: int = 0) -> tuple[Array, NDArray[np.intp]]:
+    """Return rows of a given mix: what a label's rows look like is the same in every mix, and is known."""
+    rng = np.random.default_rng(seed)
+    answers = rng.choice(3, size=n, p=mix)
+    seen = 1.5 * np.eye(3)[answers] + rng.normal(size=(n, 3))
+    return log_softmax(1.5 * seen, axis=1), answers  # the posterior under equal frequencies
+
+
+def test_a_head_for_another_mix_of_labels_knows_it() -> None:
+    """Learned from equal shares, used where one label is rare and one frequent: as good as the true posterior."""
+    mix = [0.8, 0.15, 0.05]
+    x, answers = shifted(1200, [1 / 3] * 3)
+    asked, truth = shifted(4000, mix, seed=1)
+    best = log_loss(truth, np.exp(log_softmax(asked + np.log(mix), axis=1)))
+    plain = fit_head(x + 2.0 * FIRST, answers, labels=THREE)
+    head = fit_head(x + 2.0 * FIRST, answers, labels=THREE, label_mix=mix)
+    losses = {
+        name: log_loss(truth, np.exp(one.transform(asked + 2.0 * FIRST)))
+        for name, one in (("plain", plain), ("mix", head))
+    }
+    assert losses["mix"] < best + 0.02
+    assert losses["plain"] > best + 0.1
+    assert (head.rung, head.figures, head.temperature) == (plain.rung, plain.figures, plain.temperature)
+
+
+def test_the_shift_is_wanted_over_observed() -> None:
+    """Added to what the head says and normalised, by label or by place, as shares or as counts."""
+    x, answers = shifted(300, [0.6, 0.3, 0.1])
+    plain = fit_head(x, answers, labels=THREE)
+    observed = (np.bincount(answers) + 1 / 3) / 301
+    expected = log_softmax(plain.transform(x) + np.log([0.2, 0.3, 0.5]) - np.log(observed), axis=1)
+    for mix in ([0.2, 0.3, 0.5], (2, 3, 5), {"c": 0.5, "a": 0.2, "b": 0.3}, np.array([20, 30, 50])):
+        head = fit_head(x, answers, labels=THREE, label_mix=mix)
+        assert head.transform(x) == pytest.approx(expected)
+        assert not head.changes_nothing
+        assert head.digest != plain.digest
+    same = fit_head(x, answers, labels=THREE, label_mix=observed)
+    assert same.transform(x) == pytest.approx(plain.transform(x))
+
+
+def test_a_label_without_rows_has_its_expected_share() -> None:
+    """No row has taught it, so that the mix alone speaks for it."""
+    x, answers = shifted(600, [0.5, 0.5, 0.0])
+    head = fit_head(x, answers, labels=THREE, label_mix=[0.4, 0.4, 0.2], candidates=["regression"])
+    asked, _ = shifted(2000, [0.5, 0.5, 0.0], seed=1)
+    assert np.exp(head.transform(asked))[:, 2].mean() == pytest.approx(0.2, abs=0.05)
+
+
+def test_scores_that_are_left_as_they_were_are_shifted_all_the_same() -> None:
+    """Unless there were too few rows to tell how frequent labels were."""
+    x, answers = shifted(300, [1 / 3] * 3)
+    head = fit_head(x, answers, labels=THREE, candidates=[], label_mix=[8, 1, 1])
+    assert head.rung == "as scored"
+    assert not head.changes_nothing
+    assert (head.transform(x)[:, 0] > x[:, 0]).all()
+    few = fit_head(x[:9], answers[:9], labels=THREE, label_mix=[8, 1, 1])
+    assert few.changes_nothing
+    assert few.transform(x) == pytest.approx(x)
+
+
+@pytest.mark.parametrize(
+    ("mix", "said"),
+    [
+        ([0.5, 0.5], "3 finite frequencies above 0"),
+        ([0.5, 0.5, 0.0], "above 0"),
+        ([0.5, 0.5, -0.1], "above 0"),
+        ([0.5, 0.5, math.nan], "above 0"),
+        ([0.5, 0.5, math.inf], "finite"),
+        (0.5, "3 finite frequencies"),
+        ("abc", "numbers"),
+        ({"a": 0.5, "b": 0.5}, r"the 3 labels \('a', 'b', 'c'\), got 2"),
+        ({"a": 0.5, "b": 0.5, "d": 0.1}, "give each label its frequency"),
+        ({"a": 0.5, "b": 0.5, "c": "x"}, "numbers"),
+    ],
+)
+def test_a_mix_that_is_none_of_these_labels_is_refused(mix: Any, said: str) -> None:
+    """With what was expected."""
+    x, answers = shifted(30, [1 / 3] * 3)
+    with pytest.raises(ConfigurationError, match=said):
+        fit_head(x, answers, labels=THREE, label_mix=mix)
+
+
 # Few rows, and odd ones
 
 

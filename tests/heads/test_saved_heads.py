@@ -73,6 +73,23 @@ def test_a_saved_head_comes_back(heads: dict[str, Head], rung: str, tmp_path: Pa
     assert again.read_text() == path.read_text()
 
 
+def test_a_head_for_another_mix_comes_back(heads: dict[str, Head], tmp_path: Path) -> None:
+    """With its shift; a shift that is none is damage, and a head without one is as it was in earlier versions."""
+    path, head = tmp_path / "head.json", dataclasses.replace(heads["prior"], shift=(0.5, -0.5, 1.0, 0.0))
+    head.save(path, fingerprint=FINGERPRINT)
+    loaded = Head.load(path, fingerprint=FINGERPRINT)
+    assert loaded.shift == head.shift
+    assert loaded.digest == head.digest
+    assert says(loaded).tolist() == says(head).tolist()
+    record = json.loads(path.read_text())
+    for new in (None, "x", [], [0.0] * 3, [math.nan] * 4, {}):
+        path.write_text(json.dumps(spoil(record, ("state", "shift"), new)))
+        with pytest.raises(StateError, match="damaged"):
+            Head.load(path, fingerprint=FINGERPRINT)
+    heads["prior"].save(path, fingerprint=FINGERPRINT)
+    assert "shift" not in json.loads(path.read_text())["state"]
+
+
 @pytest.mark.parametrize("n", [3, 40])
 def test_a_head_that_learned_nothing_comes_back(n: int, tmp_path: Path) -> None:
     """Of too few rows, without figures, and of enough."""

@@ -308,3 +308,39 @@ def test_a_head_that_needs_features_is_refused_where_there_are_none() -> None:
     bits = np.array([place(text) for text in TAUGHT])
     plain = fit_head(np.zeros((40, 2)) - np.log(2), bits, labels=LABELS, candidates=["prior"])
     assert make(Telling(), scoring="decode", head=plain).head is plain
+
+
+def texts_asked(engine: Engine) -> int:
+    """Return the number of rows with a text; each prompt is also asked about without one."""
+    return sum(bool(row.text) for row in engine.rows)
+
+
+def test_labelled_texts_are_not_asked_again_where_the_head_needs_no_features() -> None:
+    """What was stored with features answers the question without them, and holds none; not the other way round."""
+    journal, engine = MemoryJournal(), Telling()
+    classifier = make(engine, journal=journal)
+    with_features = classifier.with_features().classify_many(TAUGHT)
+    assert texts_asked(engine) == 40
+    bits = np.array([place(text) for text in TAUGHT])
+    classifier.head = fit_head(np.log([[0.9, 0.1]] * 40), bits, labels=LABELS, candidates=["prior"])
+    assert not classifier.head.uses_features
+    classifier.classify_many(TAUGHT)
+    plain = make(engine, journal=journal).classify_many(TAUGHT)
+    assert [asyncio.run(make(engine, journal=journal).aclassify(text)) for text in TAUGHT[:2]] == plain[:2]
+    assert texts_asked(engine) == 40
+    assert confidences(plain) == confidences(with_features)
+    assert all(one.features is None for one in plain)
+    assert all(one.attempts == 0 for one in plain)
+    make(engine, journal=journal).classify_many(OTHERS[:3])
+    assert texts_asked(engine) == 43
+    assert len(features_of(make(engine, journal=journal), OTHERS[:3])) == 3
+    assert texts_asked(engine) == 46
+
+
+def test_features_are_kept_under_other_limits() -> None:
+    """With a head and without one."""
+    copy = make(Telling()).with_features().with_limits(Limits(concurrency=1))
+    (found,) = copy.classify_many(OTHERS[:1])
+    assert found.features is not None
+    assert copy.with_features().with_limits(Limits()).classify(OTHERS[0]).features is not None
+    assert make(Telling()).with_limits(Limits(concurrency=1)).classify(OTHERS[0]).features is None

@@ -18,6 +18,7 @@ from calibrant.core import Example, MultiLabels, Outcome, Prediction, Task
 from calibrant.heads import Head, fit_head
 from calibrant.optimization import OptimizationResult, optimize
 from calibrant.optimization._final import final_score, labelled_rows
+from calibrant.optimization._prompt_parts import Demonstration, PromptFormat, PromptParts
 from calibrant.testing import FakeClient
 
 LABELS = ("cat", "dog")
@@ -198,6 +199,65 @@ def test_the_head_learns_from_no_test_row_and_none_that_the_prompt_shows() -> No
     assert labelled_rows(replace(several), "Which?") == []
 
 
+def left(prompt: str, *texts: str) -> list[str]:
+    """Return those of some training texts that a head may learn from under a prompt."""
+    train = tuple(Example(input=text, answer="cat") for text in texts)
+    return [row.input for row in labelled_rows(hidden_task(train=train, validation=(), test=()), prompt)]
+
+
+def test_a_demonstration_shows_its_text_and_no_other() -> None:
+    """Neither what stands in it nor what stands in the instruction by chance."""
+    parts = PromptParts(
+        instruction="It is ok to say cat.",
+        notes=('"dog": walks, barks',),
+        demonstrations=(
+            Demonstration("train 12", "cat"),
+            Demonstration("a long text that someone wrote, ok", "dog"),
+        ),
+    )
+    prompt = PromptFormat(LABELS, field="category").render(parts)
+    texts = (
+        "ok",
+        "cat",
+        "train 1",
+        "train 12",
+        "a long text that",
+        "a long text  that someone wrote, ok",
+        "",
+    )
+    assert left(prompt, *texts) == ["ok", "cat", "train 1", "a long text that", ""]
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "Decide.\n- {}\n- another",
+        "Decide.\nInput: {}\nOutput: cat",
+        'Decide. "{}" is a cat.',
+        "Decide. \u201c{}\u201d is a cat.",
+        "Decide. '{}' is a cat; don't worry.",
+        "Decide. `{}` is a cat.",
+        "Decide.\n{}\nis a cat.",
+    ],
+)
+def test_a_row_that_a_reflection_model_copied_is_shown(prompt: str) -> None:
+    """Short or long, in every usual form; what is only a part of it is not."""
+    for copied in ("meow!", "two cats\n on a mat at noon"):
+        assert left(prompt.format(" ".join(copied.split())), copied, "mat", "cats", "me") == [
+            "mat",
+            "cats",
+            "me",
+        ]
+
+
+def test_a_long_text_is_shown_in_the_midst_of_a_sentence() -> None:
+    """Between word boundaries, whatever characters it begins and ends with."""
+    prompt = "Rows such as (two cats on a mat)? are cats, and two dogs on a mattress are not."
+    assert left(prompt, "two cats on a mat", "(two cats on a mat)?", "two dogs on a mat") == [
+        "two dogs on a mat"
+    ]
+
+
 def test_training_rows_of_the_best_prompt_are_left_out() -> None:
     """What it shows was never asked under it, and no test row is among those that teach."""
     client = FakeClient(LABELS, learner)
@@ -207,7 +267,7 @@ def test_training_rows_of_the_best_prompt_are_left_out() -> None:
     shown = [row for row in hidden_task().train if f"Text: {row.input}\n" in best]
     assert shown
     assert result.final is not None
-    free = [row for row in hidden_task().train if row.input not in best]
+    free = [row for row in hidden_task().train if row not in shown]
     assert result.final.head["n_rows"] == len(hidden_task().validation) + len(free)
     assert all(row.input not in best for row in hidden_task().test)
 
@@ -307,13 +367,13 @@ def test_a_model_without_distributions_has_no_head() -> None:
     ("told", "answers", "said"),
     [
         (False, LABELS, "The model adds +"),
-        (True, LABELS, "On these test rows the model adds nothing certain to TF-IDF"),
+        (True, LABELS, "On these rows the model adds nothing certain to TF-IDF"),
         (
             True,
             LABELS[::-1],
             "On this task you do not need a language model: TF-IDF with logistic regression is",
         ),
-        (True, None, "No test row was answered, so nothing can be said"),
+        (True, None, "No row was answered, so nothing can be said"),
     ],
 )
 def test_the_verdict_says_what_a_language_model_is_for(

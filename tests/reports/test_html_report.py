@@ -63,6 +63,22 @@ def metrics_record(**changes: Any) -> dict[str, Any]:
     }
 
 
+def baseline(name: str, accuracy: float, **changes: Any) -> dict[str, Any]:
+    """Return the record of a baseline's score."""
+    ends = {"estimate": accuracy, "lower": accuracy - 0.1, "upper": accuracy + 0.1, "level": 0.95}
+    labels = {"answered": 1, "total": 2, "present": 2, "found": 1, "share": 0.5, "collapsed": False}
+    return {"name": name, "accuracy": ends, "macro_f1": accuracy / 2, "answered_labels": labels, **changes}
+
+
+BESIDE = {
+    "rows": 1200,
+    "labelled_rows": 2400,
+    "scores": [baseline("model", 0.8), baseline("majority", 0.4), baseline("TF-IDF", 0.7)],
+    "against_text": None,
+    "verdict": "The model adds +0.100.",
+}
+
+
 def row(
     text: str, answer: str | None, label: str | None, confidence: float | None, **changes: Any
 ) -> dict[str, Any]:
@@ -420,6 +436,42 @@ def test_a_search_says_what_was_chosen_and_what_accepted_means(write_run: WriteR
     assert page.table("run", "minus")
 
 
+def test_an_evaluation_shows_baselines_and_the_verdict(write_run: WriteRun) -> None:
+    """On which rows, and how many they learned from."""
+    html, page = page_of(write_run(metrics=metrics_record(baselines=BESIDE)))
+    assert page.table("who") == [
+        ["model", "0.800", "0.700 to 0.900", "0.400", "1 of 2"],
+        ["majority", "0.400", "0.300 to 0.500", "0.200", "1 of 2"],
+        ["TF-IDF", "0.700", "0.600 to 0.800", "0.350", "1 of 2"],
+    ]
+    assert "on 1,200 answered rows; baselines learned from 2,400 labelled rows" in plain(html)
+    assert "<p>The model adds +0.100.</p>" in html
+
+
+def test_a_search_shows_its_head_beside_baselines(write_run: WriteRun) -> None:
+    """Also one of an earlier version, which did not count their labels."""
+    earlier = baseline("TF-IDF", 0.7)
+    del earlier["answered_labels"]
+    found = score("p", outcomes={"ok": 3, "error": 1}, **baseline("", 0.8))
+    final = {"score": found, "baselines": [baseline("majority", 0.4), earlier], "verdict": "Nothing certain."}
+    html, page = page_of(write_run(SEARCH_ROWS, result=search_record(final=final)))
+    assert [[line[0], line[1], line[-1]] for line in page.table("who")] == [
+        ["best prompt with its head", "0.800", "1 of 2"],
+        ["majority", "0.400", "1 of 2"],
+        ["TF-IDF", "0.700", "-"],
+    ]
+    assert "on 3 answered test rows" in plain(html)
+    assert "Nothing certain." in html
+
+
+def test_where_nothing_was_compared_the_verdict_stands_alone(write_run: WriteRun) -> None:
+    """Without an empty table."""
+    nothing = {**BESIDE, "scores": [], "verdict": "No row was answered."}
+    html, page = page_of(write_run(metrics=metrics_record(baselines=nothing)))
+    assert "No row was answered." in html
+    assert not any(table[0][0] == "who" for table in page.tables)
+
+
 def test_a_collapsed_classifier_is_warned_of_and_counted(write_run: WriteRun) -> None:
     """At the top of the page, and among the numbers."""
     rows = [row(str(i), label, "a", 0.9) for i, label in enumerate("abcdabcd")]
@@ -544,6 +596,8 @@ def test_a_broken_line_is_named(write_run: WriteRun, line: str, message: str) ->
         ({"result": search_record(schema_version=2)}, "got 2: use the calibrant that wrote it"),
         ({"result": {"schema_version": 1}}, r"expected a complete result .*seed_prompt"),
         ({"result": search_record(best_prompt=score("p", validation_score="high"))}, "expected a complete"),
+        ({"metrics": metrics_record(baselines={"rows": 3})}, r"metrics\.json: expected complete baselines"),
+        ({"result": search_record(final={"verdict": ""})}, r"result\.json: expected complete baselines"),
         ({"calibration": {"certified": {"threshold": 0.5}}}, "certified rule that is complete"),
         (
             {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Final, Literal, TypeAlias
 
@@ -57,13 +56,13 @@ class PriorCorrector:
             self._stand_in = key
 
     def _fit(self, own: dict[str, _Floats]) -> LabelPriorCorrection:
-        rows = np.array(list(own.values()))
         other = {} if self._stand_in is None else self._rows[self._stand_in]
         missing = min(PRIOR_ROWS, len(other)) - len(own)
+        rows, weights = list(own.values()), [1.0] * len(own)
         if missing > 0:
-            mean = np.logaddexp.reduce(list(other.values()), axis=0) - math.log(len(other))
-            rows = np.concatenate([rows, np.tile(mean, (missing, 1))])
-        return LabelPriorCorrection("batch").fit(rows)
+            rows += other.values()
+            weights += [missing / len(other)] * len(other)
+        return LabelPriorCorrection("batch").fit(np.array(rows), weights=weights)
 
     def correction(self, query: Query) -> LabelPriorCorrection | None:
         """Return the correction of a query's prompt; None where its rows got no distribution."""

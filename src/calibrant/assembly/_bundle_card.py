@@ -82,7 +82,7 @@ def card(  # noqa: PLR0913  (keyword-only options)
     head : mapping or None
         What ``head.json`` says of a head.
     verdict : sequence of str, optional
-        What the search for the prompt found, in sentences.
+        What the search for the prompt found, and what the model adds to TF-IDF, in sentences.
     """
     treatment = _treatment(
         prompt, str(fingerprint["space"]), answered_by, corrected=corrected, head=head, calibrator=calibrator

@@ -185,7 +185,7 @@ def _corrections(bundle: Bundle) -> _Leaves:
         "label prior": None
         if prior is None
         else {
-            "prior": dict(zip(bundle.labels.labels, prior.prior_.tolist(), strict=True)),
+            "prior": dict(zip(bundle.labels.labels, prior.divisor_.tolist(), strict=True)),
             "strength": prior.strength_,
         },
         "head": None if head is None else {"rung": head.rung, "rows": head.n_rows, "sha256": head.digest},

@@ -19,6 +19,7 @@ from calibrant.assembly._bundle_figures import (
     figures_of,
     low_mass_of,
     thresholds_of,
+    verdicts_of,
 )
 from calibrant.assembly._bundle_files import json_text, refuse_taken, write_folder
 from calibrant.assembly._task_record import (
@@ -39,7 +40,6 @@ from calibrant.core import (
     changed_prompt,
     labels_to_record,
     read_json_object,
-    search_verdict,
 )
 from calibrant.inference import call_options
 from calibrant.inference.doctor import identity, public_description
@@ -317,7 +317,7 @@ def _files(run: _Run, calibration: Path) -> dict[str, str]:
         proposer=None
         if run.search is None or not changed_prompt(run.search)
         else str(run.search["proposer"]),
-        verdict=[] if run.search is None else search_verdict(run.search),
+        verdict=verdicts_of(run.metrics, run.search),
         figures=figures,
         thresholds=thresholds,
         fingerprint=run.fingerprint.to_record(),

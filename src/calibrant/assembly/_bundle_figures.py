@@ -9,7 +9,7 @@ import numpy as np
 
 from calibrant.assembly._bundle import Figure, rule_of
 from calibrant.calibration import UNKNOWN, SavedPredictions
-from calibrant.core import LabelSet, changed_prompt
+from calibrant.core import LabelSet, changed_prompt, search_verdict
 from calibrant.metrics import answer_summary, confidence_remarks, wilson_interval
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "label_mass_warning",
     "low_mass_of",
     "thresholds_of",
+    "verdicts_of",
 ]
 
 LABELS_ANSWERED: Final = "labels answered, share of those in the rows"
@@ -75,6 +76,15 @@ def figures_of(
         *found,
         *(() if calibration is None else _calibrated(calibration)),
     )
+
+
+def verdicts_of(metrics: _Record | None, search: _Record | None) -> list[str]:
+    """Return in sentences what a search chose, and what the language model adds to TF-IDF."""
+    if search is not None:
+        final = search.get("final")
+        return [*search_verdict(search), *([] if final is None else [str(final["verdict"])])]
+    beside = None if metrics is None else metrics.get("baselines")
+    return [] if beside is None else [str(beside["verdict"])]
 
 
 def thresholds_of(calibration: _Record | None) -> dict[str, Any]:
@@ -166,6 +176,25 @@ def _evaluated(metrics: _Record) -> Iterator[Figure]:
         if metrics[key] is not None:
             yield Figure(name=name, estimate=float(metrics[key]), rows=int(metrics[rows]))
     yield from _structured(metrics.get("structure") or {})
+    beside = metrics.get("baselines")  # not in metrics of earlier versions
+    if beside is not None and beside["against_text"] is not None:
+        yield from _baselines(beside["scores"][1:], beside["against_text"], int(beside["rows"]))
+
+
+def _baselines(
+    scores: Iterable[_Record], against_text: _Record, rows: int, *, kind: str = "", of: str = "the model"
+) -> Iterator[Figure]:
+    """Yield what is better by how much, and how the baselines did on the same rows."""
+    yield _with_interval(
+        f"{kind}accuracy, {of} minus TF-IDF", against_text["interval"], int(against_text["n"])
+    )
+    for score in scores:
+        name = score["name"]
+        yield _with_interval(f"{kind}accuracy, {name}", score["accuracy"], rows)
+        yield Figure(name=f"{kind}macro F1, {name}", estimate=float(score["macro_f1"]), rows=rows)
+        if score.get("answered_labels") is not None:  # not in results of earlier versions
+            share = float(score["answered_labels"]["share"])
+            yield Figure(name=f"{kind}{LABELS_ANSWERED}, {name}", estimate=share, rows=rows)
 
 
 def _structured(found: _Record) -> Iterator[Figure]:
@@ -213,16 +242,8 @@ def _searched(search: _Record) -> Iterator[Figure]:
                 yield Figure(name=named, estimate=float(score["macro_f1"]), rows=answered)
             if score.get("credit") is not None:
                 yield _with_interval(name.replace("accuracy", "credit"), score["credit"], answered)
-    for key, name in (("against_seed", "first prompt"), ("against_text", "TF-IDF")):
-        if final is not None and final[key] is not None:
-            found = final[key]
-            yield _with_interval(
-                f"test accuracy, with the head minus {name}", found["interval"], int(found["n"])
-            )
-    for baseline in () if final is None else final["baselines"]:
-        yield _with_interval(
-            f"test accuracy, {baseline['name']}", baseline["accuracy"], int(search["best_prompt"]["rows"])
-        )
+    if final is not None:
+        yield from _with_head(final)
     comparison = search["comparison"]
     if changed_prompt(search) and comparison is not None:
         yield _with_interval(
@@ -232,6 +253,16 @@ def _searched(search: _Record) -> Iterator[Figure]:
             yield _with_interval(
                 "test credit, this minus first prompt", search["credit_difference"], int(comparison["n"])
             )
+
+
+def _with_head(final: _Record) -> Iterator[Figure]:
+    """Yield how the best prompt with its head compares with the first prompt and with baselines."""
+    seed, text = final["against_seed"], final["against_text"]
+    if seed is not None:
+        name = "test accuracy, with the head minus first prompt"
+        yield _with_interval(name, seed["interval"], int(seed["n"]))
+    if text is not None:
+        yield from _baselines(final["baselines"], text, int(text["n"]), kind="test ", of="with the head")
 
 
 def _calibrated(calibration: _Record) -> Iterator[Figure]:

@@ -27,6 +27,7 @@ from calibrant.calibration._conformal import ConformalMethod, ConformalSets
 from calibrant.calibration._distribution import correct_distribution, correct_prediction
 from calibrant.calibration._fingerprint import Fingerprint
 from calibrant.calibration._held_out import held_out_answer_probability
+from calibrant.calibration._losses import log_normalise
 from calibrant.calibration._prior import CONTENT_FREE_INPUTS, LabelPriorCorrection, PriorMethod
 from calibrant.calibration._rows import FittedRows
 from calibrant.calibration._saved import (
@@ -79,6 +80,7 @@ __all__ = [
     "held_out_answer_probability",
     "load_calibrator",
     "load_predictions",
+    "log_normalise",
     "read_predictions",
     "read_state",
     "select_calibrator",

@@ -10,9 +10,10 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calibrant.calibration._dominance import guarded_prior, label_wins
 from calibrant.calibration._fingerprint import Fingerprint
 from calibrant.calibration._losses import log_losses, log_normalise, paired_gain
-from calibrant.calibration._state import damaged, read_state, write_state
+from calibrant.calibration._state import check_label_count, damaged, read_state, write_state
 from calibrant.calibration._validation import (
     as_numbers,
     check_answers,
@@ -33,11 +34,15 @@ A space stands in for their empty text, which some providers reject.
 """
 
 _KIND = "label-prior correction"
-_VERSION = 1
+_VERSION = 2
+# Its corrections divide by the whole prior: version 1 knew no guard.
+_UNGUARDED = 1
 # The least probability a label has in a distribution read from an answer.
 _FLOOR = 1e-12
 _MOST_LEARNED = 2.0
 _MOST_GIVEN = 1e6
+# How far the sum of shares may be from 1.
+_SHARES_SUM = 1e-6
 
 
 class LabelPriorCorrection:
@@ -50,9 +55,23 @@ class LabelPriorCorrection:
     2102.09690) over content-free ones, such as `CONTENT_FREE_INPUTS`. The strength is the factor
     that Zhou et al. add where labels are at hand.
 
-    Full division assumes that the labels are about equally frequent; where one is truly more
-    frequent, learn the strength from answers (`fit_strength`), or let
-    `calibrant.heads.fit_head` decide.
+    Full division assumes that the labels are about equally frequent, which no unlabelled row can
+    show. So by default batch calibration is guarded: it asks how many rows each label *wins* (has
+    as its arg max) as scored, and
+
+    - divides fully where one label wins at least 95 % of the rows. *Assumed: the texts are not
+      nearly all of one class.*
+    - corrects nothing (strength 0) unless the label with most rows wins at least three times as
+      many as the other labels in use do on average; a label in use wins at least half its fair
+      share, ``1 / (2 L)``.
+    - else divides, but takes no label's prior for less than a third of its fair share,
+      ``1 / (3 L)``: a label with so small a prior may be rare rather than suppressed. *Assumed: no
+      class is three times as frequent as the others in use.*
+
+    The guard ends where more is known: `frequencies`, a given `strength`, or answers. Where labels
+    are known to be skewed, state their frequencies, learn the strength from answers
+    (`fit_strength`), or let `calibrant.heads.fit_head` decide. Contextual calibration has no guard:
+    its rows are no sample of the texts.
 
     Parameters
     ----------
@@ -62,25 +81,32 @@ class LabelPriorCorrection:
         content-free inputs, which have no answers.
     strength : float in [0, 1e6], optional
         How much of the prior to divide by: 1 all of it, 0 nothing. Default: learned from answers
-        where there are any, else 1.
+        where there are any, else 1, or 0 where the guard finds no bias.
     decay : float in (0, 1], default 1
         Weight of a row relative to the next one, for streams that drift: about the last
         ``1 / (1 - decay)`` rows count. 1 weighs all rows alike.
+    frequencies : array-like of shape (L,), optional
+        Known share of each label among the texts, positive, summing to 1 within 1e-6. The mean
+        corrected prediction then leans towards these shares rather than equal ones.
 
     Attributes
     ----------
     prior_ : ndarray of shape (L,)
         The (weighted) mean of the normalised probabilities, each at least 1e-12 so that logarithms
         stay finite; sums to 1 but for that floor.
+    divisor_ : ndarray of shape (L,)
+        The prior that is divided out: `prior_`, as the guard bounds it, or relative to
+        `frequencies`.
     n_rows_ : int
         Rows it is the mean of.
     strength_ : float
-        The strength in use: the given one, the learned one, in [0, 2], or 1.
+        The strength in use: the given one, the learned one, in [0, 2], 1, or 0 where the guard
+        finds no bias.
 
     Raises
     ------
     ConfigurationError
-        An unknown method, or a strength or decay out of range.
+        An unknown method, a strength or decay out of range, or frequencies that are none.
 
     Examples
     --------
@@ -96,13 +122,20 @@ class LabelPriorCorrection:
     """
 
     prior_: NDArray[np.float64]
+    divisor_: NDArray[np.float64]
     n_rows_: int
     strength_: float
     _mean: NDArray[np.float64]  # prior_ before the floor
+    _wins: NDArray[np.float64] | None  # shares of rows won; None where nothing is guarded
     _weight: float  # the sum of the weights of all rows
 
     def __init__(
-        self, method: PriorMethod = "batch", *, strength: float | None = None, decay: float = 1.0
+        self,
+        method: PriorMethod = "batch",
+        *,
+        strength: float | None = None,
+        decay: float = 1.0,
+        frequencies: ArrayLike | None = None,
     ) -> None:
         if method not in get_args(PriorMethod):
             msg = f"Expected method 'batch' or 'contextual', got {method!r}."
@@ -112,11 +145,21 @@ class LabelPriorCorrection:
             None if strength is None else check_number("strength", strength, low=0.0, high=_MOST_GIVEN)
         )
         self.decay = check_number("decay", decay, low=0.0, high=1.0, open_low=True)
+        self.frequencies = None if frequencies is None else _check_frequencies(frequencies)
 
     def __repr__(self) -> str:
-        return f"LabelPriorCorrection({self.method!r}, strength={self.strength!r}, decay={self.decay!r})"
+        known = "" if self.frequencies is None else f", frequencies={list(self.frequencies)}"
+        return (
+            f"LabelPriorCorrection({self.method!r}, strength={self.strength!r}, decay={self.decay!r}{known})"
+        )
 
-    def fit(self, log_probabilities: ArrayLike, answers: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        log_probabilities: ArrayLike,
+        answers: ArrayLike | None = None,
+        *,
+        weights: ArrayLike | None = None,
+    ) -> Self:
         """Learn the prior, and with answers the strength; forget what was learned before.
 
         With answers, prior and strength come from the same rows. The prior sees no answer, so the
@@ -131,25 +174,33 @@ class LabelPriorCorrection:
         answers : array-like of int, shape (n,), optional
             Position of the true label of each row, in [0, L). Only checked where the strength was
             given to the constructor. Content-free inputs have none.
+        weights : array-like of shape (n,), optional
+            Weight of each row in the prior, in (0, 1]; times that of `decay`. Default 1.
 
         Raises
         ------
         ConfigurationError
-            Wrong shapes, no rows, NaN or infinity, a position out of range, or answers to
-            content-free inputs.
+            Wrong shapes, no rows, NaN or infinity, a position or weight out of range, another
+            number of labels than `frequencies`, or answers to content-free inputs.
         """
-        rows = check_log_probabilities("log_probabilities", log_probabilities)
+        n_labels = None if self.frequencies is None else len(self.frequencies)
+        rows = check_log_probabilities("log_probabilities", log_probabilities, n_labels=n_labels)
         positions = None if answers is None else self._check_real(answers, rows)
-        self._absorb(rows, np.zeros(rows.shape[1]), weight=0.0, n_rows=0)
+        row_weights = np.ones(len(rows)) if weights is None else _check_weights(weights, rows)
+        guarded = self.method == "batch" and self.strength is None and self.frequencies is None
+        nothing = np.zeros(rows.shape[1])
         self.strength_ = 1.0 if self.strength is None else self.strength
+        self._mean, self._wins, self._weight, self.n_rows_ = nothing, nothing if guarded else None, 0.0, 0
+        self._absorb(rows, row_weights)
         if positions is not None and self.strength is None:
             self._learn_strength(rows, positions)
         return self
 
     def partial_fit(self, log_probabilities: ArrayLike) -> Self:
-        """Add rows to the running mean; the strength stays as it is.
+        """Add rows to the running mean; a given or learned strength stays as it is.
 
-        The prior equals that of `fit` on all rows at once, up to rounding, however they are split.
+        The correction equals that of `fit` on all rows at once, up to rounding, however they are
+        split: the guard judges all rows anew.
 
         Parameters
         ----------
@@ -164,11 +215,11 @@ class LabelPriorCorrection:
         if not self._fitted:
             return self.fit(log_probabilities)
         rows = check_log_probabilities("log_probabilities", log_probabilities, n_labels=len(self.prior_))
-        self._absorb(rows, self._mean, weight=self._weight, n_rows=self.n_rows_)
+        self._absorb(rows, np.ones(len(rows)))
         return self
 
     def fit_strength(self, log_probabilities: ArrayLike, answers: ArrayLike) -> Self:
-        """Learn the strength on labelled rows; the prior stays as it is.
+        """Learn the strength on labelled rows; the prior stays as it is, and the guard ends.
 
         It is the strength in [0, 2] of least mean log loss, or 0 where that gains no more over no
         correction than its own standard error (paired over rows; one row has none to show). To
@@ -226,7 +277,7 @@ class LabelPriorCorrection:
         rows = check_log_probabilities(
             "log_probabilities", given[None, :] if single else given, n_labels=len(self.prior_)
         )
-        corrected = divided(log_normalise(rows), self.prior_, self.strength_)
+        corrected = divided(log_normalise(rows), self.divisor_, self.strength_)
         return corrected[0] if single else corrected
 
     def save(self, path: str | Path, *, fingerprint: Fingerprint) -> None:
@@ -249,12 +300,7 @@ class LabelPriorCorrection:
             The file cannot be written.
         """
         self._require_fitted("save")
-        if len(fingerprint.labels) != len(self.prior_):
-            msg = (
-                f"Expected a fingerprint of {len(self.prior_)} labels, as fitted, got "
-                f"{len(fingerprint.labels)}: pass the label set of the rows."
-            )
-            raise ConfigurationError(msg)
+        check_label_count(fingerprint, len(self.prior_))
         state = {
             "method": self.method,
             "strength": self.strength,
@@ -263,6 +309,8 @@ class LabelPriorCorrection:
             "n_rows": self.n_rows_,
             "weight": self._weight,
             "mean": self._mean.tolist(),
+            "wins": None if self._wins is None else self._wins.tolist(),
+            "frequencies": None if self.frequencies is None else list(self.frequencies),
         }
         write_state(path, kind=_KIND, version=_VERSION, fingerprint=fingerprint, state=state)
 
@@ -283,7 +331,7 @@ class LabelPriorCorrection:
             The file is missing or damaged, holds something else or another version, or was fitted
             on another prompt, model, log-probability space or label set; the message names which.
         """
-        state = read_state(path, kind=_KIND, version=_VERSION, fingerprint=fingerprint)
+        state = read_state(path, kind=_KIND, version=_VERSION, earlier=(_UNGUARDED,), fingerprint=fingerprint)
         try:
             return cls._restored(state, n_labels=len(fingerprint.labels))
         except (KeyError, TypeError, ValueError) as error:
@@ -292,15 +340,24 @@ class LabelPriorCorrection:
     @classmethod
     def _restored(cls, state: Mapping[str, Any], *, n_labels: int) -> Self:
         """Return the correction of a stored state; KeyError, TypeError or ValueError if it is none."""
-        restored = cls(state["method"], strength=state["strength"], decay=state["decay"])
-        mean = np.array(state["mean"], dtype=np.float64)
-        if mean.shape != (n_labels,) or not (mean >= 0.0).all() or not abs(mean.sum() - 1.0) <= 1e-6:
-            msg = f"Expected the mean to be a distribution over {n_labels} labels, got {state['mean']}."
-            raise ConfigurationError(msg)
+        # Files of version 1 hold neither wins nor frequencies.
+        restored = cls(
+            state["method"],
+            strength=state["strength"],
+            decay=state["decay"],
+            frequencies=state.get("frequencies"),
+        )
         n_rows = index(state["n_rows"])
+        restored.n_rows_ = n_rows
         restored.strength_ = check_number("strength", state["learned_strength"], low=0.0, high=_MOST_GIVEN)
-        weight = check_number("weight", state["weight"], low=0.0, high=float(n_rows), open_low=True)
-        restored._remember(mean, weight=weight, n_rows=n_rows)
+        restored._weight = check_number("weight", state["weight"], low=0.0, high=float(n_rows), open_low=True)
+        restored._mean = _stored_shares(state["mean"], n_labels)
+        wins = state.get("wins")
+        restored._wins = None if wins is None else _stored_shares(wins, n_labels)
+        if restored.frequencies is not None and len(restored.frequencies) != n_labels:
+            msg = f"Expected frequencies of {n_labels} labels, got {len(restored.frequencies)}."
+            raise ConfigurationError(msg)
+        restored._derive()
         return restored
 
     @property
@@ -322,32 +379,74 @@ class LabelPriorCorrection:
             raise ConfigurationError(msg)
         return check_answers(answers, rows)
 
-    def _absorb(
-        self, rows: NDArray[np.float64], mean: NDArray[np.float64], *, weight: float, n_rows: int
-    ) -> None:
-        """Take `rows`, oldest first, into a mean of total weight `weight`.
+    def _absorb(self, rows: NDArray[np.float64], row_weights: NDArray[np.float64]) -> None:
+        """Take `rows`, oldest first, into the running means.
 
-        A row that is followed by k others has weight ``decay^k``: that of a row does not depend on
-        how the stream is split.
+        A row that is followed by k others has ``decay^k`` times its weight: that of a row does not
+        depend on how the stream is split.
         """
         n = len(rows)
-        weights = self.decay ** np.arange(n - 1, -1, -1, dtype=np.float64)
-        kept = weight * self.decay**n
+        weights = row_weights * self.decay ** np.arange(n - 1, -1, -1, dtype=np.float64)
+        kept = self._weight * self.decay**n
         total = kept + float(weights.sum())
-        updated = (kept * mean + weights @ np.exp(log_normalise(rows))) / total
-        self._remember(updated, weight=total, n_rows=n_rows + n)
+        self._mean = (kept * self._mean + weights @ np.exp(log_normalise(rows))) / total
+        if self._wins is not None:
+            self._wins = (kept * self._wins + weights @ label_wins(rows)) / total
+        self._weight = total
+        self.n_rows_ += n
+        self._derive()
 
-    def _remember(self, mean: NDArray[np.float64], *, weight: float, n_rows: int) -> None:
-        self._mean, self._weight, self.n_rows_ = mean, weight, n_rows
-        self.prior_ = np.maximum(mean, _FLOOR)
+    def _derive(self) -> None:
+        """Derive prior, divisor and a guarded strength from the running means."""
+        self.prior_ = np.maximum(self._mean, _FLOOR)
+        self.divisor_ = self.prior_
+        if self.frequencies is not None:
+            ratio = self.prior_ / np.array(self.frequencies)
+            self.divisor_ = ratio / ratio.sum()
+        elif self._wins is not None:
+            found = guarded_prior(self.prior_, self._wins)
+            self.strength_ = 0.0 if found is None else 1.0
+            self.divisor_ = self.prior_ if found is None else found
         self.prior_.setflags(write=False)
+        self.divisor_.setflags(write=False)
 
     def _learn_strength(self, rows: NDArray[np.float64], answers: NDArray[np.intp]) -> None:
+        # Answers tell rare labels from suppressed ones.
+        self._wins = None
+        self._derive()
         log_p = log_normalise(rows)
-        strength = best_strength(log_p, answers, self.prior_)
+        strength = best_strength(log_p, answers, self.divisor_)
         before = log_losses(log_p, answers)
-        after = log_losses(divided(log_p, self.prior_, strength), answers)
+        after = log_losses(divided(log_p, self.divisor_, strength), answers)
         self.strength_ = strength if paired_gain(before, after).helps else 0.0
+
+
+def _check_frequencies(frequencies: ArrayLike) -> tuple[float, ...]:
+    given = as_numbers("frequencies", frequencies)
+    if given.ndim != 1 or not (given > 0.0).all() or not abs(given.sum() - 1.0) <= _SHARES_SUM:
+        msg = (
+            f"Expected frequencies to be one positive share for each label, summing to 1, got {frequencies!r}: "
+            "give a label that is nearly never right a small share, such as 0.001."
+        )
+        raise ConfigurationError(msg)
+    return tuple(given.tolist())
+
+
+def _check_weights(weights: ArrayLike, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    given = as_numbers("weights", weights)
+    if given.shape != (len(rows),) or not ((given > 0.0) & (given <= 1.0)).all():
+        msg = f"Expected weights in (0, 1], one for each of {len(rows)} rows, got {weights!r}: leave other rows out."
+        raise ConfigurationError(msg)
+    return given
+
+
+def _stored_shares(values: Any, n_labels: int) -> NDArray[np.float64]:  # noqa: ANN401 - any JSON value
+    """Return stored shares of the labels; TypeError, ValueError or ConfigurationError if they are none."""
+    shares = np.array(values, dtype=np.float64)
+    if shares.shape != (n_labels,) or not (shares >= 0.0).all() or not abs(shares.sum() - 1.0) <= _SHARES_SUM:
+        msg = f"Expected a distribution over {n_labels} labels, got {values}."
+        raise ConfigurationError(msg)
+    return shares
 
 
 def divided(log_p: NDArray[np.float64], prior: NDArray[np.float64], strength: float) -> NDArray[np.float64]:

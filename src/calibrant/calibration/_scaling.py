@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from calibrant.calibration._calibrators import best_inverse_temperature
 from calibrant.calibration._fingerprint import Fingerprint
 from calibrant.calibration._losses import log_normalise
-from calibrant.calibration._state import damaged, read_state, write_state
+from calibrant.calibration._state import check_label_count, damaged, read_state, write_state
 from calibrant.calibration._validation import (
     as_numbers,
     check_answers,
@@ -103,11 +103,7 @@ class DistributionScaling(ABC):
             The file cannot be written.
         """
         require_fitted(self, "n_labels_", what="save")
-        if len(fingerprint.labels) != self.n_labels_:
-            raise ConfigurationError(
-                f"Expected a fingerprint of {self.n_labels_} labels, as fitted, got {len(fingerprint.labels)}: "
-                "pass the label set of the rows."
-            )
+        check_label_count(fingerprint, self.n_labels_)
         state = {"method": self.method, **self._learned()}
         write_state(path, kind=_KIND, version=_VERSION, fingerprint=fingerprint, state=state)
 

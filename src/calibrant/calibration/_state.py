@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from calibrant.calibration._fingerprint import Fingerprint
-from calibrant.core import StateError, damaged_record, read_record, write_record
+from calibrant.core import ConfigurationError, StateError, damaged_record, read_record, write_record
 
-__all__ = ["damaged", "read_state", "write_state"]
+__all__ = ["check_label_count", "damaged", "read_state", "write_state"]
 
 _MAKE: Final = "fit and save it"
 
@@ -41,8 +41,17 @@ def write_state(
     write_record(path, record, kind=kind, version=version)
 
 
-def read_state(path: str | Path, *, kind: str, version: int, fingerprint: Fingerprint) -> dict[str, Any]:
+def read_state(
+    path: str | Path,
+    *,
+    kind: str,
+    version: int,
+    fingerprint: Fingerprint,
+    earlier: Collection[int] = (),
+) -> dict[str, Any]:
     """Return the state written by `write_state` for the same fingerprint.
+
+    `earlier` are older layouts that the caller understands as well.
 
     Raises
     ------
@@ -50,7 +59,7 @@ def read_state(path: str | Path, *, kind: str, version: int, fingerprint: Finger
         The file is missing or damaged, holds something else or another version, or belongs to
         another prompt, model, log-probability space or label set; the message names which.
     """
-    record = read_record(path, kind=kind, version=version, make=_MAKE)
+    record = read_record(path, kind=kind, version=version, earlier=earlier, make=_MAKE)
     try:
         changed = fingerprint.differences(record["fingerprint"])
         state = dict(record["state"])
@@ -62,6 +71,21 @@ def read_state(path: str | Path, *, kind: str, version: int, fingerprint: Finger
             "fit it again on present answers, or choose the file that belongs to them."
         )
     return state
+
+
+def check_label_count(fingerprint: Fingerprint, n_labels: int) -> None:
+    """Refuse a fingerprint of another number of labels than were fitted.
+
+    Raises
+    ------
+    ConfigurationError
+        It has another number.
+    """
+    if len(fingerprint.labels) != n_labels:
+        raise ConfigurationError(
+            f"Expected a fingerprint of {n_labels} labels, as fitted, got {len(fingerprint.labels)}: pass the label "
+            "set of the rows."
+        )
 
 
 def damaged(path: str | Path, error: Exception) -> StateError:

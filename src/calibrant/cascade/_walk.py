@@ -413,9 +413,9 @@ class CascadeRunner(Runner):
         """Return whether a model can never be asked, or none can; answers of the others change nothing about it."""
         return isinstance(error, LogprobsUnsupportedError) or super()._ends_run(error)
 
-    def _key(self, query: Query) -> str:
+    def _key(self, query: Query, *, with_features: bool = False) -> str:
         """Return a digest of everything that can change the prediction, the verifier's context included."""
-        key = super()._key(query)
+        key = super()._key(query, with_features=with_features)
         if query.context is None:
             return key
         return hashlib.sha256(f"{key}\0{query.context}".encode("utf-8", "surrogatepass")).hexdigest()

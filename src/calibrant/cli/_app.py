@@ -307,7 +307,7 @@ def compare(
 
 @app.command()
 @reports_errors
-def calibrate(
+def calibrate(  # noqa: PLR0913  (keyword-only options)
     predictions: Annotated[
         Path,
         typer.Argument(
@@ -315,7 +315,9 @@ def calibrate(
         ),
     ],
     *,
-    out: Annotated[Path, typer.Option(help="Directory for calibration.json and the calibrator.")],
+    out: Annotated[
+        Path, typer.Option(help="Directory for calibration.json and the calibrator, or head.json.")
+    ],
     target_accuracy: Annotated[
         float | None,
         typer.Option(help="Certify the lowest confidence above which answers are at least so accurate."),
@@ -324,11 +326,20 @@ def calibrate(
         float, typer.Option(help="Probability with which that certificate may be wrong.")
     ] = 0.05,
     seed: Annotated[int, typer.Option(help="Of the halves: one is fitted, the other tested.")] = 0,
+    head: Annotated[
+        bool,
+        typer.Option(
+            "--head", help="Learn a head from the run's distributions instead: head.json for [head]."
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Learn from labelled predictions what their confidence is worth, and which to accept."""
-    from calibrant.cli._calibrate import run_calibrate
+    from calibrant.cli._calibrate import run_calibrate, run_learn_head
 
+    if head:
+        run_learn_head(predictions, out=out, target_accuracy=target_accuracy, seed=seed, as_json=as_json)
+        return
     run_calibrate(
         predictions, out=out, target_accuracy=target_accuracy, delta=delta, seed=seed, as_json=as_json
     )

@@ -50,7 +50,7 @@ def submit(
 ) -> None:
     """Send rows as batches of the provider; a second time, it does nothing."""
     from calibrant.assembly import record_run
-    from calibrant.cli._prompted import read_prompt
+    from calibrant.cli._prompted import prompted, without_head
     from calibrant.core import ConfigurationError, Task
     from calibrant.evaluation import submit_batch
     from calibrant.inference import Classifier
@@ -62,9 +62,9 @@ def submit(
     several = loaded.cascade is not None or loaded.routing is not None
     if model is not None or not several:  # several models are refused by name below
         _check_model(loaded.model.name if model is None else model)
-    classifier = Classifier.from_task(loaded, model=model)
+    classifier = Classifier.from_task(without_head(loaded), model=model)
     try:
-        chosen = classifier if prompt is None else classifier.with_prompt(read_prompt(prompt))
+        chosen = prompted(classifier, loaded.head.file, prompt=prompt, run=None, label_prior=None)
         report = submit_batch(chosen, rows, out=out)
         record_run(out, [(loaded, model)], prompt_for_all=prompt is not None)
     finally:

@@ -1,4 +1,4 @@
-"""``calibrant calibrate``: labelled predictions in; thresholds, a calibrator and an acceptance rule out."""
+"""``calibrant calibrate``: labelled predictions in; thresholds, a calibrator and an acceptance rule, or a head out."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calibrant.cli._tables import aligned, with_interval
-from calibrant.evaluation import calibrate_predictions, load_predictions, unfinished
+from calibrant.core import ConfigurationError
+from calibrant.evaluation import calibrate_predictions, learn_head, load_predictions, unfinished
 from calibrant.metrics import confidence_remarks, zero_width_remark
 
 if TYPE_CHECKING:
     from calibrant.calibration import CertifiedThreshold
-    from calibrant.evaluation import CalibrationResult
+    from calibrant.evaluation import CalibrationResult, LearnedHead
 
-__all__ = ["run_calibrate"]
+__all__ = ["run_calibrate", "run_learn_head"]
 
 
 def run_calibrate(
@@ -33,6 +34,48 @@ def run_calibrate(
     names = ", ".join(file.name for file in files)
     lines = [*_lines(found), f"Files in {out}: {names}"]
     sys.stdout.write("\n".join(lines) + "\n")
+
+
+def run_learn_head(path: Path, *, out: Path, target_accuracy: float | None, seed: int, as_json: bool) -> None:
+    """Learn a head, write it and print what it is worth."""
+    if target_accuracy is not None:
+        raise ConfigurationError(
+            "Expected --target-accuracy or --head, got both: evaluate with the head first, then certify that run."
+        )
+    found = learn_head(path, seed=seed)
+    file = found.write(out)
+    _warn(path, saved=True)
+    if as_json:
+        record = {**found.to_record(), "file": str(file)}
+        sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
+        return
+    sys.stdout.write("\n".join(_head_lines(found, file)) + "\n")
+
+
+def _head_lines(found: LearnedHead, file: Path) -> list[str]:
+    head = found.head
+    left_out = (
+        f" (left out: {found.left_out:,} without a distribution or a true label)" if found.left_out else ""
+    )
+    lines = [f"{found.source}: a head ({head.rung}) from {head.n_rows:,} labelled rows{left_out}"]
+    by_name = {one.name: one for one in head.figures}
+    shown = [by_name[name] for name in dict.fromkeys(("as scored", head.rung)) if name in by_name]
+    if shown:
+        titles = {
+            "log_loss": "log loss",
+            "brier": "Brier score",
+            "accuracy": "accuracy",
+            "macro_f1": "macro F1",
+        }
+        rows = [[title, *(f"{getattr(one, name):.3f}" for one in shown)] for name, title in titles.items()]
+        lines += aligned([["five-fold cross-validation", *(one.name for one in shown)], *rows])
+    lines.append(head.reason)
+    if head.changes_nothing:
+        return [*lines, f"File: {file}"]
+    lines.append("Evaluate it on other rows than these, from which it learned. In the task file:")
+    lines += ["", "[head]", f"file = {json.dumps(str(file.resolve()), ensure_ascii=False)}", ""]
+    words = " (it holds words of the texts)" if head.uses_text else ""
+    return [*lines, f"File: {file}{words}"]
 
 
 def _warn(path: Path, *, saved: bool) -> None:

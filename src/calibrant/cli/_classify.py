@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calibrant.assembly import open_classifier
 from calibrant.cli._context import with_context
 from calibrant.cli._errors import FAILED
-from calibrant.cli._prompted import prompted
+from calibrant.cli._prompted import open_prompted
 from calibrant.core import ConfigurationError, Example, Outcome, Task, TextWithContext, read_texts
 from calibrant.evaluation import row_record
 
@@ -42,9 +41,8 @@ def run_classify(  # noqa: PLR0913  (keyword-only options)
         raise ConfigurationError("Expected --text or --file, got neither.")
     task = with_context(Task.from_file(task_file), context=context, column=context_column)
     given = all_texts(texts, file, task)
-    classifier = open_classifier(task, model=model)
+    classifier = open_prompted(task, model=model, prompt=prompt, run=run, label_prior=label_prior)
     try:
-        classifier = prompted(classifier, prompt=prompt, run=run, label_prior=label_prior)
         print_predictions(classifier, given, as_json=as_json)
     finally:
         classifier.close()

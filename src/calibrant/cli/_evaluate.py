@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from calibrant.assembly import open_classifier, record_run
+from calibrant.cli._baselines import baseline_lines
 from calibrant.cli._context import with_context
 from calibrant.cli._errors import FAILED, GATE_FAILED, INTERRUPTED
 from calibrant.cli._evaluation_table import print_result
 from calibrant.cli._interrupts import ENDED_BY_SIGNAL, interruptible
 from calibrant.cli._progress import EvaluationDisplay
-from calibrant.cli._prompted import prompted
+from calibrant.cli._prompted import open_prompted, without_head
 from calibrant.cli._providers import routing_stats
 from calibrant.core import (
     ConfigurationError,
@@ -159,7 +160,8 @@ def run_evaluate(task_file: Path, options: EvaluateOptions) -> None:
         routing = routing_stats(classifier)
         classifier.close()
     entry, problem = record(result)
-    print_result(result, task, entry, routing=routing, as_json=options.as_json)
+    beside = baseline_lines(result, task, file=options.file, split=options.split)
+    print_result(result, task, entry, routing=routing, baselines=beside, as_json=options.as_json)
     if problem is not None:
         _say("The run is kept: run the same command again to add it to the history.")
         raise problem
@@ -217,7 +219,7 @@ def _opening(task: Task, options: EvaluateOptions, classifier: Classifier) -> pa
     replaced = options.prompt is not None or options.run is not None
     return partial(
         _opened_again,
-        task,
+        without_head(task),
         model=options.model,
         prompt=classifier.prompt if replaced else None,
         user_template=classifier.user_template,
@@ -282,12 +284,14 @@ def _limits(task: Task, options: EvaluateOptions) -> Limits:
 
 def _classifier(task: Task, options: EvaluateOptions, limits: Limits) -> Classifier:
     """Return the task's classifier under the prompt the command names."""
-    classifier = open_classifier(task, model=options.model, limits=limits)
-    try:
-        return prompted(classifier, prompt=options.prompt, run=options.run, label_prior=options.label_prior)
-    except BaseException:
-        classifier.close()
-        raise
+    return open_prompted(
+        task,
+        model=options.model,
+        prompt=options.prompt,
+        run=options.run,
+        label_prior=options.label_prior,
+        limits=limits,
+    )
 
 
 def _write_down(task: Task, options: EvaluateOptions, classifier: Classifier) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from calibrant.cli._cascade import cascade_lines
@@ -27,9 +27,10 @@ def print_result(
     entry: HistoryEntry | None = None,
     *,
     routing: RoutingStats | None = None,
+    baselines: Sequence[str] = (),
     as_json: bool,
 ) -> None:
-    """Print the numbers of a finished evaluation, and where its files are."""
+    """Print the numbers of a finished evaluation, `baselines` beside them, and where its files are."""
     directory = result.directory
     if directory is None:
         raise StateError("Expected an output directory.")
@@ -54,6 +55,7 @@ def print_result(
         *aligned(table),
         *([f"warning: {labels.warning}"] if labels is not None and labels.collapsed else []),
         *remarks,
+        *baselines,
     ]
     lines += [] if result.metrics.cascade is None else cascade_lines(result.metrics.cascade)
     lines += [] if routing is None else routing.lines()

@@ -121,7 +121,8 @@ def _table(result: OptimizationResult) -> Table:
     for baseline in () if result.final is None else result.final.baselines:
         found = baseline.accuracy
         interval = f"{found.lower:.3f} to {found.upper:.3f}"
-        table.add_row(baseline.name, f"{found.estimate:.3f}", interval, number(baseline.macro_f1))
+        labels = str(baseline.answered_labels)
+        table.add_row(baseline.name, f"{found.estimate:.3f}", interval, number(baseline.macro_f1), labels)
     return table
 
 

@@ -9,11 +9,13 @@ from pathlib import Path
 
 from calibrant.assembly import record_run
 from calibrant.cascade import CascadePlan
+from calibrant.cli._baselines import baseline_lines
 from calibrant.cli._classify import all_texts, print_predictions
 from calibrant.cli._evaluate import exit_as, labelled_source
 from calibrant.cli._evaluation_table import print_result
 from calibrant.cli._interrupts import interruptible
 from calibrant.cli._progress import EvaluationDisplay
+from calibrant.cli._prompted import without_head
 from calibrant.core import ConfigurationError, LabelSet, Task
 from calibrant.evaluation import BatchEvaluator, Dataset, default_cache, open_cache
 from calibrant.inference import Classifier, is_in_process
@@ -48,7 +50,8 @@ def run_planned(plan_file: Path, task_files: Sequence[Path], options: RunOptions
         classifiers = []
         asked = list(zip(tasks, options.models or [None] * len(tasks), strict=True))
         for task, name in asked:
-            classifiers.append(Classifier.from_task(task, model=name))
+            # A plan was made for confidence as it was scored.
+            classifiers.append(Classifier.from_task(without_head(task), model=name))
             opened.callback(classifiers[-1].close)
         planned = plan.cascade(classifiers)
         if planned not in classifiers:
@@ -94,5 +97,6 @@ def _evaluate(
             rows, out=out, about={"task": task.name}, on_progress=display, stop=stop
         )
     write_down()
-    print_result(result, task, as_json=options.as_json)
+    beside = baseline_lines(result, task, file=options.file, split=options.split)
+    print_result(result, task, baselines=beside, as_json=options.as_json)
     exit_as(result.metrics, {}, stop=stop)

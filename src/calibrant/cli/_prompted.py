@@ -3,34 +3,47 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from calibrant.assembly import open_classifier
 from calibrant.calibration import LabelPriorCorrection
-from calibrant.core import ConfigurationError, DataError
+from calibrant.core import ConfigurationError, DataError, Task
 from calibrant.heads import Head
 
 if TYPE_CHECKING:
-    from calibrant.inference import Classifier
+    from calibrant.inference import Classifier, Limits
 
-__all__ = ["prompted", "read_prompt"]
+__all__ = ["open_prompted", "prompted", "read_prompt", "without_head"]
 
 
-def prompted(
-    classifier: Classifier, *, prompt: Path | None, run: Path | None, label_prior: Path | None
+def open_prompted(
+    task: Task,
+    *,
+    model: str | None,
+    prompt: Path | None,
+    run: Path | None,
+    label_prior: Path | None,
+    limits: Limits | None = None,
 ) -> Classifier:
-    """Return a classifier under a prompt, with the head or the label prior that belongs to it.
+    """Open a task's classifier under a prompt, with the head or the label prior that belongs to it.
 
     Parameters
     ----------
-    classifier : Classifier
-        The task's.
+    task : Task
+        Its own head is used unless `run` or `label_prior` is named.
+    model : str or None
+        Asked instead of the task's model.
     prompt : Path or None
         File with a prompt.
     run : Path or None
         Directory of a search: its best prompt, and its head, or its label prior where it has none.
     label_prior : Path or None
-        File with a label-prior correction; comes before what a search has left.
+        File with a label-prior correction; comes before any head.
+    limits : Limits, optional
+        Rates, budgets and deadlines.
 
     Raises
     ------
@@ -41,10 +54,33 @@ def prompted(
     StateError
         What was learned belongs to something else.
     """
-    head = None
+    if run is not None and prompt is not None:
+        raise ConfigurationError("Expected either --prompt or --run, got both.")
+    classifier = open_classifier(without_head(task), model=model, limits=limits)
+    with ExitStack() as opened:
+        opened.callback(classifier.close)
+        found = prompted(classifier, task.head.file, prompt=prompt, run=run, label_prior=label_prior)
+        opened.pop_all()
+    return found
+
+
+def without_head(task: Task) -> Task:
+    """Return the task without the head that it names."""
+    return replace(task, head=task.head.model_copy(update={"file": None}))
+
+
+def prompted(
+    classifier: Classifier,
+    head: Path | None,
+    *,
+    prompt: Path | None,
+    run: Path | None,
+    label_prior: Path | None,
+) -> Classifier:
+    """Return a classifier under a prompt; the head in the file `head` is used as `open_prompted` says."""
+    if run is not None or label_prior is not None:
+        head = None
     if run is not None:
-        if prompt is not None:
-            raise ConfigurationError("Expected either --prompt or --run, got both.")
         template = _template(run / "result.json")
         classifier = classifier.with_prompt(read_prompt(run / "best_prompt.txt"), user_template=template)
         if label_prior is None:

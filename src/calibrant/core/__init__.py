@@ -89,7 +89,7 @@ from calibrant.core.rows import (
 from calibrant.core.schema import SchemaNode, plain_schema, schema_target
 from calibrant.core.search_verdict import WHAT_ACCEPTED_MEANS, changed_prompt, search_verdict
 from calibrant.core.sections import describe_problem
-from calibrant.core.settings import CalibrationSettings, ModelSettings, ScoringSettings
+from calibrant.core.settings import CalibrationSettings, HeadSettings, ModelSettings, ScoringSettings
 from calibrant.core.structures import (
     HierarchicalLabels,
     OrdinalLabels,
@@ -128,6 +128,7 @@ __all__ = [
     "Example",
     "Field",
     "FieldLabels",
+    "HeadSettings",
     "HierarchicalLabels",
     "HybridWeights",
     "Interval",

@@ -7,7 +7,7 @@ import json
 import os
 import secrets
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -234,7 +234,9 @@ def write_record(path: str | Path, record: Mapping[str, Any], *, kind: str, vers
         raise StateError(f"{path}: cannot be written ({error}): choose another place.") from error
 
 
-def read_record(path: str | Path, *, kind: str, version: int, make: str) -> dict[str, Any]:
+def read_record(
+    path: str | Path, *, kind: str, version: int, make: str, earlier: Collection[int] = ()
+) -> dict[str, Any]:
     """Return what `write_record` wrote.
 
     Parameters
@@ -247,6 +249,8 @@ def read_record(path: str | Path, *, kind: str, version: int, make: str) -> dict
         Which layout it has to have.
     make : str
         How such files are made, for messages: "fit and save it".
+    earlier : collection of int, default ()
+        Older layouts that are read as well.
 
     Raises
     ------
@@ -262,7 +266,7 @@ def read_record(path: str | Path, *, kind: str, version: int, make: str) -> dict
     if not isinstance(record, dict) or record.get("kind") != kind:
         found = record.get("kind") if isinstance(record, dict) else type(record).__name__
         raise StateError(f"{path}: expected a {kind}, got {found!r}: choose the file that holds one.")
-    if record.get("version") != version:
+    if record.get("version") not in (version, *earlier):
         raise StateError(
             f"{path}: expected version {version} of a {kind}, got {record.get('version')!r}: {make} again with this "
             "version of calibrant, or use the version that wrote it."

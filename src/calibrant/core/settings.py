@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic
 
 from calibrant.core.sections import Section, wrong, wrong_at
 
-__all__ = ["SCORING_PARAMETERS", "CalibrationSettings", "ModelSettings", "ScoringSettings"]
+__all__ = ["SCORING_PARAMETERS", "CalibrationSettings", "HeadSettings", "ModelSettings", "ScoringSettings"]
 
 DEFAULT_MODEL = "local/smollm2-135m"
 # The fields of calibrant.scoring's strategies, which core must not import; a test compares them.
@@ -116,3 +117,18 @@ class CalibrationSettings(Section):
     """
 
     prior_correction: Literal["batch"] | None = None
+
+
+class HeadSettings(Section):
+    """The ``[head]`` section: the head that makes the final distributions.
+
+    Attributes
+    ----------
+    file : Path or None
+        A saved head, applied to every prediction under the prompt and the model it was fitted on.
+    fit : {"auto", "off"}
+        Whether a search learns a head for its best prompt.
+    """
+
+    file: Path | None = None
+    fit: Literal["auto", "off"] = "auto"

@@ -19,7 +19,13 @@ from calibrant.core.labels import LabelSet, normalise_label
 from calibrant.core.routing_settings import RoutingSettings
 from calibrant.core.rows import Columns, DataSource, Example
 from calibrant.core.sections import Section, describe_problem, line_of, parse_toml, wrong
-from calibrant.core.settings import SCORING_PARAMETERS, CalibrationSettings, ModelSettings, ScoringSettings
+from calibrant.core.settings import (
+    SCORING_PARAMETERS,
+    CalibrationSettings,
+    HeadSettings,
+    ModelSettings,
+    ScoringSettings,
+)
 from calibrant.core.structures import Structure
 from calibrant.core.task_answers import (
     FIELD_REMEDY,
@@ -78,6 +84,7 @@ class _TaskFile(Section):
     model: ModelSettings = ModelSettings()
     scoring: ScoringSettings = ScoringSettings()
     calibration: CalibrationSettings = CalibrationSettings()
+    head: HeadSettings = HeadSettings()
     cascade: CascadeSettings | None = None
     routing: RoutingSettings | None = None
 
@@ -136,6 +143,8 @@ class Task:
         How predictions are scored during the search.
     calibration : CalibrationSettings
         What is done to distributions before they are used.
+    head : HeadSettings
+        The head that makes the final distributions, and whether a search learns one.
     cascade : CascadeSettings or None
         The models that are asked in turn instead of `model`; see `calibrant.assembly.open_classifier`.
     routing : RoutingSettings or None
@@ -157,6 +166,7 @@ class Task:
     model: ModelSettings = ModelSettings()
     scoring: ScoringSettings = ScoringSettings()
     calibration: CalibrationSettings = CalibrationSettings()
+    head: HeadSettings = HeadSettings()
     cascade: CascadeSettings | None = None
     routing: RoutingSettings | None = None
     columns: Columns = Columns()
@@ -218,7 +228,11 @@ class Task:
         _check_parameters(settings.scoring, text, path)
         cascade = _check_cascade(settings, text, path)
         routing = _check_routing(settings, text, path)
-        _refuse([*answer_problems(settings), *_separator_problems(settings)], text, path)
+        _refuse(
+            [*answer_problems(settings), *_separator_problems(settings), *_head_problems(settings)],
+            text,
+            path,
+        )
         labels = labels_of(settings)
         sources = settings.data.sources(path.parent, settings.columns)
         rows = {
@@ -237,6 +251,7 @@ class Task:
             model=settings.model,
             scoring=settings.scoring,
             calibration=settings.calibration,
+            head=_beside(settings.head, path.parent),
             cascade=cascade,
             routing=routing,
             columns=settings.columns,
@@ -360,6 +375,26 @@ def _separator_problems(settings: _TaskFile) -> Iterator[Problem]:
             "expected no 'answer_separator' without multi_label = true: an answer is not split; leave it out."
         )
         yield ("data", "answer_separator"), problem
+
+
+def _head_problems(settings: _TaskFile) -> Iterator[Problem]:
+    """Yield a head where answers are not those of one model over one label set."""
+    if settings.head.file is None:
+        return
+    where = {
+        "beside [cascade]: its answers come from several models": settings.cascade is not None,
+        "beside [routing]: its answers come from several models": settings.routing is not None,
+        "where an answer holds several labels: a head is one over one label set": settings.multi_label
+        or settings.fields is not None,
+    }
+    for reason, applies in where.items():
+        if applies:
+            yield ("head", "file"), f"expected no head {reason}; leave it out."
+
+
+def _beside(head: HeadSettings, directory: Path) -> HeadSettings:
+    """Return the section with its file relative to the task's directory."""
+    return head if head.file is None else head.model_copy(update={"file": directory / head.file})
 
 
 def _member_problems(settings: _TaskFile) -> Iterator[Problem]:

@@ -1,6 +1,7 @@
 """Batches of any size: what is asked, what came back, how good it is, and nothing paid for twice."""
 
 from calibrant.calibration import SavedPredictions, load_predictions, unfinished
+from calibrant.evaluation._baselines import add_baselines
 from calibrant.evaluation._cache import default_cache, open_cache
 from calibrant.evaluation._calibrate import (
     CalibrationResult,
@@ -26,6 +27,7 @@ from calibrant.evaluation._history import (
 )
 from calibrant.evaluation._history_answers import AnswerRecorder
 from calibrant.evaluation._history_run import HistoryEntry, RunScope
+from calibrant.evaluation._learn_head import LearnedHead, learn_head
 from calibrant.evaluation._metrics import GATES, EvaluationMetrics, check_gates
 from calibrant.evaluation._parquet import require_parquet, write_parquet
 from calibrant.evaluation._progress import EvaluationProgress, EvaluationProgressListener
@@ -60,6 +62,7 @@ __all__ = [
     "HeldOutMeasures",
     "HistoryEntry",
     "HistoryInterval",
+    "LearnedHead",
     "LeftOutRows",
     "Polling",
     "RunComparison",
@@ -68,6 +71,7 @@ __all__ = [
     "RunScope",
     "SavedPredictions",
     "Tally",
+    "add_baselines",
     "batch_status",
     "calibrate_predictions",
     "check_gates",
@@ -77,6 +81,7 @@ __all__ = [
     "default_cache",
     "default_history",
     "inspect",
+    "learn_head",
     "load_predictions",
     "open_cache",
     "require_parquet",

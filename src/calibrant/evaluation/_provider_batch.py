@@ -24,6 +24,7 @@ from calibrant.core import (
     atomic_writer,
 )
 from calibrant.evaluation._provider_batch_answers import Answers
+from calibrant.evaluation._provider_batch_learned import described, finisher, keep_learned
 from calibrant.evaluation._provider_batch_report import BatchReport, Polling
 from calibrant.evaluation._provider_batch_state import (
     BatchDirectory,
@@ -65,8 +66,8 @@ def submit_batch(
     Parameters
     ----------
     classifier : Classifier
-        Says what is asked; built from a model's name, and decodes. Its label-prior correction, if it has
-        one, is not applied to what is collected.
+        Says what is asked; built from a model's name, and decodes. Its head and its label-prior correction are
+        kept in the directory, and applied to what is collected.
     rows : sequence of Example
         Its texts; an answer may be empty.
     out : Path
@@ -101,6 +102,7 @@ def submit_batch(
             state = directory.load()
             if state is None:
                 directory.write_rows(rows)
+                keep_learned(out, classifier)
                 state = _with_requests(
                     directory, wanted, _lines(classifier, api, rows), limits or BatchLimits()
                 )
@@ -273,16 +275,8 @@ def _new_state(
             "timeout": classifier.runner.options.get("timeout", 60.0),
         },
         reading=dict(method.reader.describe()),
-        described=_described(classifier),
+        described=described(classifier),
     )
-
-
-def _described(classifier: Classifier) -> dict[str, Any]:
-    """Return what the classifier says of itself; label prior and head are not applied to what is collected."""
-    described = {**classifier.describe(), "label_prior": None}
-    described.pop("head", None)
-    found: dict[str, Any] = json.loads(json.dumps(described, default=repr))
-    return found
 
 
 def _fingerprint(
@@ -294,12 +288,15 @@ def _fingerprint(
     for row in rows:
         digest.update(json.dumps([row.input, row.answer]).encode())
     options = {name: value for name, value in runner.options.items() if name not in _NOT_SENT}
+    about = classifier.describe()
+    learned = [about.get("head"), about["label_prior"]]
     return {
         "model": _digest([classifier.client.name, api.address]),
         "prompt": _digest([classifier.prompt, classifier.user_template]),
         "labels": _digest([method.describe(), runner.response_format]),
         "options": _digest([options, runner.top_logprobs]),
         "rows": digest.hexdigest(),
+        **({"corrections": _digest(learned)} if any(learned) else {}),
     }
 
 
@@ -308,7 +305,8 @@ def _digest(value: object) -> str:
 
 
 def _check_same(path: Path, state: BatchState, fingerprint: Mapping[str, Any]) -> None:
-    differing = [name for name in fingerprint if state.fingerprint.get(name) != fingerprint[name]]
+    names = {**state.fingerprint, **fingerprint}
+    differing = [name for name in names if state.fingerprint.get(name) != fingerprint.get(name)]
     if differing:
         raise StateError(
             f"{path}: holds a job that differs in {', '.join(differing)}: choose another directory, or submit the "
@@ -435,12 +433,13 @@ async def _watch(
 
 def _join(directory: BatchDirectory, state: BatchState, api: BatchApi) -> BatchReport:
     """Write every row in input order, the file as a whole or not at all."""
-    answers = Answers(directory, state, api)
+    answers, finish = Answers(directory, state, api), finisher(directory.path, state)
     outcomes: Counter[str] = Counter()
     tokens = [0, 0]
     with atomic_writer(directory.predictions) as file:
         rows = zip(directory.read_rows(state.rows), answers.predictions(), strict=True)
-        for index, (example, prediction) in enumerate(rows):
+        for index, (example, answer) in enumerate(rows):
+            prediction = finish(answer, example.input)
             file.write(json.dumps(row_record(index, example, prediction), ensure_ascii=False) + "\n")
             outcomes[prediction.outcome.value] += 1
             tokens[0] += prediction.usage.prompt_tokens

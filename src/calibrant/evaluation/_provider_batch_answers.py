@@ -25,7 +25,7 @@ from calibrant.core import (
 from calibrant.evaluation._provider_batch_state import BatchDirectory, BatchPart, BatchState, row_of
 from calibrant.inference import AnswerReader, BatchApi
 
-__all__ = ["Answers"]
+__all__ = ["Answers", "labels_of_reading"]
 
 _AGAIN: Final = "submit again (calibrant batch retry)"
 _EXPIRED: Final = "batch_expired"
@@ -184,7 +184,7 @@ def _reader(state: BatchState) -> AnswerReader:
     reading = state.reading
     try:
         return AnswerReader(
-            labels=_labels(reading),
+            labels=labels_of_reading(reading),
             field=reading["field"],
             answer_field=reading["answer_field"],
             space=LogprobSpace(reading["space"]),
@@ -195,7 +195,7 @@ def _reader(state: BatchState) -> AnswerReader:
         ) from error
 
 
-def _labels(reading: Mapping[str, Any]) -> LabelSet:
+def labels_of_reading(reading: Mapping[str, Any]) -> LabelSet:
     """Return the label set of a reader's description."""
     if "fields" in reading:
         return FieldLabels(

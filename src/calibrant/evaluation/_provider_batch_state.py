@@ -21,11 +21,22 @@ from calibrant.core import (
     write_atomically,
 )
 
-__all__ = ["BatchDirectory", "BatchLimits", "BatchPart", "BatchState", "custom_id", "row_of"]
+__all__ = [
+    "HEAD",
+    "LABEL_PRIOR",
+    "BatchDirectory",
+    "BatchLimits",
+    "BatchPart",
+    "BatchState",
+    "custom_id",
+    "row_of",
+]
 
 VERSION: Final = 1
 _STATE: Final = "batch.json"
 _ROWS: Final = "batch-rows.jsonl"
+HEAD: Final = "head.json"
+LABEL_PRIOR: Final = "label_prior.json"
 _ENDED: Final = frozenset({"completed", "failed", "expired", "cancelled"})
 _NAME: Final = "row-"
 
@@ -249,7 +260,9 @@ class BatchDirectory:
         CalibrantError
             The directory was moved or removed; the message names the other one, from which the job goes on.
         """
-        paths = [self.path / _ROWS, *(self.requests(part) for part in state.parts)]
+        learned = {"head": HEAD, "label_prior": LABEL_PRIOR}
+        kept = [name for key, name in learned.items() if (state.described or {}).get(key) is not None]
+        paths = [*(self.path / name for name in (_ROWS, *kept)), *map(self.requests, state.parts)]
         with contextlib.ExitStack() as stack:
             try:
                 files = [stack.enter_context(path.open("rb")) for path in paths]
@@ -372,9 +385,11 @@ class BatchDirectory:
 
     def _check_foreign(self) -> None:
         """Refuse files that are not ours; what a start that was cut off left behind is written anew."""
+        ours = ["batch-requests-", f".{_STATE}."]
+        if (self.path / _ROWS).exists():  # which is written first
+            ours += [_ROWS, HEAD, LABEL_PRIOR, f".{HEAD}.", f".{LABEL_PRIOR}."]
         for found in self.path.iterdir():
-            ours = found.name == _ROWS or found.name.startswith(("batch-requests-", f".{_STATE}."))
-            if not ours:
+            if not found.name.startswith(tuple(ours)):
                 raise StateError(
                     f"{self.path}: expected an empty directory or an earlier run, got {found.name}: choose another."
                 )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,6 +21,8 @@ __all__ = ["fit_head"]
 _FOLDS: Final = 5
 _FEWEST: Final = 10  # labelled rows that can tell one rung from another
 _MOST_TEMPERATURE: Final = 5.0
+
+LabelMix: TypeAlias = Mapping[str, float] | ArrayLike
 
 _Fit = Callable[[Rows, NDArray[np.intp]], Model]
 
@@ -102,6 +104,7 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     texts: Sequence[str] | None = None,
     features: ArrayLike | None = None,
     candidates: Sequence[str] | Literal["auto"] = "auto",
+    label_mix: LabelMix | None = None,
     rng: np.random.Generator | int | None = None,
 ) -> Head:
     """Learn from labelled rows how to turn log-probabilities of labels into the final distribution.
@@ -133,13 +136,18 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     candidates : sequence of str or "auto", default "auto"
         The rungs to choose from, ``as scored`` always among them. By default all that can be fitted; where most rows
         are the only one of their label, the first two.
+    label_mix : mapping of str to float, or array-like of shape (L,), optional
+        How frequent the labels are, relative to each other, where the head will be used; above 0. For labelled rows
+        that were chosen by label: the head is learned from them as they are, and the logarithm of expected over
+        observed frequency is added to what it says. That is exact where the texts of a label are alike in both
+        (Saerens, Latinne and Decaestecker 2002, equation 4). The figures are those of the labelled rows.
     rng : numpy Generator, int or None, default None
         Draws the folds; None is seed 0, so that equal calls agree.
 
     Raises
     ------
     ConfigurationError
-        Wrong shapes, NaN or infinity, a position out of range, or an unknown rung.
+        Wrong shapes, NaN or infinity, a position out of range, an unknown rung, or `label_mix` is none of these labels.
 
     Examples
     --------
@@ -157,6 +165,7 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     found = LabelSet.of(labels)
     rows = check_rows(logprobs, texts=texts, features=features, n_labels=len(found))
     truth = check_positions(answers, n=len(rows), n_labels=len(found))
+    shift = None if label_mix is None else _shift(label_mix, truth, found)
     wanted = _wanted(rows, truth, candidates)
     fold = _folds(truth, np.random.default_rng(0 if rng is None else rng))
     if len(rows) < _FEWEST:
@@ -181,6 +190,7 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
         rung=chosen.name,
         model=model,
         temperature=chosen.temperature,
+        shift=shift,
         figures=tuple(one.figures for one in tried.values()),
         n_rows=len(rows),
         reason=reason,
@@ -207,6 +217,30 @@ def _wanted(
             "texts or features that it needs."
         )
     return {name: fit for name, fit in possible.items() if name in {"as scored", *candidates}}
+
+
+def _shift(label_mix: LabelMix, answers: NDArray[np.intp], labels: LabelSet) -> tuple[float, ...]:
+    """Return the logarithm of expected over observed frequency of each label."""
+    if isinstance(label_mix, Mapping):
+        if set(label_mix) != set(labels.labels):
+            raise ConfigurationError(
+                f"Expected label_mix to have the {len(labels)} labels {labels.labels[:3]}, got "
+                f"{len(label_mix)}: {tuple(label_mix)[:3]!r:.80}: give each label its frequency."
+            )
+        label_mix = [label_mix[label] for label in labels.labels]
+    try:
+        wanted = np.asarray(label_mix, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"Expected label_mix to hold numbers: {error}.") from error
+    if wanted.shape != (len(labels),) or not ((wanted > 0.0) & (wanted < np.inf)).all():
+        raise ConfigurationError(
+            f"Expected label_mix as {len(labels)} finite frequencies above 0, got {label_mix!r:.80}: give a label "
+            "that is not expected a small one."
+        )
+    # Beside the rows stands one that holds every label equally, as in `tempered`.
+    observed = np.bincount(answers, minlength=len(labels)) + 1.0 / len(labels)
+    shift: NDArray[np.float64] = np.log(wanted / wanted.sum()) - np.log(observed / observed.sum())
+    return tuple(shift.tolist())
 
 
 def _folds(answers: NDArray[np.intp], rng: np.random.Generator) -> NDArray[np.intp]:

@@ -13,9 +13,9 @@ from typing import Any, Final, Protocol, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.calibration import Fingerprint, read_state, write_state
+from calibrant.calibration import Fingerprint, log_normalise, read_state, write_state
 from calibrant.core import ConfigurationError, StateError
-from calibrant.heads._linear import LinearModel, Rows, as_numbers, log_normalise, tempered
+from calibrant.heads._linear import LinearModel, Rows, as_numbers, tempered
 
 __all__ = ["Affine", "Head", "Model", "RungFigures", "check_rows"]
 
@@ -107,15 +107,24 @@ class Head:
         Why this rung, in one sentence.
     temperature : float or None
         What log-probabilities are divided by at the end; None where nothing is learned.
+    shift : tuple of float, length L, or None
+        What is added to the final log-probabilities, where the labels are expected in another mix than they were
+        learned from; in nats.
     """
 
     labels: tuple[str, ...]
     rung: str
     model: Model = field(repr=False)
     temperature: float | None = None
+    shift: tuple[float, ...] | None = None
     figures: tuple[RungFigures, ...] = field(default=(), repr=False)
     n_rows: int = 0
     reason: str = ""
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether `transform` returns what it is given."""
+        return self.rung == "as scored" and self.shift is None
 
     @property
     def uses_text(self) -> bool:
@@ -171,13 +180,16 @@ class Head:
                 )
         found = self.model.log_proba(rows)
         if self.temperature is None:
-            return log_normalise(found)
-        return tempered(found, temperature=self.temperature, n_rows=self.n_rows)
+            found = log_normalise(found)
+        else:
+            found = tempered(found, temperature=self.temperature, n_rows=self.n_rows)
+        return found if self.shift is None else log_normalise(found + np.array(self.shift))
 
     @cached_property
     def digest(self) -> str:
         """SHA-256 of everything that it does, 64 hexadecimal digits."""
-        state = [self.labels, self.temperature, self.n_rows, self.model.to_state()]
+        state: list[Any] = [self.labels, self.temperature, self.n_rows, self.model.to_state()]
+        state += [] if self.shift is None else [self.shift]
         return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
     def describe(self) -> dict[str, Any]:
@@ -218,6 +230,7 @@ class Head:
             "figures": [vars(one) for one in self.figures],
             "kind": "linear" if isinstance(self.model, LinearModel) else "affine",
             "model": self.model.to_state(),
+            **({} if self.shift is None else {"shift": list(self.shift)}),
         }
         write_state(path, kind=_KIND, version=_VERSION, fingerprint=fingerprint, state=state)
 
@@ -235,11 +248,13 @@ class Head:
         kinds: dict[str, type[LinearModel | Affine]] = {"linear": LinearModel, "affine": Affine}
         try:
             _check_state(state)
+            n_labels, shift = len(fingerprint.labels), state.get("shift")
             return cls(
                 labels=tuple(fingerprint.labels),
                 rung=state["rung"],
-                model=kinds[state["kind"]].from_state(state["model"], n_labels=len(fingerprint.labels)),
+                model=kinds[state["kind"]].from_state(state["model"], n_labels=n_labels),
                 temperature=state["temperature"],
+                shift=None if "shift" not in state else tuple(as_numbers(shift, (n_labels,)).tolist()),
                 figures=tuple(RungFigures(**one) for one in state["figures"]),
                 n_rows=state["n_rows"],
                 reason=state["reason"],

@@ -10,10 +10,11 @@ from typing import Any, Final, Literal, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.calibration import log_normalise
 from calibrant.core import ConfigurationError
 from calibrant.heads._words import Words
 
-__all__ = ["Block", "LinearModel", "Rows", "as_numbers", "log_normalise", "tempered"]
+__all__ = ["Block", "LinearModel", "Rows", "as_numbers", "tempered"]
 
 Block = Literal["labels", "features", "text"]
 _T = TypeVar("_T")
@@ -67,13 +68,6 @@ class Rows:
             features=None if self.features is None else self.features[places],
             texts=None if self.texts is None else tuple(self.texts[place] for place in places),
         )
-
-
-def log_normalise(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return `rows`, shape (n, L), shifted so that the exponentials of each row sum to 1."""
-    shifted = rows - rows.max(axis=1, keepdims=True)
-    normalised: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return normalised
 
 
 def tempered(log_proba: NDArray[np.float64], *, temperature: float, n_rows: int) -> NDArray[np.float64]:

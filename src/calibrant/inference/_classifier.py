@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from calibrant.calibration import Fingerprint, LabelPriorCorrection
 from calibrant.clients import RetryPolicy
@@ -13,8 +13,6 @@ from calibrant.core import (
     Client,
     Completion,
     CompletionRequest,
-    CompositeLabels,
-    ConfigurationError,
     Journal,
     LabelSet,
     LogprobSpace,
@@ -24,28 +22,22 @@ from calibrant.core import (
 )
 from calibrant.heads import Head
 from calibrant.inference._calls import Calls
-from calibrant.inference._choice import (
-    MethodOptions,
-    Scoring,
-    choose_method,
-    refuse_several_models,
-)
-from calibrant.inference._exact import Tolerance
+from calibrant.inference._choice import MethodOptions, Scoring, choose_method
+from calibrant.inference._described import described, representation
+from calibrant.inference._exact import Tolerance, keeping_features, keeps_features
 from calibrant.inference._feed import OnPrediction, Stop
-from calibrant.inference._heads import check_head, finished, head_of, keeping_features, true_labels
+from calibrant.inference._from_task import task_arguments, task_head
+from calibrant.inference._heads import check_head, check_one_distribution, finished, head_of, true_labels
 from calibrant.inference._limits import Gate, Limits, default_concurrency
 from calibrant.inference._loop import run_sync
 from calibrant.inference._managed import Managed
 from calibrant.inference._models import ModelLike, call_options, open_client
 from calibrant.inference._reader import AnswerReader
-from calibrant.inference._runner import Query, Runner
-from calibrant.inference.doctor import identity, refuse_misleading
+from calibrant.inference._runner import Query, Runner, feed_finished
+from calibrant.inference.doctor import refuse_misleading
 from calibrant.logprobs import enum_schema
 
 __all__ = ["Classifier"]
-
-_LOG = logging.getLogger("calibrant")
-_LABELS_SHOWN: Final = 5
 
 
 class Classifier(Managed):
@@ -205,7 +197,7 @@ class Classifier(Managed):
         journal: Journal | None = None,
         limits: Limits | None = None,
     ) -> Classifier:
-        """Return the classifier a task describes, under its own prompt.
+        """Return the classifier a task describes, under its own prompt and with the head that it names.
 
         Parameters
         ----------
@@ -226,36 +218,16 @@ class Classifier(Managed):
         ConfigurationError
             The task describes a cascade, or several providers: `calibrant.assembly.open_classifier` opens
             them.
+        StateError
+            The head that the task names cannot be used: it was fitted under another prompt or model, for example.
         """
-        if model is None and client is None:
-            refuse_several_models(task)
-        own = task.model
-        if model is not None and own.api_base is not None:
-            _LOG.warning(
-                "%s is asked instead of %s: the task's api_base and options belong to the latter and are not used.",
-                model if isinstance(model, str) else "Another model",
-                own.name,
-            )
-        options = dict(own.options) if model is None else {}
-        if model is None and own.api_base is not None:
-            options["api_base"] = own.api_base
-        sampled = own.scoring == "sampled"
-        found = cls(
-            model=(own.name if client is None else client) if model is None else model,
-            labels=task.labels,
-            field=task.field,
-            prompt=task.prompt,
-            user_template=task.user_template,
-            concurrency=own.concurrency if model is None and limits is None else None,
-            limits=limits,
-            space=own.space if model is None else None,
-            options=options,
-            journal=journal,
-            scoring=own.scoring if model is None or sampled else None,
-            tolerance=own.tolerance if model is None else None,
-            samples=own.samples,
-        )
+        arguments = task_arguments(task, model=model, client=client, limits=limits)
+        found = cls(**arguments, journal=journal)
         found._owns_client = found._owns_client or found.client is client
+        with ExitStack() as opened:
+            opened.callback(found.close)
+            found.head = task_head(task, found.fingerprint())
+            opened.pop_all()
         return found
 
     @property
@@ -265,11 +237,8 @@ class Classifier(Managed):
 
     @prior_correction.setter
     def prior_correction(self, correction: LabelPriorCorrection | None) -> None:
-        if correction is not None and isinstance(self.labels, CompositeLabels):
-            raise ConfigurationError(
-                "Expected no label-prior correction of answers that hold several labels: it corrects one distribution "
-                "over all labels. Leave prior_correction out."
-            )
+        if correction is not None:
+            check_one_distribution(self.labels)
         self._prior_correction = correction
 
     @property
@@ -367,6 +336,8 @@ class Classifier(Managed):
         copy.__dict__.update(self.__dict__)
         copy._owns_client, copy._reader = False, reader
         copy._prepare(self.client, top_logprobs, limits, self.runner.journal)
+        if keeps_features(self.runner.method):
+            copy.runner.method = keeping_features(copy.runner.method)
         copy.head = self.head
         return copy
 
@@ -459,19 +430,12 @@ class Classifier(Managed):
         ProviderError
             A fault that every call would meet, or nothing but failures.
         """
-        under_way: dict[int, str] = {}
-
-        def queries() -> Iterable[Query]:
-            for index, text in enumerate(texts):
-                query = self._query(text)
-                under_way[index] = query.text
-                yield query
-
-        return await self.runner.feed(
-            queries(),
-            lambda index, found: on_row(index, self.finished(found, under_way.pop(index))),
-            on_prediction=on_prediction
-            and (lambda index, found: on_prediction(index, self.finished(found, under_way[index]))),
+        return await feed_finished(
+            self.runner,
+            map(self._query, texts),
+            self.finished,
+            on_row,
+            on_prediction=on_prediction,
             stop=stop,
         )
 
@@ -523,33 +487,10 @@ class Classifier(Managed):
 
     def describe(self) -> dict[str, Any]:
         """Return what can change a prediction as JSON values, free of credentials."""
-        runner = self.runner
-        name, endpoint, options = identity(
-            self.client.name, runner.options, api_base=getattr(self.client, "endpoint", None)
-        )
-        correction = self.prior_correction
-        return {
-            "model": name,
-            "endpoint": endpoint,
-            "options": options,
-            "method": dict(runner.method.describe()),
-            "response_format": runner.response_format,
-            "top_logprobs": runner.top_logprobs,
-            "prompt": self.prompt,
-            "user_template": self.user_template,
-            "label_prior": None
-            if correction is None
-            else {"prior": correction.prior_.tolist(), "strength": correction.strength_},
-            **({} if self.head is None else {"head": self.head.digest}),
-        }
+        return described(self)
 
     def __repr__(self) -> str:
-        name, method = type(self).__name__, self.runner.method.describe()
-        labels = ", ".join(map(repr, self.labels.labels[:_LABELS_SHOWN]))
-        more = f", ... {len(self.labels)} in all" if len(self.labels) > _LABELS_SHOWN else ""
-        return (
-            f"{name}(model={self.client.name!r}, labels=[{labels}{more}], scoring={method.get('scoring')!r})"
-        )
+        return representation(self)
 
     def close(self) -> None:
         """Free what the client holds; a client that was handed in is left open."""

@@ -31,6 +31,7 @@ from calibrant.core import (
     Usage,
 )
 from calibrant.inference._calls import Calls
+from calibrant.inference._methods import Method
 from calibrant.inference._several import total_usage
 from calibrant.inference._tokens import Expected, TokenScorer
 from calibrant.logprobs import LabelTrie, LabelWalk, whole_label_distribution
@@ -42,6 +43,9 @@ __all__ = [
     "RowCalls",
     "Tolerance",
     "check_tolerance",
+    "keeping_features",
+    "keeps_features",
+    "might_keep_features",
     "settings_of",
 ]
 
@@ -338,3 +342,24 @@ class ExactScoring:
             "tolerance": self.tolerance,
             **settings_of(self.client),
         }
+
+
+def keeps_features(method: Method) -> bool:
+    """Return whether predictions of a method hold what the model made of the text."""
+    return isinstance(method, ExactScoring) and method.keep_features
+
+
+def might_keep_features(method: Method) -> bool:
+    """Return whether predictions of a method could hold what the model made of the text, and do not."""
+    return (
+        isinstance(method, ExactScoring)
+        and not method.keep_features
+        and bool(getattr(method.client, "in_process", False))
+    )
+
+
+def keeping_features(method: Method) -> Method:
+    """Return a method whose predictions hold what the model made of the text, where its engine tells it."""
+    if isinstance(method, ExactScoring) and might_keep_features(method):
+        return replace(method, keep_features=True)
+    return method

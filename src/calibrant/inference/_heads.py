@@ -11,22 +11,32 @@ from numpy.typing import ArrayLike
 from calibrant.calibration import LabelPriorCorrection, correct_prediction
 from calibrant.core import CompositeLabels, ConfigurationError, LabelSet, Prediction
 from calibrant.heads import Head, fit_head
-from calibrant.inference._exact import ExactScoring
+from calibrant.inference._exact import keeps_features
 from calibrant.inference._methods import Method
 
-__all__ = ["apply_head", "check_head", "finished", "head_of", "keeping_features", "true_labels"]
+__all__ = [
+    "apply_head",
+    "check_head",
+    "check_one_distribution",
+    "finished",
+    "head_of",
+    "true_labels",
+]
 
 
-def keeping_features(method: Method) -> Method:
-    """Return a method whose predictions hold what the model made of the text, where its engine tells it."""
-    if isinstance(method, ExactScoring) and not method.keep_features and tells_features(method.client):
-        return replace(method, keep_features=True)
-    return method
+def check_one_distribution(labels: LabelSet) -> None:
+    """Refuse a label-prior correction where answers hold several labels.
 
-
-def tells_features(client: object) -> bool:
-    """Return whether a client's engine tells what it made of a text."""
-    return bool(getattr(client, "in_process", False))
+    Raises
+    ------
+    ConfigurationError
+        They do.
+    """
+    if isinstance(labels, CompositeLabels):
+        raise ConfigurationError(
+            "Expected no label-prior correction of answers that hold several labels: it corrects one distribution "
+            "over all labels. Leave prior_correction out."
+        )
 
 
 def check_head(head: Head, *, labels: LabelSet, method: Method) -> None:
@@ -42,7 +52,7 @@ def check_head(head: Head, *, labels: LabelSet, method: Method) -> None:
             f"Expected a head for the labels {labels.labels[:3]} ({len(labels)} in all), got one for "
             f"{head.labels[:3]} ({len(head.labels)}): fit it on this classifier."
         )
-    if head.uses_features and not (isinstance(method, ExactScoring) and method.keep_features):
+    if head.uses_features and not keeps_features(method):
         raise ConfigurationError(
             f"Expected an engine that tells what it made of a text for a head of rung {head.rung!r}, got one that does "
             "not: use the embedded engine with scoring='exact', or fit the head on this classifier."
@@ -127,7 +137,7 @@ def apply_head(head: Head, prediction: Prediction, text: str) -> Prediction:
         The head needs features, which the prediction does not hold.
     """
     found = prediction.distribution
-    if found is None or prediction.label is None or head.rung == "as scored":
+    if found is None or prediction.label is None or head.changes_nothing:
         return replace(prediction, features=None)
     features: ArrayLike | None = None if prediction.features is None else prediction.features[None, :]
     logprobs = head.transform(found.logprobs[None, :], [text], features=features)[0]

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -24,12 +24,13 @@ from calibrant.core import (
     Prediction,
     ProviderError,
 )
+from calibrant.inference._exact import keeping_features, might_keep_features
 from calibrant.inference._feed import Feed, Listeners, OnPrediction, Stop
 from calibrant.inference._limits import Gate
 from calibrant.inference._loop import run_sync
 from calibrant.inference._methods import Method
 
-__all__ = ["Query", "Runner"]
+__all__ = ["Query", "Runner", "feed_finished"]
 
 INPUT_SLOT: Final = "{input}"
 
@@ -118,7 +119,7 @@ class Runner:
     gate: Gate = field(default_factory=Gate)
     journal: Journal | None = None
     _answered: bool = field(default=False, init=False, repr=False)
-    _digests: dict[tuple[str, str | None], Any] = field(default_factory=dict, init=False, repr=False)
+    _digests: dict[tuple[str, str | None, bool], Any] = field(default_factory=dict, init=False, repr=False)
     # Rows under way, by event loop: whoever asks the same waits for the same answer.
     _flying: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Future[Prediction]]] = field(
         default_factory=WeakKeyDictionary, init=False, repr=False
@@ -209,19 +210,36 @@ class Runner:
         ProviderError
             A fault that every call would meet, before any call has succeeded.
         """
-        key = self._key(query)
-        stored = None if self.journal is None else self.journal.get_many([key]).get(key)
-        return await self._answer(_Row(query, key, stored, repeated=False))
+        (row,) = self._rows([query])
+        return await self._answer(row)
 
     def _rows(self, queries: Iterable[Query]) -> Iterator[_Row]:
         waiting = iter(queries)
         while block := list(islice(waiting, _BLOCK)):
             keys = [self._key(query) for query in block]
-            stored = {} if self.journal is None else self.journal.get_many(keys)
+            stored = self._stored(block, keys)
             seen: set[str] = set()
             for query, key in zip(block, keys, strict=True):
                 yield _Row(query, key, stored.get(key), key in seen)
                 seen.add(key)
+
+    def _stored(self, queries: Sequence[Query], keys: Sequence[str]) -> dict[str, Prediction]:
+        """Return what the journal holds, by key.
+
+        A prediction that was stored with features answers the question without them as well.
+        """
+        if self.journal is None:
+            return {}
+        found = dict(self.journal.get_many(keys))
+        if not might_keep_features(self.method):
+            return found
+        missing = {
+            self._key(query, with_features=True): key
+            for query, key in zip(queries, keys, strict=True)
+            if key not in found
+        }
+        kept = self.journal.get_many(list(missing)) if missing else {}
+        return found | {missing[key]: replace(one, features=None) for key, one in kept.items()}
 
     async def _answer(self, row: _Row) -> Prediction:
         stored = row.stored
@@ -294,21 +312,22 @@ class Runner:
             prediction = _without_echoes(prediction, self.client)
         return prediction.with_effort(latency_seconds=time.perf_counter() - start)
 
-    def _key(self, query: Query) -> str:
-        """Return a digest of everything that can change the prediction."""
-        prompt = (query.prompt, query.user_template)
+    def _key(self, query: Query, *, with_features: bool = False) -> str:
+        """Return a digest of everything that can change the prediction, or that of the same with features kept."""
+        prompt = (query.prompt, query.user_template, with_features)
         digest = self._digests.get(prompt)
         if digest is None:
-            digest = self._digests[prompt] = hashlib.sha256(self._settings(query).encode())
+            method = keeping_features(self.method) if with_features else self.method
+            digest = self._digests[prompt] = hashlib.sha256(self._settings(query, method).encode())
         digest = digest.copy()
         digest.update(query.text.encode("utf-8", "surrogatepass"))
         return str(digest.hexdigest())
 
-    def _settings(self, query: Query) -> str:
+    def _settings(self, query: Query, method: Method) -> str:
         parts = [
             self.client.name,
             getattr(self.client, "endpoint", None),
-            dict(self.method.describe()),
+            dict(method.describe()),
             query.prompt,
             query.user_template,
             self.response_format,
@@ -316,6 +335,32 @@ class Runner:
             {name: value for name, value in self.options.items() if name not in _NOT_IN_KEY},
         ]
         return json.dumps(parts, sort_keys=True, default=repr)
+
+
+async def feed_finished(
+    runner: Runner,
+    queries: Iterable[Query],
+    finish: Callable[[Prediction, str], Prediction],
+    deliver: OnPrediction,
+    *,
+    on_prediction: OnPrediction | None,
+    stop: Stop | None,
+) -> str:
+    """Run `Runner.feed`, and hand over what `finish` makes of each prediction and its text."""
+    under_way: dict[int, str] = {}
+
+    def noted() -> Iterator[Query]:
+        for index, query in enumerate(queries):
+            under_way[index] = query.text
+            yield query
+
+    return await runner.feed(
+        noted(),
+        lambda index, found: deliver(index, finish(found, under_way.pop(index))),
+        on_prediction=on_prediction
+        and (lambda index, found: on_prediction(index, finish(found, under_way[index]))),
+        stop=stop,
+    )
 
 
 def _without_echoes(prediction: Prediction, client: Client) -> Prediction:

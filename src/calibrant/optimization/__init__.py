@@ -2,13 +2,12 @@
 
 from calibrant.optimization._choice import RowScores, ValidatedPrompt
 from calibrant.optimization._exemplar import ExemplarProposer
-from calibrant.optimization._final import BaselineScore, FinalScore
+from calibrant.optimization._final import FinalScore
 from calibrant.optimization._progress import Progress, ProgressListener
 from calibrant.optimization._result import OptimizationResult, PromptScore
 from calibrant.optimization._run import optimize
 
 __all__ = [
-    "BaselineScore",
     "ExemplarProposer",
     "FinalScore",
     "OptimizationResult",

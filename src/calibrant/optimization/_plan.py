@@ -140,6 +140,8 @@ def search_fingerprint(task: Task, model: ModelLike | Classifier | None, plan: S
             for split in ("train", "validation", "test")
         ],
     }
+    if task.head.fit != "auto":
+        content["head"] = task.head.fit  # left out by default, so that earlier searches are continued
     if isinstance(model, Classifier):
         content["classifier"] = model.describe()
     return {

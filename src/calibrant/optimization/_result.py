@@ -174,6 +174,7 @@ class OptimizationResult:
         else:
             scores.append((record["final"]["score"], self.final.score))
             record["final"]["head"] = dict(self.final.head)
+            record["final"]["baselines"] = [baseline.to_record() for baseline in self.final.baselines]
         for part, found in [*scores, *zip(record["validated"], self.validated, strict=True)]:
             labels = found.answered_labels
             part["answered_labels"] = None if labels is None else labels.to_record()

@@ -147,7 +147,11 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         classifier = _open(task, model, stack)
         fingerprint = search_fingerprint(task, model, plan)
         directory = None if out is None else open_directory(Path(out), fingerprint)
-        teaches = type(classifier) is Classifier and (directory is None or teaches_head(directory))
+        teaches = (
+            type(classifier) is Classifier
+            and task.head.fit == "auto"
+            and (directory is None or teaches_head(directory))
+        )
         classifier = classifier.with_features() if teaches else classifier
         journal = stack.enter_context(JsonlStore(_file(directory, JOURNAL)))
         store = stack.enter_context(JsonlStore(_file(directory, "reflections.jsonl")))
@@ -171,7 +175,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         )
         kept = _kept_for_head(task, max_metric_calls - search_size(task, plan).floor) if teaches else 0
         found = run.search(max_metric_calls - kept)
-        head = run.head(found, max_metric_calls if teaches else 0)
+        head = run.head(found, max_metric_calls if teaches else 0) if task.head.fit == "auto" else None
         predictions = run.test(found, head)
         result = run.result(found, head, predictions, seconds=time.perf_counter() - started)
         prior = run.label_prior(found)
@@ -200,7 +204,9 @@ def _open(task: Task, model: ModelLike | Classifier | None, stack: ExitStack) ->
                 "task."
             )
         return model.with_limits(model.runner.gate.limits)
-    classifier = Classifier.from_task(task, model=model)
+    # Its prompts are not the one that the task's head belongs to.
+    own = replace(task, head=task.head.model_copy(update={"file": None}))
+    classifier = Classifier.from_task(own, model=model)
     stack.callback(classifier.close)
     return classifier
 

@@ -20,6 +20,7 @@ from calibrant.core import (
     read_json_object,
     search_verdict,
 )
+from calibrant.reports._baselines import Baselines, baselines_of
 from calibrant.reports._charts import CertifiedPoint
 from calibrant.reports._rows import Rows, read_rows
 
@@ -69,6 +70,8 @@ class Run:
         ``metrics.json``; empty where there is none.
     search : Search or None
         What a search adds.
+    baselines : Baselines or None
+        What needs no language model, on the same rows.
     certified : CertifiedPoint or None
         The certified acceptance rule, if one is kept in the directory.
     certified_on : str
@@ -82,6 +85,7 @@ class Run:
     rows: Rows
     metrics: Mapping[str, Any]
     search: Search | None
+    baselines: Baselines | None
     certified: CertifiedPoint | None
     certified_on: str
     remarks: list[str]
@@ -123,6 +127,7 @@ def read_run(directory: Path) -> Run:
         rows=rows,
         metrics=metrics,
         search=_search(directory / "result.json", search, prompts.get("seed")) if search else None,
+        baselines=baselines_of(directory / ("result.json" if search else "metrics.json"), search or metrics),
         certified=_certified(directory / "calibration.json"),
         certified_on=_certified_on(directory / "calibration.json"),
         remarks=_remarks(metrics, rows, finished=finished),

@@ -13,9 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from calibrant import Classifier, Example
+from calibrant.calibration import LabelPriorCorrection
 from calibrant.clients import OpenAICompatibleClient
 from calibrant.core import (
     CalibrantError,
@@ -36,6 +38,7 @@ from calibrant.evaluation import (
     submit_batch,
 )
 from calibrant.evaluation._provider_batch_state import BatchDirectory, BatchState
+from calibrant.heads import Head, fit_head
 from calibrant.inference import Query, RetryPolicy
 from calibrant.testing import FakeClient, fake_response
 
@@ -137,6 +140,80 @@ def test_collected_predictions_are_those_of_live_calls(server: Any, tmp_path: Pa
         assert list(record["probabilities"].values()) == prediction.distribution.probabilities.tolist()
         assert record["space"] == "masked"
         assert record["cost"] is None
+
+
+def swapping(rung: str = "regression") -> Head:
+    """Return a head that has seen dogs where the model saw cats."""
+    logprobs = np.log([[0.9, 0.1], [0.2, 0.8]] * 20)
+    return fit_head(
+        logprobs,
+        [1, 0] * 20,
+        labels=["cat", "dog"],
+        features=np.array([[0.0, 1.0], [1.0, 0.0]] * 20),
+        candidates=[rung],
+    )
+
+
+def test_collected_predictions_end_as_live_ones_do(server: Any, tmp_path: Path) -> None:
+    """Label prior and head are kept in the directory, and applied in the same order."""
+    prior = LabelPriorCorrection().fit(np.log([[0.7, 0.3], [0.6, 0.4], [0.2, 0.8]] * 30))
+    given = classifier()
+    given.prior_correction, given.head = prior, swapping()
+    submit_batch(given, ROWS, out=tmp_path, limits=TWO_A_FILE, retry=RETRY)
+    collect(tmp_path)
+    live = Classifier(
+        model=OpenAICompatibleClient("openai/tiny", api_base=server.url),
+        labels=["cat", "dog"],
+        field="category",
+        prompt="Which animal?",
+        scoring="decode",
+        prior_correction=prior,
+        head=given.head,
+    ).classify_many([row.input for row in ROWS])
+    found = records(tmp_path)
+    assert [(one["label"], one["confidence"]) for one in found] == [
+        (one.label, one.confidence) for one in live
+    ]
+    assert not any(one["correct"] for one in found)
+
+
+def test_a_job_with_another_head_is_another_job(server: Any, tmp_path: Path) -> None:
+    """With the same one, submitting again does nothing; a head that is gone or exchanged is missed."""
+    given = classifier()
+    given.head = swapping()
+    for _ in range(2):
+        submit_batch(given, ROWS, out=tmp_path, limits=TWO_A_FILE, retry=RETRY)
+    assert len(server.batches) == 3
+    for other in (None, swapping("prior")):
+        given.head = other
+        with pytest.raises(StateError, match="differs in corrections"):
+            submit_batch(given, ROWS, out=tmp_path, limits=TWO_A_FILE, retry=RETRY)
+    swapping("prior").save(tmp_path / "head.json", fingerprint=given.fingerprint())
+    with pytest.raises(StateError, match="got another"):
+        collect(tmp_path)
+    (tmp_path / "head.json").unlink()
+    with pytest.raises(StateError, match=r"head\.json"):
+        collect(tmp_path)
+    assert not (tmp_path / "predictions.jsonl").exists()
+
+
+def test_a_start_with_a_head_that_was_cut_off_is_begun_anew(server: Any, tmp_path: Path) -> None:
+    """A head beside nothing of ours is somebody else's."""
+    given = classifier()
+    given.head = swapping()
+    given.head.save(tmp_path / "head.json", fingerprint=given.fingerprint())
+    with pytest.raises(StateError, match=r"got head\.json"):
+        submit_batch(given, ROWS, out=tmp_path, retry=RETRY)
+    (tmp_path / "batch-rows.jsonl").write_text("")
+    submit_batch(given, ROWS, out=tmp_path, retry=RETRY)
+    assert len(server.batches) == 1
+
+
+def test_a_head_that_needs_features_has_no_batch(server: Any) -> None:
+    """A provider does not tell them."""
+    assert server.batches == {}
+    with pytest.raises(ConfigurationError, match="tells what it made of a text"):
+        classifier().head = swapping("features")
 
 
 def test_files_end_where_a_limit_would_be_passed(server: Any, tmp_path: Path) -> None:

@@ -1,0 +1,72 @@
+"""Baselines in the output of `calibrant evaluate`."""
+
+from __future__ import annotations
+
+import sys
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from calibrant.cli._tables import aligned, number, with_interval
+from calibrant.core import CompositeLabels, ConfigurationError, DataError, LabelSet, Task
+from calibrant.evaluation import Dataset, add_baselines
+
+if TYPE_CHECKING:
+    from calibrant.evaluation import EvaluationResult
+    from calibrant.heads import BaselineComparison
+
+__all__ = ["baseline_lines"]
+
+
+def baseline_lines(result: EvaluationResult, task: Task, *, file: Path | None, split: str) -> list[str]:
+    """Compare a finished evaluation with baselines, and return the table and the verdict.
+
+    Parameters
+    ----------
+    result : EvaluationResult
+        The evaluation; its ``metrics.json`` gets the comparison.
+    task : Task
+        Whose training and validation rows the baselines learn from.
+    file : Path or None
+        File of the evaluated rows, where they are not the task's.
+    split : str
+        Split of the evaluated rows, if they are the task's: nothing learns from it.
+    """
+    if result.directory is None or not result.metrics.complete or isinstance(task.labels, CompositeLabels):
+        return []
+    sources = [
+        source
+        for name, source in task.sources.items()
+        if name != "test" and (file is not None or name != split)
+    ]
+    if not sources:
+        return ["No baselines: the task has no other labelled rows (train, validation) under [data]."]
+    labels = LabelSet.of(task.labels)
+    labelled = chain.from_iterable(Dataset(source=source, labels=labels) for source in sources)
+    sys.stderr.write("comparing with baselines\n")  # takes seconds, of many rows half a minute
+    sys.stderr.flush()
+    try:
+        found = add_baselines(result.directory, labelled, labels=labels)
+    except (ConfigurationError, DataError) as error:  # the evaluation is good without them
+        return [f"No baselines: {error}"]
+    return [*_table(found, answered=result.metrics.answered), found.verdict]
+
+
+def _table(found: BaselineComparison, *, answered: int) -> list[str]:
+    """Return model and baselines in columns; nothing where nothing was compared."""
+    if not found.scores:
+        return []
+    rows = f"{found.rows:,}" if found.rows == answered else f"{found.rows:,} of {answered:,}"
+    head = (f"on {rows} answered rows", "accuracy", "macro F1", "labels answered", "learned from")
+    taught = f"{found.labelled_rows:,} labelled rows"
+    scores = [
+        (
+            score.name,
+            with_interval(score.accuracy),
+            number(score.macro_f1),
+            str(score.answered_labels),
+            "" if score.name == "model" else taught,
+        )
+        for score in found.scores
+    ]
+    return aligned([head, *scores])

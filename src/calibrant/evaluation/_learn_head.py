@@ -1,0 +1,160 @@
+"""A head from the distributions that an evaluation has left: no call is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from calibrant.calibration import Fingerprint, SavedPredictions, load_predictions
+from calibrant.core import MAX_RUN_ROW_BYTES, DataError, StateError, read_json_object, read_rows
+from calibrant.heads import Head, fit_head
+
+__all__ = ["LearnedHead", "learn_head"]
+
+_LEAST: Final = 1e-300  # a probability that was too small to be written
+_RUN: Final = "Name the directory of `calibrant evaluate` or `calibrant batch`"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnedHead:
+    """A head and where it comes from.
+
+    Attributes
+    ----------
+    source : str
+        The directory of the predictions.
+    head : Head
+        What their rows support.
+    fingerprint : Fingerprint
+        What it belongs to.
+    rows, left_out : int
+        All rows, and those of them without a distribution or a true label.
+    """
+
+    source: str
+    head: Head
+    fingerprint: Fingerprint
+    rows: int
+    left_out: int
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the result as JSON values."""
+        return {
+            "kind": "head",
+            "source": self.source,
+            "rows": self.rows,
+            "left_out": self.left_out,
+            **self.head.describe(),
+        }
+
+    def write(self, out: str | Path) -> Path:
+        """Write ``head.json`` into a directory, which is made where it does not exist; return the file.
+
+        Raises
+        ------
+        StateError
+            It cannot be written, or is the directory of the predictions.
+        """
+        directory = Path(out)
+        if directory.resolve() == Path(self.source).resolve():
+            raise StateError(
+                f"{directory}: expected another directory than that of the predictions, which were made without this "
+                "head and would be exported with it: choose another."
+            )
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StateError(
+                f"{directory}: cannot be written ({error}): choose another directory."
+            ) from error
+        self.head.save(directory / "head.json", fingerprint=self.fingerprint)
+        return directory / "head.json"
+
+
+def learn_head(path: str | Path, *, seed: int = 0) -> LearnedHead:
+    """Learn a head from stored predictions for labelled rows; see `calibrant.heads.fit_head`.
+
+    What the embedded model made of the texts is not stored, so that no rung looks at it.
+
+    Parameters
+    ----------
+    path : path
+        Directory of `calibrant evaluate` or `calibrant batch`, of one model, without a head or a label prior.
+    seed : int, default 0
+        Of the folds.
+
+    Raises
+    ------
+    DataError
+        The predictions are of something else, or none has a distribution and a true label.
+    StateError
+        ``run.json`` is damaged.
+    """
+    place = Path(path)
+    if place.is_file():
+        raise _refused(place, "a directory, got a file, of which nobody knows what it belongs to")
+    saved = load_predictions(place)
+    fingerprint = _fingerprint(place, saved)
+    logprobs, answers, texts = [], [], []
+    rows = read_rows(place / "predictions.jsonl", max_row_bytes=MAX_RUN_ROW_BYTES)
+    for row, text, answer, failed in zip(rows, saved.inputs, saved.answers, saved.failed, strict=True):
+        if "parts" in row.values or "steps" in row.values:
+            raise _refused(place, "predictions of one model with one label each, got others")
+        probabilities = row.values.get("probabilities")
+        if probabilities is None or answer is None or text is None or failed:
+            continue
+        logprobs.append(_logprobs(probabilities, fingerprint, place))
+        answers.append(_position(answer, fingerprint, place))
+        texts.append(text)
+    if not logprobs:
+        raise _refused(place, "rows with a distribution and a true label, got none")
+    head = fit_head(np.array(logprobs), answers, labels=fingerprint.labels, texts=texts, rng=seed)
+    return LearnedHead(
+        source=str(path),
+        head=head,
+        fingerprint=fingerprint,
+        rows=len(saved),
+        left_out=len(saved) - len(logprobs),
+    )
+
+
+def _fingerprint(place: Path, saved: SavedPredictions) -> Fingerprint:
+    """Return what the predictions belong to, where they are as the model scored them."""
+    if (place / "result.json").exists():
+        raise _refused(place, "an evaluation, got a search, which has learned a head already")
+    if saved.fingerprint is None or saved.fingerprint.multi_label:
+        raise _refused(
+            place, "the directory of a run with distributions over one label set, got something else"
+        )
+    source = place / "run.json" if (place / "run.json").exists() else place / "batch.json"
+    record: Mapping[str, Any] = read_json_object(source, remedy="run the evaluation again")
+    about = record.get("described") or record
+    for name, said in (("head", "a head"), ("label_prior", "a label prior")):
+        if about.get(name) is not None:
+            raise _refused(
+                place, f"predictions as the model scored them, got some made with {said}: evaluate without it"
+            )
+    return saved.fingerprint
+
+
+def _logprobs(probabilities: object, fingerprint: Fingerprint, place: Path) -> list[float]:
+    given = probabilities if isinstance(probabilities, dict) else {}
+    try:
+        found = np.array([given[label] for label in fingerprint.labels], dtype=np.float64)
+    except (KeyError, TypeError, ValueError) as error:
+        raise _refused(place, f"probabilities of every label, got {probabilities!r:.80}") from error
+    return list(np.log(np.maximum(found, _LEAST)))
+
+
+def _position(answer: str, fingerprint: Fingerprint, place: Path) -> int:
+    if answer not in fingerprint.labels:
+        raise _refused(place, f"answers among the labels, got {answer!r:.80}")
+    return list(fingerprint.labels).index(answer)
+
+
+def _refused(place: Path, what: str) -> DataError:
+    return DataError(f"expected {what}. {_RUN}.", path=place)

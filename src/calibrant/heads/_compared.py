@@ -1,0 +1,171 @@
+"""A classifier beside what needs no language model, on the same rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from calibrant.core import Example, Interval, LabelSet
+from calibrant.heads._baseline import TextBaseline
+from calibrant.metrics import (
+    AnsweredLabels,
+    PairedComparison,
+    classification_summary,
+    paired_comparison,
+    wilson_interval,
+)
+
+__all__ = ["BaselineComparison", "BaselineScore", "compare_with_baselines"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselineScore:
+    """How one classifier did on the compared rows.
+
+    Attributes
+    ----------
+    name : str
+        ``model``, ``majority`` (the most frequent label of the labelled rows) or ``TF-IDF`` (`TextBaseline`).
+    accuracy : Interval
+        Share of right labels, with its Wilson interval.
+    macro_f1 : float
+        Mean F1 over all labels, in [0, 1].
+    answered_labels : AnsweredLabels
+        Count of the labels that it answered.
+    """
+
+    name: str
+    accuracy: Interval
+    macro_f1: float
+    answered_labels: AnsweredLabels
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the score as JSON values."""
+        return {**asdict(self), "answered_labels": self.answered_labels.to_record()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselineComparison:
+    """A model beside baselines that learned from labelled rows.
+
+    Attributes
+    ----------
+    rows : int
+        Rows that all of them were judged on.
+    labelled_rows : int
+        Rows that the baselines learned from; none has the text of a judged row.
+    scores : tuple of BaselineScore
+        Model, majority and TF-IDF; empty if there was nothing to judge or to learn from.
+    against_text : PairedComparison or None
+        Accuracy of the model less that of TF-IDF.
+    verdict : str
+        One sentence: what the language model adds.
+    """
+
+    rows: int
+    labelled_rows: int
+    scores: tuple[BaselineScore, ...]
+    against_text: PairedComparison | None
+    verdict: str
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the comparison as JSON values."""
+        return {**asdict(self), "scores": [score.to_record() for score in self.scores]}
+
+
+def compare_with_baselines(
+    rows: Sequence[Example], given: Sequence[str | None], labelled: Sequence[Example], *, labels: LabelSet
+) -> BaselineComparison:
+    """Compare a model's answers with the majority label and with TF-IDF and logistic regression.
+
+    Parameters
+    ----------
+    rows : sequence of Example, length n
+        Rows that the model answered; true answers are spelled as in `labels`.
+    given : sequence of (str or None), length n
+        The model's label for each; None is wrong.
+    labelled : sequence of Example
+        Rows to learn from. Those with the text of one of `rows` are left out.
+    labels : LabelSet
+        The labels; an answer is one of them.
+
+    Returns
+    -------
+    BaselineComparison
+        Its `verdict` says why, where nothing could be compared.
+
+    Examples
+    --------
+    >>> from calibrant import Example, LabelSet
+    >>> labelled = [Example(input="it purrs", answer="cat"), Example(input="it barks", answer="dog")]
+    >>> rows = [Example(input="who barks", answer="dog"), Example(input="who purrs", answer="cat")]
+    >>> found = compare_with_baselines(rows, ["dog", "dog"], labelled, labels=LabelSet(["cat", "dog"]))
+    >>> [(score.name, score.accuracy.estimate) for score in found.scores]
+    [('model', 0.5), ('majority', 0.5), ('TF-IDF', 1.0)]
+    """
+    judged = {row.input for row in rows}
+    known = [row for row in labelled if row.input not in judged]
+    if not rows or not known:
+        missing = (
+            "No row was answered"
+            if not rows
+            else "There is no labelled row with a text of its own to learn from"
+        )
+        return BaselineComparison(
+            rows=len(rows),
+            labelled_rows=len(known),
+            scores=(),
+            against_text=None,
+            verdict=f"{missing}, so nothing can be said of what the model adds.",
+        )
+    truth = [row.answer for row in rows]
+    by_words = _by_words(known, [row.input for row in rows], labels)
+    majority = Counter(row.answer for row in known).most_common(1)[0][0]
+    guesses = {"model": given, "majority": [majority] * len(rows), "TF-IDF": by_words}
+    against_text = paired_comparison(_right(truth, by_words), _right(truth, given))
+    return BaselineComparison(
+        rows=len(rows),
+        labelled_rows=len(known),
+        scores=tuple(_score(name, truth, found, labels) for name, found in guesses.items()),
+        against_text=against_text,
+        verdict=_verdict(against_text),
+    )
+
+
+def _by_words(labelled: Sequence[Example], texts: Sequence[str], labels: LabelSet) -> list[str]:
+    place = {label: position for position, label in enumerate(labels.labels)}
+    answers = np.array([place[row.answer] for row in labelled])
+    return TextBaseline().fit([row.input for row in labelled], answers, labels=labels).predict(texts)
+
+
+def _right(truth: Sequence[str], given: Sequence[str | None]) -> list[bool]:
+    return [answer == label for answer, label in zip(truth, given, strict=True)]
+
+
+def _score(name: str, truth: Sequence[str], given: Sequence[str | None], labels: LabelSet) -> BaselineScore:
+    summary = classification_summary(truth, given, labels=labels)
+    return BaselineScore(
+        name=name,
+        accuracy=wilson_interval(sum(_right(truth, given)), len(truth)),
+        macro_f1=summary.macro_f1,
+        answered_labels=summary.answered_labels,
+    )
+
+
+def _verdict(found: PairedComparison) -> str:
+    interval = f"95 % interval {found.interval.lower:+.3f} to {found.interval.upper:+.3f}"
+    if found.interval.lower > 0.0:
+        return f"The model adds {found.difference:+.3f} accuracy to TF-IDF with logistic regression ({interval})."
+    if found.interval.upper < 0.0:
+        return (
+            "On this task you do not need a language model: TF-IDF with logistic regression is better (model minus "
+            f"TF-IDF {found.difference:+.3f}, {interval})."
+        )
+    return (
+        "On these rows the model adds nothing certain to TF-IDF with logistic regression (model minus TF-IDF "
+        f"{found.difference:+.3f}, {interval})."
+    )

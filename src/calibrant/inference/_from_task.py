@@ -1,0 +1,77 @@
+"""What a task says of its classifier."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from calibrant.calibration import Fingerprint
+from calibrant.core import Client, Task
+from calibrant.heads import Head
+from calibrant.inference._choice import refuse_several_models
+from calibrant.inference._limits import Limits
+from calibrant.inference._models import ModelLike
+
+__all__ = ["task_arguments", "task_head"]
+
+_LOG = logging.getLogger("calibrant")
+
+
+def task_arguments(
+    task: Task, *, model: ModelLike | None, client: Client | None, limits: Limits | None
+) -> dict[str, Any]:
+    """Return the arguments of the classifier that a task describes, under its own prompt.
+
+    Parameters
+    ----------
+    task : Task
+        The task.
+    model : str, Client, callable or None
+        Used instead of the task's own model.
+    client : Client or None
+        Stands for the task's own model.
+    limits : Limits or None
+        The concurrency in it comes before the task's.
+
+    Raises
+    ------
+    ConfigurationError
+        The task describes a cascade, or several providers.
+    """
+    if model is None and client is None:
+        refuse_several_models(task)
+    own = task.model
+    if model is not None and own.api_base is not None:
+        _LOG.warning(
+            "%s is asked instead of %s: the task's api_base and options belong to the latter and are not used.",
+            model if isinstance(model, str) else "Another model",
+            own.name,
+        )
+    options = dict(own.options) if model is None else {}
+    if model is None and own.api_base is not None:
+        options["api_base"] = own.api_base
+    return {
+        "model": (own.name if client is None else client) if model is None else model,
+        "labels": task.labels,
+        "field": task.field,
+        "prompt": task.prompt,
+        "user_template": task.user_template,
+        "concurrency": own.concurrency if model is None and limits is None else None,
+        "limits": limits,
+        "space": own.space if model is None else None,
+        "options": options,
+        "scoring": own.scoring if model is None or own.scoring == "sampled" else None,
+        "tolerance": own.tolerance if model is None else None,
+        "samples": own.samples,
+    }
+
+
+def task_head(task: Task, fingerprint: Fingerprint) -> Head | None:
+    """Return the head that a task names, or None.
+
+    Raises
+    ------
+    StateError
+        The file is missing or damaged, or the head was fitted under another prompt or model.
+    """
+    return None if task.head.file is None else Head.load(task.head.file, fingerprint=fingerprint)

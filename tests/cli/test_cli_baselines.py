@@ -1,0 +1,192 @@
+"""``calibrant evaluate`` beside what needs no language model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from calibrant.cli import app
+from calibrant.testing import Answer, FakeClient
+
+WriteTask = Callable[..., Path]
+LABELS = ["cat", "dog"]
+
+
+def knows(text: str, _prompt: str) -> Answer:
+    """Know all animals."""
+    return ("cat", 0.9) if "meow" in text else ("dog", 0.8)
+
+
+@pytest.fixture
+def model(use_model: Callable[..., Any]) -> FakeClient:
+    """Put a model that knows all animals in the place of every model."""
+    client: FakeClient = use_model(FakeClient(LABELS, knows))
+    return client
+
+
+def run(*arguments: object) -> Result:
+    """Run the command line in this process; it must succeed."""
+    done = CliRunner().invoke(app, list(map(str, arguments)))
+    assert done.exit_code == 0, done.output
+    return done
+
+
+def animals(prefix: str, count: int) -> list[dict[str, str]]:
+    """Return rows of both labels, which a word of the text tells."""
+    return [
+        {"input": f"{prefix} {n} {('meow', 'woof')[n % 2]}", "answer": LABELS[n % 2]} for n in range(count)
+    ]
+
+
+def riddles(prefix: str, count: int) -> list[dict[str, str]]:
+    """Return rows of both labels, which no word of the text tells."""
+    texts = [f"{prefix} {n}" for n in range(count)]
+    return [
+        {"input": text, "answer": LABELS[hashlib.sha256(text.encode()).digest()[0] % 2]} for text in texts
+    ]
+
+
+def table(done: Result) -> list[list[str]]:
+    """Return the cells of the output, line by line."""
+    return [re.split(r" {2,}", line) for line in done.stdout.splitlines()]
+
+
+def beside(done: Result) -> list[list[str]]:
+    """Return the table of the baselines, without its head, and the line below it."""
+    cells = table(done)
+    start = next(place for place, line in enumerate(cells) if "learned from" in line)
+    return cells[start + 1 : start + 5]
+
+
+def rows_to_learn_from(directory: Path) -> int:
+    """Return how many rows the baselines of a run learned from."""
+    record = json.loads((directory / "metrics.json").read_text())
+    count: int = record["baselines"]["labelled_rows"]
+    return count
+
+
+@pytest.mark.usefixtures("model")
+def test_the_table_ends_with_baselines_and_a_verdict(write_task: WriteTask, tmp_path: Path) -> None:
+    """On the answered rows, learned from training and validation rows; the file says the same."""
+    task = write_task(train=animals("a", 12), validation=animals("b", 8), test=animals("c", 10))
+    done = run("evaluate", task, "--out", tmp_path / "out")
+    assert ["on 10 answered rows", "accuracy", "macro F1", "labels answered", "learned from"] in table(done)
+    model, majority, text, (verdict,) = beside(done)
+    assert model == ["model", "1.000 (0.722 to 1.000)", "1.000", "2 of 2"]
+    assert majority == ["majority", "0.500 (0.237 to 0.763)", "0.333", "1 of 2", "20 labelled rows"]
+    assert text == ["TF-IDF", "1.000 (0.722 to 1.000)", "1.000", "2 of 2", "20 labelled rows"]
+    assert verdict.startswith("On these rows the model adds nothing certain to TF-IDF")
+    record = json.loads((tmp_path / "out" / "metrics.json").read_text())["baselines"]
+    assert record["verdict"] == verdict
+    assert [score["accuracy"]["estimate"] for score in record["scores"]] == [1.0, 0.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_right", "said"),
+    [(riddles, True, "The model adds +"), (animals, False, "On this task you do not need a language model")],
+)
+def test_the_verdict_says_what_the_model_is_for(
+    write_task: WriteTask,
+    use_model: Callable[..., Any],
+    tmp_path: Path,
+    rows: Callable[..., list[dict[str, str]]],
+    is_right: bool,
+    said: str,
+) -> None:
+    """Much where words tell nothing, nothing where they tell all."""
+    answers = {row["input"]: row["answer"] for row in rows("test", 40)}
+    use_model(FakeClient(LABELS, lambda text, _: (answers[text] if is_right else "cat", 0.9)))
+    task = write_task(**{name: rows(name, 40) for name in ("train", "validation", "test")})
+    done = run("evaluate", task, "--out", tmp_path / "out")
+    assert beside(done)[-1][0].startswith(said)
+
+
+@pytest.mark.usefixtures("model")
+@pytest.mark.parametrize(
+    ("words", "count"), [(["--split", "train"], 3), (["--split", "validation"], 5), (["--file"], 8), ([], 8)]
+)
+def test_the_evaluated_split_teaches_nothing(
+    write_task: WriteTask, tmp_path: Path, words: Sequence[str], count: int
+) -> None:
+    """Of another file both splits teach, but for texts that are in it."""
+    task = write_task(train=animals("a", 5), validation=animals("b", 3), test=animals("c", 4))
+    other = tmp_path / "other.jsonl"
+    other.write_text("".join(json.dumps(row) + "\n" for row in animals("d", 4)))
+    run("evaluate", task, *words, *([other] if "--file" in words else []), "--out", tmp_path / "out")
+    assert rows_to_learn_from(tmp_path / "out") == count
+    run("evaluate", task, "--file", tmp_path / "train.jsonl", "--out", tmp_path / "same")
+    assert rows_to_learn_from(tmp_path / "same") == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda task: task.write_text(re.sub("(train|validation) = .*\n", "", task.read_text())),
+            "the task has no",
+        ),
+        (lambda task: (task.parent / "train.jsonl").write_text("{}\n"), "train.jsonl:1: "),
+        (lambda task: (task.parent / "validation.jsonl").unlink(), "validation.jsonl"),
+    ],
+    ids=["no other rows", "a broken row", "a missing file"],
+)
+def test_an_evaluation_without_baselines_says_why(
+    write_task: WriteTask, model: FakeClient, tmp_path: Path, change: Callable[[Path], None], said: str
+) -> None:
+    """Its own numbers are printed all the same."""
+    task = write_task()
+    change(task)
+    done = run("evaluate", task, "--out", tmp_path / "out")
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("No baselines: ")]
+    assert said in line
+    assert "accuracy, all rows" in done.stdout
+    assert len(model.requests) == 4
+    assert "baselines" not in json.loads((tmp_path / "out" / "metrics.json").read_text())
+
+
+def test_an_unfinished_evaluation_has_no_baselines(
+    write_task: WriteTask, use_model: Callable[..., Any], tmp_path: Path
+) -> None:
+    """They come with its last row."""
+    use_model(FakeClient(LABELS, knows, latency=0.05))
+    task = write_task(test=animals("c", 40))
+    words = ["evaluate", task, "--out", tmp_path / "out", "--no-cache", "--concurrency", 2]
+    stopped = CliRunner().invoke(app, [*map(str, words), "--deadline", "0.3"])
+    assert stopped.exit_code == 1
+    assert "baselines" not in stopped.output
+    assert len(beside(run(*words))) == 4
+
+
+def test_sets_of_labels_have_no_baselines(
+    write_task: WriteTask, use_model: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Nor a line about them."""
+    toml = (
+        'name = "topics"\nmulti_label = true\nlabels = ["cat", "dog"]\nprompt = "Which?"\n[data]\n'
+        'train = "train.jsonl"\ntest = "test.jsonl"\n'
+    )
+    rows = [{"input": "a b", "answer": ["cat"]}]
+    task = write_task(toml=toml, train=rows, test=rows)
+    use_model(FakeClient(LABELS, lambda *_: ('["cat"]', 0.9)))
+    done = run("evaluate", task, "--out", tmp_path / "out")
+    assert "baselines" not in done.output
+
+
+def test_a_cascade_is_compared_too(
+    write_task: WriteTask, use_model: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Its answers are judged whoever gave them."""
+    section = '\n[cascade]\nconfidence_method = "label_probability"\nthreshold = 0.85\n'
+    models = [f'\n[[cascade.models]]\nname = "{name}"\n' for name in ("small", "large")]
+    for name in ("small", "large"):
+        use_model(FakeClient(LABELS, knows, name=name), name)
+    task = write_task(extra=section + "".join(models), test=animals("c", 8))
+    done = run("evaluate", task, "--out", tmp_path / "out", "--no-cache")
+    assert beside(done)[0] == ["model", "1.000 (0.676 to 1.000)", "1.000", "2 of 2"]

@@ -1,0 +1,261 @@
+"""A head from an evaluation, named in the task file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import calibrant
+from biased_model import LABELS, biased, biased_task, place, run, search
+from calibrant.assembly import export, open_classifier
+from calibrant.cli._evaluate import EvaluateOptions, _opening
+from calibrant.core import Task
+from calibrant.inference import Limits
+from calibrant.testing import FakeClient
+
+TEXTS = [f"other {n}" for n in range(12)]
+TRUTH = [LABELS[place(text)] for text in TEXTS]
+ASKED = [argument for text in TEXTS for argument in ("--text", text)]
+
+
+@pytest.fixture
+def task(write_task: Callable[..., Path], use_model: Callable[..., Any]) -> Path:
+    """Return a task of a model that prefers cats."""
+    return biased_task(write_task, use_model)
+
+
+def evaluate(task: Path, out: Path, *options: object) -> Path:
+    """Evaluate a task into a directory, and return it."""
+    done = run("evaluate", task, "--out", out, "--no-cache", *options)
+    assert done.exit_code == 0, done.output
+    return out
+
+
+@pytest.fixture
+def evaluated(task: Path, tmp_path: Path) -> Path:
+    """Return the directory of an evaluation of the training rows."""
+    return evaluate(task, tmp_path / "plain", "--split", "train")
+
+
+@pytest.fixture
+def with_head(task: Path, evaluated: Path, tmp_path: Path) -> Path:
+    """Return the task with the head of the evaluation beside it."""
+    done = run("calibrate", evaluated, "--head", "--out", tmp_path)
+    assert done.exit_code == 0, done.output
+    task.write_text(task.read_text() + '\n[head]\nfile = "head.json"\n')
+    return task
+
+
+def labels_of(task: Path, *options: object) -> list[str]:
+    """Return the labels of the texts."""
+    done = run("classify", task, *ASKED, *options)
+    assert done.exit_code == 0, done.output
+    return [line.split("\t")[0] for line in done.stdout.splitlines()]
+
+
+# --- calibrate --head ---------------------------------------------------------------------------
+
+
+def test_calibrate_says_what_a_head_adds(evaluated: Path, tmp_path: Path) -> None:
+    """Rung, figures before and after, and the lines for the task file, which are TOML that names the file."""
+    done = run("calibrate", evaluated, "--head", "--out", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith(f"{evaluated}: a head (")
+    assert lines[0].endswith("from 40 labelled rows")
+    (accuracy,) = [line.split() for line in lines if line.startswith("accuracy")]
+    assert float(accuracy[1]) < 0.7
+    assert float(accuracy[2]) == 1.0
+    named = lines[lines.index("[head]") + 1]
+    assert json.loads(named.removeprefix("file = ")) == str(tmp_path / "out" / "head.json")
+    assert (tmp_path / "out" / "head.json").exists()
+
+
+def test_the_record_holds_every_rung(evaluated: Path, tmp_path: Path) -> None:
+    """As JSON; another seed deals other folds."""
+    found = [
+        json.loads(
+            run("calibrate", evaluated, "--head", "--out", tmp_path / "o", "--json", "--seed", seed).stdout
+        )
+        for seed in (0, 1)
+    ]
+    assert [one["rows"] for one in found] == [40, 40]
+    assert {one["name"] for one in found[0]["figures"]} == {
+        "as scored",
+        "prior",
+        "vector",
+        "regression",
+        "text alone",
+        "regression and text",
+    }
+    assert found[0]["figures"] != found[1]["figures"]
+
+
+def test_rows_without_a_distribution_or_an_answer_are_left_out(evaluated: Path, tmp_path: Path) -> None:
+    """And counted."""
+    path = evaluated / "predictions.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    records[0]["probabilities"], records[1]["outcome"] = None, "error"
+    records[2] |= {"answer": None, "correct": None}
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    done = run("calibrate", evaluated, "--head", "--out", tmp_path / "out")
+    assert "from 37 labelled rows (left out: 3 without a distribution or a true label)" in done.stdout
+
+
+def test_a_probability_of_nothing_is_read(evaluated: Path, tmp_path: Path) -> None:
+    """Its logarithm is bounded."""
+    path = evaluated / "predictions.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    records[0]["probabilities"] = {"cat": 1.0, "dog": 0.0}
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert run("calibrate", evaluated, "--head", "--out", tmp_path / "out").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"probabilities": {"cat": 1.0}}, "probabilities of every label"),
+        ({"parts": []}, "one model with one label each"),
+        ({"steps": []}, "one model with one label each"),
+        ({"answer": "horse"}, "answers among the labels, got 'horse'"),
+    ],
+)
+def test_rows_of_something_else_are_refused(
+    evaluated: Path, tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    """With what was expected; no head is written."""
+    path = evaluated / "predictions.jsonl"
+    first, *others = path.read_text().splitlines()
+    path.write_text("\n".join([*others, json.dumps({**json.loads(first), **change})]) + "\n")
+    done = run("calibrate", evaluated, "--head", "--out", tmp_path / "out")
+    assert done.exit_code != 0
+    assert said in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_predictions_that_a_head_cannot_learn_from_are_refused(
+    task: Path, evaluated: Path, with_head: Path, tmp_path: Path
+) -> None:
+    """A search, a file, a run with a head already, and a run without distributions."""
+    again = evaluate(with_head, tmp_path / "again", "--split", "train")
+    for path, said in (
+        (again, "got some made with a head"),
+        (evaluated / "predictions.jsonl", "got a file"),
+        (search(task, tmp_path / "run"), "got a search"),
+    ):
+        done = run("calibrate", path, "--head", "--out", tmp_path / "out")
+        assert done.exit_code != 0
+        assert said in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_head_is_not_written_beside_predictions_made_without_it(evaluated: Path) -> None:
+    """An export of the run would take it for theirs."""
+    done = run("calibrate", evaluated, "--head", "--out", evaluated)
+    assert done.exit_code != 0
+    assert "expected another directory" in done.stderr
+    assert not (evaluated / "head.json").exists()
+
+
+def test_a_head_and_a_certificate_are_two_commands(evaluated: Path, tmp_path: Path) -> None:
+    """The certificate is one of the final confidence."""
+    done = run("calibrate", evaluated, "--head", "--target-accuracy", 0.9, "--out", tmp_path / "out")
+    assert done.exit_code == 2
+    assert "got both" in done.stderr
+
+
+# --- [head] -------------------------------------------------------------------------------------
+
+
+def test_texts_are_classified_with_the_head_of_the_task(task: Path, with_head: Path) -> None:
+    """All right; without it they are all cats."""
+    assert labels_of(with_head) == TRUTH
+    plain = task.read_text().partition("\n[head]")[0]
+    task.write_text(plain)
+    assert set(labels_of(task)) == {"cat"}
+
+
+def test_an_evaluation_keeps_the_head_for_its_bundle(with_head: Path, tmp_path: Path) -> None:
+    """All test rows are right, and the loaded bundle answers in the same way."""
+    out = evaluate(with_head, tmp_path / "evaluated")
+    found = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+    assert all(row["correct"] for row in found)
+    assert (out / "head.json").read_bytes() == (tmp_path / "head.json").read_bytes()
+    export(out, tmp_path / "bundle")
+    with calibrant.load(tmp_path / "bundle") as loaded:
+        assert [one.label for one in loaded.classify_many(TEXTS)] == TRUTH
+
+
+def test_a_task_is_opened_with_its_head(with_head: Path) -> None:
+    """Beside it, wherever the process runs."""
+    with open_classifier(Task.from_file(with_head)) as classifier:
+        assert [one.label for one in classifier.classify_many(TEXTS)] == TRUTH
+
+
+def test_workers_are_sent_the_head(with_head: Path, tmp_path: Path) -> None:
+    """The file stays here."""
+    task = Task.from_file(with_head)
+    options = EvaluateOptions(out=tmp_path / "out", limits={})
+    with open_classifier(task) as classifier:
+        opening = _opening(task, options, classifier)
+    (tmp_path / "head.json").unlink()
+    with opening(limits=Limits()) as opened:
+        assert [one.label for one in opened.classify_many(TEXTS)] == TRUTH
+
+
+@pytest.mark.parametrize("command", [("classify", "--text", "t"), ("evaluate", "--out", "other")])
+def test_a_head_of_another_prompt_is_refused(
+    with_head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    """Whether the prompt was changed in the file or on the command line."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "prompt.txt").write_text("Which beast?")
+    name, *rest = command
+    done = run(name, with_head, *rest, "--prompt", "prompt.txt")
+    assert done.exit_code == 2
+    assert "this head was fitted on something else, it differs in prompt" in done.stderr
+    with_head.write_text(with_head.read_text().replace("prompt = ", 'prompt = "Now: " #', 1))
+    done = run(name, with_head, *rest)
+    assert done.exit_code == 2
+    assert "it differs in prompt" in done.stderr
+
+
+def test_a_head_of_another_model_is_refused(with_head: Path, use_model: Callable[..., Any]) -> None:
+    """By name."""
+    use_model(lambda name, **_: FakeClient(LABELS, biased, name=name), name="openai/other")
+    done = run("classify", with_head, "--text", "t", "--model", "openai/other")
+    assert done.exit_code == 2
+    assert "it differs in model" in done.stderr
+
+
+def test_a_head_that_is_missing_is_named(task: Path) -> None:
+    """Relative to the task file."""
+    task.write_text(task.read_text() + '\n[head]\nfile = "absent.json"\n')
+    done = run("classify", task, "--text", "t")
+    assert done.exit_code == 2
+    assert str(task.parent / "absent.json") in done.stderr
+
+
+def test_a_run_comes_before_the_head_of_the_task(task: Path, with_head: Path, tmp_path: Path) -> None:
+    """And a search does without it: it learns another."""
+    (tmp_path / "head.json").unlink()
+    found = search(with_head, tmp_path / "run")
+    assert (found / "head.json").exists()
+    assert labels_of(task, "--run", found) == TRUTH
+
+
+def test_a_search_learns_no_head_where_none_is_wished_for(task: Path, tmp_path: Path) -> None:
+    """Its directory is not one of a search that does."""
+    plain = task.read_text()
+    task.write_text(plain + '\n[head]\nfit = "off"\n')
+    out = search(task, tmp_path / "run")
+    assert not (out / "head.json").exists()
+    assert "final" not in json.loads((out / "result.json").read_text())
+    task.write_text(plain)
+    done = run("optimize", task, "--out", out, "--max-metric-calls", 120, "--minibatch-size", 6)
+    assert done.exit_code != 0
+    assert "differs in task" in done.stderr

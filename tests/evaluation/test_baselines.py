@@ -1,0 +1,84 @@
+"""Baselines beside a finished evaluation: which rows they see, and what is kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from calibrant.core import Example, LabelSet, StateError
+from calibrant.evaluation import _baselines, add_baselines
+
+LABELS = LabelSet(["cat", "dog"])
+LABELLED = [
+    Example(input=f"seen {n} {('meow', 'woof')[n % 2]}", answer=LABELS.labels[n % 2]) for n in range(8)
+]
+
+
+def evaluation(
+    directory: Path, *, count: int = 20, failed: Sequence[int] = (), wrong: Sequence[int] = ()
+) -> Path:
+    """Write what a finished evaluation leaves."""
+    directory.mkdir(exist_ok=True)
+    lines = []
+    for n in range(count):
+        answer = LABELS.labels[n % 2]
+        line = {
+            "input": f"new {n} {('meow', 'woof')[n % 2]}",
+            "answer": answer,
+            "label": None if n in failed or n in wrong else answer,
+            "outcome": "error" if n in failed else "ok",
+        }
+        lines.append(json.dumps(line) + "\n")
+    (directory / "predictions.jsonl").write_text("".join(lines))
+    (directory / "metrics.json").write_text(json.dumps({"schema_version": 1, "rows": count}))
+    return directory
+
+
+def test_the_comparison_is_added_to_the_metrics(tmp_path: Path) -> None:
+    """What was there stays; doing it again changes nothing."""
+    directory = evaluation(tmp_path / "run")
+    found = add_baselines(directory, LABELLED, labels=LABELS)
+    text = (directory / "metrics.json").read_text()
+    record = json.loads(text)
+    assert record == {"schema_version": 1, "rows": 20, "baselines": json.loads(json.dumps(found.to_record()))}
+    add_baselines(directory, iter(LABELLED), labels=LABELS)
+    assert (directory / "metrics.json").read_text() == text
+
+
+def test_rows_that_failed_are_not_judged(tmp_path: Path) -> None:
+    """Those without a legal answer are, and are wrong."""
+    found = add_baselines(evaluation(tmp_path / "run", failed=[0, 5], wrong=[1]), LABELLED, labels=LABELS)
+    assert found.rows == 18
+    assert found.scores[0].accuracy.estimate == pytest.approx(17 / 18)
+
+
+def test_of_many_rows_some_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same ones every time, from the whole file, to judge on as well as to learn from."""
+    monkeypatch.setattr(_baselines, "_JUDGED", 300)
+    monkeypatch.setattr(_baselines, "_LEARNED", 5)
+    directory = evaluation(tmp_path / "run", count=2000, wrong=range(1000))
+    found = add_baselines(directory, LABELLED, labels=LABELS)
+    assert (found.rows, found.labelled_rows) == (300, 5)
+    assert 0.4 < found.scores[0].accuracy.estimate < 0.6  # the first half is wrong
+    assert add_baselines(directory, LABELLED, labels=LABELS) == found
+
+
+def test_fewer_rows_are_drawn_where_texts_are_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many characters as all rows may have together."""
+    monkeypatch.setattr(_baselines, "_LEARNED", 10)
+    long = [Example(input=f"{n} " + "meow " * 200, answer=LABELS.labels[n % 2]) for n in range(40)]
+    found = add_baselines(evaluation(tmp_path / "run"), long, labels=LABELS)
+    assert found.labelled_rows == 10 * 500 // 1002
+
+
+@pytest.mark.parametrize("lines", ["{", "[]\n", '{"outcome": "ok"}\n', None])
+def test_damaged_rows_are_named(tmp_path: Path, lines: str | None) -> None:
+    """Broken, incomplete or gone."""
+    directory = evaluation(tmp_path / "run")
+    predictions = directory / "predictions.jsonl"
+    predictions.unlink() if lines is None else predictions.write_text(lines)
+    with pytest.raises(StateError, match=r"predictions\.jsonl: expected the rows of a finished run"):
+        add_baselines(directory, LABELLED, labels=LABELS)
