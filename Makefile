@@ -78,7 +78,7 @@ $(INSTALLED_RAY): $(INSTALLED_DEV)
 	touch $@
 
 demo: $(INSTALLED)
-	$(VENV)/bin/calibrant optimize examples/transactions/task.toml --max-metric-calls 400 --out runs/demo
+	$(VENV)/bin/calibrant optimize examples/reviews/task.toml --max-metric-calls 400 --out runs/demo
 
 # The offline tier: no network, and the embedded model in three cases only.
 test: $(INSTALLED_DEV)
