@@ -114,10 +114,7 @@ class Problem:
         """Read a task and draw its labelled rows."""
         teaching, test = rows_of(name, options.data)
         n = min(options.labelled, 3 * len(teaching) // 4)  # of few rows, so that draws differ
-        places = [
-            np.random.default_rng(seed).permutation(len(teaching))[:n]
-            for seed in range(options.seeds)
-        ]
+        places = [np.random.default_rng(seed).permutation(len(teaching))[:n] for seed in range(options.seeds)]
         return cls(
             name=name,
             labels=sorted({label for _, label in teaching}),

@@ -236,3 +236,23 @@ def test_rows_that_fail_for_ever_are_within_the_budget(validation: int, budget: 
     assert result.accepted == 1
     searched = [r for r in client.requests if not r.messages[-1]["content"].startswith("test")]
     assert len(searched) == result.metric_calls <= budget
+
+
+def test_an_instruction_that_repeats_a_training_text_is_not_accepted() -> None:
+    """However well it does; the same text as a demonstration is."""
+    copied = [one.input for one in task().train if one.input.endswith(" 12")]
+
+    def right(text: str, prompt: str) -> dict[str, float]:
+        return {text.split()[1]: 0.95} if prompt != "Which animal?" else imitator(text, prompt)
+
+    for written, accepted in (
+        (f"A text like '{copied[0]}' is about a cat.", False),
+        (f'Which animal?\n\nExamples:\n\nText: {copied[0]}\nAnswer: {{"category": "cat"}}', True),
+    ):
+        result = optimize(
+            task(),
+            model=FakeClient(LABELS, right),
+            proposer=lambda *_, text=written: {"system_prompt": text},
+            max_metric_calls=300,
+        )
+        assert result.improved is accepted

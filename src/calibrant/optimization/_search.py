@@ -20,6 +20,7 @@ from calibrant.optimization._plan import COMPONENT, DEMONSTRATED, USER_TEMPLATE,
 from calibrant.optimization._progress import ProgressTracker
 from calibrant.optimization._race import HOPELESS, Standing, beats, gain, race, race_calls, standing
 from calibrant.optimization._reflection import Reflection
+from calibrant.optimization._shown import NoCopies
 
 if TYPE_CHECKING:
     from gepa.core.result import GEPAResult
@@ -117,6 +118,7 @@ class Search:
                 lambda _state: self.plan.races and self._nothing_wrong(candidate, screened),
                 *([] if guard is None else [guard.should_stop]),
             ],
+            acceptance_criterion=NoCopies(self.task) if self.plan.races else "strict_improvement",
             callbacks=[self.tracker],
             logger=FileLogger(self.log),
             track_best_outputs=False,
@@ -142,8 +144,9 @@ class Search:
         others = sorted(range(1, len(candidates)), key=lambda place: (first[place].loss, place))
         entrants = [place for place in others if gain(first[0], first[place]) >= HOPELESS][:ENTRANTS]
         asked = {place: list(screened) for place in range(len(candidates))}
-        chosen = 0
-        if fresh:
+        if not fresh:
+            chosen = _best_screened(first, entrants)
+        else:
             runners = [0, *entrants]
 
             def stand(place: int, n: int) -> Standing:
@@ -159,12 +162,6 @@ class Search:
                 return all(self.adapter.affordable(wanted, self._budget - self.adapter.metric_calls))
 
             chosen = runners[race(len(entrants), stand, rows=len(fresh), affordable=affordable)]
-        elif entrants:
-            # The best of k on the rows that chose it is the luckiest, too: by so many errors, in the mean, at most.
-            errors = math.sqrt(2.0 * math.log(len(candidates)))
-            best = first[entrants[0]]
-            is_better = best.accuracy > first[0].accuracy and best.macro_f1 > first[0].macro_f1
-            chosen = entrants[0] if is_better and beats(best, first[0], errors=errors) else 0
         scores = found.val_aggregate_scores
         return Choice(
             validated=tuple(
@@ -228,6 +225,19 @@ def _texts_in_turn() -> ReflectionComponentSelector:
         return names
 
     return select
+
+
+def _best_screened(found: Sequence[Standing], entrants: Sequence[int]) -> int:
+    """Return the best prompt where there are no other rows to race on: 0, the seed prompt, unless it is beaten.
+
+    The best of k on the rows that chose it is the luckiest, too: by so many standard errors, in the mean, at most.
+    """
+    if not entrants:
+        return 0
+    best, seed = found[entrants[0]], found[0]
+    is_better = best.accuracy > seed.accuracy and best.macro_f1 > seed.macro_f1
+    errors = math.sqrt(2.0 * math.log(len(found)))
+    return entrants[0] if is_better and beats(best, seed, errors=errors) else 0
 
 
 def _logprobs(prediction: Prediction, labels: LabelSet) -> NDArray[np.float64]:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from calibrant.core import Task
 from calibrant.inference import one_line
+from calibrant.optimization._plan import COMPONENT
 from calibrant.optimization._prompt_parts import PromptFormat
 
-__all__ = ["ShownTexts"]
+if TYPE_CHECKING:
+    from gepa.core.state import GEPAState
+    from gepa.proposer.base import CandidateProposal
+
+__all__ = ["NoCopies", "ShownTexts"]
 
 # A shorter text, such as "ok", may stand in an instruction without having been copied from a row.
 _COPIED: Final = 12  # characters
@@ -53,3 +58,29 @@ class ShownTexts:
             return False
         before, after = (r"(?<!\w)" if text[0].isalnum() else ""), (r"(?!\w)" if text[-1].isalnum() else "")
         return re.search(before + re.escape(text) + after, self._rest) is not None
+
+
+class NoCopies:
+    """GEPA's acceptance criterion, for prompts whose instruction holds no training text that the seed prompt has not.
+
+    A model that writes prompts sees training rows, and may repeat them as if they were rules.
+
+    Parameters
+    ----------
+    task : Task
+        Its training rows and its prompt; a text has one label.
+    """
+
+    def __init__(self, task: Task) -> None:
+        seed = ShownTexts(task.prompt, task)
+        self._task = task
+        self._texts = [one.input for one in task.train if one.input not in seed]
+
+    def should_accept(self, proposal: CandidateProposal, state: GEPAState) -> bool:  # noqa: ARG002 (GEPA's signature)
+        """Return whether a proposal scores more than its parent on the minibatch, and copies nothing."""
+        if sum(proposal.subsample_scores_after or []) <= sum(proposal.subsample_scores_before or []):
+            return False
+        task = self._task
+        written = PromptFormat(task.labels, field=task.field).parse(proposal.candidate[COMPONENT])
+        shown = ShownTexts(written.instruction, task)
+        return not any(text in shown for text in self._texts)
