@@ -120,12 +120,22 @@ def test_runs_are_reported_compared_calibrated_and_exported(model: FakeClient) -
 
 
 @pytest.mark.usefixtures("stored")
-def test_a_finished_search_asks_nothing_again(model: FakeClient) -> None:
+@pytest.mark.parametrize(("directory", "budget"), [("search", 60), ("search-with-head", 80)])
+def test_a_finished_search_asks_nothing_again(model: FakeClient, directory: str, budget: int) -> None:
     """It is known to be the same one."""
-    options = ("--max-metric-calls", "60", "--minibatch-size", "3")
+    options = ("--max-metric-calls", budget, "--minibatch-size", "3")
     for _ in range(2):
-        run("optimize", "task.toml", "--out", "search", *options)
+        run("optimize", "task.toml", "--out", directory, *options)
         assert model.requests == []
+
+
+def test_a_bundle_with_a_head_predicts_what_its_search_tested(model: FakeClient, stored: Path) -> None:
+    """Label and confidence of every row."""
+    tested = rows(stored / "search-with-head", prompt="final")
+    classifier = calibrant.load(stored / "bundle-with-head", model=model)
+    found = classifier.classify_many([row["input"] for row in tested])
+    assert [p.label for p in found] == [row["label"] for row in tested]
+    assert [p.confidence for p in found] == pytest.approx([row["confidence"] for row in tested])
 
 
 @pytest.mark.usefixtures("model")
