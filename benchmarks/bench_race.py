@@ -129,7 +129,7 @@ def show(title: str, tasks: dict[str, Recorded], n_others: int, runs: int) -> bo
     """Print what a number of runs came to, and return whether the bars are met."""
     rng = np.random.default_rng(0)
     below, calls = {"race": 0, "gepa": 0}, {"race": 0, "gepa": 0}
-    taken: dict[str, list[bool]] = {name: [] for name in TASKS}
+    taken: dict[tuple[str, str], list[bool]] = {(side, name): [] for name in TASKS for side in below}
     for run in range(runs):
         name, seed = TASKS[run % 3], PROMPTS[run // 3 % 3]
         task = tasks[name]
@@ -144,8 +144,8 @@ def show(title: str, tasks: dict[str, Recorded], n_others: int, runs: int) -> bo
         }.items():
             calls[side] += spent
             below[side] += task.right[best][outside].mean() < task.right[seed][outside].mean()
-            if side == "race" and seed == "baseline" and "confidence" in names:
-                taken[name].append(best == "confidence")
+            if seed == "baseline" and "confidence" in names:
+                taken[side, name].append(best == "confidence")
     print(f"{runs} runs, the seed and {title}:")
     for side in ("race", "gepa"):
         print(
