@@ -151,11 +151,9 @@ def show(title: str, tasks: dict[str, Recorded], n_others: int, runs: int) -> bo
         print(
             f"  {side}: ends below its seed in {below[side] / runs:.1%}, {calls[side] / runs:.0f} calls a run"
         )
-    for name, found in taken.items():
-        print(
-            f"  {name}: the race takes confidence over baseline in {np.mean(found):.0%} of {len(found)} runs"
-        )
-    taken_share = min(np.mean(taken[name]) for name in ("ag_news", "emotion"))
+    for (side, name), found in taken.items():
+        print(f"  {name}: {side} takes confidence over baseline in {np.mean(found):.0%} of {len(found)} runs")
+    taken_share = min(np.mean(taken["race", name]) for name in ("ag_news", "emotion"))
     met = {
         "below its seed <= 5 %": below["race"] / runs <= 0.05,
         "calls <= half of gepa's": calls["race"] <= calls["gepa"] / 2,

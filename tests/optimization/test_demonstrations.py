@@ -121,7 +121,12 @@ def test_prompts_show_more_where_the_task_shows_some() -> None:
     assert found.best_candidate["demonstrations"] in {
         one.candidate["demonstrations"] for one in found.validated[1:]
     }
-    plain = optimize(task_of(demonstrations=None), model=FakeClient(LABELS, hesitant), max_metric_calls=400)
+    plain = optimize(
+        task_of(demonstrations=None),
+        model=FakeClient(LABELS, hesitant),
+        minibatch_size=8,
+        max_metric_calls=400,
+    )
     assert len(plain.validated) > 1
     assert not any("demonstrations" in one.candidate for one in plain.validated)
 

@@ -36,7 +36,7 @@ DEMONSTRATED: Final = "demonstrations"
 
 EXEMPLAR_MINIBATCH = 20
 REFLECTION_MINIBATCH = 3
-RACE_MINIBATCH = {"exemplar": 8, "reflection": 12}
+RACE_MINIBATCH = {"exemplar": 4, "reflection": 12}
 
 SCREENED = 16
 """Validation rows that every accepted prompt is asked about before a race; the others are the race's."""

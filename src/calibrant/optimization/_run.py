@@ -110,7 +110,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         Rows the search may ask, those for thresholds included: an upper bound. The search ends before
         a proposal that could exceed it. Equal questions count once; the test rows are asked afterwards, and apart.
     minibatch_size : int, optional
-        Training rows a proposal is tried on first; by default 8 for ``exemplar``, and 12 for ``reflection``, of which
+        Training rows a proposal is tried on first; by default 4 for ``exemplar``, and 12 for ``reflection``, of which
         the model reads the 8 that cost most; where the task names a score, 20 and 3.
     seed : int, default 0
         Seed of every choice of the search.
