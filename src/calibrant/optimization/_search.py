@@ -18,7 +18,7 @@ from calibrant.optimization._guard import Guard
 from calibrant.optimization._journal import FileLogger
 from calibrant.optimization._plan import COMPONENT, DEMONSTRATED, USER_TEMPLATE, SearchPlan
 from calibrant.optimization._progress import ProgressTracker
-from calibrant.optimization._race import HOPELESS, Standing, beats, gain, race, race_calls, standing
+from calibrant.optimization._race import FIRST, HOPELESS, Standing, beats, gain, race, race_calls, standing
 from calibrant.optimization._reflection import Reflection
 from calibrant.optimization._shown import NoCopies
 
@@ -83,13 +83,15 @@ class Search:
             validation = [validation[place] for place in order]
         n_screened = self.plan.screened_rows(self.task)
         screened, fresh = validation[:n_screened], validation[n_screened:]
-        found = self._propose(screened, max_metric_calls - for_race)
+        found = self._propose(screened, fresh, max_metric_calls - for_race)
         if self.plan.races:
             return self._race(found, screened, fresh)
         scored = zip(found.candidates, found.val_aggregate_scores, strict=True)
         return choose([self.validation.validated(*pair, labels=self.task.labels) for pair in scored])
 
-    def _propose(self, screened: Sequence[Example], max_metric_calls: int) -> GEPAResult[object, object]:
+    def _propose(
+        self, screened: Sequence[Example], fresh: Sequence[Example], max_metric_calls: int
+    ) -> GEPAResult[object, object]:
         """Run GEPA; every prompt that it accepts is asked about the same validation rows."""
         import gepa  # noqa: PLC0415  (heavy)
 
@@ -115,7 +117,7 @@ class Search:
             stop_callbacks=[
                 budget,
                 self.tracker.should_stop,
-                lambda _state: self.plan.races and self._nothing_wrong(candidate, screened),
+                lambda _state: self.plan.races and self._nothing_wrong(candidate, screened, fresh),
                 *([] if guard is None else [guard.should_stop]),
             ],
             acceptance_criterion=NoCopies(self.task) if self.plan.races else "strict_improvement",
@@ -128,9 +130,13 @@ class Search:
             raise guard.error
         return found
 
-    def _nothing_wrong(self, seed: Mapping[str, str], screened: Sequence[Example]) -> bool:
-        """Return whether the seed prompt is right on all screened rows: nothing better could be told from it."""
-        return self._standing(seed, screened).accuracy >= 1.0
+    def _nothing_wrong(
+        self, seed: Mapping[str, str], screened: Sequence[Example], fresh: Sequence[Example]
+    ) -> bool:
+        """Return whether the seed prompt errs on no row that it must be asked about: a search can hardly pay."""
+        return all(
+            self._standing(seed, rows).accuracy >= 1.0 for rows in (screened, [*screened, *fresh[:FIRST]])
+        )
 
     def _race(
         self,
