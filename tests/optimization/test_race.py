@@ -70,6 +70,12 @@ def test_a_less_accurate_prompt_is_not_taken(accuracy: list[float]) -> None:
     assert race(1, stand_of(drawn([2.0]), accuracy), rows=400) == 0
 
 
+def test_the_least_promising_stay_out_where_not_all_can_be_paid() -> None:
+    """Those who are named last."""
+    stand = stand_of(drawn([2.0, 3.0]), [0.5] * 3)
+    assert race(2, stand, rows=400, affordable=lambda places, n: len(places) * n <= 2 * FIRST) == 1
+
+
 def test_nothing_is_asked_that_cannot_be_paid() -> None:
     """The seed prompt stays where not even the first stage can."""
 
@@ -88,6 +94,13 @@ def test_the_seed_prompt_is_rarely_lost_to_its_equals() -> None:
         for gain in (0.0, -0.1)
     )
     assert worse < 0.15 < equal < 0.35
+
+
+def test_differences_of_rounding_are_none() -> None:
+    """Although every row has the same."""
+    losses = np.full((2, 40), 0.3)
+    losses[1] -= 1e-14
+    assert race(1, stand_of(losses, [0.5, 0.5]), rows=40) == 0
 
 
 def test_rows_that_failed_for_one_prompt_count_for_none() -> None:
@@ -200,8 +213,10 @@ def test_a_model_that_errs_on_no_row_is_not_searched(*, errs: bool) -> None:
         label = text.split()[1]
         return (LABELS[1 - LABELS.index(label)] if errs and text == wrong else label), 0.7
 
-    result = optimize(task(), model=FakeClient(LABELS, right), max_metric_calls=400)
-    assert (result.proposals > 0) is errs
+    for budget in (40, 400):
+        result = optimize(task(), model=FakeClient(LABELS, right), max_metric_calls=budget)
+        assert (result.proposals > 0) is errs or budget == 40
+        assert result.metric_calls <= budget
 
 
 def test_a_reflecting_model_reads_the_costliest_rows_and_the_confusions() -> None:
@@ -223,7 +238,7 @@ def test_a_reflecting_model_reads_the_costliest_rows_and_the_confusions() -> Non
     assert seen[0].count("train cat") + seen[0].count("train dog") == 8
 
 
-@pytest.mark.parametrize(("validation", "budget"), [(30, 76), (80, 48)])
+@pytest.mark.parametrize(("validation", "budget"), [(30, 76), (80, 90)])
 def test_rows_that_fail_for_ever_are_within_the_budget(validation: int, budget: int) -> None:
     """They are asked once more for the race, as far as it goes."""
 
@@ -251,8 +266,12 @@ def test_an_instruction_that_repeats_a_training_text_is_not_accepted() -> None:
     def right(text: str, prompt: str) -> dict[str, float]:
         return {text.split()[1]: 0.95} if prompt != "Which animal?" else imitator(text, prompt)
 
+    held_out = task().validation[0].input
     for written, accepted in (
         (f"A text like '{copied[0]}' is about a cat.", False),
+        (f"Which animal?\n\nNotes:\n- {copied[0]} is a cat", False),
+        (f'Which animal?\n\nExamples:\n\nText: {held_out.upper()}\nAnswer: {{"category": "cat"}}', False),
+        ('Which animal, "cat" or "dog"?', True),
         (f'Which animal?\n\nExamples:\n\nText: {copied[0]}\nAnswer: {{"category": "cat"}}', True),
     ):
         result = optimize(

@@ -433,6 +433,11 @@ class ConfidenceAdapter(ReferenceAttributes):
         self.check_failures(self._counter.count(queries, predictions, new))
         return predictions
 
+    def learn_prior(self, queries: Sequence[Query], predictions: Sequence[Prediction]) -> None:
+        """Take rows that `ask` has answered into the label priors of their prompts, where these still need any."""
+        if self._prior is not None:
+            self._prior.fit(queries, predictions)
+
     def _ask(self, queries: Sequence[Query]) -> tuple[list[Prediction], list[int]]:
         """Return the predictions, corrected where wished, and how many calls each counts for."""
         sample = [] if self._thresholds is None else self._thresholds.queries(queries)

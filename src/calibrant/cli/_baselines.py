@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calibrant.cli._tables import aligned, number, with_interval
-from calibrant.core import CompositeLabels, ConfigurationError, DataError, LabelSet, Task
+from calibrant.core import CompositeLabels, ConfigurationError, DataError, LabelSet, StateError, Task
 from calibrant.evaluation import Dataset, add_baselines
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def baseline_lines(result: EvaluationResult, task: Task, *, file: Path | None, s
     sys.stderr.flush()
     try:
         found = add_baselines(result.directory, labelled, labels=labels)
-    except (ConfigurationError, DataError) as error:  # the evaluation is good without them
+    except (ConfigurationError, DataError, StateError) as error:  # the evaluation is good without them
         return [f"No baselines: {error}"]
     return [*_table(found, answered=result.metrics.answered), found.verdict]
 

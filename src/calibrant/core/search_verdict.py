@@ -37,6 +37,10 @@ def search_verdict(record: _Record) -> list[str]:
     """
     validated = record.get("validated") or []
     if not changed_prompt(record):
+        if validated and record.get("proposals") == 0 and validated[0]["accuracy"] == 1.0:
+            return [
+                "No other prompt was tried: the seed prompt made no error on the rows that it was asked about."
+            ]
         return [*_kept(validated), *_detectable(record)]
     if not validated:  # by an earlier version
         return _tested(record)

@@ -10,7 +10,15 @@ from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from calibrant.core import Example, LabelSet, Outcome, StateError, read_json_object, write_atomically
+from calibrant.core import (
+    Example,
+    LabelSet,
+    Outcome,
+    StateError,
+    normalise_label,
+    read_json_object,
+    write_atomically,
+)
 from calibrant.heads import BaselineComparison, compare_with_baselines
 
 __all__ = ["add_baselines"]
@@ -65,9 +73,11 @@ def add_baselines(directory: Path, labelled: Iterable[Example], *, labels: Label
         raise StateError(
             f"{predictions}: expected the rows of a finished run ({error}): restore the file."
         ) from error
-    texts = {row.example.input for row in judged}
+    texts = {normalise_label(row.example.input) for row in judged}
     learned = _drawn(
-        labelled, lambda example: None if example.input in texts else _Row(example), most=_LEARNED
+        labelled,
+        lambda example: None if normalise_label(example.input) in texts else _Row(example),
+        most=_LEARNED,
     )
     found = compare_with_baselines(
         [row.example for row in judged],

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core import Example, Interval, LabelSet
+from calibrant.core import Example, Interval, LabelSet, normalise_label
 from calibrant.heads._baseline import TextBaseline
 from calibrant.metrics import (
     AnsweredLabels,
@@ -107,8 +107,8 @@ def compare_with_baselines(
     >>> [(score.name, score.accuracy.estimate) for score in found.scores]
     [('model', 0.5), ('majority', 0.5), ('TF-IDF', 1.0)]
     """
-    judged = {row.input for row in rows}
-    known = [row for row in labelled if row.input not in judged]
+    judged = {normalise_label(row.input) for row in rows}
+    known = [row for row in labelled if normalise_label(row.input) not in judged]
     if not rows or not known:
         missing = (
             "No row was answered"

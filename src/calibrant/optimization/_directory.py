@@ -30,7 +30,7 @@ def open_directory(path: Path, fingerprint: dict[str, Any]) -> Path:
             raise StateError(
                 f"{path}: holds a run that differs in {', '.join(changed)}: choose a new one, or run it unchanged."
             )
-        if not changed:
+        if not changed and _paid(path):
             return path
     elif path.exists() and any(path.iterdir()):
         raise StateError(
@@ -47,14 +47,14 @@ def open_directory(path: Path, fingerprint: dict[str, Any]) -> Path:
 def is_current(path: Path) -> bool:
     """Return whether a run is not one of an earlier version, which searched otherwise and taught no head."""
     state = path / "run.json"
-    if not state.exists():
+    if not state.exists() or not _paid(path):
         return True
     return read_json_object(state, remedy="choose a new directory").get(_VERSION) == _CURRENT
 
 
 @contextlib.contextmanager
 def rescuing(
-    directory: Path | None, fingerprint: Mapping[str, Any], stores: Sequence[JsonlStore]
+    directory: Path | None, fingerprint: Mapping[str, Any], stores: Sequence[JsonlStore], *, current: bool
 ) -> Iterator[None]:
     """Keep the entries of `stores` in another directory when theirs is moved or removed before the block ends.
 
@@ -66,6 +66,8 @@ def rescuing(
         What it was opened with.
     stores : sequence of JsonlStore
         Its journals, still open.
+    current : bool
+        `is_current` of it.
 
     Raises
     ------
@@ -76,16 +78,18 @@ def rescuing(
         yield
     except BaseException as error:  # a file that cannot be written is how the loss shows first
         if directory is not None and not all(store.in_place for store in stores):
-            raise _rescued(directory, fingerprint, stores) from error
+            raise _rescued(directory, fingerprint, stores, current=current) from error
         raise
     if directory is not None and not all(store.in_place for store in stores):
-        raise _rescued(directory, fingerprint, stores)
+        raise _rescued(directory, fingerprint, stores, current=current)
 
 
-def _rescued(directory: Path, fingerprint: Mapping[str, Any], stores: Sequence[JsonlStore]) -> CalibrantError:
-    rescue = make_rescue_folder(directory)
+def _rescued(
+    directory: Path, fingerprint: Mapping[str, Any], stores: Sequence[JsonlStore], *, current: bool
+) -> CalibrantError:
+    rescue, mark = make_rescue_folder(directory), {_VERSION: _CURRENT} if current else {}
     try:
-        write_atomically(rescue / "run.json", json.dumps({**fingerprint, _VERSION: _CURRENT}, indent=2))
+        write_atomically(rescue / "run.json", json.dumps({**fingerprint, **mark}, indent=2))
         for store in stores:
             store.copy_to(rescue)
     except OSError as error:

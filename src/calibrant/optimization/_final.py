@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from calibrant.core import CompositeLabels, Example, Outcome, Prediction, Task
+from calibrant.core import CompositeLabels, Example, Outcome, Prediction, Task, normalise_label
 from calibrant.heads import BaselineScore, Head, compare_with_baselines
 from calibrant.metrics import PairedComparison
 from calibrant.optimization._choice import Choice, ValidatedPrompt
@@ -51,14 +51,16 @@ class FinalScore:
 def labelled_rows(task: Task, prompt: str) -> list[Example]:
     """Return the rows that a head may learn from: validation rows, then training rows that the prompt does not show.
 
-    A row whose text is that of a test row is none of them.
+    A row whose text is that of a test row, but for case and white space, is none of them.
     """
     if isinstance(task.labels, CompositeLabels):
         return []
-    shown, tested = ShownTexts(prompt, task), {example.input for example in task.test}
-    validation = [one for one in task.validation if one.input not in tested]
-    held_out = tested | {example.input for example in validation}
-    return validation + [one for one in task.train if one.input not in shown and one.input not in held_out]
+    shown, tested = ShownTexts(prompt, task), {normalise_label(one.input) for one in task.test}
+    validation = [one for one in task.validation if normalise_label(one.input) not in tested]
+    held_out = tested | {normalise_label(one.input) for one in validation}
+    return validation + [
+        one for one in task.train if one.input not in shown and normalise_label(one.input) not in held_out
+    ]
 
 
 def final_score(

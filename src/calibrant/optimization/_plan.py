@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "COMPONENT",
     "DEMONSTRATED",
+    "SCREENED",
     "USER_TEMPLATE",
     "Proposer",
     "SearchPlan",

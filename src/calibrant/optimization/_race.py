@@ -112,13 +112,14 @@ def race(
     Parameters
     ----------
     n_challengers : int
-        Prompts beside the seed prompt; their places are 1 to `n_challengers`.
+        Prompts beside the seed prompt; their places are 1 to `n_challengers`, the most promising first.
     stand : callable
         ``(place, n) -> Standing`` on the first n rows; asks what was not asked.
     rows : int
         Rows there are.
     affordable : callable, optional
-        ``(places, n) -> bool``: whether all these may be asked about the first n rows.
+        ``(places, n) -> bool``: whether all these may be asked about the first n rows. Who cannot be, from the last
+        on, is out.
 
     References
     ----------
@@ -127,8 +128,12 @@ def race(
     """
     alive, found, done = list(range(1, n_challengers + 1)), dict[int, Standing](), 0
     for n in _stages(rows):
-        if not alive or not affordable([0, *alive], n):
+        entrants = list(alive)
+        while entrants and not affordable([0, *entrants], n):
+            entrants.pop()
+        if not entrants:
             break
+        alive = entrants
         found, done = {place: stand(place, n) for place in (0, *alive)}, n
         seed = found[0]
         alive.sort(key=lambda place: (found[place].loss, place))
@@ -178,4 +183,6 @@ def gain(one: Standing, other: Standing) -> float:
     if len(each) < 2:
         return 0.0
     error, mean = float(each.std(ddof=1)) / math.sqrt(len(each)), float(each.mean())
+    if abs(mean) < 1e-9:  # of rounding
+        return 0.0
     return math.copysign(math.inf, mean) if error < 1e-12 and mean else mean / max(error, 1e-12)

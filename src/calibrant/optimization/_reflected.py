@@ -7,17 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from calibrant.adapters import ConfidenceAdapter
-from calibrant.core import Prediction
+from calibrant.core import Outcome, Prediction
 from calibrant.optimization._confusions import ConfusionLog
 
 if TYPE_CHECKING:
     from gepa.core.adapter import EvaluationBatch
 
-__all__ = ["REFLECTED", "Confusions", "ReflectingAdapter"]
+__all__ = ["Confusions", "ReflectingAdapter"]
 
-REFLECTED: Final = 8
-"""Rows that are shown, at most."""
-
+_REFLECTED: Final = 8  # rows that are shown, at most
 _PAIRS: Final = 6  # confusions that are named, at most
 
 
@@ -69,7 +67,10 @@ class ReflectingAdapter(ConfidenceAdapter):
         components_to_update: list[str],
     ) -> dict[str, list[dict[str, str]]]:
         """Return records of the rows that scored least, and one that names the confusions on all rows."""
-        costly = sorted(eval_batch.trajectories or [], key=lambda one: float(one["score"]))[:REFLECTED]
+        answered = [
+            one for one in eval_batch.trajectories or [] if one["prediction"].outcome is not Outcome.ERROR
+        ]
+        costly = sorted(answered, key=lambda one: float(one["score"]))[:_REFLECTED]
         batch = eval_batch if eval_batch.trajectories is None else replace(eval_batch, trajectories=costly)
         found = super().make_reflective_dataset(candidate, batch, components_to_update)
         said = self.confusions.describe(candidate)

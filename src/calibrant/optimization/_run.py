@@ -33,6 +33,7 @@ from calibrant.optimization._journal import JsonlStore, PredictionJournal
 from calibrant.optimization._plan import (
     COMPONENT,
     DEMONSTRATED,
+    SCREENED,
     USER_TEMPLATE,
     Proposer,
     SearchPlan,
@@ -42,6 +43,7 @@ from calibrant.optimization._plan import (
     search_size,
 )
 from calibrant.optimization._progress import PERFECT, ProgressListener, ProgressTracker
+from calibrant.optimization._race import FIRST
 from calibrant.optimization._reflected import Confusions, ReflectingAdapter
 from calibrant.optimization._reflection import Reflection, check_names, open_reflection
 from calibrant.optimization._result import (
@@ -170,7 +172,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         and (model is None or type(model) is Classifier or not isinstance(model, Classifier)),
     )
     search_size(task, plan).check(max_metric_calls)
-    _say_what_to_expect(task, plan, max_metric_calls)
+    _say_what_to_expect(task, plan)
     scoring = LogScoring() if plan.races else _scoring(task.scoring)
     with ExitStack() as stack:
         classifier = _open(task, model, stack)
@@ -181,7 +183,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         journal = stack.enter_context(JsonlStore(_file(directory, JOURNAL)))
         store = stack.enter_context(JsonlStore(_file(directory, "reflections.jsonl")))
         classifier.use_journal(PredictionJournal(journal))
-        stack.enter_context(rescuing(directory, fingerprint, (journal, store)))
+        stack.enter_context(rescuing(directory, fingerprint, (journal, store), current=current))
         tracker = ProgressTracker(progress, total=max_metric_calls)
         reflection = stack.enter_context(
             open_reflection(plan.reflection_model, store, options=reflection_options)
@@ -215,8 +217,8 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     return result
 
 
-def _say_what_to_expect(task: Task, plan: SearchPlan, max_metric_calls: int) -> None:
-    """Say, before anything is paid for, what the rows and the budget can show."""
+def _say_what_to_expect(task: Task, plan: SearchPlan) -> None:
+    """Say, before anything is paid for, where the rows can hardly show a better prompt."""
     gain = plan.detectable_gain(task)
     if gain is not None and gain > _LARGE_GAIN:
         _LOG.warning(
@@ -225,9 +227,6 @@ def _say_what_to_expect(task: Task, plan: SearchPlan, max_metric_calls: int) -> 
             len(task.validation),
             gain,
         )
-    size = search_size(task, plan)
-    proposals = (max_metric_calls - size.validation_rows - size.threshold_rows) // size.proposal
-    _LOG.info("The budget of %d calls pays for %d accepted proposals.", max_metric_calls, proposals)
 
 
 def _kept(task: Task, plan: SearchPlan, max_metric_calls: int, *, teaches: bool) -> tuple[int, int]:
@@ -237,10 +236,11 @@ def _kept(task: Task, plan: SearchPlan, max_metric_calls: int, *, teaches: bool)
     need is the head's, too.
     """
     spare = max_metric_calls - search_size(task, plan).floor
-    for_race = min(race_reserve(task, plan), spare // 3)
+    # One prompt and the seed prompt on the rows of a first stage, if it can be.
+    for_race = min(race_reserve(task, plan), max(spare // 3, min(spare, 2 * FIRST)))
     if not teaches or isinstance(task.labels, CompositeLabels):
         return for_race, 0
-    return for_race, min(len(task.train), spare // (3 if for_race else 2))
+    return for_race, min(len(task.train), spare // 2, (spare - for_race) // (2 if for_race else 1))
 
 
 def _open(task: Task, model: ModelLike | Classifier | None, stack: ExitStack) -> Classifier:
@@ -349,11 +349,10 @@ class _Run:
         candidate = found.best.candidate
         every = labelled_rows(self.task, candidate[COMPONENT])
         # Where nothing is wrong there is nothing to learn that would be worth a call.
-        best = found.best
-        is_perfect = best.score >= PERFECT or (
-            best.rows == len(self.task.validation) and best.accuracy == 1.0
-        )
-        left = 0 if is_perfect else max_metric_calls - self.adapter.metric_calls
+        best, enough = found.best, min(len(self.task.validation), SCREENED + FIRST)
+        is_perfect = best.score >= PERFECT if best.rows is None else best.accuracy == 1.0
+        nothing_wrong = is_perfect and (best.rows is None or best.rows >= enough)
+        left = 0 if nothing_wrong else max_metric_calls - self.adapter.metric_calls
         asked = self.adapter.affordable(self._queries(candidate, every), left)
         rows = [row for row, can_be_asked in zip(every, asked, strict=True) if can_be_asked]
         predictions = self.adapter.ask(self._queries(candidate, rows))

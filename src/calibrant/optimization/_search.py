@@ -72,6 +72,7 @@ class Search:
     validation: ValidationLog
     _said: dict[Query, Prediction] = field(default_factory=dict, init=False)
     _budget: int = field(default=0, init=False)
+    _is_perfect: bool = field(default=False, init=False)
 
     def run(self, max_metric_calls: int, *, for_race: int) -> Choice:
         """Propose prompts until the budget less what is kept for the race is used up, then choose."""
@@ -115,9 +116,10 @@ class Search:
             reflection_minibatch_size=self.plan.minibatch_size,
             module_selector="all" if self.reflection is None else _texts_in_turn(),
             stop_callbacks=[
-                budget,
-                self.tracker.should_stop,
+                # Before the budget, which must know what this asks.
                 lambda _state: self.plan.races and self._nothing_wrong(candidate, screened, fresh),
+                *([] if fresh else [self.tracker.should_stop]),
+                budget,
                 *([] if guard is None else [guard.should_stop]),
             ],
             acceptance_criterion=NoCopies(self.task) if self.plan.races else "strict_improvement",
@@ -134,9 +136,11 @@ class Search:
         self, seed: Mapping[str, str], screened: Sequence[Example], fresh: Sequence[Example]
     ) -> bool:
         """Return whether the seed prompt errs on no row that it must be asked about: a search can hardly pay."""
-        return all(
-            self._standing(seed, rows).accuracy >= 1.0 for rows in (screened, [*screened, *fresh[:FIRST]])
-        )
+        for rows in (screened, [*screened, *fresh[:FIRST]]):
+            if self._standing(seed, rows).accuracy < 1.0:
+                return False
+        self._is_perfect = True
+        return True
 
     def _race(
         self,
@@ -150,6 +154,8 @@ class Search:
         others = sorted(range(1, len(candidates)), key=lambda place: (first[place].loss, place))
         entrants = [place for place in others if gain(first[0], first[place]) >= HOPELESS][:ENTRANTS]
         asked = {place: list(screened) for place in range(len(candidates))}
+        if self._is_perfect:
+            asked[0] = [*screened, *fresh[:FIRST]]
         if not fresh:
             chosen = _best_screened(first, entrants)
         else:
@@ -168,6 +174,9 @@ class Search:
                 return all(self.adapter.affordable(wanted, self._budget - self.adapter.metric_calls))
 
             chosen = runners[race(len(entrants), stand, rows=len(fresh), affordable=affordable)]
+        for place in {0, chosen}:  # whose predictions may be given out without their label prior
+            queries = self._queries(candidates[place], asked[place])
+            self.adapter.learn_prior(queries, self._ask(queries))
         scores = found.val_aggregate_scores
         return Choice(
             validated=tuple(

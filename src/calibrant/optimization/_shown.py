@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from calibrant.core import Task
+from calibrant.core import Task, normalise_label
 from calibrant.inference import one_line
 from calibrant.optimization._plan import COMPONENT
 from calibrant.optimization._prompt_parts import PromptFormat
@@ -61,7 +61,7 @@ class ShownTexts:
 
 
 class NoCopies:
-    """GEPA's acceptance criterion, for prompts whose instruction holds no training text that the seed prompt has not.
+    """GEPA's acceptance criterion, for prompts that repeat no training text but as a demonstration.
 
     A model that writes prompts sees training rows, and may repeat them as if they were rules.
 
@@ -74,7 +74,11 @@ class NoCopies:
     def __init__(self, task: Task) -> None:
         seed = ShownTexts(task.prompt, task)
         self._task = task
-        self._texts = [one.input for one in task.train if one.input not in seed]
+        # Shorter ones, such as the name of a label, may stand in any instruction.
+        self._texts = [
+            one.input for one in task.train if len(one_line(one.input)) >= _COPIED and one.input not in seed
+        ]
+        self._held_out = {_plain(one.input) for one in (*task.validation, *task.test)}
 
     def should_accept(self, proposal: CandidateProposal, state: GEPAState) -> bool:  # noqa: ARG002 (GEPA's signature)
         """Return whether a proposal scores more than its parent on the minibatch, and copies nothing."""
@@ -82,5 +86,10 @@ class NoCopies:
             return False
         task = self._task
         written = PromptFormat(task.labels, field=task.field).parse(proposal.candidate[COMPONENT])
-        shown = ShownTexts(written.instruction, task)
-        return not any(text in shown for text in self._texts)
+        shown = ShownTexts("\n".join([written.instruction, *written.notes]), task)
+        copies = any(text in shown for text in self._texts)
+        return not copies and self._held_out.isdisjoint(_plain(one.text) for one in written.demonstrations)
+
+
+def _plain(text: str) -> str:
+    return normalise_label(one_line(text))
