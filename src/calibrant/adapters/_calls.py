@@ -54,6 +54,14 @@ class CallCounter:
             seen.add(query)
         return found
 
+    def affordable(self, queries: Sequence[Query], calls: int) -> list[bool]:
+        """Return for each query, in their order, whether so many metric calls pay for it; shape (n,)."""
+        left, found = calls, []
+        for is_new in self.new(queries):
+            found.append(not is_new or left > 0)
+            left -= is_new
+        return found
+
     def count(
         self, queries: Sequence[Query], predictions: Sequence[Prediction], new: Sequence[bool]
     ) -> list[Prediction]:

@@ -417,15 +417,11 @@ class ConfidenceAdapter(ReferenceAttributes):
         return found
 
     def affordable(self, queries: Sequence[Query], calls: int) -> list[bool]:
-        """Return which queries can be asked, in their order, with so many metric calls."""
-        left, found = calls, []
-        for is_new in self._counter.new(queries):
-            found.append(not is_new or left > 0)
-            left -= is_new
-        return found
+        """Return for each query, in their order, whether so many metric calls pay for it; shape (n,)."""
+        return self._counter.affordable(queries, calls)
 
     def ask(self, queries: Sequence[Query]) -> list[Prediction]:
-        """Return what the model says, uncorrected; with a journal, what was answered before is no metric call."""
+        """Return the predictions, uncorrected; with a journal, an answer of before is no metric call."""
         new = self._counter.new(queries)
         predictions = self.classifier.runner.run(
             queries, on_prediction=lambda index, found: self._notify(found) if new[index] else None
@@ -434,7 +430,7 @@ class ConfidenceAdapter(ReferenceAttributes):
         return predictions
 
     def learn_prior(self, queries: Sequence[Query], predictions: Sequence[Prediction]) -> None:
-        """Take rows that `ask` has answered into the label priors of their prompts, where these still need any."""
+        """Add rows that `ask` has answered to the label priors of their prompts, until these have `PRIOR_ROWS`."""
         if self._prior is not None:
             self._prior.fit(queries, predictions)
 
@@ -444,8 +440,7 @@ class ConfidenceAdapter(ReferenceAttributes):
         wanted = [*sample, *queries]
         new = self._counter.new(wanted)
         predictions = self.ask(wanted)
-        if self._prior is not None:
-            self._prior.fit(wanted, predictions)
+        self.learn_prior(wanted, predictions)
         found = [self.corrected(*pair) for pair in zip(wanted, predictions, strict=True)]
         if sample:
             self._set_thresholds(found[: len(sample)])

@@ -84,7 +84,7 @@ def checked_context(context: object, row: object) -> Mapping[str, object] | str 
 
 
 def query_of(candidate: Candidate, row: ConfidenceDataInst) -> Query:
-    """Return what is asked about a row: the first component with a name of its own is the prompt."""
+    """Return the query of a row: the first component with a name of its own is the prompt."""
     named = (USER_TEMPLATE, DEMONSTRATIONS)
     prompt = next((text for name, text in candidate.items() if name not in named), None)
     if prompt is None:

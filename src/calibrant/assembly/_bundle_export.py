@@ -213,7 +213,7 @@ def _read_run(path: Path, task: Task | str | Path | None, model: str | None, cal
 def _demonstrations(
     search: Mapping[str, Any] | None, description: Mapping[str, Any] | None
 ) -> DemonstrationSettings | None:
-    """Return which labelled texts the prompts of a run showed."""
+    """Return the labelled texts that the prompts of a run showed."""
     if search is not None:
         text = search["best_candidate"].get("demonstrations", "")
         return DemonstrationSettings.from_text(text) if text.strip() else None
@@ -224,7 +224,7 @@ def _demonstrations(
 
 
 def _without_texts(run: _Run) -> _Run:
-    """Return what is left of a run without the labelled texts that its prompts showed: nothing was measured of it."""
+    """Return a run without the labelled texts that its prompts showed, and without figures: none was measured so."""
     if run.demonstrations is None:
         return run
     description = run.description

@@ -120,7 +120,7 @@ def asked_text(
 
 
 def demonstrated(settings: DemonstrationSettings, rows: str) -> dict[str, Any]:
-    """Return which rows a prompt shows as JSON values, the rows as their SHA-256.
+    """Return the demonstrations of a prompt as JSON values, its rows as their SHA-256.
 
     Parameters
     ----------

@@ -394,7 +394,7 @@ class Cascade(Classifier):
         )
 
     def describe(self) -> dict[str, Any]:
-        """Return what can change a prediction as JSON values, free of credentials."""
+        """Return the settings that can change a prediction as JSON values, free of credentials."""
         return {
             "model": self.name,
             "endpoint": None,

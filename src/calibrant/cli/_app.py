@@ -315,9 +315,7 @@ def calibrate(  # noqa: PLR0913  (keyword-only options)
         ),
     ],
     *,
-    out: Annotated[
-        Path, typer.Option(help="Directory for calibration.json and the calibrator, or head.json.")
-    ],
+    out: Annotated[Path, typer.Option(help="Directory for the calibrator, or with --head for head.json.")],
     target_accuracy: Annotated[
         float | None,
         typer.Option(help="Certify the lowest confidence above which answers are at least so accurate."),

@@ -77,7 +77,7 @@ def _detectable(record: _Record) -> list[str]:
     gain = record.get("detectable_gain")
     if gain is None:
         return []
-    found = f"A prompt that is better by {gain:.2f} accuracy is found on these rows four times of five"
+    found = f"Asked about all of these rows, a prompt that is better by {gain:.2f} accuracy is found four times of five"
     return [f"{found}; smaller differences need more rows."]
 
 

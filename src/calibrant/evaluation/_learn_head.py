@@ -123,7 +123,7 @@ def learn_head(path: str | Path, *, seed: int = 0) -> LearnedHead:
 
 
 def _fingerprint(place: Path, saved: SavedPredictions) -> Fingerprint:
-    """Return what the predictions belong to, where they are as the model scored them."""
+    """Return the fingerprint of predictions that are as the model scored them."""
     if (place / "result.json").exists():
         raise _refused(place, "an evaluation, got a search, which has learned a head already")
     if saved.fingerprint is None or saved.fingerprint.multi_label:

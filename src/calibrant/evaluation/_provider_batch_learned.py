@@ -18,7 +18,7 @@ __all__ = ["described", "finisher", "keep_learned"]
 
 
 def described(classifier: Classifier) -> dict[str, Any]:
-    """Return what a classifier says of itself, as ``batch.json`` holds it."""
+    """Return the description of a classifier, as ``batch.json`` holds it."""
     found: dict[str, Any] = json.loads(json.dumps(classifier.describe(), default=repr))
     return found
 
@@ -39,7 +39,7 @@ def keep_learned(directory: Path, classifier: Classifier) -> None:
 
 
 def finisher(directory: Path, state: BatchState) -> Callable[[Prediction, str], Prediction]:
-    """Return what makes of an answer and its text the prediction that a live call would end in.
+    """Return the function that turns an answer and its text into the prediction of a live call.
 
     Raises
     ------

@@ -293,7 +293,7 @@ def _held_out(
     fold: NDArray[np.intp],
     labels: LabelSet,
 ) -> tuple[NDArray[np.float64], float | None]:
-    """Return what a rung says of every row after the other folds taught it, and at which temperature."""
+    """Return held-out distributions of a rung, each row judged by the other folds, and their temperature."""
     found = np.empty_like(rows.logprobs)
     for k in range(_FOLDS):
         judged, teaching = np.flatnonzero(fold == k), np.flatnonzero(fold != k)

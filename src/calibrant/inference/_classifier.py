@@ -466,7 +466,7 @@ class Classifier(Asking):
         )
 
     def describe(self) -> dict[str, Any]:
-        """Return what can change a prediction as JSON values, free of credentials."""
+        """Return the settings that can change a prediction as JSON values, free of credentials."""
         return described(self)
 
     def __repr__(self) -> str:

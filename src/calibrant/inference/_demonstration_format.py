@@ -54,7 +54,7 @@ class DemonstrationFormat:
         return json.dumps(_document(self._field, label, self._composite), ensure_ascii=False)
 
     def render(self, demonstrations: Sequence[Demonstration]) -> str:
-        """Return what stands below the instruction; empty where there are none."""
+        """Return the text below the instruction; empty without demonstrations."""
         if not demonstrations:
             return ""
         blocks = [f"{_TEXT}{shown.text}{_ANSWER}{self.answer(shown.label)}" for shown in demonstrations]

@@ -38,7 +38,7 @@ class _View(Protocol):
     """The texts of an index as one retriever sees them."""
 
     def likeness(self, texts: Sequence[str]) -> _Floats:
-        """Return how alike `texts` and those of the index are, shape (len(texts), n); more is nearer."""
+        """Return the similarities of `texts` to those of the index, shape (len(texts), n); more is nearer."""
         ...
 
 
@@ -371,7 +371,7 @@ def _key(text: str) -> str:
 
 
 def _rounds(codes: NDArray[np.int_]) -> NDArray[np.int_]:
-    """Return how many equal codes stand before each."""
+    """Return the number of equal codes before each."""
     order = np.argsort(codes, kind="stable")
     ordered = codes[order]
     starts = np.searchsorted(ordered, ordered)

@@ -15,7 +15,7 @@ _LABELS_SHOWN: Final = 5
 
 
 def described(classifier: Classifier) -> dict[str, Any]:
-    """Return what can change a prediction as JSON values, free of credentials."""
+    """Return the settings that can change a prediction as JSON values, free of credentials."""
     runner = classifier.runner
     name, endpoint, options = identity(
         classifier.client.name, runner.options, api_base=getattr(classifier.client, "endpoint", None)
@@ -39,7 +39,7 @@ def described(classifier: Classifier) -> dict[str, Any]:
 
 
 def demonstrated_by(classifier: Classifier) -> dict[str, Any] | None:
-    """Return which labelled texts prompts show; None where they show none."""
+    """Return the demonstrations of a classifier; None without any."""
     return None if classifier.demonstrations is None else classifier.demonstrations.description
 
 

@@ -301,7 +301,7 @@ def _component(candidate: Mapping[str, str]) -> str:
 
 
 def _asked(candidate: Mapping[str, str]) -> str:
-    """Return what tells a candidate's answers from those of others."""
+    """Return the key of a candidate's answers."""
     shown = candidate.get(DEMONSTRATIONS, "")
     return candidate[_component(candidate)] + (f"\n{shown}" if shown.strip() else "")
 

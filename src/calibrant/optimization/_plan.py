@@ -63,7 +63,7 @@ class SearchPlan:
     races: bool
 
     def screened_rows(self, task: Task) -> int:
-        """Return how many validation rows every accepted prompt is asked about: all where they are few."""
+        """Return the number of validation rows for every accepted prompt: all where they are few."""
         n = len(task.validation)
         return SCREENED if self.races and n >= SCREENED + FIRST else n
 

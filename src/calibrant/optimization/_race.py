@@ -48,7 +48,7 @@ _Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """How a prompt does on some rows.
+    """Losses and figures of a prompt on some rows.
 
     Attributes
     ----------
@@ -168,7 +168,7 @@ def detectable_gain(rows: int) -> float:
 
 
 def _stages(rows: int) -> list[int]:
-    """Return how many rows each stage has, all in all."""
+    """Return the number of rows up to the end of each stage."""
     last, found, n = min(rows, _MOST), [], float(FIRST)
     while n < last:
         found.append(round(n))
@@ -177,7 +177,7 @@ def _stages(rows: int) -> list[int]:
 
 
 def gain(one: Standing, other: Standing) -> float:
-    """Return how much less the other one loses on the same rows, in standard errors of the paired difference."""
+    """Return the mean paired gain of the other one in standard errors; positive where it loses less."""
     each = one.losses - other.losses
     each = each[~np.isnan(each)]
     if len(each) < 2:

@@ -168,8 +168,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         seed,
         prior_correction,
         thresholds,
-        may_race=current
-        and (model is None or type(model) is Classifier or not isinstance(model, Classifier)),
+        may_race=current and (type(model) is Classifier or not isinstance(model, Classifier)),
     )
     search_size(task, plan).check(max_metric_calls)
     _say_what_to_expect(task, plan)
@@ -230,7 +229,7 @@ def _say_what_to_expect(task: Task, plan: SearchPlan) -> None:
 
 
 def _kept(task: Task, plan: SearchPlan, max_metric_calls: int, *, teaches: bool) -> tuple[int, int]:
-    """Return how many calls are kept for the race, and how many for training rows that teach the head.
+    """Return the calls kept for the race, and those for training rows that teach the head.
 
     Each gets at most a third of what one proposal leaves; without a race, the rows get half. What the race does not
     need is the head's, too.
@@ -319,7 +318,7 @@ def _scoring(settings: ScoringSettings) -> ScoringStrategy:
 
 @dataclass(kw_only=True)
 class _Run:
-    """What follows the search."""
+    """The steps after the search: head, test rows, result and files."""
 
     task: Task
     plan: SearchPlan

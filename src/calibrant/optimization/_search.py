@@ -189,7 +189,7 @@ class Search:
     def _validated(
         self, candidate: Mapping[str, str], score: float, rows: Sequence[Example]
     ) -> ValidatedPrompt:
-        """Return how a candidate did on validation rows that it was asked about."""
+        """Return the figures of a candidate on validation rows that it was asked about."""
         queries = self._queries(candidate, rows)
         corrected = [self.adapter.corrected(*pair) for pair in zip(queries, self._ask(queries), strict=True)]
         return ValidatedPrompt(
@@ -213,7 +213,7 @@ class Search:
         return [query_of(dict(candidate), example_row(row)) for row in rows]
 
     def _ask(self, queries: Sequence[Query]) -> list[Prediction]:
-        """Return what the model says; what failed twice, or cannot be paid for once more, has failed."""
+        """Return the predictions; a row that failed twice, or that the budget does not pay for, has failed."""
         missing = [query for query in dict.fromkeys(queries) if query not in self._said]
         paid = self.adapter.affordable(missing, self._budget - self.adapter.metric_calls)
         wanted = [query for query, is_paid in zip(missing, paid, strict=True) if is_paid]
@@ -223,7 +223,7 @@ class Search:
 
 
 def _texts_in_turn() -> ReflectionComponentSelector:
-    """Return what names the component that a reflecting model rewrites next.
+    """Return the function that names the component which a reflecting model rewrites next.
 
     Never the demonstrations: they are settings, not a text that feedback could improve.
     """
