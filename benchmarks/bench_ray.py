@@ -57,15 +57,15 @@ def opens(url: str, cpu_seconds: float) -> Callable[..., Any]:
         from calibrant import Classifier
 
         class Busy(Classifier):
-            async def aclassify_each(self, texts: Any, on_row: Any, **options: Any) -> str:
+            async def feed(self, queries: Any, deliver: Any, **options: Any) -> str:
                 def worked() -> Any:
-                    for text in texts:
+                    for query in queries:
                         end = time.thread_time() + cpu_seconds
                         while time.thread_time() < end:
                             pass
-                        yield text
+                        yield query
 
-                return await super().aclassify_each(worked(), on_row, **options)
+                return await super().feed(worked(), deliver, **options)
 
             def with_limits(self, _limits: Any) -> Any:
                 return self

@@ -123,7 +123,7 @@ def test_both_adapters_have_the_same_attributes() -> None:
     for name in theirs - {"model", "response_format"}:
         assert getattr(wrapped, name) == getattr(built, name), name
     assert (wrapped.model, wrapped.response_schema) == ("fake", None)
-    assert wrapped.response_format == classifier.runner.response_format
+    assert wrapped.response_format == classifier.response_format
 
 
 def test_attributes_say_what_was_asked_for() -> None:

@@ -515,7 +515,7 @@ def test_a_search_neither_changes_nor_closes_the_classifier_it_is_given(task: Pa
     cascade = open_classifier(loaded)
     result = optimize(loaded, model=cascade, max_metric_calls=30, minibatch_size=4)
     assert result.model == "cascade(small -> large)"
-    assert cascade.runner.journal is None
+    assert cascade.journal is None
     assert not any(fake.closed for fakes in opened.values() for fake in fakes)
     assert cascade.classify("woof").label == "dog"
 

@@ -425,7 +425,7 @@ def test_journal_and_limits_arrive(open_cascade: OpenCascade, opened: Opened) ->
     journal = MemoryJournal()
     limits = Limits(concurrency=2, max_tokens=100)
     first = open_cascade(SECTION, journal=journal, limits=limits)
-    assert first.runner.gate.limits == limits
+    assert first.limits == limits
     label = first.classify("woof").label
     opened.clear()
     again = open_cascade(SECTION, journal=journal).classify("woof")

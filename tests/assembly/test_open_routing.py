@@ -281,8 +281,8 @@ def test_journal_and_limits_arrive(open_task: OpenTask, providers: Providers) ->
     """As for one model."""
     journal = MemoryJournal()
     classifier = open_task(SECTION, journal=journal, limits=Limits(concurrency=3))
-    assert classifier.runner.gate.limits.concurrency == 3
-    assert classifier.runner.journal is journal
+    assert classifier.limits.concurrency == 3
+    assert classifier.journal is journal
     classifier.classify("meow")
     classifier.classify("meow")
     assert sum(providers.asked.values()) == 1

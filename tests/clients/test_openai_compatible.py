@@ -364,8 +364,8 @@ class TestOpening:
             Classifier(model="openai/x", labels=LABELS, scoring="exact", options={**address, **more})
             for more in ({}, {"chat_template": TEMPLATE}, {"next_tokens": 9})
         ]
-        described = [classifier.runner.method.describe() for classifier in methods]
-        assert isinstance(methods[0].runner.method, ExactScoring)
+        described = [classifier.method.describe() for classifier in methods]
+        assert isinstance(methods[0].method, ExactScoring)
         assert "settings" not in described[0]
         assert described[1]["settings"] == {"chat_template": TEMPLATE}
         assert described[2]["settings"] == {"next_tokens": 9}

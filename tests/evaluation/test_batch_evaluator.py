@@ -182,9 +182,9 @@ def test_the_classifier_keeps_its_limits_and_its_journal() -> None:
     client = FakeClient(LABELS, knows)
     own = classifier(client, concurrency=3)
     BatchEvaluator(own, cache=MemoryJournal(), limits=Limits(max_requests=10)).evaluate(rows(5))
-    assert own.runner.gate.limits == Limits(concurrency=3)
-    assert own.runner.journal is None
-    assert own.runner.gate.requests == 0
+    assert own.limits == Limits(concurrency=3)
+    assert own.journal is None
+    assert own.meter.requests == 0
     assert not client.closed
 
 

@@ -305,8 +305,8 @@ def test_another_prompt_shares_the_client(animals: FakeClient) -> None:
     first = make(animals, user_template="<{input}>")
     second = first.with_prompt("Other.")
     third = first.with_prompt("Third.", user_template="[{input}]")
-    assert first.runner is second.runner is third.runner
-    assert first.client is animals
+    assert first.client is second.client is third.client is animals
+    assert first.meter is second.meter is third.meter
     for classifier in (second, third, first):
         classifier.classify("meow")
     assert sent(animals) == [("Other.", "<meow>"), ("Third.", "[meow]"), ("Which animal?", "<meow>")]
@@ -361,9 +361,9 @@ def test_a_task_describes_its_classifier(
     options = {"max_tokens": 9, "api_base": "http://h/v1"}
     settings = {"space": "raw", "concurrency": 3, "options": options, "scoring": None}
     assert opened == [("openai/x", settings)]
-    assert classifier.runner.gate.limits.concurrency == 3
-    assert isinstance(classifier.runner.method, Decoding)
-    assert classifier.runner.method.reader.space is LogprobSpace.RAW
+    assert classifier.limits.concurrency == 3
+    assert isinstance(classifier.method, Decoding)
+    assert classifier.method.reader.space is LogprobSpace.RAW
     assert classifier.classify("meow").label == "cat"
     assert sent(animals) == [("Which animal?", "<meow>")]
     assert dict(animals.requests[0].options) == options
@@ -379,8 +379,8 @@ def test_a_model_given_by_hand_takes_nothing_of_the_tasks_model(
     classifier = Classifier.from_task(described, model="other")
     settings = {"space": None, "concurrency": None, "options": {}, "scoring": None}
     assert opened == [("other", settings)]
-    assert classifier.runner.gate.concurrency == 10
-    assert dict(classifier.runner.options) == {}
+    assert classifier.meter.concurrency == 10
+    assert dict(classifier.options) == {}
     (warning,) = caplog.messages
     assert warning.startswith("other is asked instead of openai/x: the task's api_base")
 
@@ -405,7 +405,7 @@ def test_the_model_can_be_asked_something_else() -> None:
     completion, attempts = asyncio.run(classifier.acomplete(request))
     assert (completion.text, attempts, len(wait)) == ("Yes.", 2, 1)
     assert dict(client.requests[-1].options) == {"seed": 1, "max_tokens": 9}
-    gate = classifier.runner.gate
+    gate = classifier.meter
     assert (gate.rows, gate.tokens, gate.requests) == (0, 5, 2)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from calibrant import Cascade, Classifier, Example, Task
+from calibrant import Cascade, Classifier, ConfidenceAdapter, Example, Task
 from calibrant.cascade import AvgLogprob
 from calibrant.core import ConfigurationError, DemonstrationSettings, Field, FieldLabels, LabelSet
 from calibrant.inference import DemonstrationIndex, Limits, Query, RetryPolicy
@@ -210,9 +210,9 @@ def test_a_request_that_is_sent_otherwise_shows_the_same() -> None:
     classifier = make(client).with_demonstrations(index_of(), k=2)
     classifier.classify(KITTEN)
     query = Query(prompt="Which animal?", text=KITTEN)
-    assert classifier.runner.request(query).messages == client.requests[0].messages
+    assert classifier.request(query).messages == client.requests[0].messages
     with pytest.raises(ConfigurationError, match="k between 1 and 6"):
-        classifier.runner.request(replace(query, demonstrations='{"k": 7}'))
+        classifier.request(replace(query, demonstrations='{"k": 7}'))
 
 
 def test_what_labels_are_expected_to_be_is_asked_without_demonstrations() -> None:
@@ -340,8 +340,8 @@ def test_a_cascade_shows_none_of_its_own() -> None:
     cascade = Cascade([small, large], method=AvgLogprob(), threshold=0.5)
     cascade.classify("a brown puppy!")
     assert "Text: a brown puppy\n" in systems(client)[0]
-    with pytest.raises(ConfigurationError, match="whole cascade"):
-        cascade.with_demonstrations(index_of())
+    with pytest.raises(ConfigurationError, match="no demonstrations for a whole cascade"):
+        ConfidenceAdapter.from_classifier(cascade, demonstrations=index_of())
 
 
 def test_text_of_another_kind_makes_no_index() -> None:

@@ -408,7 +408,7 @@ def test_clients_and_callables_have_no_record() -> None:
         name = classifier.client.name
         save_examination(examined(name))
         with pytest.raises(ConfigurationError, match="would mislead"):
-            refuse_misleading(name, options=None, method=classifier.runner.method)
+            refuse_misleading(name, options=None, method=classifier.method)
         assert Classifier(model=given, labels=LABELS).client.name == name
         classifier.close()
 

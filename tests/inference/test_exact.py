@@ -72,20 +72,20 @@ def test_the_distribution_is_the_models_own() -> None:
 
 def test_exact_is_the_default_where_the_client_can() -> None:
     """And decoding elsewhere, or where it is asked for, or where the space is given."""
-    assert isinstance(classifier(fake()).runner.method, ExactScoring)
-    assert isinstance(classifier(FakeClient(LABELS, {})).runner.method, Decoding)
-    assert isinstance(classifier(fake(), scoring="decode").runner.method, Decoding)
-    assert isinstance(classifier(fake(), space="raw").runner.method, Decoding)
-    assert isinstance(classifier(fake(), field="results[].category").runner.method, Decoding)
+    assert isinstance(classifier(fake()).method, ExactScoring)
+    assert isinstance(classifier(FakeClient(LABELS, {})).method, Decoding)
+    assert isinstance(classifier(fake(), scoring="decode").method, Decoding)
+    assert isinstance(classifier(fake(), space="raw").method, Decoding)
+    assert isinstance(classifier(fake(), field="results[].category").method, Decoding)
     adapter = ConfidenceAdapter(fake(), "category", enum_schema(LabelSet(LABELS), "category"))
-    assert isinstance(adapter.classifier.runner.method, ExactScoring)
+    assert isinstance(adapter.classifier.method, ExactScoring)
 
 
 def test_a_union_of_literals_is_scored() -> None:
     """The schema of a Pydantic model may name the labels in several places."""
     topic = Literal["Bills/Electricity"] | Literal["Bills/Gas & Oil", "Food"]  # noqa: PYI030 (as it may be written)
     adapter = ConfidenceAdapter(fake(), "category", create_model("Answer", category=(topic, ...)))
-    assert isinstance(adapter.classifier.runner.method, ExactScoring)
+    assert isinstance(adapter.classifier.method, ExactScoring)
     prediction = adapter.classifier.classify("t")
     assert prediction.text == '{"category": "Bills/Electricity"}'
     assert prediction.confidence == pytest.approx(0.5)

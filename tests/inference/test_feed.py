@@ -52,7 +52,7 @@ def test_texts_are_read_as_rows_are_begun() -> None:
     async def run() -> None:
         made = classifier(Slow(LABELS, {}, default="cat"), concurrency=8)
         task = asyncio.ensure_future(
-            made.aclassify_each(texts(), lambda index, _: delivered.append(index), on_prediction=count)
+            made.feed(map(made.query, texts()), lambda index, _: delivered.append(index), on_prediction=count)
         )
         while answered < 1023:  # noqa: ASYNC110 (what is waited for is not an event)
             await asyncio.sleep(0.001)
@@ -160,7 +160,7 @@ def test_a_server_that_dies_ends_a_run_later() -> None:
     rows: list[int] = []
     made = classifier(client)
     with pytest.raises(ProviderError, match="last 100 rows"):
-        asyncio.run(made.aclassify_each(map(str, range(10_000)), lambda index, _: rows.append(index)))
+        asyncio.run(made.feed(map(made.query, map(str, range(10_000))), lambda index, _: rows.append(index)))
     assert rows == list(range(len(rows)))
     assert 150 <= len(rows) < 170
 
@@ -226,7 +226,9 @@ def test_a_stop_gives_up_the_rows_under_way_where_it_is_asked_to(at_once: bool) 
 
     async def run() -> str:
         made = classifier(Slow(LABELS, {}, default="cat"), concurrency=2)
-        row = made.aclassify_each(map(str, range(9)), lambda index, _: delivered.append(index), stop=stop)
+        row = made.feed(
+            map(made.query, map(str, range(9))), lambda index, _: delivered.append(index), stop=stop
+        )
         task = asyncio.ensure_future(row)
         await begun.wait()
         while len(delivered) < 3:  # noqa: ASYNC110 (what is waited for is not an event)
@@ -274,7 +276,9 @@ async def _stopped_while_rows_wait(client: _Limited, *, until_given_up: bool = T
     made = classifier(client, concurrency=3, retry=RetryPolicy(initial_seconds=0.01, sleep=sleep))
     async with asyncio.timeout(10):
         task = asyncio.ensure_future(
-            made.aclassify_each(map(str, range(9)), lambda index, _: delivered.append(index), stop=stop)
+            made.feed(
+                map(made.query, map(str, range(9))), lambda index, _: delivered.append(index), stop=stop
+            )
         )
         await client.refused.wait()
         stop.request("interrupted", waits=True)
@@ -322,8 +326,8 @@ def test_a_stop_ends_rows_that_wait_behind_one_that_is_given_up() -> None:
         made = classifier(client, concurrency=3, retry=patient)
         async with asyncio.timeout(60):
             task = asyncio.ensure_future(
-                made.aclassify_each(
-                    map(str, range(9999)),
+                made.feed(
+                    map(made.query, map(str, range(9999))),
                     lambda index, _: delivered.append(index),
                     on_prediction=count,
                     stop=stop,
@@ -345,7 +349,9 @@ def test_a_stop_ends_rows_that_wait_for_the_first_ones_price() -> None:
     async def run() -> str:
         client, stop = FakeClient(LABELS, lambda _text: refused), Stop()
         made = classifier(client, retry=RetryPolicy(), limits=Limits(max_cost=1.0, concurrency=3))
-        task = asyncio.ensure_future(made.aclassify_each(map(str, range(9)), lambda *_: None, stop=stop))
+        task = asyncio.ensure_future(
+            made.feed(map(made.query, map(str, range(9))), lambda *_: None, stop=stop)
+        )
         while not client.requests:  # noqa: ASYNC110 (what is waited for is not an event)
             await asyncio.sleep(0)
         stop.request("interrupted", waits=True)

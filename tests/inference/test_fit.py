@@ -106,8 +106,8 @@ def test_every_way_to_classify_agrees() -> None:
     assert confidences([classifier.classify(text) for text in OTHERS]) == expected
     rows: list[Prediction] = []
     soon: dict[int, Prediction] = {}
-    each = classifier.aclassify_each(
-        iter(OTHERS), lambda _, found: rows.append(found), on_prediction=soon.__setitem__
+    each = classifier.feed(
+        map(classifier.query, OTHERS), lambda _, found: rows.append(found), on_prediction=soon.__setitem__
     )
     assert asyncio.run(each) == ""
     assert confidences(rows) == expected

@@ -307,7 +307,9 @@ def test_the_deadline_of_a_run_ends_it() -> None:
 
     client, rows = Hangs(LABELS, {}, default="cat"), list[int]()
     made = classifier(client, limits=Limits(concurrency=1, run_seconds=0.5))
-    reason = asyncio.run(made.aclassify_each(map(str, range(1000)), lambda index, _: rows.append(index)))
+    reason = asyncio.run(
+        made.feed(map(made.query, map(str, range(1000))), lambda index, _: rows.append(index))
+    )
     assert reason == "The deadline of 0.5 seconds has passed"
     assert (rows, len(client.requests)) == ([0, 1, 2], 4)
 
@@ -363,7 +365,7 @@ def test_stop_ends_a_run_after_the_rows_under_way() -> None:
             stop.request("enough")
 
     made = classifier(client, concurrency=3)
-    reason = asyncio.run(made.aclassify_each(map(str, itertools.count()), listen, stop=stop))
+    reason = asyncio.run(made.feed(map(made.query, map(str, itertools.count())), listen, stop=stop))
     assert reason == "enough"
     assert rows == list(range(len(client.requests)))
     assert 6 <= len(rows) <= 9

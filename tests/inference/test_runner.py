@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from calibrant.core import LabelSet, LogprobSpace, Outcome
-from calibrant.inference import AnswerReader, Decoding, Query, Runner
+from calibrant.core import Outcome
+from calibrant.inference import Classifier, Query, ask
 from calibrant.testing import FakeClient
 
 
-def make(client: FakeClient) -> Runner:
-    """Return an engine that reads cats and dogs."""
-    reader = AnswerReader(
-        labels=LabelSet(["cat", "dog"]), field="category", answer_field="category", space=LogprobSpace.MASKED
-    )
-    return Runner(client=client, method=Decoding(client=client, reader=reader))
+def make(client: FakeClient) -> Classifier:
+    """Return a classifier of cats and dogs."""
+    return Classifier(model=client, labels=["cat", "dog"], field="category")
 
 
 def test_queries_of_several_prompts_run_together() -> None:
@@ -25,7 +22,7 @@ def test_queries_of_several_prompts_run_together() -> None:
         Query(prompt="cat", text="d", user_template="nothing"),
     ]
     heard: list[int] = []
-    found = make(client).run(queries, on_prediction=lambda index, _: heard.append(index))
+    found = ask(make(client), queries, on_prediction=lambda index, _: heard.append(index))
     assert [prediction.label for prediction in found] == ["cat", "dog", None, None]
     assert [prediction.outcome for prediction in found[2:]] == [Outcome.UNPARSED] * 2
     assert sorted(heard) == [0, 1, 2, 3]
@@ -41,8 +38,8 @@ def test_a_query_is_two_messages() -> None:
 
 
 def test_nothing_is_sent_that_was_not_asked_for() -> None:
-    """Without a schema the request has none; five alternatives are the default."""
+    """Five alternatives are the default, and there are no options."""
     client = FakeClient(["cat", "dog"], {}, default="cat")
-    make(client).run([Query(prompt="", text="t")])
+    ask(make(client), [Query(prompt="", text="t")])
     (request,) = client.requests
-    assert (request.response_format, request.top_logprobs, dict(request.options)) == (None, 5, {})
+    assert (request.top_logprobs, dict(request.options)) == (5, {})

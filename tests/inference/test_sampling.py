@@ -299,7 +299,7 @@ def test_the_callers_temperature_is_used(changes: dict[str, Any], temperature: f
     classifier = make(client, samples=2, **changes)
     classifier.classify("text")
     assert asked(client) == [{"temperature": temperature}] * 2
-    assert classifier.runner.method.describe()["temperature"] == temperature
+    assert classifier.method.describe()["temperature"] == temperature
 
 
 def test_a_seed_is_counted_on_from() -> None:
@@ -341,17 +341,17 @@ def test_samples_share_the_limit_of_the_rows() -> None:
 def test_sampling_is_never_chosen_unasked() -> None:
     """A model without log-probabilities gives labels without confidence."""
     silent = make(FakeClient(LABELS, {}, default="cat"), scoring=None, top_logprobs=0)
-    assert isinstance(silent.runner.method, Decoding)
+    assert isinstance(silent.method, Decoding)
     assert silent.classify("text").confidence is None
     exact = make(FakeContinuingClient(LABELS, {}, default="cat"), scoring=None)
-    assert isinstance(exact.runner.method, ExactScoring)
+    assert isinstance(exact.method, ExactScoring)
 
 
 @pytest.mark.parametrize("kind", [FakeClient, FakeContinuingClient])
 def test_any_model_can_be_sampled(kind: Any) -> None:
     """Also one that could do better."""
     classifier = make(kind(LABELS, {}, default=("cat", 0.9)), samples=2)
-    assert isinstance(classifier.runner.method, Sampling)
+    assert isinstance(classifier.method, Sampling)
     assert classifier.classify("text").confidence == pytest.approx(3 / 6)
 
 
@@ -451,7 +451,7 @@ def test_a_task_file_may_ask_for_samples(tmp_path: Path, monkeypatch: pytest.Mon
     path = write_task(
         tmp_path, 'name = "openai/x"\nscoring = "sampled"\nsamples = 4\noptions = { temperature = 0.3 }'
     )
-    method = Classifier.from_task(Task.from_file(path)).runner.method
+    method = Classifier.from_task(Task.from_file(path)).method
     assert isinstance(method, Sampling)
     assert (method.samples, method.temperature) == (4, 0.3)
 
@@ -459,7 +459,7 @@ def test_a_task_file_may_ask_for_samples(tmp_path: Path, monkeypatch: pytest.Mon
 def test_another_model_is_sampled_too_where_the_task_says_so(tmp_path: Path) -> None:
     """Every model allows it; other ways of scoring belong to the task's own model."""
     task = Task.from_file(write_task(tmp_path, 'scoring = "sampled"\nsamples = 4'))
-    method = Classifier.from_task(task, model=FakeClient(LABELS, {})).runner.method
+    method = Classifier.from_task(task, model=FakeClient(LABELS, {})).method
     assert isinstance(method, Sampling)
     assert method.samples == 4
 

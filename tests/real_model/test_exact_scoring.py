@@ -61,8 +61,8 @@ def distribution(prediction: Prediction) -> LabelDistribution:
 def test_the_embedded_engine_scores_exactly_by_default(client: LlamaCppClient) -> None:
     """Space, label mass and a bound come with every prediction; the label is the most probable one."""
     asked = classifier(client)
-    assert isinstance(asked.runner.method, ExactScoring)
-    assert isinstance(classifier(client, scoring="decode").runner.method, Decoding)
+    assert isinstance(asked.method, ExactScoring)
+    assert isinstance(classifier(client, scoring="decode").method, Decoding)
     for prediction in asked.classify_many(TEXTS):
         found = distribution(prediction)
         assert found.space is LogprobSpace.EXACT

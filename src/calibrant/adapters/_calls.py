@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from calibrant.core import ConfigurationError, Outcome, Prediction
 
 if TYPE_CHECKING:
-    from calibrant.inference import Classifier, Query
+    from calibrant.core import Predictor, Query
 
 __all__ = ["CallBudget", "CallCounter", "SearchSize"]
 
@@ -22,7 +22,7 @@ class CallCounter:
 
     Parameters
     ----------
-    classifier : Classifier
+    predictor : Predictor
         Who is asked. With a journal, a row asked again under the same prompt is no new call.
 
     Attributes
@@ -31,8 +31,8 @@ class CallCounter:
         Rows asked; those answered with a legal label; those among them whose confidence is unknown.
     """
 
-    def __init__(self, classifier: Classifier) -> None:
-        self._classifier = classifier
+    def __init__(self, predictor: Predictor) -> None:
+        self._predictor = predictor
         self._answered: set[Query] = set()
         self.metric_calls = 0
         self.completions = 0
@@ -41,7 +41,7 @@ class CallCounter:
     @property
     def journalled(self) -> bool:
         """True if what was answered once is not asked again."""
-        return self._classifier.runner.journal is not None
+        return self._predictor.journal is not None
 
     def new(self, queries: Sequence[Query]) -> list[bool]:
         """Return which queries are calls: with a journal, those not answered before."""
@@ -75,7 +75,7 @@ class CallCounter:
         if first and self.without_logprobs:
             _LOG.warning(
                 "%s: %d of %d answers came without usable log-probabilities; these are scored by correctness alone.",
-                self._classifier.client.name,
+                self._predictor.name,
                 self.without_logprobs,
                 self.completions,
             )

@@ -43,8 +43,18 @@ from calibrant.core import (
     OpenLabels,
     Outcome,
     Prediction,
+    Predictor,
+    Query,
 )
-from calibrant.inference import Classifier, DemonstrationIndex, Query, RetryPolicy, Scoring, Tolerance
+from calibrant.inference import (
+    Classifier,
+    DemonstrationIndex,
+    RetryPolicy,
+    Scoring,
+    Tolerance,
+    as_classifier,
+    ask,
+)
 from calibrant.logprobs import as_response_format
 from calibrant.scoring import LinearBlendScoring, ScoringStrategy
 
@@ -209,25 +219,25 @@ class ConfidenceAdapter(ReferenceAttributes):
         )
 
     @classmethod
-    def from_classifier(cls, classifier: Classifier, **options: Any) -> Self:  # noqa: ANN401
-        """Return an adapter around a classifier that exists already.
+    def from_classifier(cls, classifier: Predictor, **options: Any) -> Self:  # noqa: ANN401
+        """Return an adapter around a classifier, or another predictor, that exists already.
 
         Parameters
         ----------
-        classifier : Classifier
-            Asked with the candidate's prompt instead of its own.
+        classifier : Predictor
+            Asked with the candidate's prompt instead of its own; what it has learned under that is left out.
         **options
             ``scoring_strategy``, ``high_confidence_threshold``, ``low_confidence_threshold``,
             ``failure_score``, ``objectives``, ``proposer``, ``on_prediction``, ``observer``,
             ``prior_correction``, ``thresholds``, ``threshold_rows`` and ``demonstrations``, as above.
         """
         adapter = cls.__new__(cls)
-        adapter._set_up(classifier, model=classifier.client.name, **options)  # noqa: SLF001  (its own class)
+        adapter._set_up(classifier, model=classifier.name, **options)  # noqa: SLF001  (its own class)
         return adapter
 
     def _set_up(  # noqa: PLR0913
         self,
-        classifier: Classifier,
+        predictor: Predictor,
         *,
         model: str | Callable[..., object] | Client,
         response_schema: Schema | None = None,
@@ -250,28 +260,29 @@ class ConfidenceAdapter(ReferenceAttributes):
                 f"Expected a scoring strategy with score and describe, got {scoring_strategy!r}."
             )
         if demonstrations is not None:  # which of them are shown, candidates say
-            classifier = classifier.with_demonstrations(demonstrations, k=None)
-        self.classifier = classifier
+            classifier = as_classifier(predictor, to_use="demonstrations")
+            predictor = classifier.with_demonstrations(demonstrations, k=None)
+        self.predictor = predictor.with_prompt(predictor.prompt)
         self.model = model
         self.response_schema = response_schema
         self.scoring_strategy = scoring_strategy or LinearBlendScoring(high_confidence_threshold)
         self.high_confidence_threshold = high_confidence_threshold
         self.low_confidence_threshold = low_confidence_threshold
         self.failure_score = failure_score
-        self.objectives = resolve_objectives(objectives, labels=classifier.labels)
+        self.objectives = resolve_objectives(objectives, labels=predictor.labels)
         self.propose_new_texts = proposer
-        self._counter = CallCounter(classifier)
+        self._counter = CallCounter(self.predictor)
         self._on_prediction = on_prediction
-        self._prior = open_prior(prior_correction, labels=classifier.labels)
+        self._prior = open_prior(prior_correction, labels=predictor.labels)
         self._scoring_is_given = scoring_strategy is not None
         self._thresholds = open_thresholds(
             thresholds,
-            [checked_row(row, classifier.labels) for row in threshold_rows],
-            labels=classifier.labels,
+            [checked_row(row, predictor.labels) for row in threshold_rows],
+            labels=predictor.labels,
         )
         self._failures = FailureMonitor()
         self._observers = [one for one in (proposer, observer) if isinstance(one, EvaluationObserver)]
-        prepare_proposer(proposer, classifier.labels, classifier.field)
+        prepare_proposer(proposer, predictor.labels, predictor.field)
 
     @property
     def metric_calls(self) -> int:
@@ -291,7 +302,7 @@ class ConfidenceAdapter(ReferenceAttributes):
     @property
     def labels(self) -> LabelSet:
         """The legal labels."""
-        return self.classifier.labels
+        return self.predictor.labels
 
     def budget(
         self, max_metric_calls: int, *, valset: Sequence[ConfidenceDataInst], minibatch_size: int = 3
@@ -423,8 +434,10 @@ class ConfidenceAdapter(ReferenceAttributes):
     def ask(self, queries: Sequence[Query]) -> list[Prediction]:
         """Return the predictions, uncorrected; with a journal, an answer of before is no metric call."""
         new = self._counter.new(queries)
-        predictions = self.classifier.runner.run(
-            queries, on_prediction=lambda index, found: self._notify(found) if new[index] else None
+        predictions = ask(
+            self.predictor,
+            queries,
+            on_prediction=lambda index, found: self._notify(found) if new[index] else None,
         )
         self.check_failures(self._counter.count(queries, predictions, new))
         return predictions
@@ -494,4 +507,4 @@ class ConfidenceAdapter(ReferenceAttributes):
         ProviderError
             More than 20 % of the last 50 rows, or of a larger batch, and at least 5 failed.
         """
-        self._failures.record(predictions, provider=self.classifier.client.name)
+        self._failures.record(predictions, provider=self.predictor.name)

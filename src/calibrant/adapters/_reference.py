@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from calibrant.core import OpenLabels
+from calibrant.core import ConfigurationError, OpenLabels, Predictor
 from calibrant.inference import Classifier
 
 __all__ = ["ReferenceAttributes"]
@@ -18,16 +18,31 @@ class ReferenceAttributes:
 
     Attributes
     ----------
-    classifier : Classifier
+    predictor : Predictor
         What is asked.
     """
 
-    classifier: Classifier
+    predictor: Predictor
+
+    @property
+    def classifier(self) -> Classifier:
+        """The classifier that is asked.
+
+        Raises
+        ------
+        ConfigurationError
+            Another predictor is asked, such as a cascade.
+        """
+        if not isinstance(self.predictor, Classifier):
+            raise ConfigurationError(
+                f"Expected an adapter around a classifier, got one around {self.predictor.name}: ask `predictor`."
+            )
+        return self.predictor
 
     @property
     def field_path(self) -> str:
         """JSON path of the label."""
-        return self.classifier.field
+        return self.predictor.field
 
     @property
     def answer_field(self) -> str:
@@ -37,21 +52,19 @@ class ReferenceAttributes:
     @property
     def response_format(self) -> Mapping[str, Any] | None:
         """The schema sent with every call; None for a callable without one."""
-        return (
-            None if isinstance(self.classifier.labels, OpenLabels) else self.classifier.runner.response_format
-        )
+        return None if isinstance(self.predictor.labels, OpenLabels) else self.classifier.response_format
 
     @property
     def top_logprobs(self) -> int:
         """Alternatives asked for per token."""
-        return self.classifier.runner.top_logprobs
+        return self.classifier.top_logprobs
 
     @property
     def max_litellm_workers(self) -> int:
         """Calls in flight at most."""
-        return self.classifier.runner.gate.concurrency
+        return self.predictor.meter.concurrency
 
     @property
     def litellm_batch_completion_kwargs(self) -> dict[str, Any]:
         """Options handed to the provider with every call."""
-        return dict(self.classifier.runner.options)
+        return dict(self.classifier.options)

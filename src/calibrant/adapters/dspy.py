@@ -213,7 +213,7 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
 
     def _found(self, inputs: Mapping[str, object], prediction: Prediction) -> dspy.Prediction:
         if prediction.attempts:  # what a journal holds says nothing about the server
-            self._asked.watch.record(prediction, provider=self.classifier.client.name)
+            self._asked.watch.record(prediction, provider=self.classifier.name)
         if prediction.outcome is not Outcome.ERROR:
             self._leave_trace(inputs, prediction)
         return dspy.Prediction(

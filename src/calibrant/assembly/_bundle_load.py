@@ -13,8 +13,8 @@ from typing import Any, Final
 from calibrant.assembly._bundle import Bundle, read_bundle
 from calibrant.assembly._open import open_classifier
 from calibrant.assembly._task_record import RecordedTask, label_of, models_of, with_options
-from calibrant.core import Client, ConfigurationError, Journal, StateError, Task
-from calibrant.inference import Classifier, Limits, ModelLike, open_client
+from calibrant.core import Client, ConfigurationError, Journal, Limits, StateError, Task
+from calibrant.inference import BasePredictor, Classifier, ModelLike, as_classifier, open_client
 from calibrant.inference.doctor import public_description
 
 __all__ = ["load", "open_bundle"]
@@ -33,7 +33,7 @@ def load(
     limits: Limits | None = None,
     journal: Journal | None = None,
     router_state: str | None = None,
-) -> Classifier:
+) -> BasePredictor:
     """Return a bundle's classifier: its predictions are those of the run it was exported from.
 
     Parameters
@@ -56,7 +56,7 @@ def load(
 
     Returns
     -------
-    Classifier
+    Classifier or Cascade
         A `calibrant.cascade.Cascade` where the run asked one. Closing it frees all that was opened for it.
 
     Raises
@@ -84,7 +84,7 @@ def open_bundle(
     limits: Limits | None = None,
     journal: Journal | None = None,
     router_state: str | None = None,
-) -> Classifier:
+) -> BasePredictor:
     """Return the classifier of a bundle that has been read; see `load`."""
     given = _by_model(bundle, options or {})
     missing = _missing(bundle, given) if model is None else {}
@@ -169,7 +169,7 @@ def _opened_as(
 
 def _asked_instead(
     bundle: Bundle, task: Task, model: ModelLike, *, limits: Limits | None, journal: Journal | None
-) -> Classifier:
+) -> BasePredictor:
     if bundle.plan is not None or task.cascade is not None or task.routing is not None:
         raise ConfigurationError(
             "Expected no model for a bundle that asks several: leave it out, or export a run of that model."
@@ -183,7 +183,7 @@ def _asked_instead(
 
 def _planned(
     bundle: Bundle, tasks: list[Task], *, limits: Limits | None, journal: Journal | None
-) -> Classifier:
+) -> BasePredictor:
     plan = bundle.plan
     if plan is None:
         raise StateError(f"{bundle.path}: expected a plan, got none: export the run again.")
@@ -204,19 +204,19 @@ def _planned(
     return found
 
 
-def _finished(bundle: Bundle, classifier: Classifier) -> Classifier:
+def _finished(bundle: Bundle, classifier: BasePredictor) -> BasePredictor:
     """Return the classifier under the bundle's prompt and correction, if it is the one that was exported."""
     if bundle.prompt_for_all:
         classifier = classifier.with_prompt(bundle.prompt, user_template=bundle.user_template)
     if bundle.prior_correction is not None:
-        classifier.prior_correction = bundle.prior_correction
+        as_classifier(classifier, to_use="label prior").prior_correction = bundle.prior_correction
     if bundle.head is not None:
-        classifier.head = bundle.head
+        as_classifier(classifier, to_use="head").head = bundle.head
     _check_asked(bundle, classifier)
     return classifier
 
 
-def _check_asked(bundle: Bundle, classifier: Classifier) -> None:
+def _check_asked(bundle: Bundle, classifier: BasePredictor) -> None:
     """Refuse what would be asked in another way than in the run."""
     name = classifier.describe()["model"]
     if name != bundle.fingerprint.model:
@@ -225,7 +225,7 @@ def _check_asked(bundle: Bundle, classifier: Classifier) -> None:
             name,
             bundle.fingerprint.model,
         )
-    space = classifier.runner.method.space
+    space = classifier.space
     if space != bundle.fingerprint.space:
         raise StateError(
             f"{bundle.path}: expected log-probabilities of the space {bundle.fingerprint.space}, as in the run, got "

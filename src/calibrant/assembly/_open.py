@@ -17,11 +17,12 @@ from calibrant.core import (
     CascadeSettings,
     ConfigurationError,
     Journal,
+    Limits,
     RoutingSettings,
     StateError,
     Task,
 )
-from calibrant.inference import Classifier, Limits, ModelLike, RoutedClient
+from calibrant.inference import BasePredictor, Classifier, ModelLike, RoutedClient
 from calibrant.inference.doctor import refuse_misleading
 
 __all__ = ["open_classifier", "resolved_cascade"]
@@ -40,7 +41,7 @@ def open_classifier(
     model: ModelLike | None = None,
     journal: Journal | None = None,
     limits: Limits | None = None,
-) -> Classifier:
+) -> BasePredictor:
     """Return what a task describes: a `Cascade` where it has a ``[cascade]`` section, else a `Classifier`.
 
     Where it has a ``[routing]`` section, the classifier's client, or that of the cascade's model ``routed``,
@@ -59,7 +60,7 @@ def open_classifier(
 
     Returns
     -------
-    Classifier
+    Classifier or Cascade
         Closing it frees all that was opened for it.
 
     Raises
@@ -105,7 +106,7 @@ def _checked(classifier: Classifier, client: RoutedClient, routing: RoutingSetti
         refuse_misleading(
             own.name,
             options=provider_options(own),
-            method=classifier.runner.method,
+            method=classifier.method,
             space=provider.logprob_space,
         )
     return classifier

@@ -25,7 +25,6 @@ from calibrant.calibration._choice import (
 )
 from calibrant.calibration._conformal import ConformalMethod, ConformalSets
 from calibrant.calibration._distribution import correct_distribution, correct_prediction
-from calibrant.calibration._fingerprint import Fingerprint, asked_text, demonstrated
 from calibrant.calibration._held_out import held_out_answer_probability
 from calibrant.calibration._losses import log_normalise
 from calibrant.calibration._prior import CONTENT_FREE_INPUTS, LabelPriorCorrection, PriorMethod
@@ -45,6 +44,7 @@ from calibrant.calibration._scaling import (
 )
 from calibrant.calibration._state import read_state, write_state
 from calibrant.calibration._thresholds import ThresholdFamily, ThresholdSuggestion, suggest_thresholds
+from calibrant.core.fingerprint import Fingerprint, asked_text, demonstrated
 
 __all__ = [
     "CONTENT_FREE_INPUTS",

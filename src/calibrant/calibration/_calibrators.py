@@ -11,11 +11,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.calibration._fingerprint import Fingerprint
 from calibrant.calibration._rows import FittedRows
 from calibrant.calibration._state import damaged, read_state, write_state
 from calibrant.calibration._validation import as_numbers, check_number, require_fitted
 from calibrant.core import ConfigurationError
+from calibrant.core.fingerprint import Fingerprint
 from calibrant.metrics import (
     brier_score,
     check_confidence,

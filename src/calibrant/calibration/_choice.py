@@ -20,10 +20,10 @@ from calibrant.calibration._calibrators import (
     PlattCalibrator,
     TemperatureCalibrator,
 )
-from calibrant.calibration._fingerprint import Fingerprint
 from calibrant.calibration._losses import paired_gain
 from calibrant.calibration._state import damaged, read_state
 from calibrant.core import ConfigurationError
+from calibrant.core.fingerprint import Fingerprint
 from calibrant.metrics import check_confidence_correct
 
 __all__ = [

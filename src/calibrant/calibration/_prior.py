@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.calibration._dominance import guarded_prior, label_wins
-from calibrant.calibration._fingerprint import Fingerprint
 from calibrant.calibration._losses import log_losses, log_normalise, paired_gain
 from calibrant.calibration._state import check_label_count, damaged, read_state, write_state
 from calibrant.calibration._validation import (
@@ -21,6 +20,7 @@ from calibrant.calibration._validation import (
     check_number,
 )
 from calibrant.core import ConfigurationError, NotFittedError
+from calibrant.core.fingerprint import Fingerprint
 
 __all__ = ["CONTENT_FREE_INPUTS", "LabelPriorCorrection", "PriorMethod", "best_strength"]
 

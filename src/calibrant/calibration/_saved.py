@@ -13,7 +13,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.calibration._fingerprint import Fingerprint, asked_text, demonstrated
 from calibrant.core import (
     MAX_RUN_ROW_BYTES,
     DataError,
@@ -27,6 +26,7 @@ from calibrant.core import (
     read_json_object,
     read_rows,
 )
+from calibrant.core.fingerprint import Fingerprint, asked_text, demonstrated
 
 __all__ = [
     "DEMONSTRATIONS",

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.calibration._calibrators import best_inverse_temperature
-from calibrant.calibration._fingerprint import Fingerprint
 from calibrant.calibration._losses import log_normalise
 from calibrant.calibration._state import check_label_count, damaged, read_state, write_state
 from calibrant.calibration._validation import (
@@ -22,6 +21,7 @@ from calibrant.calibration._validation import (
     require_fitted,
 )
 from calibrant.core import ConfigurationError
+from calibrant.core.fingerprint import Fingerprint
 
 __all__ = ["DistributionScaling", "TemperatureScaling", "VectorScaling"]
 

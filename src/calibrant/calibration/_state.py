@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from calibrant.calibration._fingerprint import Fingerprint
 from calibrant.core import ConfigurationError, StateError, damaged_record, read_record, write_record
+from calibrant.core.fingerprint import Fingerprint
 
 __all__ = ["check_label_count", "damaged", "read_state", "write_state"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Final, NoReturn, Self, TypeVar, get_args
+from typing import Any, Self, TypeVar, get_args
 
-from calibrant.calibration import Fingerprint, LabelPriorCorrection
+from calibrant.calibration import Fingerprint
 from calibrant.cascade._calibrator import Calibrator
 from calibrant.cascade._escalation import EscalationRule, Thresholds, in_order, open_policy
 from calibrant.cascade._evidence import check_evidence, check_tokens
@@ -19,65 +19,27 @@ from calibrant.cascade._named import method_named
 from calibrant.cascade._order import EscalationOrder, escalated
 from calibrant.cascade._protocol import ConfidenceMethod
 from calibrant.cascade._purse import Purse
-from calibrant.cascade._walk import CascadeRunner, Member, OnError, Walk
+from calibrant.cascade._walk import Member, OnError, Walk
 from calibrant.cascade.automix._several import CascadePolicy
 from calibrant.core import (
     Client,
-    Completion,
-    CompletionRequest,
     ConfigurationError,
     Journal,
+    Limits,
     LogprobSpace,
+    OnPrediction,
+    Query,
+    Stop,
 )
-from calibrant.heads import Head
-from calibrant.inference import Classifier, Gate, Limits, is_in_process
+from calibrant.inference import BasePredictor, Classifier, Gate, Runner
 
 __all__ = ["Cascade"]
 
 _V = TypeVar("_V")
 
-_NO_MODEL: Final = (
-    "A cascade has no model of its own to be asked: ask the cascade, or one of its classifiers."
-)
 
-
-class _CascadeClient:
-    """Stands where a classifier has its client.
-
-    Parameters
-    ----------
-    name : str
-        The cascade's.
-    space : LogprobSpace
-        What its members' log-probabilities are.
-    in_process : bool
-        Whether the calls of a member are computed in this process: rows in flight then wait for that one.
-    """
-
-    def __init__(self, name: str, space: LogprobSpace, *, in_process: bool) -> None:
-        self.name = name
-        self.space = space
-        self.in_process = in_process
-
-    async def complete(self, request: CompletionRequest) -> object:  # noqa: ARG002  (the Protocol's)
-        """Refuse: only the members have models."""
-        raise ConfigurationError(_NO_MODEL)
-
-    def close(self) -> None:
-        """Hold nothing."""
-
-
-class _NoConstructor:
-    """Hides `Classifier.from_task`, which makes a classifier of one model."""
-
-    def __get__(self, _instance: object, _owner: type) -> NoReturn:
-        raise AttributeError(
-            "A cascade is not made by from_task: calibrant.assembly.open_classifier(task) opens the cascade of a task."
-        )
-
-
-class Cascade(Classifier):
-    """Asks models in order until one is sure enough; to everyone else it is one classifier.
+class Cascade(BasePredictor):
+    """Asks models in order until one is sure enough; a predictor like one classifier.
 
     An answer whose confidence reaches the threshold is accepted. When all fall short the most confident
     answer is returned (of equals the later model's) with `Prediction.accepted` False, and an answer without
@@ -168,8 +130,6 @@ class Cascade(Classifier):
     ['small-1b', 'large-8b']
     """
 
-    from_task = _NoConstructor()
-
     def __init__(  # noqa: PLR0913  (keyword-only options)
         self,
         classifiers: Sequence[Classifier | CascadeModel],
@@ -216,16 +176,15 @@ class Cascade(Classifier):
             verify_last=verify_last,
         )
         check_evidence(asked[:-1] if policy.final_last else asked, self.method)
-        self.name = name or f"cascade({' -> '.join(model.label for model in asked)})"
+        self._name = name or f"cascade({' -> '.join(model.label for model in asked)})"
         self.labels, self.field = asked[0].classifier.labels, asked[0].classifier.field
         # What all have in common: an optimiser starts from it.
         self.prompt = _common([model.classifier.prompt for model in asked], "")
         self.user_template = _common([model.classifier.user_template for model in asked], None)
-        self._owns_client = False
         self._closes = [model.classifier for model in models] if owns_models else []
         self._closes_method = owns_models or isinstance(method, str)
         walk = Walk(
-            name=self.name,
+            name=self._name,
             members=tuple(_member(model, self.method, limits) for model in asked),
             judge=Judge(self.method, context_of),
             policy=policy,
@@ -240,16 +199,10 @@ class Cascade(Classifier):
             self.use_journal(journal)
 
     def _open(self, walk: Walk, limits: Limits, journal: Journal | None) -> None:
-        purse = Purse(limits, [member.classifier.runner.gate for member in walk.members])
+        purse = Purse(limits, [member.classifier.meter for member in walk.members])
         walk.purse = purse
         self._walk = walk
-        self.runner = CascadeRunner(
-            client=_CascadeClient(self.name, walk.space, in_process=any(map(is_in_process, self.clients))),
-            method=walk,
-            walk=walk,
-            gate=purse,
-            journal=journal,
-        )
+        self._runner = Runner(model=walk, gate=purse, journal=journal)
 
     def _rebuilt_with(
         self, limits: Limits, rebuild: Callable[[Member], Classifier], *, keep_tokens: bool
@@ -260,7 +213,7 @@ class Cascade(Classifier):
         walk = self._walk
         members = tuple(_under(member, rebuild(member)) for member in walk.members)
         walk = replace(walk, members=members, judge=walk.judge.copy(), keep_tokens=keep_tokens)
-        copy._open(walk, limits, self.runner.journal)
+        copy._open(walk, limits, self.journal)
         return copy
 
     @property
@@ -285,50 +238,57 @@ class Cascade(Classifier):
         return None if policy.meta_verifiers or policy.plan is not None else policy.thresholds
 
     @property
-    def prior_correction(self) -> LabelPriorCorrection | None:
-        """None: a label prior belongs to one model, so the classifiers of a cascade hold their own."""
-        return None
-
-    @prior_correction.setter
-    def prior_correction(self, correction: LabelPriorCorrection | None) -> None:
-        if correction is not None:
-            raise ConfigurationError(
-                "Expected no label prior for a whole cascade: its answers come from several models, and a "
-                "corrected label would be one that nobody judged. Set prior_correction of its classifiers."
-            )
+    def name(self) -> str:
+        """Name of the cascade."""
+        return self._name
 
     @property
-    def head(self) -> Head | None:
-        """None: a head belongs to one model, so the classifiers of a cascade hold their own."""
-        return None
+    def space(self) -> LogprobSpace:
+        """The models' where they agree, else ``none``."""
+        return self._walk.space
 
-    @head.setter
-    def head(self, head: Head | None) -> None:
-        if head is not None:
-            _refuse_head()
+    @property
+    def in_process(self) -> bool:
+        """Whether a model is computed in this process: rows in flight then wait for that one."""
+        return any(member.classifier.in_process for member in self._walk.members)
 
-    def fit(self, texts: Sequence[str], answers: Sequence[str]) -> NoReturn:  # noqa: ARG002
-        """Refuse: the classifiers of a cascade are fitted, each under its own prompt.
+    @property
+    def journal(self) -> Journal | None:
+        """Finished predictions; what it holds is not asked again."""
+        return self._runner.journal
 
-        Raises
-        ------
-        ConfigurationError
-            Always.
+    @property
+    def meter(self) -> Purse:
+        """What its rows have taken so far, all models together."""
+        return self._walk.purse
+
+    async def feed(
+        self,
+        queries: Iterable[Query],
+        deliver: OnPrediction,
+        *,
+        on_prediction: OnPrediction | None = None,
+        stop: Stop | None = None,
+    ) -> str:
+        """Answer queries as they come, however many, in bounded memory; see `calibrant.core.Predictor.feed`."""
+        return await self._runner.feed(queries, deliver, on_prediction=on_prediction, stop=stop)
+
+    def with_prompt(self, prompt: str, *, user_template: str | None = None) -> Self:
+        """Return a copy that asks every model under another prompt; it shares clients and journals.
+
+        Parameters
+        ----------
+        prompt : str
+            The system prompt.
+        user_template : str, optional
+            By default each model's own.
         """
-        _refuse_head()
-
-    def with_demonstrations(self, *_: object, **__: object) -> NoReturn:
-        """Refuse: demonstrations belong to one prompt, so the classifiers of a cascade show their own.
-
-        Raises
-        ------
-        ConfigurationError
-            Always.
-        """
-        raise ConfigurationError(
-            "Expected no demonstrations for a whole cascade: its models have prompts of their own. Give them to its "
-            "classifiers."
-        )
+        copy = object.__new__(type(self))
+        copy.__dict__.update(self.__dict__)
+        copy.prompt = prompt
+        if user_template is not None:
+            copy.user_template = user_template
+        return copy
 
     def with_limits(self, limits: Limits) -> Self:
         """Return a copy under other limits that shares clients and journals; it has paid nothing yet.
@@ -342,9 +302,7 @@ class Cascade(Classifier):
         """
         return self._rebuilt_with(
             limits,
-            lambda one: one.classifier.with_limits(
-                _limits(one.classifier.runner.gate.limits, limits, one.concurrency)
-            ),
+            lambda one: one.classifier.with_limits(_limits(one.classifier.limits, limits, one.concurrency)),
             keep_tokens=self._walk.keep_tokens,
         )
 
@@ -357,7 +315,7 @@ class Cascade(Classifier):
             Alternatives asked for per token at least.
         """
         return self._rebuilt_with(
-            self.runner.gate.limits,
+            self.limits,
             lambda one: one.classifier.with_tokens(top_logprobs=top_logprobs),
             keep_tokens=True,
         )
@@ -367,20 +325,10 @@ class Cascade(Classifier):
 
         Models that came with a journal of their own keep it.
         """
-        self.runner.journal = self._walk.judge.journal = journal
+        self._runner.journal = self._walk.judge.journal = journal
         for member in self._walk.members:
             if not member.keeps_journal:
                 member.classifier.use_journal(journal)
-
-    async def acomplete(self, request: CompletionRequest) -> tuple[Completion, int]:  # noqa: ARG002
-        """Refuse: only the classifiers of a cascade have a model that can be asked something else.
-
-        Raises
-        ------
-        ConfigurationError
-            Always.
-        """
-        raise ConfigurationError(_NO_MODEL)
 
     def fingerprint(self) -> Fingerprint:
         """Return what a calibration of this cascade's predictions belongs to: any other setting is another."""
@@ -389,7 +337,7 @@ class Cascade(Classifier):
         return Fingerprint(
             prompt=self.prompt if self.user_template is None else f"{self.prompt}\n\n{self.user_template}",
             model=f"{self.name} {digest[:16]}",
-            space=self._walk.space,
+            space=self.space,
             labels=self.labels,
         )
 
@@ -415,13 +363,6 @@ class Cascade(Classifier):
             classifier.close()
 
 
-def _refuse_head() -> NoReturn:
-    raise ConfigurationError(
-        "Expected no head for a whole cascade: its answers come from several models, and a label of a head would be "
-        "one that nobody judged. Fit its classifiers."
-    )
-
-
 def _check(models: Sequence[CascadeModel], method: ConfidenceMethod) -> None:
     """Refuse models that cannot stand for one another, or that the method cannot judge.
 
@@ -436,10 +377,6 @@ def _check(models: Sequence[CascadeModel], method: ConfidenceMethod) -> None:
     labels = models[0].classifier.labels
     for model in models:
         classifier = model.classifier
-        if isinstance(classifier, Cascade):
-            raise ConfigurationError(
-                f"Expected models in a cascade, got another cascade, {model.label!r}: name its models instead."
-            )
         if classifier.labels != labels:
             raise ConfigurationError(
                 f"Expected all models of a cascade to have the labels of {models[0].label!r}, in their order, got "
@@ -452,7 +389,7 @@ def _check(models: Sequence[CascadeModel], method: ConfidenceMethod) -> None:
 def _member(model: CascadeModel, method: ConfidenceMethod, limits: Limits | None) -> Member:
     """Return the cascade's own copy of a model."""
     given = model.classifier
-    own = given.runner.gate.limits
+    own = given.limits
     copy = given.with_limits(_limits(own, limits or own, model.concurrency))
     if method.needs_tokens:
         copy = copy.with_tokens(top_logprobs=method.top_logprobs)
@@ -460,7 +397,7 @@ def _member(model: CascadeModel, method: ConfidenceMethod, limits: Limits | None
         name=model.label,
         classifier=copy,
         free=model.cost == 0,
-        keeps_journal=given.runner.journal is not None,
+        keeps_journal=given.journal is not None,
         described=copy.describe(),
         concurrency=model.concurrency,
     )
@@ -483,9 +420,9 @@ def _limits(own: Limits, given: Limits, most: int | None) -> Limits:
 
 def _combined(models: Sequence[CascadeModel]) -> Limits:
     """Return what the models' own limits mean for the whole."""
-    own = [model.classifier.runner.gate.limits for model in models]
+    own = [model.classifier.limits for model in models]
     deadlines = [limits.run_seconds for limits in own if limits.run_seconds is not None]
-    most = max(model.classifier.runner.gate.concurrency for model in models)
+    most = max(model.classifier.meter.concurrency for model in models)
     said = any(limits.concurrency is not None for limits in own)
     return Limits(concurrency=most if said else None, run_seconds=min(deadlines, default=None))
 

@@ -323,7 +323,7 @@ def _check_fingerprint(classifier: Classifier, calibrator: Calibrator | None) ->
     differences = classifier.fingerprint().differences(record)
     if differences:
         raise StateError(
-            f"Expected a calibrator fitted on the predictions of {classifier.client.name}, got one with another "
+            f"Expected a calibrator fitted on the predictions of {classifier.name}, got one with another "
             f"{', '.join(differences)}: fit it again on these."
         )
 

@@ -31,7 +31,7 @@ def check_tokens(model: CascadeModel, method: ConfidenceMethod) -> None:
         As said.
     """
     classifier = model.classifier
-    if not isinstance(classifier.runner.method, Decoding):
+    if not isinstance(classifier.method, Decoding):
         raise ConfigurationError(
             f"Expected models whose answers come with token log-probabilities, which {method.name} reads, but "
             f"{model.label!r} scores its labels without writing one: give it scoring='decode' (without label "
@@ -59,18 +59,18 @@ def check_evidence(judged: Sequence[CascadeModel], method: ConfidenceMethod) -> 
         As said.
     """
     for model in judged:
-        runner = model.classifier.runner
+        classifier = model.classifier
         if (
             _reads_logprobs(method)
-            and isinstance(runner.method, Decoding)
-            and runner.method.space is LogprobSpace.NONE
+            and isinstance(classifier.method, Decoding)
+            and classifier.space is LogprobSpace.NONE
         ):
             raise ConfigurationError(
                 f"Expected models that report log-probabilities, which {method.name} reads, but {model.label!r} "
                 "reports none: give it scoring='sampled' with the method label_probability, or take self_verify."
             )
         asks_for_arguments = getattr(method, "token_filter", "") == "tool_call_args"
-        if asks_for_arguments and '"arguments"' not in json.dumps(runner.response_format):
+        if asks_for_arguments and '"arguments"' not in json.dumps(classifier.response_format):
             raise ConfigurationError(
                 f"Expected {method.name} with another token_filter than 'tool_call_args', as the answers of "
                 f"{model.label!r} hold no arguments of a tool call: take token_filter='label'."
@@ -87,7 +87,7 @@ def check_answer(classifier: Classifier, method: ConfidenceMethod, found: Predic
     LogprobsUnsupportedError
         As said.
     """
-    asked = classifier.runner.method
+    asked = classifier.method
     if found.confidence is not None or not isinstance(asked, Decoding) or not _reads_logprobs(method):
         return
     client = classifier.client

@@ -10,7 +10,7 @@ from typing import Final
 
 from calibrant.cascade._checks import is_number
 from calibrant.core import ConfigurationError
-from calibrant.inference import Classifier
+from calibrant.inference import BasePredictor, Classifier
 
 __all__ = ["CascadeModel", "parse_size", "size_in_name", "with_names"]
 
@@ -55,6 +55,10 @@ class CascadeModel:
     concurrency: int | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.classifier, BasePredictor) and not isinstance(self.classifier, Classifier):
+            raise ConfigurationError(
+                f"Expected models in a cascade, got another cascade, {self.label!r}: name its models instead."
+            )
         if not isinstance(self.classifier, Classifier):
             raise ConfigurationError(
                 f"Expected a Classifier as a model of a cascade, got {type(self.classifier).__name__}: "
@@ -78,14 +82,14 @@ class CascadeModel:
     @property
     def label(self) -> str:
         """What steps call it."""
-        return self.name if self.name is not None else self.classifier.client.name
+        return self.name if self.name is not None else self.classifier.name
 
     @property
     def billions(self) -> float | None:
         """Number of parameters in billions; None where neither `size` nor the model's name says it."""
         if self.size is not None:
             return parse_size(self.size, model=self.label)
-        return size_in_name(self.classifier.client.name)
+        return size_in_name(self.classifier.name)
 
 
 def parse_size(size: float | str, *, model: str) -> float:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from calibrant.core import Usage
-from calibrant.inference import Gate, Limits
+from calibrant.core import Limits, Usage
+from calibrant.inference import Gate
 
 __all__ = ["Purse"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
 from typing import Any, Final, Literal, NoReturn, TypeAlias, TypeVar
@@ -18,20 +18,20 @@ from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
 from calibrant.cascade._purse import Purse
 from calibrant.cascade.automix._tree import Seen
 from calibrant.core import (
-    CompletionRequest,
     LogprobSpace,
     LogprobsUnsupportedError,
     Outcome,
     Prediction,
     ProviderError,
     ProviderTimeoutError,
+    Query,
     Step,
     Usage,
     Verdict,
 )
-from calibrant.inference import Classifier, Query, Runner
+from calibrant.inference import Classifier, QueryKeys
 
-__all__ = ["CascadeRunner", "Member", "OnError", "Walk"]
+__all__ = ["Member", "OnError", "Walk"]
 
 OnError: TypeAlias = Literal["skip", "fail"]
 
@@ -129,7 +129,7 @@ class _Row:
 
 @dataclass(kw_only=True)
 class Walk:
-    """Asks the members of a cascade in order; the `calibrant.inference.Method` of its runner.
+    """Asks the members of a cascade in order; the `calibrant.inference.RowModel` of its runner.
 
     Attributes
     ----------
@@ -169,11 +169,27 @@ class Walk:
     order: EscalationOrder
     keep_tokens: bool = False
     purse: Purse = field(init=False)
+    _keys: QueryKeys = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        # In the places of a classifier's settings, so that keys of earlier versions are found again.
+        self._keys = QueryKeys(
+            lambda query: [
+                self.name,
+                None,
+                self.describe(),
+                query.prompt + query.shown,
+                query.user_template,
+                None,
+                5,
+                {},
+            ]
+        )
 
     @property
     def space(self) -> LogprobSpace:
         """The members' where they agree, else ``none``."""
-        spaces = {member.classifier.runner.method.space for member in self.members}
+        spaces = {member.classifier.space for member in self.members}
         return spaces.pop() if len(spaces) == 1 else LogprobSpace.NONE
 
     def describe(self) -> Mapping[str, Any]:
@@ -199,14 +215,41 @@ class Walk:
             "models": models,
         }
 
-    async def predict(self, request: CompletionRequest) -> Prediction:
-        """Answer a request: its system message is the prompt, its user message the text."""
-        said = {message["role"]: message["content"] for message in request.messages}
-        return await self.answer(
-            Query(prompt=said.get("system", ""), text=said["user"], user_template=self.user_template)
+    def prepare(self, queries: Sequence[Query]) -> list[tuple[Query, str]]:
+        """Return the queries as they are: the members show demonstrations of their own."""
+        return [(query, "") for query in queries]
+
+    def key(self, query: Query) -> str:
+        """Return a digest of everything that can change the prediction, the verifier's context included."""
+        key = self._keys.key(query)
+        if query.context is None:
+            return key
+        return hashlib.sha256(f"{key}\0{query.context}".encode("utf-8", "surrogatepass")).hexdigest()
+
+    def richer_key(self, query: Query) -> None:  # noqa: ARG002  (the Protocol's)
+        """Return None: predictions of a cascade hold no features."""
+        return
+
+    def ends_run(self, error: ProviderError, *, answered: bool) -> bool:
+        """Return whether a model can never be asked, or none can; answers of the others change nothing about it."""
+        return isinstance(error, LogprobsUnsupportedError) or (error.systemic and not answered)
+
+    def is_final(self, prediction: Prediction) -> bool:
+        """Return whether no other answer may come when the row is asked again.
+
+        What a model or a verifier that was down, or a deadline, kept from a row may come the next time; the
+        members' journals then hold what was paid for.
+        """
+        if prediction.outcome is Outcome.ERROR:
+            return False
+        if prediction.accepted:
+            return True
+        late = self.limits.deadline_seconds is not None and len(prediction.steps) < len(self.members)
+        return not late and not any(
+            step.outcome is Outcome.ERROR or step.verdict is Verdict.NO_EVIDENCE for step in prediction.steps
         )
 
-    async def answer(self, query: Query) -> Prediction:
+    async def predict(self, query: Query) -> Prediction:
         """Return the answer of the first model that is sure enough, or the best there is.
 
         Raises
@@ -267,7 +310,7 @@ class Walk:
 
     async def _ask(self, row: _Row, position: int, query: Query) -> Prediction:
         classifier = self.members[position].classifier
-        asked = classifier.runner.answer(query)
+        asked = classifier.answer(query)
         try:
             # The first model's answer is waited for in any case: without it there is none.
             found = await (self._in_time(row, asked) if row.steps else asked)
@@ -279,7 +322,7 @@ class Walk:
             if error.systemic:
                 row.systemic.append(error)
             return Prediction(label=None, outcome=Outcome.ERROR, reason=str(error), attempts=error.attempts)
-        return classifier.finished(found, query.text) if query.prompt == classifier.prompt else found
+        return classifier.finished(query, found)
 
     def _needs_evidence(self, row: _Row, position: int) -> bool:
         """Return whether an answer that nobody can judge is of no use."""
@@ -392,50 +435,6 @@ class Walk:
         )
         failure.attempts = row.attempts
         raise failure
-
-
-@dataclass(kw_only=True)
-class CascadeRunner(Runner):
-    """Runs rows through a cascade.
-
-    Attributes
-    ----------
-    walk : Walk
-        Its `method`.
-    """
-
-    walk: Walk
-
-    async def _predict(self, query: Query) -> Prediction:
-        return await self.walk.answer(query)
-
-    def _ends_run(self, error: ProviderError) -> bool:
-        """Return whether a model can never be asked, or none can; answers of the others change nothing about it."""
-        return isinstance(error, LogprobsUnsupportedError) or super()._ends_run(error)
-
-    def _key(self, query: Query, *, with_features: bool = False) -> str:
-        """Return a digest of everything that can change the prediction, the verifier's context included."""
-        key = super()._key(query, with_features=with_features)
-        if query.context is None:
-            return key
-        return hashlib.sha256(f"{key}\0{query.context}".encode("utf-8", "surrogatepass")).hexdigest()
-
-    def _is_final(self, prediction: Prediction) -> bool:
-        """Return whether no other answer may come when the row is asked again.
-
-        What a model or a verifier that was down, or a deadline, kept from a row may come the next time; the
-        members' journals then hold what was paid for.
-        """
-        if prediction.outcome is Outcome.ERROR:
-            return False
-        if prediction.accepted:
-            return True
-        late = self.walk.limits.deadline_seconds is not None and len(prediction.steps) < len(
-            self.walk.members
-        )
-        return not late and not any(
-            step.outcome is Outcome.ERROR or step.verdict is Verdict.NO_EVIDENCE for step in prediction.steps
-        )
 
 
 def _step(

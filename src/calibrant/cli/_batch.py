@@ -53,7 +53,7 @@ def submit(
     from calibrant.cli._prompted import prompted, without_head, write_demonstrations
     from calibrant.core import ConfigurationError, Task
     from calibrant.evaluation import submit_batch
-    from calibrant.inference import Classifier
+    from calibrant.inference import Classifier, as_classifier
 
     if file is not None and split is not None:
         raise ConfigurationError("Expected --split or --file, got both: leave one out.")
@@ -65,7 +65,7 @@ def submit(
     classifier = Classifier.from_task(without_head(loaded), model=model)
     try:
         chosen = prompted(classifier, loaded.head.file, prompt=prompt, run=None, label_prior=None)
-        report = submit_batch(chosen, rows, out=out)
+        report = submit_batch(as_classifier(chosen, to_use="batch interface"), rows, out=out)
         record_run(out, [(loaded, model)], prompt_for_all=prompt is not None)
         write_demonstrations(chosen, out)
     finally:

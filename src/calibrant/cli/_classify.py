@@ -18,7 +18,7 @@ from calibrant.evaluation import row_record
 
 if TYPE_CHECKING:
     from calibrant.core import Prediction
-    from calibrant.inference import Classifier
+    from calibrant.inference import BasePredictor
 
 __all__ = ["all_texts", "print_predictions", "run_classify"]
 
@@ -61,7 +61,7 @@ def all_texts(texts: Sequence[str], file: Path | None, task: Task) -> list[str |
 
 
 def print_predictions(
-    classifier: Classifier, texts: list[str | TextWithContext], *, as_json: bool, with_model: bool = False
+    classifier: BasePredictor, texts: list[str | TextWithContext], *, as_json: bool, with_model: bool = False
 ) -> None:
     """Classify and print one line per text, each as soon as it and all before it are answered.
 
@@ -69,7 +69,7 @@ def print_predictions(
 
     Parameters
     ----------
-    classifier : Classifier
+    classifier : Classifier or Cascade
         Who is asked; it is left open.
     texts : list of str or TextWithContext
         What is classified.

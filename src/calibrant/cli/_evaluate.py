@@ -41,12 +41,13 @@ from calibrant.evaluation import (
     write_parquet,
 )
 from calibrant.heads import Head
-from calibrant.inference import DemonstrationIndex, Limits, is_in_process
+from calibrant.inference import Classifier, DemonstrationIndex, Limits, as_classifier
 
 if TYPE_CHECKING:
     from calibrant.calibration import LabelPriorCorrection
+    from calibrant.core import Stop
     from calibrant.evaluation import EvaluationMetrics, EvaluationResult, HistoryEntry
-    from calibrant.inference import Classifier, Stop
+    from calibrant.inference import BasePredictor
     from calibrant.store import PredictionCache
 
     _Record = Callable[[EvaluationResult], tuple[HistoryEntry | None, StateError | None]]
@@ -146,7 +147,7 @@ def run_evaluate(task_file: Path, options: EvaluateOptions) -> None:
     classifier = _classifier(task, options, limits)
     try:
         record = _recorder(task, options, classifier)
-        at_once = options.engine == "local" and is_in_process(classifier.client)
+        at_once = options.engine == "local" and classifier.in_process
         with interruptible(at_once=at_once) as stop, EvaluationDisplay() as display:
             result = _evaluated(task, options, classifier, rows, on_progress=display, stop=stop)
         _write_down(task, options, classifier)
@@ -186,7 +187,7 @@ def _check(options: EvaluateOptions) -> None:
 def _evaluated(
     task: Task,
     options: EvaluateOptions,
-    classifier: Classifier,
+    classifier: BasePredictor,
     rows: Dataset,
     *,
     on_progress: EvaluationDisplay,
@@ -215,17 +216,20 @@ def _evaluated(
         return evaluator.evaluate(rows, out=options.out, about=about, on_progress=on_progress, stop=stop)
 
 
-def _opening(task: Task, options: EvaluateOptions, classifier: Classifier) -> partial[Classifier]:
+def _opening(task: Task, options: EvaluateOptions, classifier: BasePredictor) -> partial[BasePredictor]:
     """Return what opens `classifier` on another machine, where the command's files are not."""
     replaced = options.prompt is not None or options.run is not None
-    shown = classifier.demonstrations
+    one = (
+        classifier if isinstance(classifier, Classifier) else None
+    )  # a cascade has learned nothing as a whole
+    shown = None if one is None else one.demonstrations
     return partial(
         _opened_again,
         replace(without_head(task), demonstrations=None),
         model=options.model,
         prompt=classifier.prompt if replaced else None,
         user_template=classifier.user_template,
-        learned=classifier.head or classifier.prior_correction,
+        learned=None if one is None else one.head or one.prior_correction,
         shown=None if shown is None else (shown.settings, shown.index.to_text()),
     )
 
@@ -239,17 +243,19 @@ def _opened_again(  # noqa: PLR0913  (keyword-only options)
     learned: Head | LabelPriorCorrection | None,
     shown: tuple[DemonstrationSettings | None, str] | None,
     limits: Limits,
-) -> Classifier:
+) -> BasePredictor:
     classifier = open_classifier(task, model=model, limits=limits)
     if prompt is not None:
         classifier = classifier.with_prompt(prompt, user_template=user_template)
     if shown is not None and shown[0] is not None:
         index = DemonstrationIndex.from_text(shown[1], labels=classifier.labels)
-        classifier = classifier.with_demonstrations(index, **shown[0].model_dump())
+        classifier = as_classifier(classifier, to_use="demonstrations").with_demonstrations(
+            index, **shown[0].model_dump()
+        )
     if isinstance(learned, Head):
-        classifier.head = learned
+        as_classifier(classifier, to_use="head").head = learned
     elif learned is not None:
-        classifier.prior_correction = learned
+        as_classifier(classifier, to_use="label prior").prior_correction = learned
     return classifier
 
 
@@ -289,7 +295,7 @@ def _limits(task: Task, options: EvaluateOptions) -> Limits:
     return Limits(**{"concurrency": own, **given})
 
 
-def _classifier(task: Task, options: EvaluateOptions, limits: Limits) -> Classifier:
+def _classifier(task: Task, options: EvaluateOptions, limits: Limits) -> BasePredictor:
     """Return the task's classifier under the prompt the command names."""
     return open_prompted(
         task,
@@ -301,10 +307,12 @@ def _classifier(task: Task, options: EvaluateOptions, limits: Limits) -> Classif
     )
 
 
-def _write_down(task: Task, options: EvaluateOptions, classifier: Classifier) -> None:
+def _write_down(task: Task, options: EvaluateOptions, classifier: BasePredictor) -> None:
     """Leave in the directory what the run can be exported from without its task file."""
     replaced = options.prompt is not None or options.run is not None
     record_run(options.out, [(task, options.model)], prompt_for_all=replaced)
+    if not isinstance(classifier, Classifier):
+        return
     if classifier.prior_correction is not None:
         classifier.prior_correction.save(
             options.out / "label_prior.json", fingerprint=classifier.fingerprint()
@@ -323,7 +331,7 @@ def _cache(options: EvaluateOptions) -> Iterator[PredictionCache | None]:
         yield cache
 
 
-def _recorder(task: Task, options: EvaluateOptions, classifier: Classifier) -> _Record:
+def _recorder(task: Task, options: EvaluateOptions, classifier: BasePredictor) -> _Record:
     """Return what adds a run to the history; a history that cannot be used is an error before the first call."""
     if options.history is None:
         return lambda _: (None, None)

@@ -23,7 +23,7 @@ from calibrant.optimization import optimize
 from calibrant.reports import write_report
 
 if TYPE_CHECKING:
-    from calibrant.inference import Classifier
+    from calibrant.inference import BasePredictor
     from calibrant.optimization import FinalScore, OptimizationResult, PromptScore
 
 _LOG = logging.getLogger("calibrant")
@@ -78,7 +78,7 @@ def _refuse_prior(task: Task) -> None:
 
 
 @contextmanager
-def _asked(task: Task, model: str | None) -> Iterator[str | Classifier | None]:
+def _asked(task: Task, model: str | None) -> Iterator[str | BasePredictor | None]:
     """Return what the search asks: the model that is named, all that the task names, or None for its own model."""
     if task.cascade is None and task.routing is None:
         yield model

@@ -18,7 +18,7 @@ from calibrant.cli._progress import EvaluationDisplay
 from calibrant.cli._prompted import without_head
 from calibrant.core import ConfigurationError, LabelSet, Task
 from calibrant.evaluation import BatchEvaluator, Dataset, default_cache, open_cache
-from calibrant.inference import Classifier, is_in_process
+from calibrant.inference import BasePredictor, Classifier
 
 __all__ = ["RunOptions", "run_planned"]
 
@@ -82,12 +82,12 @@ def _tasks(plan: CascadePlan, files: Sequence[Path], options: RunOptions) -> lis
 
 
 def _evaluate(
-    planned: Classifier, task: Task, options: RunOptions, out: Path, write_down: Callable[[], None]
+    planned: BasePredictor, task: Task, options: RunOptions, out: Path, write_down: Callable[[], None]
 ) -> None:
     """Evaluate labelled rows into a directory, and print the numbers."""
     source = labelled_source(task, options.file, options.split)
     rows = Dataset(source=source, labels=LabelSet.of(task.labels), limit=options.max_rows)
-    at_once = is_in_process(planned.client)
+    at_once = planned.in_process
     with (
         open_cache(default_cache()) as cache,
         interruptible(at_once=at_once) as stop,

@@ -12,10 +12,11 @@ from calibrant.assembly import open_classifier
 from calibrant.calibration import DEMONSTRATIONS, LabelPriorCorrection
 from calibrant.core import ConfigurationError, DataError, DemonstrationSettings, Task, write_atomically
 from calibrant.heads import Head
-from calibrant.inference import DemonstrationIndex
+from calibrant.inference import Classifier, DemonstrationIndex, as_classifier
 
 if TYPE_CHECKING:
-    from calibrant.inference import Classifier, Limits
+    from calibrant.core import Limits
+    from calibrant.inference import BasePredictor
 
 __all__ = ["open_prompted", "prompted", "read_prompt", "without_head", "write_demonstrations"]
 
@@ -28,7 +29,7 @@ def open_prompted(
     run: Path | None,
     label_prior: Path | None,
     limits: Limits | None = None,
-) -> Classifier:
+) -> BasePredictor:
     """Open a task's classifier under a prompt, with the head or the label prior that belongs to it.
 
     Parameters
@@ -72,13 +73,13 @@ def without_head(task: Task) -> Task:
 
 
 def prompted(
-    classifier: Classifier,
+    classifier: BasePredictor,
     head: Path | None,
     *,
     prompt: Path | None,
     run: Path | None,
     label_prior: Path | None,
-) -> Classifier:
+) -> BasePredictor:
     """Return a classifier under a prompt; the head in the file `head` is used as `open_prompted` says."""
     if run is not None or label_prior is not None:
         head = None
@@ -94,11 +95,10 @@ def prompted(
     elif prompt is not None:
         classifier = classifier.with_prompt(read_prompt(prompt))
     if head is not None:
-        classifier.head = Head.load(head, fingerprint=classifier.fingerprint())
+        as_classifier(classifier, to_use="head").head = Head.load(head, fingerprint=classifier.fingerprint())
     elif label_prior is not None:
-        classifier.prior_correction = LabelPriorCorrection.load(
-            label_prior, fingerprint=classifier.fingerprint()
-        )
+        correction = LabelPriorCorrection.load(label_prior, fingerprint=classifier.fingerprint())
+        as_classifier(classifier, to_use="label prior").prior_correction = correction
     return classifier
 
 
@@ -118,19 +118,20 @@ def _best_candidate(path: Path) -> dict[str, Any]:
         ) from error
 
 
-def _demonstrating(classifier: Classifier, chosen: str | None, rows: Path) -> Classifier:
+def _demonstrating(predictor: BasePredictor, chosen: str | None, rows: Path) -> BasePredictor:
     """Return a classifier that shows what a search chose; as it is where the search did not say."""
     if chosen is None:
-        return classifier
+        return predictor
+    classifier = as_classifier(predictor, to_use="demonstrations")
     if not chosen.strip():
         return classifier.with_demonstrations(None)
     index = DemonstrationIndex.from_text(read_prompt(rows), labels=classifier.labels)
     return classifier.with_demonstrations(index, **DemonstrationSettings.from_text(chosen).model_dump())
 
 
-def write_demonstrations(classifier: Classifier, directory: Path) -> None:
+def write_demonstrations(predictor: BasePredictor, directory: Path) -> None:
     """Leave the labelled texts that prompts were shown from in a run's directory, if there are any."""
-    shown = classifier.demonstrations
+    shown = predictor.demonstrations if isinstance(predictor, Classifier) else None
     if shown is not None and shown.settings is not None:
         write_atomically(directory / DEMONSTRATIONS, shown.index.to_text())
 

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from calibrant.cascade import Cascade
 from calibrant.cli._tables import dollars, fitted
 from calibrant.inference.routed import RoutedClient
 
 if TYPE_CHECKING:
-    from calibrant.inference import Classifier
+    from calibrant.inference import BasePredictor
     from calibrant.inference.routed import HelperStats, ProviderStats
 
 __all__ = ["RoutingStats", "routing_stats"]
@@ -55,10 +54,9 @@ class RoutingStats:
         return [*lines, f"left out for failing: {', '.join(waiting)}"] if waiting else lines
 
 
-def routing_stats(classifier: Classifier) -> RoutingStats | None:
+def routing_stats(predictor: BasePredictor) -> RoutingStats | None:
     """Return what became of the calls to the providers; None without routing."""
-    clients = classifier.clients if isinstance(classifier, Cascade) else (classifier.client,)
-    for client in clients:
+    for client in predictor.clients:
         if isinstance(client, RoutedClient):
             return RoutingStats(
                 strategy=client.router.strategy,

@@ -13,9 +13,8 @@ from pathlib import Path
 
 from calibrant.assembly import Bundle, open_bundle, read_bundle
 from calibrant.cli._options import parse_option
-from calibrant.core import ConfigurationError
+from calibrant.core import ConfigurationError, Limits, Predictor
 from calibrant.evaluation import AnswerRecorder, EvaluationHistory, RunScope
-from calibrant.inference import Classifier, Limits
 from calibrant.serving import ServiceSettings, create_classifier_app, json_logs, serve_app
 
 __all__ = ["ServeOptions", "run_serve"]
@@ -94,7 +93,7 @@ def run_serve(path: Path, given: ServeOptions) -> None:
         )
 
 
-def _recorder(bundle: Bundle, classifier: Classifier, given: ServeOptions) -> AnswerRecorder | None:
+def _recorder(bundle: Bundle, classifier: Predictor, given: ServeOptions) -> AnswerRecorder | None:
     """Return what records answers; a history that cannot be used is an error before the first request."""
     if given.history is None:
         return None

@@ -71,7 +71,13 @@ class CallableClient:
             exceptions that carry HTTP status 408, 409, 425, 429 or 5xx.
         """
         messages = [dict(message) for message in request.messages]
-        result: Any = await self._call(messages)
+        if self._pool is None:
+            result: Any = _guarded(self._function, messages)
+        else:
+            context = contextvars.copy_context()
+            result = await asyncio.get_running_loop().run_in_executor(
+                self._pool, context.run, _guarded, self._function, messages
+            )
         if inspect.isawaitable(result):
             try:
                 result = await result
@@ -85,13 +91,6 @@ class CallableClient:
         """Let running calls end and start no others."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
-
-    async def _call(self, messages: list[dict[str, str]]) -> object:
-        if self._pool is None:
-            return _guarded(self._function, messages)
-        context = contextvars.copy_context()
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, context.run, _guarded, self._function, messages)
 
 
 def parse_space(space: LogprobSpace | str) -> LogprobSpace:

@@ -50,11 +50,14 @@ from calibrant.core.files import (
     write_atomically,
     write_record,
 )
+from calibrant.core.fingerprint import Fingerprint, asked_text, demonstrated
 from calibrant.core.installation import install_command
 from calibrant.core.interval import Interval
 from calibrant.core.label_records import described_labels, labels_from_record, labels_to_record
 from calibrant.core.labels import LabelSet, OpenLabels, normalise_label
+from calibrant.core.limits import CallMeter, Limits, Pace
 from calibrant.core.prediction import Outcome, Part, Prediction, Step, Usage, Verdict
+from calibrant.core.predictor import INPUT_SLOT, OnPrediction, Predictor, Query, Stop
 from calibrant.core.records import (
     Journal,
     has_low_label_mass,
@@ -106,6 +109,7 @@ from calibrant.core.tokens import TokenContinuation, TokenLogprobs, Vocabulary
 from calibrant.core.zeph import read_zeph
 
 __all__ = [
+    "INPUT_SLOT",
     "LOOPER_KEYS",
     "LOW_LABEL_MASS",
     "MAX_RUN_ROW_BYTES",
@@ -116,6 +120,7 @@ __all__ = [
     "BanditSettings",
     "CalibrantError",
     "CalibrationSettings",
+    "CallMeter",
     "CascadeModelSettings",
     "CascadeRoutingSettings",
     "CascadeSettings",
@@ -135,6 +140,7 @@ __all__ = [
     "Example",
     "Field",
     "FieldLabels",
+    "Fingerprint",
     "HeadSettings",
     "HierarchicalLabels",
     "HybridWeights",
@@ -145,6 +151,7 @@ __all__ = [
     "LabelLogprobs",
     "LabelSet",
     "LimitReachedError",
+    "Limits",
     "LogprobSpace",
     "LogprobsUnavailableError",
     "LogprobsUnsupportedError",
@@ -153,13 +160,17 @@ __all__ = [
     "MultiLabels",
     "NextTokens",
     "NotFittedError",
+    "OnPrediction",
     "OpenLabels",
     "OrdinalLabels",
     "Outcome",
+    "Pace",
     "Part",
     "Prediction",
+    "Predictor",
     "ProviderError",
     "ProviderTimeoutError",
+    "Query",
     "RateLimitError",
     "RouterState",
     "RoutingProviderSettings",
@@ -171,6 +182,7 @@ __all__ = [
     "Split",
     "StateError",
     "Step",
+    "Stop",
     "Task",
     "TextWithContext",
     "TierSettings",
@@ -181,6 +193,7 @@ __all__ = [
     "Usage",
     "Verdict",
     "Vocabulary",
+    "asked_text",
     "atomic_writer",
     "bounded_count",
     "changed_prompt",
@@ -188,6 +201,7 @@ __all__ = [
     "clean_line",
     "clean_text",
     "damaged_record",
+    "demonstrated",
     "describe_problem",
     "described_labels",
     "has_low_label_mass",

@@ -16,6 +16,7 @@ from calibrant.core.answers import unknown_answer
 from calibrant.core.cascade_settings import LOOPER_KEYS, CascadeSettings
 from calibrant.core.errors import ConfigurationError, DataError
 from calibrant.core.labels import LabelSet, normalise_label
+from calibrant.core.predictor import INPUT_SLOT
 from calibrant.core.routing_settings import RoutingSettings
 from calibrant.core.rows import Columns, DataSource, Example
 from calibrant.core.sections import Section, describe_problem, line_of, parse_toml, wrong
@@ -44,7 +45,6 @@ Split = Literal["train", "validation", "test"]
 
 _LOG = logging.getLogger("calibrant")
 _SPLITS: tuple[Split, ...] = ("train", "validation", "test")
-INPUT_SLOT = "{input}"
 ROUTED = "routed"  # the model of a cascade that stands for [routing]
 _OF_ONE_MODEL = frozenset({"api_base", "space", "options"})
 

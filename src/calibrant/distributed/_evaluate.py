@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Final, Protocol
 
-from calibrant.core import CalibrantError, Example, StateError, described_labels
+from calibrant.core import CalibrantError, Example, Limits, Predictor, StateError, Stop, described_labels
 from calibrant.distributed._ray import (
     RemoteLedger,
     answered_blocks,
@@ -33,7 +33,6 @@ from calibrant.evaluation import (
     checked,
     inspect,
 )
-from calibrant.inference import Classifier, Limits, Stop, default_concurrency, is_in_process
 from calibrant.metrics import wilson_interval
 
 __all__ = ["Opening", "evaluate"]
@@ -45,7 +44,7 @@ _LOOK_SECONDS: Final = 0.2  # between two looks whether something says stop
 class Opening(Protocol):
     """Opens a classifier; pickled, and called once in each worker."""
 
-    def __call__(self, *, limits: Limits) -> Classifier:
+    def __call__(self, *, limits: Limits) -> Predictor:
         """Return a classifier that keeps the limits."""
         ...
 
@@ -122,10 +121,8 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
     classifier = opening(limits=own_share)
     try:
         labels, described = classifier.labels, classifier.describe()
-        if limits.concurrency is None and is_in_process(
-            classifier.client
-        ):  # every worker has an engine of its own
-            own_share = replace(own_share, concurrency=default_concurrency(classifier.client))
+        if limits.concurrency is None and classifier.in_process:  # every worker has an engine of its own
+            own_share = replace(own_share, concurrency=classifier.with_limits(Limits()).meter.concurrency)
     finally:
         classifier.close()
     inspection = inspect(dataset, labels)

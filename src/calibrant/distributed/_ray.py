@@ -16,11 +16,10 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Any, Final
 
-from calibrant.core import ConfigurationError, StateError, install_command
+from calibrant.core import ConfigurationError, Limits, Predictor, StateError, install_command
 from calibrant.distributed._ledger import Ledger, Loan, Spent
 from calibrant.distributed._settings import Cluster
 from calibrant.distributed._worker import Answered, Reader, Worker
-from calibrant.inference import Classifier, Limits
 
 __all__ = ["RemoteLedger", "answered_blocks", "connected", "opened_ledger", "require_ray"]
 
@@ -251,7 +250,7 @@ def opened_ledger(limits: Limits, *, workers: int) -> Iterator[RemoteLedger]:
 
 def answered_blocks(
     reader: Reader,
-    opening: Callable[..., Classifier],
+    opening: Callable[..., Predictor],
     *,
     cluster: Cluster,
     limits: Limits,

@@ -16,14 +16,17 @@ from calibrant.core import (
     ConfigurationError,
     Example,
     LabelSet,
+    Limits,
     Outcome,
     Prediction,
+    Predictor,
     ProviderError,
     StateError,
+    Stop,
 )
 from calibrant.distributed._ledger import Book, Leased, Spent
 from calibrant.evaluation import Dataset, checked, row_line
-from calibrant.inference import Classifier, Limits, Stop, run_sync
+from calibrant.inference import run_sync
 from calibrant.store import PredictionCache
 
 __all__ = ["Answered", "Reader", "Worker", "blocks_of"]
@@ -175,7 +178,7 @@ class Worker:
     """
 
     def __init__(
-        self, opening: Callable[..., Classifier], limits: Limits, workers: int, cache: str | None, book: Book
+        self, opening: Callable[..., Predictor], limits: Limits, workers: int, cache: str | None, book: Book
     ) -> None:
         self._book = book
         self._failures = 0
@@ -190,14 +193,14 @@ class Worker:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _open(
-        self, opening: Callable[..., Classifier], limits: Limits, workers: int, cache: str | None
+        self, opening: Callable[..., Predictor], limits: Limits, workers: int, cache: str | None
     ) -> None:
-        self._classifier = opening(limits=limits).with_limits(limits)
-        for number, gate in enumerate(self._classifier.gates):
+        self._predictor = opening(limits=limits).with_limits(limits)
+        for number, gate in enumerate(self._predictor.gates):
             gate.pace(lambda name, rate, own=number: self._shared_pace(f"{own} {name}", rate, workers))  # type: ignore[misc]
         self._cache = None if cache is None else PredictionCache(cache, max_bytes=_MAX_CACHE_BYTES)
         if self._cache is not None:
-            self._classifier.use_journal(self._cache)
+            self._predictor.use_journal(self._cache)
 
     def _shared_pace(self, name: str, per_minute: float, workers: int) -> Leased:
         return Leased(
@@ -256,20 +259,22 @@ class Worker:
         before = self._spent()
         try:
             stopped = run_sync(
-                self._classifier.aclassify_each([row.text for row in examples], deliver, stop=self._stop)
+                self._predictor.feed(
+                    [self._predictor.query(row.text) for row in examples], deliver, stop=self._stop
+                )
             )
         finally:
             self._book.settle(len(rows), self._spent().since(before))
-        if self._failures >= max(_FAILURES_IN_A_ROW, self._classifier.runner.gate.concurrency):
+        if self._failures >= max(_FAILURES_IN_A_ROW, self._predictor.meter.concurrency):
             raise ProviderError(  # nothing succeeds any more, in however small blocks
                 f"The last {self._failures} rows of a worker all failed, so the others were not asked. The last "
                 f"one: {json.loads(lines[-1])['reason']}",
-                provider=self._classifier.client.name,
+                provider=self._predictor.name,
             )
         return stopped
 
     def _spent(self) -> Spent:
-        gate = self._classifier.runner.gate
+        gate = self._predictor.meter
         return Spent(
             rows=gate.rows,
             calls=gate.requests,

@@ -13,7 +13,17 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-from calibrant.core import ConfigurationError, Example, Journal, Prediction, TextWithContext, described_labels
+from calibrant.core import (
+    ConfigurationError,
+    Example,
+    Journal,
+    Limits,
+    Prediction,
+    Predictor,
+    Query,
+    Stop,
+    described_labels,
+)
 from calibrant.evaluation._cache import open_cache
 from calibrant.evaluation._data import Inspection, checked, inspect
 from calibrant.evaluation._directory import RunDirectory
@@ -21,7 +31,7 @@ from calibrant.evaluation._metrics import EvaluationMetrics
 from calibrant.evaluation._output import PredictionsFile
 from calibrant.evaluation._progress import EvaluationProgress, EvaluationProgressListener
 from calibrant.evaluation._tally import Tally
-from calibrant.inference import Classifier, Limits, Stop, default_concurrency, rate_limit_waits, run_sync
+from calibrant.inference import rate_limit_waits, run_sync
 from calibrant.metrics import wilson_interval
 
 __all__ = ["BatchEvaluator", "EvaluationResult"]
@@ -62,7 +72,7 @@ class BatchEvaluator:
 
     Parameters
     ----------
-    classifier : Classifier
+    classifier : Predictor
         What is evaluated; it is not changed, and not closed.
     concurrency : int, optional
         Calls in flight at most; by default what `limits` or the classifier was told, else 64, and 4 for an embedded
@@ -93,18 +103,18 @@ class BatchEvaluator:
 
     def __init__(
         self,
-        classifier: Classifier,
+        classifier: Predictor,
         *,
         concurrency: int | None = None,
         cache: Journal | str | Path | None = None,
         limits: Limits | None = None,
     ) -> None:
-        self._classifier = classifier
+        self._predictor = classifier
         self._cache = cache
-        limits = limits or classifier.runner.gate.limits
+        limits = limits or classifier.limits
         most = limits.concurrency if concurrency is None else concurrency
         if most is None:
-            most = default_concurrency(classifier.client, _CONCURRENCY)
+            most = classifier.meter.concurrency if classifier.in_process else _CONCURRENCY
         self._limits = replace(limits, concurrency=most)
 
     def evaluate(
@@ -158,15 +168,15 @@ class BatchEvaluator:
                     "a calibrant.evaluation.Dataset."
                 )
             inspection = None
-        elif out is not None and "<lambda>" in self._classifier.client.name:
+        elif out is not None and "<lambda>" in self._predictor.name:
             raise ConfigurationError(
                 "Expected a function with a name of its own when out is given, got a lambda: what a run has paid "
                 "for is kept under the name of its model."
             )
         else:
-            inspection = inspect(examples, self._classifier.labels)
+            inspection = inspect(examples, self._predictor.labels)
         run = _Run(
-            self._classifier.with_limits(self._limits), examples, inspection, on_progress, stop or Stop()
+            self._predictor.with_limits(self._limits), examples, inspection, on_progress, stop or Stop()
         )
         with ExitStack() as stack:
             if out is not None:
@@ -183,8 +193,7 @@ class BatchEvaluator:
 
     def _attach_cache(self, run: _Run, stack: ExitStack) -> None:
         cache = self._cache
-        runner = run.classifier.runner
-        if cache is None and runner.journal is None and run.directory is not None:
+        if cache is None and run.predictor.journal is None and run.directory is not None:
             directory = run.directory
             stack.callback(lambda: directory.remove_journal() if run.complete else None)
             # Nothing is written under the name of a directory that is moved or removed, the journal included.
@@ -192,7 +201,7 @@ class BatchEvaluator:
         elif isinstance(cache, str | Path):
             cache = stack.enter_context(open_cache(cache))
         if cache is not None:
-            run.classifier.use_journal(cache)
+            run.predictor.use_journal(cache)
 
     def _fingerprint(self, inspection: Inspection | None, about: Mapping[str, Any]) -> dict[str, Any]:
         return {
@@ -200,8 +209,8 @@ class BatchEvaluator:
             "kind": "evaluation",
             "calibrant": metadata.version("calibrant"),
             **about,
-            **self._classifier.describe(),
-            **described_labels(self._classifier.labels),
+            **self._predictor.describe(),
+            **described_labels(self._predictor.labels),
             "data": None if inspection is None else inspection.to_record(),
         }
 
@@ -211,7 +220,7 @@ class _Run:
 
     Parameters
     ----------
-    classifier : Classifier
+    predictor : Predictor
         Of this run alone.
     examples : iterable of Example
         The rows.
@@ -225,20 +234,20 @@ class _Run:
 
     def __init__(
         self,
-        classifier: Classifier,
+        predictor: Predictor,
         examples: Iterable[Example],
         inspection: Inspection | None,
         on_progress: EvaluationProgressListener | None,
         stop: Stop,
     ) -> None:
-        self.classifier = classifier
+        self.predictor = predictor
         self.directory: RunDirectory | None = None
         self.complete = False
         self._examples = examples
         self._expected = None if inspection is None else inspection.rows
         self._on_progress = on_progress
         self._stop = stop
-        self._tally = Tally(classifier.labels)
+        self._tally = Tally(predictor.labels)
         self._about: Mapping[str, Any] = {}
         self._file: PredictionsFile | None = None
         self._predictions: list[Prediction] = []
@@ -282,20 +291,20 @@ class _Run:
     async def _answer(self) -> str:
         ticker = asyncio.create_task(self._tick())
         try:
-            return await self.classifier.aclassify_each(self._texts(), self._deliver, stop=self._stop)
+            return await self.predictor.feed(self._queries(), self._deliver, stop=self._stop)
         finally:
             ticker.cancel()
             await asyncio.gather(ticker, return_exceptions=True)
 
     def _rows(self) -> Iterator[Example]:
-        return checked(self._examples, self.classifier.labels)
+        return checked(self._examples, self.predictor.labels)
 
-    def _texts(self) -> Iterator[str | TextWithContext]:
+    def _queries(self) -> Iterator[Query]:
         file = self._file
         for index, example in enumerate(self._rows()):
             if file is None or not file.is_finished(index):
                 self._under_way.append((index, example))
-                yield example.text
+                yield self.predictor.query(example.text)
 
     def _deliver(self, _number: int, prediction: Prediction) -> None:
         index, example = self._under_way.popleft()
@@ -320,7 +329,7 @@ class _Run:
             return
         tally = self._tally
         answered = tally.answered
-        gates = self.classifier.gates
+        gates = self.predictor.gates
         self._on_progress(
             EvaluationProgress(
                 rows=tally.rows,
@@ -352,7 +361,7 @@ class _Run:
         self.complete = metrics.complete
         directory = self.directory
         if directory is not None and (self._answered or not directory.metrics.exists()):
-            directory.write_metrics(metrics, {**self._about, "model": self.classifier.describe()["model"]})
+            directory.write_metrics(metrics, {**self._about, "model": self.predictor.describe()["model"]})
         self._report()
         return EvaluationResult(
             predictions=tuple(self._predictions),

@@ -14,10 +14,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core import Outcome, StateError, write_atomically
+from calibrant.core import Outcome, Predictor, StateError, write_atomically
 from calibrant.evaluation._drift import Drift
 from calibrant.evaluation._history import EvaluationHistory, HistoryInterval
-from calibrant.inference import Classifier
 from calibrant.store import Scope
 
 __all__ = ["HistoryEntry", "RunScope"]
@@ -78,7 +77,7 @@ class RunScope:
         )
 
     @staticmethod
-    def profile_of(classifier: Classifier) -> str:
+    def profile_of(classifier: Predictor) -> str:
         """Return a name that changes with all that can change a prediction: prompt, model, options, labels."""
         described = {**classifier.describe(), "labels": list(classifier.labels.labels)}
         text = json.dumps(described, sort_keys=True, default=repr)

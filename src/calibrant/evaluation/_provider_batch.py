@@ -94,7 +94,7 @@ def submit_batch(
     method = _decoding(classifier)
     if not rows:
         raise ConfigurationError("Expected at least one row to submit, got none.")
-    api = open_batch_api(classifier.client.name, options=classifier.runner.options, retry=retry)
+    api = open_batch_api(classifier.name, options=classifier.options, retry=retry)
     directory = BatchDirectory(out)
     try:
         with directory.locked(create=True):
@@ -235,11 +235,11 @@ def retry_batch(
 
 
 def _decoding(classifier: Classifier) -> Decoding:
-    method = classifier.runner.method
+    method = classifier.method
     if isinstance(method, Decoding):
         return method
     raise ConfigurationError(
-        f"Expected a model that decodes, got {type(method).__name__} for {classifier.client.name}: a batch asks "
+        f"Expected a model that decodes, got {type(method).__name__} for {classifier.name}: a batch asks "
         "once per row. Set scoring = 'decode' under [model], or classify without the batch interface."
     )
 
@@ -247,7 +247,7 @@ def _decoding(classifier: Classifier) -> Decoding:
 def _request(classifier: Classifier, text: str) -> CompletionRequest:
     """Return what the runner would ask."""
     query = Query(prompt=classifier.prompt, text=text, user_template=classifier.user_template)
-    return classifier.runner.request(query)
+    return classifier.request(query)
 
 
 def _lines(classifier: Classifier, api: BatchApi, rows: Sequence[Example]) -> Iterator[str]:
@@ -264,9 +264,9 @@ def _new_state(
         rows=len(rows),
         fingerprint=_fingerprint(classifier, method, api, rows),
         connection={
-            "model": classifier.client.name,
+            "model": classifier.name,
             "api_base": api.address,
-            "timeout": classifier.runner.options.get("timeout", 60.0),
+            "timeout": classifier.options.get("timeout", 60.0),
         },
         reading=dict(method.reader.describe()),
         described=described(classifier),
@@ -277,18 +277,17 @@ def _fingerprint(
     classifier: Classifier, method: Decoding, api: BatchApi, rows: Sequence[Example]
 ) -> dict[str, str]:
     """Return digests, so that what differs can be named and nothing be read."""
-    runner = classifier.runner
     digest = hashlib.sha256()
     for row in rows:
         digest.update(json.dumps([row.input, row.answer]).encode())
-    options = {name: value for name, value in runner.options.items() if name not in _NOT_SENT}
+    options = {name: value for name, value in classifier.options.items() if name not in _NOT_SENT}
     about = classifier.describe()
     shown, learned = about.get("demonstrations"), [about.get("head"), about["label_prior"]]
     return {
-        "model": _digest([classifier.client.name, api.address]),
+        "model": _digest([classifier.name, api.address]),
         "prompt": _digest([classifier.prompt, classifier.user_template, *([] if shown is None else [shown])]),
-        "labels": _digest([method.describe(), runner.response_format]),
-        "options": _digest([options, runner.top_logprobs]),
+        "labels": _digest([method.describe(), classifier.response_format]),
+        "options": _digest([options, classifier.top_logprobs]),
         "rows": digest.hexdigest(),
         **({"corrections": _digest(learned)} if any(learned) else {}),
     }

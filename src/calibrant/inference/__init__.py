@@ -1,11 +1,12 @@
 """From a prompt and a model to predictions: clients by name, the concurrent engine, the classifier."""
 
 from calibrant.clients import JsonService, RetryPolicy
+from calibrant.core import Limits, OnPrediction, Pace, Query, Stop
 from calibrant.inference._batch_api import BatchApi, RemoteBatch, open_batch_api
 from calibrant.inference._calls import Calls
 from calibrant.inference._chain import FieldChain
 from calibrant.inference._choice import Scoring
-from calibrant.inference._classifier import Classifier
+from calibrant.inference._classifier import Classifier, as_classifier
 from calibrant.inference._demonstration_format import Demonstration, DemonstrationFormat, one_line
 from calibrant.inference._demonstrations import DemonstrationIndex, Retrieval
 from calibrant.inference._embeddings import (
@@ -19,13 +20,10 @@ from calibrant.inference._embeddings import (
     open_embedder,
 )
 from calibrant.inference._exact import ExactScoring, Tolerance
-from calibrant.inference._feed import OnPrediction, Stop
 from calibrant.inference._heads import apply_head, head_of
 from calibrant.inference._limits import (
     Bucket,
     Gate,
-    Limits,
-    Pace,
     default_concurrency,
     is_in_process,
     rate_limit_waits,
@@ -33,8 +31,10 @@ from calibrant.inference._limits import (
 from calibrant.inference._loop import run_sync
 from calibrant.inference._methods import Decoding, Method
 from calibrant.inference._models import ModelLike, call_options, open_client
+from calibrant.inference._predictor import BasePredictor, ask, ask_async
+from calibrant.inference._prompted import QueryKeys
 from calibrant.inference._reader import AnswerReader
-from calibrant.inference._runner import Query, Runner
+from calibrant.inference._runner import RowModel, Runner
 from calibrant.inference._sampling import Sampling
 from calibrant.inference._several import Answers, ask_together
 from calibrant.inference._shared_router import SharedRouter
@@ -54,6 +54,7 @@ from calibrant.inference.routed import HelperStats, Provider, ProviderStats, Rou
 __all__ = [
     "AnswerReader",
     "Answers",
+    "BasePredictor",
     "BatchApi",
     "Bucket",
     "CachedEmbedder",
@@ -84,10 +85,12 @@ __all__ = [
     "Provider",
     "ProviderStats",
     "Query",
+    "QueryKeys",
     "RemoteBatch",
     "Retrieval",
     "RetryPolicy",
     "RoutedClient",
+    "RowModel",
     "Runner",
     "Sampling",
     "Scoring",
@@ -98,6 +101,9 @@ __all__ = [
     "Verdict",
     "aexamine",
     "apply_head",
+    "as_classifier",
+    "ask",
+    "ask_async",
     "ask_together",
     "call_options",
     "default_concurrency",

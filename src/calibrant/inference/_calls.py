@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from calibrant.clients import RetryPolicy, rate_state, with_retries
@@ -62,7 +63,7 @@ class Calls:
         ProviderError
             The last failure; its attribute ``attempts`` holds the number of calls made.
         """
-        return await with_retries(lambda: self._once(call, provider), policy=self.policy)
+        return await with_retries(partial(self._once, call, provider), policy=self.policy)
 
     async def complete(self, client: Client, request: CompletionRequest) -> tuple[Completion, int]:
         """Return a client's answer to a request that is no classification, and the calls made.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Self
@@ -13,34 +13,41 @@ from calibrant.core import (
     Client,
     Completion,
     CompletionRequest,
+    ConfigurationError,
     DemonstrationSettings,
     Journal,
     LabelSet,
+    Limits,
     LogprobSpace,
+    OnPrediction,
     Prediction,
+    Predictor,
+    Query,
+    Stop,
     Task,
-    TextWithContext,
 )
 from calibrant.heads import Head
-from calibrant.inference._asking import Asking
 from calibrant.inference._calls import Calls
 from calibrant.inference._choice import MethodOptions, Scoring, choose_method
 from calibrant.inference._demonstrations import DemonstrationIndex, Retrieval
-from calibrant.inference._described import demonstrated_by, described, representation
-from calibrant.inference._exact import Tolerance, keeping_features, keeps_features
+from calibrant.inference._described import demonstrated_by, described
+from calibrant.inference._exact import Tolerance, keeps_features
 from calibrant.inference._from_task import task_arguments, task_head
 from calibrant.inference._heads import check_head, check_one_distribution, finished, head_of, true_labels
-from calibrant.inference._limits import Gate, Limits, default_concurrency
+from calibrant.inference._limits import Gate, default_concurrency, is_in_process
+from calibrant.inference._methods import Method
 from calibrant.inference._models import ModelLike, call_options, open_client
+from calibrant.inference._predictor import BasePredictor
+from calibrant.inference._prompted import PromptedModel
 from calibrant.inference._reader import AnswerReader
-from calibrant.inference._runner import Query, Runner
+from calibrant.inference._runner import Runner
 from calibrant.inference.doctor import refuse_misleading
 from calibrant.logprobs import enum_schema
 
-__all__ = ["Classifier"]
+__all__ = ["Classifier", "as_classifier"]
 
 
-class Classifier(Asking):
+class Classifier(BasePredictor):
     """Classifies texts with one model under one prompt; a context manager.
 
     Parameters
@@ -171,21 +178,25 @@ class Classifier(Asking):
         self._response_format = response_format or enum_schema(self.labels, field)
         self._prepare(client, top_logprobs, limits, journal)
         self.head = head
-        refuse_misleading(model, options=options, method=self.runner.method)
+        refuse_misleading(model, options=options, method=self.method)
 
     def _prepare(self, client: Client, top_logprobs: int, limits: Limits, journal: Journal | None) -> None:
         gate = Gate(limits, provider=client.name, default_concurrency=default_concurrency(client))
         self._calls = Calls(policy=self._retry, gate=gate)
         wanted = replace(self._wanted, calls=self._calls)
-        self.runner = Runner(
+        self._model = PromptedModel(
             client=client,
             method=choose_method(client, self._reader, self._response_format, wanted),
             response_format=self._response_format,
             top_logprobs=top_logprobs,
             options=wanted.options,
-            gate=gate,
-            journal=journal,
         )
+        self._runner = Runner(model=self._model, gate=gate, journal=journal)
+
+    def _use(self, model: PromptedModel) -> None:
+        """Ask in another way from now on, through the same gate."""
+        self._model = model
+        self._runner = replace(self._runner, model=model)
 
     @classmethod
     def from_task(
@@ -252,8 +263,8 @@ class Classifier(Asking):
     def head(self, head: Head | None) -> None:
         if head is not None:
             if head.uses_features:
-                self.runner = replace(self.runner, method=keeping_features(self.runner.method))
-            check_head(head, labels=self.labels, method=self.runner.method)
+                self._use(self._model.with_features())
+            check_head(head, labels=self.labels, method=self.method)
         self._head = head
 
     def fit(self, texts: Sequence[str], answers: Sequence[str]) -> Self:
@@ -285,7 +296,7 @@ class Classifier(Asking):
         copy = object.__new__(type(self))
         copy.__dict__.update(self.__dict__)
         copy._owns_client, copy._head = False, None
-        copy.runner = replace(self.runner, method=keeping_features(self.runner.method))
+        copy._use(self._model.with_features())
         return copy
 
     @property
@@ -296,7 +307,47 @@ class Classifier(Asking):
     @property
     def client(self) -> Client:
         """The client the calls go to."""
-        return self.runner.client
+        return self._model.client
+
+    @property
+    def clients(self) -> tuple[Client, ...]:
+        """The one client."""
+        return (self.client,)
+
+    @property
+    def name(self) -> str:
+        """Name of the model."""
+        return self.client.name
+
+    @property
+    def method(self) -> Method:
+        """How a request becomes a prediction."""
+        return self._model.method
+
+    @property
+    def space(self) -> LogprobSpace:
+        """What its log-probabilities are probabilities of."""
+        return self.method.space
+
+    @property
+    def response_format(self) -> Mapping[str, Any] | None:
+        """JSON schema sent with every call."""
+        return self._model.response_format
+
+    @property
+    def top_logprobs(self) -> int:
+        """Alternatives asked for per token."""
+        return self._model.top_logprobs
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Handed to the provider with every call."""
+        return self._model.options
+
+    @property
+    def in_process(self) -> bool:
+        """Whether rows are computed in this process, so that more of them at a time are no faster."""
+        return is_in_process(self.client)
 
     def with_prompt(self, prompt: str, *, user_template: str | None = None) -> Self:
         """Return a copy under another prompt that shares this one's client and journal.
@@ -321,7 +372,7 @@ class Classifier(Asking):
     @property
     def demonstrations(self) -> Retrieval | None:
         """Which labelled texts prompts show beside the text they are about; None where there are none to show."""
-        return self.runner.retrieval
+        return self._model.retrieval
 
     def with_demonstrations(
         self,
@@ -382,12 +433,12 @@ class Classifier(Asking):
         if index is not None:
             retrieval = Retrieval.of(index, settings, labels=self.labels, field=self.field)
         copy = self.with_prompt(self.prompt)
-        copy.runner = replace(self.runner, retrieval=retrieval)
+        copy._use(replace(self._model, retrieval=retrieval))  # noqa: SLF001  (its own class)
         return copy
 
     def with_limits(self, limits: Limits) -> Self:
         """Return a copy under other `limits` that shares this one's client and journal; it has paid nothing yet."""
-        return self._prepared(limits, self._reader, self.runner.top_logprobs)
+        return self._prepared(limits, self._reader, self.top_logprobs)
 
     def with_tokens(self, *, top_logprobs: int = 0) -> Self:
         """Return a copy whose decoded predictions hold their tokens.
@@ -398,33 +449,74 @@ class Classifier(Asking):
             Alternatives asked for per token at least.
         """
         reader = replace(self._reader, keep_tokens=True)
-        return self._prepared(self.runner.gate.limits, reader, max(top_logprobs, self.runner.top_logprobs))
+        return self._prepared(self.limits, reader, max(top_logprobs, self.top_logprobs))
 
     def _prepared(self, limits: Limits, reader: AnswerReader, top_logprobs: int) -> Self:
         copy = object.__new__(type(self))
         copy.__dict__.update(self.__dict__)
         copy._owns_client, copy._reader = False, reader
-        copy._prepare(self.client, top_logprobs, limits, self.runner.journal)
-        copy.runner.retrieval = self.demonstrations
-        if keeps_features(self.runner.method):
-            copy.runner.method = keeping_features(copy.runner.method)
+        copy._prepare(self.client, top_logprobs, limits, self.journal)
+        if self.demonstrations is not None:
+            copy._use(replace(copy._model, retrieval=self.demonstrations))
+        if keeps_features(self.method):
+            copy._use(copy._model.with_features())
         copy.head = self.head
         return copy
 
     @property
+    def meter(self) -> Gate:
+        """What its rows have taken so far."""
+        return self._runner.gate
+
+    @property
     def gates(self) -> tuple[Gate, ...]:
-        """What its calls go through: rates are kept there."""
-        return (self.runner.gate,)
+        """What the calls of its model have taken, and their rates."""
+        return (self._runner.gate,)
+
+    @property
+    def journal(self) -> Journal | None:
+        """Finished predictions; what it holds is not asked again."""
+        return self._runner.journal
 
     def use_journal(self, journal: Journal | None) -> None:
-        """Look predictions up in `journal` from now on, and store them there."""
-        self.runner.journal = journal
+        """Look predictions up in `journal` from now on, and store them there; copies that share this one's do, too."""
+        self._runner.journal = journal
 
-    def _query(self, text: str | TextWithContext) -> Query:
-        given = text if isinstance(text, TextWithContext) else TextWithContext(text)
-        return Query(
-            prompt=self.prompt, text=given.text, user_template=self.user_template, context=given.context
+    async def feed(
+        self,
+        queries: Iterable[Query],
+        deliver: OnPrediction,
+        *,
+        on_prediction: OnPrediction | None = None,
+        stop: Stop | None = None,
+    ) -> str:
+        """Answer queries as they come, however many, in bounded memory; see `calibrant.core.Predictor.feed`."""
+        return await self._runner.feed(
+            queries, deliver, finish=self.finished, on_prediction=on_prediction, stop=stop
         )
+
+    async def answer(self, query: Query) -> Prediction:
+        """Return what the model says of one query, for a caller that looks after limits and failures itself.
+
+        Raises
+        ------
+        ProviderError
+            A fault that every call would meet, before any call has succeeded.
+        """
+        return await self._runner.answer(query)
+
+    def request(self, query: Query) -> CompletionRequest:
+        """Return what the model is asked for a query.
+
+        Raises
+        ------
+        ConfigurationError
+            Its demonstrations cannot be shown.
+        """
+        ((prepared, problem),) = self._model.prepare([query])
+        if problem:
+            raise ConfigurationError(problem)
+        return self._model.request(prepared)
 
     async def acomplete(self, request: CompletionRequest) -> tuple[Completion, int]:
         """Ask the model something else, such as what it thinks of its answer.
@@ -449,19 +541,21 @@ class Classifier(Asking):
         ProviderError
             There is no answer, after retries; ``attempts`` counts the calls made.
         """
-        options = {**self.runner.options, **request.options}
+        options = {**self.options, **request.options}
         return await self._calls.complete(self.client, replace(request, options=options))
 
-    def finished(self, prediction: Prediction, text: str) -> Prediction:
-        """Return what the model said of a text as it is given to the user, corrections and head applied."""
-        return finished(prediction, text, prior_correction=self.prior_correction, head=self.head)
+    def finished(self, query: Query, prediction: Prediction) -> Prediction:
+        """Return a prediction as it is given to the user, with what was learned for its own prompt applied."""
+        if (query.prompt, query.user_template) != (self.prompt, self.user_template):
+            return prediction
+        return finished(prediction, query.text, prior_correction=self.prior_correction, head=self.head)
 
     def fingerprint(self) -> Fingerprint:
         """Return what a correction or calibration of this classifier's predictions belongs to."""
         return Fingerprint(
             prompt=asked_text(self.prompt, self.user_template, demonstrated_by(self)),
             model=self.client.name,
-            space=self.runner.method.space,
+            space=self.space,
             labels=self.labels,
         )
 
@@ -469,10 +563,30 @@ class Classifier(Asking):
         """Return the settings that can change a prediction as JSON values, free of credentials."""
         return described(self)
 
-    def __repr__(self) -> str:
-        return representation(self)
-
     def close(self) -> None:
         """Free what the client holds; a client that was handed in is left open."""
         if self._owns_client:
-            self.runner.client.close()
+            self.client.close()
+
+
+def as_classifier(predictor: Predictor, *, to_use: str) -> Classifier:
+    """Return a predictor as the one classifier that it is.
+
+    Parameters
+    ----------
+    predictor : Predictor
+        Any.
+    to_use : str
+        What it is to have, such as a head; for the message.
+
+    Raises
+    ------
+    ConfigurationError
+        It is a cascade: a head, a label prior or demonstrations belong to one model under one prompt.
+    """
+    if not isinstance(predictor, Classifier):
+        raise ConfigurationError(
+            f"Expected no {to_use} for a whole cascade, got {predictor.name}: its models have prompts and answers of "
+            "their own. Give its classifiers one each."
+        )
+    return predictor

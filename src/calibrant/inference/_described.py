@@ -1,33 +1,30 @@
-"""What a classifier says of itself: in records, and at the prompt of Python."""
+"""The identity of a classifier, as JSON values."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from calibrant.inference.doctor import identity
 
 if TYPE_CHECKING:
     from calibrant.inference._classifier import Classifier
 
-__all__ = ["demonstrated_by", "described", "representation"]
-
-_LABELS_SHOWN: Final = 5
+__all__ = ["demonstrated_by", "described"]
 
 
 def described(classifier: Classifier) -> dict[str, Any]:
     """Return the settings that can change a prediction as JSON values, free of credentials."""
-    runner = classifier.runner
     name, endpoint, options = identity(
-        classifier.client.name, runner.options, api_base=getattr(classifier.client, "endpoint", None)
+        classifier.name, classifier.options, api_base=getattr(classifier.client, "endpoint", None)
     )
     correction, head = classifier.prior_correction, classifier.head
     return {
         "model": name,
         "endpoint": endpoint,
         "options": options,
-        "method": dict(runner.method.describe()),
-        "response_format": runner.response_format,
-        "top_logprobs": runner.top_logprobs,
+        "method": dict(classifier.method.describe()),
+        "response_format": classifier.response_format,
+        "top_logprobs": classifier.top_logprobs,
         "prompt": classifier.prompt,
         "user_template": classifier.user_template,
         "label_prior": None
@@ -41,14 +38,3 @@ def described(classifier: Classifier) -> dict[str, Any]:
 def demonstrated_by(classifier: Classifier) -> dict[str, Any] | None:
     """Return the demonstrations of a classifier; None without any."""
     return None if classifier.demonstrations is None else classifier.demonstrations.description
-
-
-def representation(classifier: Classifier) -> str:
-    """Return a classifier's ``repr``: model, first labels and scoring."""
-    method = classifier.runner.method.describe()
-    labels = ", ".join(map(repr, classifier.labels.labels[:_LABELS_SHOWN]))
-    more = f", ... {len(classifier.labels)} in all" if len(classifier.labels) > _LABELS_SHOWN else ""
-    return (
-        f"{type(classifier).__name__}(model={classifier.client.name!r}, labels=[{labels}{more}], "
-        f"scoring={method.get('scoring')!r})"
-    )

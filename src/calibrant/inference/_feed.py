@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import Final, Generic, TypeVar
 
-from calibrant.core import Outcome, Prediction, ProviderError
+from calibrant.core import OnPrediction, Outcome, Prediction, ProviderError, Stop
 from calibrant.core.patience import Patience
 from calibrant.inference._limits import Gate
 
-__all__ = ["Feed", "Listeners", "OnPrediction", "Stop"]
-
-OnPrediction: TypeAlias = Callable[[int, Prediction], None]
+__all__ = ["Feed", "Listeners"]
 
 # Rows answered behind one that is not: they wait in memory, and no further ones are begun.
 _WINDOW: Final = 1024
@@ -28,62 +25,14 @@ _FAILURES_IN_A_ROW: Final = 100
 _GRACE_SECONDS: Final = 0.5
 
 
-class Stop:
-    """Ends a run early.
-
-    Attributes
-    ----------
-    reason : str
-        Why; empty until somebody asked.
-    at_once : bool
-        True where the rows under way are given up too, instead of being finished.
-    waits : bool
-        True where rows are given up that wait between calls.
-    """
-
-    def __init__(self) -> None:
-        self.reason = ""
-        self.at_once = False
-        self.waits = False
-        self._give_up: set[Callable[[], None]] = set()
-
-    def request(self, reason: str, *, at_once: bool = False, waits: bool = False) -> None:
-        """Begin no further row. Safe to call from any thread or signal handler.
-
-        Parameters
-        ----------
-        reason : str
-            Why; a reason given earlier stays.
-        at_once : bool, default False
-            Give up the rows under way, too; a later run asks about them again.
-        waits : bool, default False
-            Of the rows under way, give up those that would wait more than half a second for a rate limit or before
-            another attempt. Calls in flight are waited for: they are paid for.
-        """
-        self.reason = self.reason or reason
-        self.at_once = self.at_once or at_once
-        self.waits = self.waits or waits
-        if at_once or waits:
-            for give_up in tuple(self._give_up):
-                give_up()
-
-    @contextlib.contextmanager
-    def calling(self, give_up: Callable[[], None]) -> Iterator[None]:
-        """Call a function, from whatever thread, when rows under way are to be given up."""
-        self._give_up.add(give_up)
-        try:
-            yield
-        finally:
-            self._give_up.discard(give_up)
-
-
 _R = TypeVar("_R")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listeners:
-    """Who is told of predictions, and who may end the run; see `Runner.feed`."""
+class Listeners(Generic[_R]):
+    """What happens with predictions, and what may end the run; see `Runner.feed`."""
 
+    finish: Callable[[_R, Prediction], Prediction]
     deliver: OnPrediction
     on_prediction: OnPrediction | None
     stop: Stop
@@ -112,7 +61,7 @@ class Feed(Generic[_R]):
         self,
         rows: Iterator[_R],
         answer: Callable[[_R], Awaitable[Prediction]],
-        listeners: Listeners,
+        listeners: Listeners[_R],
         *,
         gate: Gate,
         provider: str,
@@ -134,7 +83,7 @@ class Feed(Generic[_R]):
         self._failures = 0
 
     async def run(self, *, rows: int | None) -> str:
-        """Answer the rows, of which there are so many, where that is known; returns why it ended early."""
+        """Answer the rows (their number, where it is known) and return why it ended early."""
         limits = self._gate.limits
         n_workers = self._gate.concurrency if rows is None else min(self._gate.concurrency, rows)
         deadline = asyncio.timeout(limits.run_seconds)
@@ -169,23 +118,20 @@ class Feed(Generic[_R]):
         patience = Patience()
         self._patience.append(patience)
         with patience.applied():
-            await self._answer_rows()
-
-    async def _answer_rows(self) -> None:
-        while await self._may_begin():
-            row = next(self._rows, None)
-            if row is None:
-                return
-            index = self._begun
-            self._begun += 1
-            self._under_way += 1
-            try:
-                prediction = await self._answer(row)
-            finally:
-                self._under_way -= 1
-            self._finish(index, prediction)
-            if index % _BREATH == 0:
-                await asyncio.sleep(0)  # what a journal holds is answered without any wait
+            while await self._may_begin():
+                row = next(self._rows, None)
+                if row is None:
+                    return
+                index = self._begun
+                self._begun += 1
+                self._under_way += 1
+                try:
+                    prediction = await self._answer(row)
+                finally:
+                    self._under_way -= 1
+                self._finish(index, self._listeners.finish(row, prediction))
+                if index % _BREATH == 0:
+                    await asyncio.sleep(0)  # what a journal holds is answered without any wait
 
     async def _may_begin(self) -> bool:
         while not self._stop.reason and (self._begun - self._delivered >= _WINDOW or self._price_is_open()):
@@ -196,7 +142,7 @@ class Feed(Generic[_R]):
         return not self._stop.reason
 
     def _price_is_open(self) -> bool:
-        """Whether the first row is still under way that tells what a row costs, or that nobody knows."""
+        """Return whether the price of a row is not known yet, since the first one is still under way."""
         gate = self._gate
         return gate.limits.max_cost is not None and not gate.rows and self._under_way > 0
 

@@ -6,10 +6,9 @@ import logging
 from typing import Any
 
 from calibrant.calibration import Fingerprint
-from calibrant.core import Client, Task
+from calibrant.core import Client, Limits, Task
 from calibrant.heads import Head
 from calibrant.inference._choice import refuse_several_models
-from calibrant.inference._limits import Limits
 from calibrant.inference._models import ModelLike
 
 __all__ = ["task_arguments", "task_head"]

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, fields
-from typing import Final, Protocol
+from typing import Final
 
 from calibrant.clients import RateState
-from calibrant.core import Client, ConfigurationError, ProviderError, Usage
+from calibrant.core import CallMeter, Client, Limits, Pace, ProviderError, Usage
 from calibrant.core.patience import interruptible_sleep
 
 __all__ = [
@@ -20,8 +18,6 @@ __all__ = [
     "LONGEST_PAUSE",
     "Bucket",
     "Gate",
-    "Limits",
-    "Pace",
     "default_concurrency",
     "is_in_process",
     "rate_limit_waits",
@@ -38,69 +34,6 @@ _MINUTE: Final = 60.0
 _TRIES: Final = 3
 # An allowance that comes back later than this is not waited for: the provider may as well say 429.
 LONGEST_PAUSE: Final = 60.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What the calls of a runner may take.
-
-    Budgets count what this runner has paid since it was made, journals and merged calls aside. They
-    are looked at before a row is begun, with the expected cost of the rows under way counted in.
-
-    Attributes
-    ----------
-    concurrency : int, optional
-        Calls in flight at most, at least 1. Fewer while the provider says that it is overloaded. By default 10, and 4
-        for an engine in this process (one for each of its slots, where it has more).
-    requests_per_minute, tokens_per_minute : float, optional
-        Rates that are kept without waiting for the provider to complain. Tokens are those of prompts
-        and answers, charged when a row is answered.
-    max_requests, max_tokens : int, optional
-        Budgets of calls and of tokens.
-    max_cost : float, optional
-        Budget in US dollars.
-    call_seconds : float, optional
-        Deadline of one call; one that misses it has failed and may be tried again.
-    run_seconds : float, optional
-        Deadline of one run; rows under way are given up when it passes.
-
-    Raises
-    ------
-    ConfigurationError
-        A limit is not above 0.
-    """
-
-    concurrency: int | None = None
-    requests_per_minute: float | None = None
-    tokens_per_minute: float | None = None
-    max_requests: int | None = None
-    max_tokens: int | None = None
-    max_cost: float | None = None
-    call_seconds: float | None = None
-    run_seconds: float | None = None
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value is None:
-                continue
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if field.name == "concurrency" and not (number and value >= 1 and value == int(value)):
-                raise ConfigurationError(f"Expected concurrency of at least 1, got {value!r}.")
-            if not number or not 0 < value < math.inf:
-                raise ConfigurationError(f"Expected {field.name} to be a number above 0, got {value!r}.")
-
-
-class Pace(Protocol):
-    """Says when something may be taken; a `Bucket`, or a part of one that several processes share."""
-
-    def wait(self, now: float) -> float:
-        """Return the seconds from `now` until something may be taken."""
-        ...
-
-    def take(self, amount: float) -> None:
-        """Take it, even where that overdraws."""
-        ...
 
 
 class Bucket:
@@ -181,14 +114,14 @@ class Gate:
 
     def __init__(
         self,
-        limits: Limits = Limits(),
+        limits: Limits | None = None,
         *,
         provider: str = "",
         default_concurrency: int = DEFAULT_CONCURRENCY,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self.limits = limits
+        self.limits = limits = limits or Limits()
         self.provider = provider
         self.concurrency = limits.concurrency or default_concurrency
         self.on_pause: Callable[[], None] | None = None
@@ -400,7 +333,7 @@ def default_concurrency(client: Client, otherwise: int = DEFAULT_CONCURRENCY) ->
     return max(_IN_PROCESS_CONCURRENCY, getattr(client, "n_parallel", 1))
 
 
-def rate_limit_waits(gates: Iterable[Gate]) -> dict[str, float]:
+def rate_limit_waits(gates: Iterable[CallMeter]) -> dict[str, float]:
     """Return the seconds until calls may begin again, by the model whose rate limit is waited for."""
     waits: dict[str, float] = {}
     for gate in gates:

@@ -9,8 +9,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from calibrant.adapters import THRESHOLD_ROWS, PriorCorrection, SearchSize, Thresholds
-from calibrant.core import ConfigurationError, Example, LabelSet, Task, labels_to_record, normalise_label
-from calibrant.inference import Classifier
+from calibrant.core import (
+    ConfigurationError,
+    Example,
+    LabelSet,
+    Predictor,
+    Task,
+    labels_to_record,
+    normalise_label,
+)
 from calibrant.optimization._exemplar import ExemplarProposer
 from calibrant.optimization._race import FIRST, detectable_gain
 from calibrant.optimization._reflection import name_of
@@ -25,7 +32,6 @@ __all__ = [
     "USER_TEMPLATE",
     "Proposer",
     "SearchPlan",
-    "asked_model",
     "make_plan",
     "search_fingerprint",
     "search_size",
@@ -44,11 +50,6 @@ SCREENED = 16
 
 Proposer: TypeAlias = Callable[..., dict[str, str]]
 """GEPA's proposal function."""
-
-
-def asked_model(model: ModelLike | Classifier | None) -> ModelLike | None:
-    """Return what is in a classifier's place of a model."""
-    return model.client if isinstance(model, Classifier) else model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +164,7 @@ def search_size(task: Task, plan: SearchPlan) -> SearchSize:
     )
 
 
-def search_fingerprint(task: Task, model: ModelLike | Classifier | None, plan: SearchPlan) -> dict[str, Any]:
+def search_fingerprint(task: Task, model: ModelLike | Predictor | None, plan: SearchPlan) -> dict[str, Any]:
     content = {
         "labels": labels_to_record(task.labels),
         "prompt": task.prompt,
@@ -185,12 +186,12 @@ def search_fingerprint(task: Task, model: ModelLike | Classifier | None, plan: S
     }
     if task.head.fit != "auto":
         content["head"] = task.head.fit  # left out by default, so that earlier searches are continued
-    if isinstance(model, Classifier):
+    if isinstance(model, Predictor):
         content["classifier"] = model.describe()
     return {
         "schema_version": 1,
         "task": hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest(),
-        "model": name_of(task.model.name if model is None else asked_model(model)),
+        "model": name_of(task.model.name if model is None else model),
         "proposer": plan.name,
         "reflection_model": None if plan.reflection_model is None else name_of(plan.reflection_model),
         "minibatch_size": plan.minibatch_size,

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
         ValsetEvaluatedEvent,
     )
 
-    from calibrant.core import Prediction
-    from calibrant.inference import Gate
+    from calibrant.core import CallMeter, Prediction
 
 __all__ = ["Progress", "ProgressListener", "ProgressTracker"]
 
@@ -66,10 +65,10 @@ class ProgressTracker:
     def __init__(self, listener: ProgressListener | None, *, total: int) -> None:
         self.now = Progress(total=total)
         self._listener = listener
-        self._gates: tuple[Gate, ...] = ()
+        self._gates: tuple[CallMeter, ...] = ()
         self._lock = threading.Lock()
 
-    def watch(self, gates: Sequence[Gate]) -> None:
+    def watch(self, gates: Sequence[CallMeter]) -> None:
         """Tell the listener when a rate limit is waited for at these gates."""
         self._gates = tuple(gates)
         for gate in self._gates:

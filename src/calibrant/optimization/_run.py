@@ -19,13 +19,15 @@ from calibrant.core import (
     Example,
     Outcome,
     Prediction,
+    Predictor,
     ProviderError,
+    Query,
     ScoringSettings,
     Task,
     write_atomically,
 )
 from calibrant.heads import Head
-from calibrant.inference import Classifier, DemonstrationIndex, Query, apply_head, head_of
+from calibrant.inference import Classifier, DemonstrationIndex, apply_head, ask, head_of
 from calibrant.optimization._choice import Choice, ValidationLog, is_worse
 from calibrant.optimization._directory import JOURNAL, is_current, open_directory, rescuing
 from calibrant.optimization._final import final_score, labelled_rows
@@ -37,7 +39,6 @@ from calibrant.optimization._plan import (
     USER_TEMPLATE,
     Proposer,
     SearchPlan,
-    asked_model,
     make_plan,
     search_fingerprint,
     search_size,
@@ -78,7 +79,7 @@ _LARGE_GAIN = 0.2
 def optimize(  # noqa: PLR0913  (keyword-only options)
     task: Task | str | Path,
     *,
-    model: ModelLike | Classifier | None = None,
+    model: ModelLike | Predictor | None = None,
     reflection_model: str | Callable[[str], str] | None = None,
     reflection_options: Mapping[str, Any] | None = None,
     proposer: Literal["exemplar", "reflection"] | Proposer | None = None,
@@ -96,8 +97,8 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     ----------
     task : Task or path
         The task, or its TOML file; needs train, validation and test rows.
-    model : str, Client, callable or Classifier, optional
-        Answers instead of the task's own model. A classifier, such as the cascade of a task
+    model : str, Client, callable or Predictor, optional
+        Answers instead of the task's own model. A predictor, such as the cascade of a task
         (`calibrant.assembly.open_classifier`), is neither changed nor closed.
     reflection_model : str or callable, optional
         Writes new prompts from feedback: any name that `model` may have, asked once before the search begins, or
@@ -157,7 +158,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     """
     started = time.perf_counter()
     if out is not None:
-        check_names(asked_model(model), reflection_model, proposer)
+        check_names(model, reflection_model, proposer)
     task = task if isinstance(task, Task) else Task.from_file(task)
     current = out is None or is_current(Path(out))
     plan = make_plan(
@@ -168,28 +169,29 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         seed,
         prior_correction,
         thresholds,
-        may_race=current and (type(model) is Classifier or not isinstance(model, Classifier)),
+        may_race=current and (isinstance(model, Classifier) or not isinstance(model, Predictor)),
     )
     search_size(task, plan).check(max_metric_calls)
     _say_what_to_expect(task, plan)
     scoring = LogScoring() if plan.races else _scoring(task.scoring)
     with ExitStack() as stack:
-        classifier = _open(task, model, stack)
+        predictor = _open(task, model, stack)
         fingerprint = search_fingerprint(task, model, plan)
         directory = None if out is None else open_directory(Path(out), fingerprint)
-        teaches = current and type(classifier) is Classifier and task.head.fit == "auto"
-        classifier = classifier.with_features() if teaches else classifier
+        teaches = current and isinstance(predictor, Classifier) and task.head.fit == "auto"
+        if teaches and isinstance(predictor, Classifier):
+            predictor = predictor.with_features()
         journal = stack.enter_context(JsonlStore(_file(directory, JOURNAL)))
         store = stack.enter_context(JsonlStore(_file(directory, "reflections.jsonl")))
-        classifier.use_journal(PredictionJournal(journal))
+        predictor.use_journal(PredictionJournal(journal))
         stack.enter_context(rescuing(directory, fingerprint, (journal, store), current=current))
         tracker = ProgressTracker(progress, total=max_metric_calls)
         reflection = stack.enter_context(
             open_reflection(plan.reflection_model, store, options=reflection_options)
         )
         log = ValidationLog(task.validation)
-        adapter = _adapter(classifier, scoring, task, plan, tracker, log)
-        tracker.watch(adapter.classifier.gates)
+        adapter = _adapter(predictor, scoring, task, plan, tracker, log)
+        tracker.watch(adapter.predictor.gates)
         run = _Run(
             task=task,
             plan=plan,
@@ -242,15 +244,15 @@ def _kept(task: Task, plan: SearchPlan, max_metric_calls: int, *, teaches: bool)
     return for_race, min(len(task.train), spare // 2, (spare - for_race) // (2 if for_race else 1))
 
 
-def _open(task: Task, model: ModelLike | Classifier | None, stack: ExitStack) -> Classifier:
+def _open(task: Task, model: ModelLike | Predictor | None, stack: ExitStack) -> Predictor:
     """Return what is asked, as a copy of what was handed in: the journal is this run's."""
-    if isinstance(model, Classifier):
+    if isinstance(model, Predictor):
         if model.labels != task.labels:
             raise ConfigurationError(
                 f"Expected a classifier over the labels of task {task.name!r}, got one over others: open it from the "
                 "task."
             )
-        return model.with_limits(model.runner.gate.limits)
+        return model.with_limits(model.limits)
     # Its prompts are not the one that the task's head belongs to, and candidates say what they show.
     own = replace(task, head=task.head.model_copy(update={"file": None}), demonstrations=None)
     classifier = Classifier.from_task(own, model=model)
@@ -263,7 +265,7 @@ def _file(directory: Path | None, name: str) -> Path | None:
 
 
 def _adapter(
-    classifier: Classifier,
+    predictor: Predictor,
     scoring: ScoringStrategy,
     task: Task,
     plan: SearchPlan,
@@ -274,7 +276,7 @@ def _adapter(
     confusions = Confusions()
     kind = ReflectingAdapter if chooses else ConfidenceAdapter
     adapter = kind.from_classifier(
-        classifier,
+        predictor,
         scoring_strategy=None if _thresholds_score(task, plan) else scoring,
         high_confidence_threshold=task.scoring.high,
         low_confidence_threshold=task.scoring.low,
@@ -326,24 +328,23 @@ class _Run:
     reflection: Reflection | None
     tracker: ProgressTracker
 
-    def best(self, found: Choice) -> Classifier:
-        """Return the classifier under the best prompt, with its demonstrations."""
+    def best(self, found: Choice) -> Predictor:
+        """Return the predictor under the best prompt, with its demonstrations."""
         best = found.best.candidate
-        classifier = self.adapter.classifier.with_prompt(
-            best[COMPONENT], user_template=best.get(USER_TEMPLATE)
-        )
-        shown, retrieval = best.get(DEMONSTRATED, ""), classifier.demonstrations
-        if retrieval is None or not shown.strip():
-            return classifier
+        predictor = self.adapter.predictor.with_prompt(best[COMPONENT], user_template=best.get(USER_TEMPLATE))
+        retrieval = predictor.demonstrations if isinstance(predictor, Classifier) else None
+        shown = best.get(DEMONSTRATED, "")
+        if not isinstance(predictor, Classifier) or retrieval is None or not shown.strip():
+            return predictor
         settings = DemonstrationSettings.from_text(shown)
-        return classifier.with_demonstrations(retrieval.index, **settings.model_dump())
+        return predictor.with_demonstrations(retrieval.index, **settings.model_dump())
 
     def head(self, found: Choice, max_metric_calls: int) -> Head | None:
         """Return what labelled rows teach under the best prompt; None where they cannot.
 
         Training rows are asked as far as the budget goes.
         """
-        if type(self.adapter.classifier) is not Classifier:
+        if not isinstance(self.adapter.predictor, Classifier):
             return None
         candidate = found.best.candidate
         every = labelled_rows(self.task, candidate[COMPONENT])
@@ -387,7 +388,8 @@ class _Run:
         return [query_of(dict(candidate), example_row(row)) for row in rows]
 
     def _ask(self, candidate: Mapping[str, str], rows: Sequence[Example]) -> list[Prediction]:
-        predictions = self.adapter.classifier.runner.run(
+        predictions = ask(
+            self.adapter.predictor,
             self._queries(candidate, rows),
             on_prediction=lambda _, prediction: self.tracker.on_prediction(prediction),
         )
@@ -399,7 +401,7 @@ class _Run:
         if all(prediction.outcome is Outcome.ERROR for prediction in predictions):
             raise ProviderError(
                 f"none of the {len(predictions)} test rows was answered: {predictions[0].reason}",
-                provider=self.adapter.classifier.client.name,
+                provider=self.adapter.predictor.name,
                 hint="Mend the connection and start the run again; what was answered is kept in its directory.",
             )
         return predictions
@@ -436,7 +438,8 @@ class _Run:
         kept = {name: list(made) for name, made in predictions.items() if name != "prior"}
         write_run(directory, result, self.task.test, kept, labels=self.task.labels)
         best, prior = self.best(found), self._label_prior(found)
-        fingerprint, shown = best.fingerprint(), best.demonstrations
+        fingerprint = best.fingerprint()
+        shown = best.demonstrations if isinstance(best, Classifier) else None
         if prior is not None:
             prior.save(directory / LABEL_PRIOR, fingerprint=fingerprint)
         if shown is not None and shown.settings is not None:
@@ -469,7 +472,7 @@ class _Run:
         known = [cost for cost in costs if cost is not None]
         return OptimizationResult(
             task=self.task.name,
-            model=self.adapter.classifier.client.name,
+            model=self.adapter.predictor.name,
             seed=self.plan.seed,
             proposer=self.plan.name,
             seed_prompt=seed,

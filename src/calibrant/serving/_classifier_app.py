@@ -19,8 +19,8 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from calibrant.assembly import Bundle
-from calibrant.core import CalibrantError, Outcome, Prediction
-from calibrant.inference import Classifier
+from calibrant.core import CalibrantError, Outcome, Prediction, Predictor
+from calibrant.inference import ask_async
 from calibrant.serving._answers import Answers, Failure, Refusal, answer_record, asked_schema, parse_asked
 from calibrant.serving._bodies import Stopping, bounded_body, while_connected
 from calibrant.serving._metrics import ServiceMetrics, decision_name
@@ -50,7 +50,7 @@ _REFUSALS: Final = {
 
 def create_classifier_app(
     bundle: Bundle,
-    classifier: Classifier,
+    classifier: Predictor,
     *,
     settings: ServiceSettings | None = None,
     on_predictions: Callable[[Sequence[Prediction]], None] | None = None,
@@ -71,7 +71,7 @@ def create_classifier_app(
     ----------
     bundle : Bundle
         What `calibrant.assembly.read_bundle` returns.
-    classifier : Classifier
+    classifier : Predictor
         What `calibrant.assembly.open_bundle` makes of it; left open.
     settings : ServiceSettings, optional
         Keys, limits and logs.
@@ -145,7 +145,7 @@ class _Service:
     def __init__(
         self,
         bundle: Bundle,
-        classifier: Classifier,
+        classifier: Predictor,
         settings: ServiceSettings,
         on_predictions: Callable[[Sequence[Prediction]], None] | None,
     ) -> None:
@@ -154,7 +154,7 @@ class _Service:
         self._on_predictions = on_predictions
         self.metrics = ServiceMetrics(bundle.history, bundle.labels)
         self._bundle = bundle
-        self._classifier = classifier
+        self._predictor = classifier
         self._settings = settings
         self._keys = [_digest(key) for key in settings.api_keys]
         self._under_way = 0
@@ -170,6 +170,10 @@ class _Service:
                 "Expected one of the service's keys in Authorization: Bearer, got none of them.",
                 {"WWW-Authenticate": "Bearer"},
             )
+
+    async def _answer(self, text: str) -> Prediction:
+        """Return the prediction of one text."""
+        return (await ask_async(self._predictor, [self._predictor.query(text)]))[0]
 
     async def classify(self, request: Request) -> JSONResponse:
         """Answer ``POST /v1/classify``."""
@@ -207,7 +211,7 @@ class _Service:
     async def _probe(self) -> bool:
         """Return whether the model answers a short text; neither counted nor logged as one of a request."""
         try:
-            return _is_answered(await self._classifier.aclassify(_PROBE_TEXT))
+            return _is_answered(await self._answer(_PROBE_TEXT))
         except CalibrantError as error:
             _LOG.warning("The model cannot be asked.", extra={"fields": self._known(error)})
             return False
@@ -225,7 +229,7 @@ class _Service:
         """Return predictions; rows of all requests share the classifier's limits."""
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._classifier.aclassify(text)) for text in texts]
+                tasks = [group.create_task(self._answer(text)) for text in texts]
         except BaseExceptionGroup as errors:
             first = errors.exceptions[0]
             if not isinstance(first, CalibrantError):

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from calibrant.assembly import Bundle, open_bundle, read_bundle
-from calibrant.core import CalibrantError, ConfigurationError, Outcome, Prediction
-from calibrant.inference import Classifier, Limits, run_sync
+from calibrant.core import CalibrantError, ConfigurationError, Limits, Outcome, Prediction, Predictor
+from calibrant.inference import ask_async, run_sync
 from calibrant.serving._answers import answer_record
 
 # Importing litellm downloads a price list unless told not to.
@@ -69,7 +69,7 @@ class BundleProvider(CustomLLM):  # type: ignore[misc]
                 f"Expected bundles by name, and options for these only, got options for {', '.join(unknown) or 'none'}"
                 f" and the bundles {', '.join(bundles) or 'none'}."
             )
-        self._opened: dict[str, tuple[Bundle, Classifier]] = {}
+        self._opened: dict[str, tuple[Bundle, Predictor]] = {}
         with ExitStack() as opened:
             for name, path in bundles.items():
                 bundle = read_bundle(path)
@@ -134,7 +134,7 @@ class BundleProvider(CustomLLM):  # type: ignore[misc]
         text = _last_text(messages)
         try:
             async with asyncio.timeout(seconds if isinstance(seconds, int | float) else None):
-                prediction = await classifier.aclassify(text)
+                (prediction,) = await ask_async(classifier, [classifier.query(text)])
         except TimeoutError:
             raise CustomLLMError(status_code=504, message=f"{model}: no answer within {seconds}s.") from None
         except CalibrantError as error:

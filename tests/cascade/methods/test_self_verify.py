@@ -341,7 +341,7 @@ def test_grading_counts_towards_the_limits_of_the_classifier() -> None:
         space="none",
     )
     assert classifier.classify("It purrs.").outcome is Outcome.OK
-    gate = classifier.runner.gate
+    gate = classifier.meter
     before = gate.rows, gate.tokens, gate.requests
     verify(classifier)
     assert (gate.rows, gate.tokens, gate.requests) == (before[0], before[1] + 110, before[2] + 1)

@@ -360,7 +360,7 @@ def test_usage_counts_every_call(build: Build, told: Any, say: Any, refusal: Any
     assert found.attempts == 1 + 3 + 1 + 1 + 3
     assert [step.attempts for step in found.steps] == [4, 1, 4]
     assert [step.usage.prompt_tokens for step in found.steps] == [310, 7, 1300]
-    gate = built.cascade.runner.gate
+    gate = built.cascade.meter
     assert (gate.requests, gate.tokens, gate.cost, gate.rows) == (9, 1619, 2.5, 1)
 
 
@@ -397,7 +397,7 @@ def test_methods_that_read_tokens_get_them(build: Build, told: Any) -> None:
     kept = built.cascade.with_tokens(top_logprobs=9)
     assert kept.classify("t").tokens
     assert built.clients[0].requests[1].top_logprobs == 9
-    assert kept.with_limits(kept.runner.gate.limits).classify("t").tokens
+    assert kept.with_limits(kept.limits).classify("t").tokens
 
 
 @pytest.mark.parametrize("settings", [{}, {"scoring": "sampled"}])
@@ -563,8 +563,6 @@ def test_label_priors_of_the_models_are_divided_out(build: Build, told: Any) -> 
     assert built.cascade.classify("t").label == "dog"
     assert built.method.asked[0].prediction.label == "dog"
     assert built.cascade.with_prompt("new").classify("t").label == "cat"
-    with pytest.raises(ConfigurationError, match="no label prior for a whole cascade"):
-        built.cascade.prior_correction = prior
     with pytest.raises(ConfigurationError, match="no prior_correction of 'a'"):
         build("cat", classifiers=[{"prior_correction": prior}], method=told(needs_tokens=True))
 
@@ -629,7 +627,7 @@ def test_the_account_is_the_sum_of_all_calls(build: Build, told: Any, say: Any, 
     ]
     verified = len(built.method.asked)
     assert verified == sum(answered)
-    gate = built.cascade.runner.gate
+    gate = built.cascade.meter
     assert sum(row.attempts for row in found) == sum(built.calls) + verifier * verified == gate.requests
     expected = (
         sum(number * one for number, one in zip(answered, tokens, strict=True)) + 100 * verifier * verified

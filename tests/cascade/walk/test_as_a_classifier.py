@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,16 +15,16 @@ from calibrant.adapters import ConfidenceAdapter
 from calibrant.calibration import PlattCalibrator
 from calibrant.cascade import Cascade
 from calibrant.core import (
-    CompletionRequest,
     ConfigurationError,
     Example,
     Outcome,
+    Prediction,
     ProviderError,
     prediction_from_record,
     prediction_to_record,
 )
 from calibrant.evaluation import BatchEvaluator
-from calibrant.inference import Classifier, Limits, Query, Stop, run_sync
+from calibrant.inference import Classifier, Limits, Query, Stop, ask, run_sync
 from calibrant.store import PredictionCache
 from calibrant.testing import FakeClient, MemoryJournal
 
@@ -43,6 +42,19 @@ def unsure(text: str) -> tuple[str, float]:
 def sure(text: str) -> tuple[str, float]:
     """Return a large model's answer."""
     return ("cat" if int(text.rsplit(maxsplit=1)[-1]) % 2 else "dog"), 0.95
+
+
+class KeyList(MemoryJournal):
+    """Remembers under which keys it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def get_many(self, keys: Sequence[str]) -> dict[str, Prediction]:
+        """Take note of the keys."""
+        self.asked += keys
+        return super().get_many(keys)
 
 
 ROWS = [Example(input=f"row {number}", answer="cat" if number % 2 else "dog") for number in range(30)]
@@ -69,7 +81,7 @@ def test_equal_rows_share_an_answer(build: Build) -> None:
     found = built.cascade.classify_many(["same"] * 8)
     assert built.calls == [1, 1]
     assert sum(row.attempts for row in found) == 2
-    assert built.cascade.runner.gate.tokens == found[0].usage.prompt_tokens + found[0].usage.completion_tokens
+    assert built.cascade.meter.tokens == found[0].usage.prompt_tokens + found[0].usage.completion_tokens
 
 
 def test_another_threshold_asks_no_model_again(build: Build, told: Any) -> None:
@@ -131,8 +143,8 @@ def test_the_models_and_the_journal_of_others_are_left_alone(build: Build) -> No
     built.cascade.use_journal(shared)
     built.cascade.classify("t")
     assert (len(own), len(shared)) == (1, 2)
-    assert built.classifiers[0].runner.journal is own
-    assert built.classifiers[1].runner.journal is None
+    assert built.classifiers[0].journal is own
+    assert built.classifiers[1].journal is None
     built.classifiers[0].classify("t")
     assert built.calls == [1, 1]  # the model alone finds what the cascade has asked
     built.cascade.use_journal(None)
@@ -148,7 +160,7 @@ def test_a_copy_under_other_limits_has_its_own_journal_and_purse(build: Build) -
     copy.use_journal(journal)
     copy.classify("t")
     assert len(journal) == 3
-    assert (copy.runner.gate.requests, built.cascade.runner.gate.requests) == (2, 0)
+    assert (copy.meter.requests, built.cascade.meter.requests) == (2, 0)
     built.cascade.classify("t")
     assert built.calls == [2, 2]
     assert copy.with_limits(Limits()).classify("t").attempts == 0
@@ -346,22 +358,11 @@ def test_another_prompt_takes_the_place_of_every_models(build: Build) -> None:
     assert other.fingerprint() != built.cascade.fingerprint()
 
 
-def test_a_request_is_answered_as_a_method_answers_it(build: Build) -> None:
-    """Its user message is the text."""
-    built = build(("cat", 0.6), ("dog", 0.9), classifiers=[{"prompt": "P"}, {"prompt": "P"}])
-    method = built.cascade.runner.method
-    request = CompletionRequest(
-        messages=({"role": "system", "content": "new"}, {"role": "user", "content": "t"})
-    )
-    assert run_sync(method.predict(request)).label == "dog"
-    assert built.clients[0].requests[0].messages == request.messages
-
-
 def test_a_template_that_lacks_the_text_is_no_question(build: Build) -> None:
     """As for one model: nobody is asked."""
     built = build("cat")
     query = Query(prompt="", text="t", user_template="nothing")
-    assert built.cascade.runner.run([query])[0].outcome is Outcome.UNPARSED
+    assert ask(built.cascade, [query])[0].outcome is Outcome.UNPARSED
     assert built.calls == [0]
 
 
@@ -419,8 +420,10 @@ def test_whatever_changes_an_answer_is_told(build: Build, told: Any) -> None:
         assert text == json.dumps(same.describe(), sort_keys=True)
         assert one.fingerprint() == same.fingerprint()
         told_of.append(text)
-        query = Query(prompt=one.prompt, text="t", user_template=one.user_template)
-        keys.append(one.runner._key(query))
+        journal = KeyList()
+        one.use_journal(journal)
+        one.classify("t")
+        keys.append(journal.asked[0])
         assert one.fingerprint().digest() != build("cat", "cat", name="other").cascade.fingerprint().digest()
     assert len(set(told_of)) == len(settings)
     assert len(set(keys)) == len(settings)
@@ -452,18 +455,8 @@ def test_the_kind_of_log_probabilities_is_that_of_the_models(build: Build) -> No
 
 def test_a_cascade_is_named_after_its_models(build: Build) -> None:
     """In the order in which they are asked, unless it has a name."""
-    assert build("cat", "dog", models=[{"size": 7}, {"size": 1}]).cascade.client.name == "cascade(b -> a)"
+    assert build("cat", "dog", models=[{"size": 7}, {"size": 1}]).cascade.name == "cascade(b -> a)"
     assert build("cat", "dog", name="mine").cascade.describe()["model"] == "mine"
-
-
-def test_the_client_of_a_cascade_answers_nothing(build: Build) -> None:
-    """Only the models have one."""
-    client = build("cat").cascade.client
-    request = CompletionRequest(messages=({"role": "user", "content": "t"},))
-    with pytest.raises(ConfigurationError, match="no model of its own"):
-        asyncio.run(client.complete(request))
-    with pytest.raises(ConfigurationError, match="no model of its own"):
-        asyncio.run(build("cat").cascade.acomplete(request))
 
 
 def test_closing_closes_what_the_cascade_owns(told: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -492,10 +485,3 @@ def test_closing_closes_what_the_cascade_owns(told: Any, monkeypatch: pytest.Mon
     clients, owners = models()
     Cascade(owners, method="margin").close()
     assert (method.closed, [client.closed for client in clients]) == (2, [False, False])
-
-
-def test_a_cascade_is_not_made_from_a_task_alone() -> None:
-    """The constructor of one model's classifier is not there; the message names what opens a task's cascade."""
-    assert not hasattr(Cascade, "from_task")
-    with pytest.raises(AttributeError, match="open_classifier"):
-        Cascade.from_task  # noqa: B018

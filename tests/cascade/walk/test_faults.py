@@ -92,7 +92,7 @@ def test_retries_of_a_server_are_counted(serve: Any, told: Any) -> None:
         model=classifier.client,
         labels=LABELS,
         field="category",
-        options=classifier.runner.options,
+        options=classifier.options,
         space="masked",
         retry=RetryPolicy(attempts=4, sleep=at_once),
     )

@@ -253,7 +253,7 @@ def test_what_a_journal_holds_is_not_paid_again(build: Build, say: Any) -> None:
     assert again.calls == [0, 0]
     assert [row.usage.cost for row in found] == [2.0] * 5
     assert {row.attempts for row in found} == {0}
-    gate = again.cascade.runner.gate
+    gate = again.cascade.meter
     assert (gate.requests, gate.tokens, gate.cost, gate.rows) == (0, 0, 0.0, 5)
 
 
@@ -272,11 +272,11 @@ def test_without_limits_those_of_the_models_hold(build: Build) -> None:
         {"limits": Limits(concurrency=8, run_seconds=30.0, requests_per_minute=1000.0)},
     ]
     cascade = build("cat", "dog", classifiers=own).cascade
-    assert cascade.runner.gate.limits == Limits(concurrency=8, run_seconds=20.0)
-    held = [member.classifier.runner.gate.limits for member in cascade._walk.members]
+    assert cascade.limits == Limits(concurrency=8, run_seconds=20.0)
+    held = [member.classifier.limits for member in cascade._walk.members]
     assert held == [one["limits"] for one in own]
     assert [gate.limits for gate in cascade.gates] == held
-    assert cascade.runner.gate not in cascade.gates
+    assert cascade.meter not in cascade.gates
 
 
 RATES = {"requests_per_minute": 50.0, "tokens_per_minute": 60.0, "call_seconds": 9.0}
@@ -292,11 +292,11 @@ def test_limits_reach_every_model(build: Build, given: dict[str, float]) -> None
         built.cascade.with_limits(limits),
         build("cat", "dog", classifiers=own, limits=limits).cascade,
     ):
-        assert cascade.runner.gate.limits == limits
-        first, second = (member.classifier.runner.gate.limits for member in cascade._walk.members)
+        assert cascade.limits == limits
+        first, second = (member.classifier.limits for member in cascade._walk.members)
         assert first == Limits(concurrency=5, max_requests=7, **{**RATES, **given})  # type: ignore[arg-type]
         assert second == Limits(concurrency=5, **given)  # type: ignore[arg-type]
-    assert built.classifiers[0].runner.gate.limits == own[0]["limits"]
+    assert built.classifiers[0].limits == own[0]["limits"]
 
 
 def test_a_models_budget_foresees_its_share_of_the_rows_under_way() -> None:

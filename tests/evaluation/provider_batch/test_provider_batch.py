@@ -8,8 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,8 @@ from calibrant.calibration import LabelPriorCorrection
 from calibrant.clients import OpenAICompatibleClient
 from calibrant.core import (
     CalibrantError,
+    Client,
+    CompletionRequest,
     ConfigurationError,
     Field,
     FieldLabels,
@@ -89,18 +90,19 @@ def outcomes(out: Path) -> list[str]:
     return [record["outcome"] for record in records(out)]
 
 
+async def _complete_all(client: Client, requests: Sequence[CompletionRequest]) -> None:
+    """Send requests one after the other."""
+    for request in requests:
+        await client.complete(request)
+
+
 def test_a_request_is_what_a_live_call_sends(server: Any, tmp_path: Path) -> None:
     """The body, byte for byte as JSON; the file is named, and holds a line per row in order."""
     given = classifier(max_tokens=20, seed=None, timeout=9, api_key=KEY)
     submit_batch(given, ROWS, out=tmp_path, retry=RETRY)
     live = OpenAICompatibleClient("openai/tiny", api_base=server.url)
-    runner = given.runner
-    method = replace(runner.method, client=live)  # type: ignore[type-var]
-    asyncio.run(
-        replace(runner, client=live, method=method).arun(
-            [Query(prompt=given.prompt, text=row.input) for row in ROWS]
-        )
-    )
+    queries = [Query(prompt=given.prompt, text=row.input) for row in ROWS]
+    asyncio.run(_complete_all(live, [given.request(query) for query in queries]))
     (batch,) = server.batches.values()
     sent = server.requests(batch)
     assert [line["body"] for line in sent] == sorted(

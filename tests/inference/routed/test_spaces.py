@@ -260,7 +260,7 @@ class TestWhatIsPaid:
         client, _ = routed(Provider("a", fakes()[0], cost=declared))
         asking = classifier(client)
         found = asking.classify_many(TEXTS)
-        gate = asking.runner.gate
+        gate = asking.meter
         assert (gate.cost, gate.unpriced) == (pytest.approx(total), 0)
         assert {row.usage.cost for row in found} == {declared}
         assert client.stats()["a"].cost == pytest.approx(total)
@@ -270,7 +270,7 @@ class TestWhatIsPaid:
         client, _ = routed(fakes()[0])
         asking = classifier(client)
         asking.classify_many(TEXTS)
-        assert (asking.runner.gate.cost, asking.runner.gate.unpriced) == (0.0, 20)
+        assert (asking.meter.cost, asking.meter.unpriced) == (0.0, 20)
 
     @pytest.mark.parametrize("reported", [-1.0, float("nan"), float("inf")])
     def test_a_price_that_cannot_be_true_is_none(
@@ -309,7 +309,7 @@ def test_a_stored_examination_speaks_of_each_providers_space(
     """A provider that is known to be raw must not be read as masked, though the whole is mixed."""
     from calibrant.inference.doctor import _records  # noqa: PLC0415 (to stand in for what is stored)
 
-    method = classifier(by_turns()[0]).runner.method
+    method = classifier(by_turns()[0]).method
     asked: list[str] = []
     monkeypatch.setattr(_records, "load_examination", lambda name, **_: asked.append(name))
     refuse_misleading("m", options={}, method=method)

@@ -148,7 +148,7 @@ class SelfVerify:
         }
         # All at once: a question that holds "{answer}" stays as it is.
         message = _SLOT.sub(lambda slot: _as_data(values[slot[1]]), self.prompt)
-        options = classifier.runner.options
+        options = classifier.options
         length = "max_completion_tokens" if "max_completion_tokens" in options else "max_tokens"
         own: dict[str, Any] = {length: self.max_tokens}
         if self.temperature is not None:
@@ -190,7 +190,7 @@ def _as_data(value: object) -> str:
 
 def _response_format(classifier: Classifier) -> Mapping[str, Any] | None:
     """Return the kind of format the classifier's own requests have: its model is known to take it."""
-    own = classifier.runner.response_format or {}
+    own = classifier.response_format or {}
     if own.get("type") == "json_schema":
         return {"type": "json_schema", "json_schema": {"name": "grade", "strict": True, "schema": _SCHEMA}}
     return {"type": "json_object"} if own.get("type") == "json_object" else None

@@ -15,12 +15,13 @@ from calibrant.core import (
     Completion,
     CompletionRequest,
     ContextLengthError,
+    Limits,
     LogprobSpace,
     ProviderError,
     Usage,
 )
 from calibrant.inference._calls import in_time
-from calibrant.inference._limits import Gate, Limits
+from calibrant.inference._limits import Gate
 from calibrant.inference.routed._health import Breaker, Turn, is_rate_limit
 from calibrant.inference.routed._provider import Provider, ProviderStats, priced
 from calibrant.logprobs import read_completion

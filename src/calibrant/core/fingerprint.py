@@ -1,4 +1,4 @@
-"""What a calibrator was fitted on, and whether it is the same today."""
+"""Fingerprints: what a calibrator was fitted on, and whether it is the same today."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from calibrant.core import ConfigurationError, DemonstrationSettings, LabelSet, LogprobSpace, MultiLabels
+from calibrant.core.composite import MultiLabels
+from calibrant.core.distribution import LogprobSpace
+from calibrant.core.errors import ConfigurationError
+from calibrant.core.labels import LabelSet
+from calibrant.core.settings import DemonstrationSettings
 
 __all__ = ["Fingerprint", "asked_text", "demonstrated"]
 

@@ -1,0 +1,228 @@
+"""The seam between whatever answers texts and whatever has texts to be answered."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, Self, TypeAlias, runtime_checkable
+
+from calibrant.core.completion import Message
+from calibrant.core.distribution import LogprobSpace
+from calibrant.core.fingerprint import Fingerprint
+from calibrant.core.labels import LabelSet
+from calibrant.core.limits import CallMeter, Limits
+from calibrant.core.prediction import Prediction
+from calibrant.core.records import Journal
+from calibrant.core.rows import TextWithContext
+
+__all__ = ["INPUT_SLOT", "OnPrediction", "Predictor", "Query", "Stop"]
+
+INPUT_SLOT: Final = "{input}"
+"""Stands for the text in a user template."""
+
+OnPrediction: TypeAlias = Callable[[int, Prediction], None]
+"""Called with the index of a row and its prediction."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query:
+    """One text under one prompt.
+
+    Attributes
+    ----------
+    prompt : str
+        The system prompt.
+    text : str
+        The text to classify.
+    user_template : str or None
+        Shapes the user message; every ``{input}`` in it becomes the text.
+    context : str or None
+        What the answer has to rest on; no part of the messages.
+    demonstrations : str or None
+        How those shown beside the text are chosen, as `DemonstrationSettings.to_text` writes it; blank shows none, and
+        None leaves it to who is asked.
+    shown : str
+        The demonstrations themselves, below the prompt; the predictor adds them.
+    """
+
+    prompt: str
+    text: str
+    user_template: str | None = None
+    context: str | None = None
+    demonstrations: str | None = None
+    shown: str = ""
+
+    def messages(self) -> tuple[Message, ...]:
+        """Return the chat messages of this query."""
+        user = self.text if self.user_template is None else self.user_template.replace(INPUT_SLOT, self.text)
+        return ({"role": "system", "content": self.prompt + self.shown}, {"role": "user", "content": user})
+
+
+class Stop:
+    """Ends a run early.
+
+    Attributes
+    ----------
+    reason : str
+        Why; empty until somebody asked.
+    at_once : bool
+        True where the rows under way are given up too, instead of being finished.
+    waits : bool
+        True where rows are given up that wait between calls.
+    """
+
+    def __init__(self) -> None:
+        self.reason = ""
+        self.at_once = False
+        self.waits = False
+        self._give_up: set[Callable[[], None]] = set()
+
+    def request(self, reason: str, *, at_once: bool = False, waits: bool = False) -> None:
+        """Begin no further row. Safe to call from any thread or signal handler.
+
+        Parameters
+        ----------
+        reason : str
+            Why; a reason given earlier stays.
+        at_once : bool, default False
+            Give up the rows under way, too; a later run asks about them again.
+        waits : bool, default False
+            Of the rows under way, give up those that would wait more than half a second for a rate limit or before
+            another attempt. Calls in flight are waited for: they are paid for.
+        """
+        self.reason = self.reason or reason
+        self.at_once = self.at_once or at_once
+        self.waits = self.waits or waits
+        if at_once or waits:
+            for give_up in tuple(self._give_up):
+                give_up()
+
+    @contextlib.contextmanager
+    def calling(self, give_up: Callable[[], None]) -> Iterator[None]:
+        """Call a function, from whatever thread, when rows under way are to be given up."""
+        self._give_up.add(give_up)
+        try:
+            yield
+        finally:
+            self._give_up.discard(give_up)
+
+
+@runtime_checkable
+class Predictor(Protocol):
+    """Turns texts into predictions: a model under a prompt, a cascade of models, what a bundle opens.
+
+    Attributes
+    ----------
+    labels : LabelSet
+        The legal labels.
+    field : str
+        JSON path of the label in an answer.
+    prompt : str
+        The system prompt that `query` asks under.
+    user_template : str or None
+        The user template that `query` asks with.
+    """
+
+    labels: LabelSet
+    field: str
+    prompt: str
+    user_template: str | None
+
+    @property
+    def name(self) -> str:
+        """Name of the model or cascade, for messages and records."""
+        ...
+
+    @property
+    def space(self) -> LogprobSpace:
+        """What its log-probabilities are probabilities of."""
+        ...
+
+    @property
+    def in_process(self) -> bool:
+        """Whether rows are computed in this process, so that more of them at a time are no faster."""
+        ...
+
+    @property
+    def journal(self) -> Journal | None:
+        """Finished predictions; what it holds is not asked again."""
+        ...
+
+    @property
+    def limits(self) -> Limits:
+        """What its calls may take."""
+        ...
+
+    @property
+    def meter(self) -> CallMeter:
+        """What its rows have taken so far."""
+        ...
+
+    @property
+    def gates(self) -> Sequence[CallMeter]:
+        """What the calls of each of its models have taken, and their rates."""
+        ...
+
+    def query(self, text: str | TextWithContext) -> Query:
+        """Return what is asked about a text."""
+        ...
+
+    async def feed(
+        self,
+        queries: Iterable[Query],
+        deliver: OnPrediction,
+        *,
+        on_prediction: OnPrediction | None = None,
+        stop: Stop | None = None,
+    ) -> str:
+        """Answer queries as they come, however many, in bounded memory.
+
+        What was learned for its own prompt (a head, a label prior) is applied to the queries under that prompt.
+
+        Parameters
+        ----------
+        queries : iterable of Query
+            Read as rows are begun, not ahead.
+        deliver : callable
+            Called with the index and the prediction of every query once, in the order of the queries.
+        on_prediction : callable, optional
+            Called with both as soon as a query is answered.
+        stop : Stop, optional
+            Ends the run after the rows under way.
+
+        Returns
+        -------
+        str
+            Why it ended early (a budget, a deadline, `stop`); empty when every query was answered.
+
+        Raises
+        ------
+        ProviderError
+            A fault that every call would meet, or nothing but failures.
+        """
+        ...
+
+    def with_prompt(self, prompt: str, *, user_template: str | None = None) -> Self:
+        """Return a copy under another prompt that shares clients and journal, without what was learned."""
+        ...
+
+    def with_limits(self, limits: Limits) -> Self:
+        """Return a copy under other limits that shares clients and journal; it has paid nothing yet."""
+        ...
+
+    def use_journal(self, journal: Journal | None) -> None:
+        """Look predictions up in `journal` from now on, and store them there."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Return its identity: the settings that can change a prediction as JSON values, free of credentials."""
+        ...
+
+    def fingerprint(self) -> Fingerprint:
+        """Return what a calibration of its predictions belongs to."""
+        ...
+
+    def close(self) -> None:
+        """Free what it holds."""
+        ...
