@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from calibrant.core import ConfigurationError, OpenLabels, Predictor
 from calibrant.inference import Classifier
 
 __all__ = ["ReferenceAttributes"]
+
+_ALTERNATIVES: Final = 5  # of a cascade, whose models have settings of their own
 
 
 class ReferenceAttributes:
@@ -57,7 +59,7 @@ class ReferenceAttributes:
     @property
     def top_logprobs(self) -> int:
         """Alternatives asked for per token."""
-        return self.classifier.top_logprobs
+        return self.predictor.top_logprobs if isinstance(self.predictor, Classifier) else _ALTERNATIVES
 
     @property
     def max_litellm_workers(self) -> int:

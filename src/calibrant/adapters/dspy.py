@@ -16,7 +16,7 @@ from calibrant.adapters._rows import checked_row
 from calibrant.adapters._types import ConfidenceDataInst
 from calibrant.adapters._watch import Watch
 from calibrant.core import ConfigurationError, DataError, Example, Outcome, Prediction, install_command
-from calibrant.inference import Classifier
+from calibrant.inference import BasePredictor
 
 try:
     import dspy
@@ -37,7 +37,7 @@ _RESULTS: Final = ("confidence", "distribution", "outcome", "reason", "completio
 class _Asked:
     """What copies of a module share: DSPy copies the module for every candidate."""
 
-    def __init__(self, classifier: Classifier) -> None:
+    def __init__(self, classifier: BasePredictor) -> None:
         self.classifier = classifier
         self.watch = Watch()
 
@@ -78,7 +78,7 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
 
     Parameters
     ----------
-    classifier : Classifier
+    classifier : Classifier or Cascade
         Asked under the module's instructions. Its prompt is what they begin with; a label-prior correction
         applies only while they are its prompt. A cascade's models need one prompt in common, as there is
         one instruction for all.
@@ -106,10 +106,10 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
     """
 
     def __init__(
-        self, classifier: Classifier, *, text_field: str = "text", label_field: str = "label"
+        self, classifier: BasePredictor, *, text_field: str = "text", label_field: str = "label"
     ) -> None:
         super().__init__()
-        if not isinstance(classifier, Classifier):
+        if not isinstance(classifier, BasePredictor):
             raise ConfigurationError(
                 f"Expected a calibrant Classifier, got {classifier!r:.80}: Classifier.from_task(task) makes one."
             )
@@ -126,7 +126,7 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
         self.predict = dspy.Predict(_signature(classifier, text_field, label_field))
 
     @property
-    def classifier(self) -> Classifier:
+    def classifier(self) -> BasePredictor:
         """The classifier that is asked, under its own prompt."""
         return self._asked.classifier
 
@@ -185,7 +185,7 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
         self._asked.watch = found.watch
         return found
 
-    def _prompted(self) -> Classifier:
+    def _prompted(self) -> BasePredictor:
         if self.predict.demos:
             raise ConfigurationError(
                 f"Expected a predictor without demos, got {len(self.predict.demos)}: write examples into the "
@@ -260,7 +260,7 @@ def _check_fields(text_field: str, label_field: str) -> None:
         raise ConfigurationError(f"Expected two different fields, got {text_field!r} for text and label.")
 
 
-def _signature(classifier: Classifier, text_field: str, label_field: str) -> Any:  # noqa: ANN401
+def _signature(classifier: BasePredictor, text_field: str, label_field: str) -> Any:  # noqa: ANN401
     labels = cast("Any", Literal)[classifier.labels.labels]
     fields = {text_field: (str, dspy.InputField()), label_field: (labels, dspy.OutputField())}
     return dspy.Signature(fields, classifier.prompt)

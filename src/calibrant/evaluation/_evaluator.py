@@ -114,7 +114,8 @@ class BatchEvaluator:
         limits = limits or classifier.limits
         most = limits.concurrency if concurrency is None else concurrency
         if most is None:
-            most = classifier.meter.concurrency if classifier.in_process else _CONCURRENCY
+            slowest = min(gate.concurrency for gate in classifier.gates)
+            most = slowest if classifier.in_process else _CONCURRENCY
         self._limits = replace(limits, concurrency=most)
 
     def evaluate(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
@@ -40,7 +39,7 @@ from calibrant.evaluation import (
 )
 from calibrant.evaluation._provider_batch_state import BatchDirectory, BatchState
 from calibrant.heads import Head, fit_head
-from calibrant.inference import DemonstrationIndex, Query, RetryPolicy
+from calibrant.inference import DemonstrationIndex, Query, RetryPolicy, run_sync
 from calibrant.testing import FakeClient, fake_response
 
 KEY = "sk-planted-0123456789abcdef"
@@ -102,7 +101,8 @@ def test_a_request_is_what_a_live_call_sends(server: Any, tmp_path: Path) -> Non
     submit_batch(given, ROWS, out=tmp_path, retry=RETRY)
     live = OpenAICompatibleClient("openai/tiny", api_base=server.url)
     queries = [Query(prompt=given.prompt, text=row.input) for row in ROWS]
-    asyncio.run(_complete_all(live, [given.request(query) for query in queries]))
+    run_sync(_complete_all(live, [given.request(query) for query in queries]))
+    live.close()
     (batch,) = server.batches.values()
     sent = server.requests(batch)
     assert [line["body"] for line in sent] == sorted(
