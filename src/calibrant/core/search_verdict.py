@@ -41,12 +41,14 @@ def search_verdict(record: _Record) -> list[str]:
             return [
                 "No other prompt was tried: the seed prompt made no error on the rows that it was asked about."
             ]
-        return [*_kept(validated), *_detectable(record)]
+        return [*_kept(validated), *_given(validated), *_detectable(record)]
     if not validated:  # by an earlier version
         return _tested(record)
     seed, best = validated[0], validated[record["chosen"]]
     rows = "the" if best.get("rows") is None else f"{best['rows']}"
-    return [f"Chosen on {rows} validation rows: {_steps(seed, best)}.", *_tested(record)]
+    name = f", {best['origin']}" if best.get("origin") else ""
+    chosen = f"Chosen on {rows} validation rows{name}: {_steps(seed, best)}."
+    return [chosen, *_given(validated), *_tested(record)]
 
 
 def _kept(validated: list[_Record]) -> list[str]:
@@ -70,6 +72,21 @@ def _kept(validated: list[_Record]) -> list[str]:
         kept,
         f"The best of {len(others)} other{'s' if len(others) > 1 else ''} by score: {_steps(seed, best)}.",
     ]
+
+
+def _given(validated: list[_Record]) -> list[str]:
+    """Say how the prompts did that the task gave beside its own, and its own."""
+    seed, *others = validated
+    given = [one for one in others if one.get("origin")]
+    if not given:
+        return []
+    name, key = ("score", "score") if seed.get("log_loss") is None else ("log loss", "log_loss")
+    figures = [
+        f"{one.get('origin') or 'seed prompt'}: {name} {_number(one[key])}, {_counted(seed)} "
+        f"{_number(one[_counted(seed)])}" + (f" ({one['rows']} rows)" if one.get("rows") is not None else "")
+        for one in (seed, *given)
+    ]
+    return [f"The task's prompts on the validation rows: {'; '.join(figures)}."]
 
 
 def _detectable(record: _Record) -> list[str]:

@@ -12,6 +12,7 @@ from calibrant.adapters import THRESHOLD_ROWS, PriorCorrection, SearchSize, Thre
 from calibrant.core import ConfigurationError, Example, LabelSet, Task, labels_to_record, normalise_label
 from calibrant.inference import Classifier
 from calibrant.optimization._exemplar import ExemplarProposer
+from calibrant.optimization._prompt_parts import PromptFormat
 from calibrant.optimization._race import FIRST, detectable_gain
 from calibrant.optimization._reflection import name_of
 
@@ -26,6 +27,7 @@ __all__ = [
     "Proposer",
     "SearchPlan",
     "asked_model",
+    "given_prompts",
     "make_plan",
     "search_fingerprint",
     "search_size",
@@ -71,6 +73,15 @@ class SearchPlan:
         """Return by how much accuracy a prompt must be better to be told from the seed prompt; None without a race."""
         n = len(task.validation)
         return detectable_gain(n - self.screened_rows(task) or n) if self.races else None
+
+
+def given_prompts(task: Task) -> dict[str, str]:
+    """Return the prompts that a task gives a search beside its own, by a name for the user."""
+    found = {f"other prompt {number}": prompt for number, prompt in enumerate(task.other_prompts, 1)}
+    if task.label_descriptions:
+        form = PromptFormat(task.labels, field=task.field)
+        found["prompt with label descriptions"] = form.described(task.prompt, task.label_descriptions)
+    return {name: prompt for name, prompt in found.items() if prompt != task.prompt}
 
 
 def make_plan(  # noqa: PLR0913  (the options of a search)
@@ -160,6 +171,7 @@ def search_size(task: Task, plan: SearchPlan) -> SearchSize:
         validation_rows=plan.screened_rows(task),
         minibatch_size=plan.minibatch_size,
         threshold_rows=0 if plan.thresholds is None else min(THRESHOLD_ROWS, len(task.train)),
+        other_prompts=len(given_prompts(task)),
     )
 
 
@@ -183,8 +195,13 @@ def search_fingerprint(task: Task, model: ModelLike | Classifier | None, plan: S
             for split in ("train", "validation", "test")
         ],
     }
+    # Left out by default, so that earlier searches are continued.
+    if task.other_prompts:
+        content["other_prompts"] = list(task.other_prompts)
+    if task.label_descriptions:
+        content["label_descriptions"] = dict(task.label_descriptions)
     if task.head.fit != "auto":
-        content["head"] = task.head.fit  # left out by default, so that earlier searches are continued
+        content["head"] = task.head.fit
     if isinstance(model, Classifier):
         content["classifier"] = model.describe()
     return {

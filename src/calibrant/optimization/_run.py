@@ -54,6 +54,7 @@ from calibrant.optimization._result import (
     write_run,
 )
 from calibrant.optimization._search import Search, race_reserve
+from calibrant.optimization._shown import check_given_prompts
 from calibrant.scoring import (
     BrierScoring,
     LinearBlendScoring,
@@ -170,6 +171,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         thresholds,
         may_race=current and (type(model) is Classifier or not isinstance(model, Classifier)),
     )
+    check_given_prompts(task)
     search_size(task, plan).check(max_metric_calls)
     _say_what_to_expect(task, plan)
     scoring = LogScoring() if plan.races else _scoring(task.scoring)
