@@ -76,10 +76,10 @@ def _kept(validated: list[_Record]) -> list[str]:
 
 def _given(validated: list[_Record]) -> list[str]:
     """Say how the prompts did that the task gave beside its own, and its own."""
-    seed, *others = validated
-    given = [one for one in others if one.get("origin")]
+    given = [one for one in validated if one.get("origin")]
     if not given:
         return []
+    seed = validated[0]
     name, key = ("score", "score") if seed.get("log_loss") is None else ("log loss", "log_loss")
     figures = [
         f"{one.get('origin') or 'seed prompt'}: {name} {_number(one[key])}, {_counted(seed)} "
