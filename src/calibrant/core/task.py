@@ -254,7 +254,7 @@ class Task:
         labels = labels_of(settings)
         _refuse(given_problems(settings, labels), text, path)
         sources = settings.data.sources(path.parent, settings.columns)
-        rows = {
+        rows: dict[str, tuple[Example, ...]] = {
             split: _load(sources[split], labels) for split in _SPLITS if split in splits and split in sources
         }
         warn_about_leaks(rows, path)
