@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from calibrant.core import ConfigurationError, Example, ScoringSettings, StateError, Task
+from calibrant.core import ConfigurationError, Example, HeadSettings, ScoringSettings, StateError, Task
 from calibrant.optimization import OptimizationResult, Progress, optimize
 from calibrant.testing import FakeClient
 
@@ -34,6 +34,7 @@ def task(*other_prompts: str, **changes: Any) -> Task:
         "train": rows("train", 40),
         "validation": rows("validation", 80),
         "test": rows("test", 20),
+        "head": HeadSettings(fit="off"),
     }
     return Task(**{**settings, **changes})
 
@@ -133,9 +134,9 @@ def test_a_reflecting_model_comes_after_other_prompts() -> None:
 
 @pytest.mark.parametrize("budget", [72, 73, 90, 131, 200])
 def test_the_budget_holds_with_other_prompts(budget: int) -> None:
-    """All are screened at the least budget, which the message of a smaller one names."""
+    """All are screened at the least budget, which the message of a smaller one names; a head is taught within it."""
     client = FakeClient(LABELS, listener)
-    result = optimize(task(BAD, GOOD), model=client, max_metric_calls=budget)
+    result = optimize(task(BAD, GOOD, head=HeadSettings()), model=client, max_metric_calls=budget)
     assert len(asked(client)) == result.metric_calls <= budget
     assert origins(result)[:3] == [None, "other prompt 1", "other prompt 2"]
 
@@ -189,10 +190,10 @@ def test_an_interrupted_search_continues(tmp_path: Path, stop: int) -> None:
 def test_a_run_with_other_prompts_is_another_run(tmp_path: Path) -> None:
     """As is one with descriptions; one without either is what it was before there were such keys."""
     options: dict[str, Any] = {"max_metric_calls": 120, "out": tmp_path}
-    optimize(task(), model=FakeClient(LABELS, listener), **options)
+    optimize(task(head=HeadSettings()), model=FakeClient(LABELS, listener), **options)
     stored = json.loads((tmp_path / "run.json").read_text())
     assert stored["task"] == "436478bc45b08d952f77f11983a9f6c9c2108b00c635b657cd3a0dd74e14cf2a"
-    for changed in (task(GOOD), task(label_descriptions=DESCRIBED)):
+    for changed in (task(GOOD, head=HeadSettings()), task(label_descriptions=DESCRIBED, head=HeadSettings())):
         with pytest.raises(StateError, match="differs in task"):
             optimize(changed, model=FakeClient(LABELS, listener), **options)
 
