@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -75,7 +75,6 @@ class Search:
     _said: dict[Query, Prediction] = field(default_factory=dict, init=False)
     _budget: int = field(default=0, init=False)
     _is_perfect: bool = field(default=False, init=False)
-    _given_are_added: bool = field(default=False, init=False)
 
     def run(self, max_metric_calls: int, *, for_race: int) -> Choice:
         """Propose prompts until the budget less what is kept for the race is used up, then choose."""
@@ -141,9 +140,9 @@ class Search:
             module_selector="all" if self.reflection is None else _texts_in_turn(),
             stop_callbacks=[
                 # Before the budget, which must know what this asks.
-                lambda _state: self.plan.races and self._nothing_wrong(candidate, screened, fresh),
+                _once(lambda _state: self.plan.races and self._nothing_wrong(candidate, screened, fresh)),
                 *([] if fresh else [self.tracker.should_stop]),
-                lambda state: self._add_given_prompts(state, candidate, valset, max_metric_calls),
+                _once(lambda state: self._add_given_prompts(state, candidate, valset, max_metric_calls)),
                 budget,
                 *([] if guard is None else [guard.should_stop]),
             ],
@@ -164,16 +163,13 @@ class Search:
         valset: list[ConfidenceDataInst],
         max_metric_calls: int,
     ) -> bool:
-        """Put the task's other prompts beside its own before the first proposal; return False: no reason to stop.
+        """Put the task's other prompts into GEPA's state, beside its own; return False: no reason to stop.
 
         GEPA takes one seed prompt. As proposals they would be turned down where a few training rows do not speak for
         them, and count as proposals.
         """
         from gepa.core.state import ValsetEvaluation  # noqa: PLC0415  (heavy)
 
-        if self._given_are_added:
-            return False
-        self._given_are_added = True
         for prompt in given_prompts(self.task).values():
             if self.adapter.metric_calls + len(valset) > max_metric_calls:
                 break
@@ -273,6 +269,18 @@ class Search:
         self._said.update(dict.fromkeys(missing, _UNASKED))
         self._said.update(zip(wanted, self.adapter.ask(wanted), strict=True))
         return [self._said[query] for query in queries]
+
+
+def _once(decide: Callable[[GEPAState[object, int]], bool]) -> Callable[[GEPAState[object, int]], bool]:
+    """Return a stopper of GEPA that decides before the first proposal, and for the whole search."""
+    decided: list[bool] = []
+
+    def stop(state: GEPAState[object, int]) -> bool:
+        if not decided:
+            decided.append(decide(state))
+        return decided[0]
+
+    return stop
 
 
 def _texts_in_turn() -> ReflectionComponentSelector:
