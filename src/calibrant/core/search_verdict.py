@@ -75,18 +75,17 @@ def _kept(validated: list[_Record]) -> list[str]:
 
 
 def _given(validated: list[_Record]) -> list[str]:
-    """Say how the prompts did that the task gave beside its own, and its own."""
+    """Compare the prompts that the task gave, by what was measured on the same rows for all of them."""
     given = [one for one in validated if one.get("origin")]
     if not given:
         return []
-    seed = validated[0]
-    name, key = ("score", "score") if seed.get("log_loss") is None else ("log loss", "log_loss")
-    figures = [
-        f"{one.get('origin') or 'seed prompt'}: {name} {_number(one[key])}, {_counted(seed)} "
-        f"{_number(one[_counted(seed)])}" + (f" ({one['rows']} rows)" if one.get("rows") is not None else "")
-        for one in (seed, *given)
+    key, name = (
+        ("score", "Score") if validated[0].get("screened_loss") is None else ("screened_loss", "Log loss")
+    )
+    found = [f"{one.get('origin') or 'seed prompt'} {_number(one[key])}" for one in (validated[0], *given)]
+    return [
+        f"{name} of the task's prompts on the validation rows that all were asked about: {', '.join(found)}."
     ]
-    return [f"The task's prompts on the validation rows: {'; '.join(figures)}."]
 
 
 def _detectable(record: _Record) -> list[str]:

@@ -229,7 +229,10 @@ class Search:
         scores = found.val_aggregate_scores
         return Choice(
             validated=tuple(
-                self._validated(candidate, scores[place], asked[place])
+                replace(
+                    self._validated(candidate, scores[place], asked[place]),
+                    screened_loss=first[place].loss,
+                )
                 for place, candidate in enumerate(candidates)
             ),
             chosen=chosen,
