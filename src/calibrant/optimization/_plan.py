@@ -185,6 +185,8 @@ def search_fingerprint(task: Task, model: ModelLike | Classifier | None, plan: S
     }
     if task.head.fit != "auto":
         content["head"] = task.head.fit  # left out by default, so that earlier searches are continued
+    if task.head.embeddings is not None:
+        content["embeddings"] = task.head.embeddings
     if isinstance(model, Classifier):
         content["classifier"] = model.describe()
     return {
