@@ -155,7 +155,8 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     Raises
     ------
     ConfigurationError
-        Wrong shapes, NaN or infinity, a position out of range, an unknown rung, or `label_mix` is none of these labels.
+        Wrong shapes, NaN or infinity, a position out of range, an unknown rung, `embedding` gives no vectors, or
+        `label_mix` is none of these labels.
 
     Examples
     --------

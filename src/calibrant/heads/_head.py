@@ -308,7 +308,7 @@ class Head:
 
 
 def _check_embedding(embedding: HeadEmbedding | None, model: Model) -> None:
-    """Refuse a model that looks at embeddings of another length, or of which nothing is said: ValueError."""
+    """Refuse columns of embeddings without their model, or a model without its columns: ValueError."""
     looks = model.blocks if isinstance(model, LinearModel) else ()
     if ("embeddings" in looks) != (embedding is not None):
         raise ValueError("the embedding model does not go with the columns")
