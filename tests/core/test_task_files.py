@@ -123,9 +123,17 @@ def test_a_task_file_gives_a_search_more_to_try(tmp_path: Path) -> None:
 
 def test_a_head_is_beside_the_task_file(write_task: WriteTask) -> None:
     """By default there is none, and a search learns one."""
-    assert Task.from_file(write_task()).head.model_dump() == {"file": None, "fit": "auto"}
-    path = write_task(extra='[head]\nfile = "heads/one.json"\nfit = "off"\n')
-    assert Task.from_file(path).head.model_dump() == {"file": path.parent / "heads/one.json", "fit": "off"}
+    assert Task.from_file(write_task()).head.model_dump() == {
+        "file": None,
+        "fit": "auto",
+        "embeddings": None,
+    }
+    path = write_task(extra='[head]\nfile = "heads/one.json"\nfit = "off"\nembeddings = "model2vec:a/b"\n')
+    assert Task.from_file(path).head.model_dump() == {
+        "file": path.parent / "heads/one.json",
+        "fit": "off",
+        "embeddings": "model2vec:a/b",
+    }
 
 
 @pytest.mark.parametrize(
@@ -134,6 +142,7 @@ def test_a_head_is_beside_the_task_file(write_task: WriteTask) -> None:
         ("fitt = 1", ":2: unknown key 'head.fitt'"),
         ('file = "h.json"\nfit = "on"', ":3: head.fit: Input should be 'auto' or 'off', got 'on'"),
         ("file = 3", ":2: head.file"),
+        ('embeddings = "glove"', ":2: head.embeddings"),
         ('file = "h.json"\n[[cascade.models]]\nname = "a"', ":2: expected no head beside [cascade]"),
         (
             'file = "h.json"\n[[routing.providers]]\nname = "openai/a"',

@@ -307,7 +307,7 @@ class Cascade(Classifier):
         if head is not None:
             _refuse_head()
 
-    def fit(self, texts: Sequence[str], answers: Sequence[str]) -> NoReturn:  # noqa: ARG002
+    def fit(self, *_: object, **__: object) -> NoReturn:
         """Refuse: the classifiers of a cascade are fitted, each under its own prompt.
 
         Raises

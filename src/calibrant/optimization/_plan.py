@@ -202,6 +202,8 @@ def search_fingerprint(task: Task, model: ModelLike | Classifier | None, plan: S
         content["label_descriptions"] = dict(task.label_descriptions)
     if task.head.fit != "auto":
         content["head"] = task.head.fit
+    if task.head.embeddings is not None:
+        content["embeddings"] = task.head.embeddings
     if isinstance(model, Classifier):
         content["classifier"] = model.describe()
     return {
