@@ -75,7 +75,7 @@ class BatchServer(LoopbackServer):
         """Return the line of a right answer: what meows is a cat, with 0.9, what barks a dog, with 0.8."""
         meows = "meow" in request["body"]["messages"][-1]["content"]
         shares = {"cat": 0.9, "dog": 0.1} if meows else {"cat": 0.2, "dog": 0.8}
-        body = fake_response("cat" if meows else "dog", shares)
+        body = fake_response("cat" if meows else "dog", probabilities=shares)
         body["usage"] = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
         return cls.answered(request, 200, body)
 
