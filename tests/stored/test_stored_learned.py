@@ -138,7 +138,7 @@ def test_every_strategy_takes_up_what_it_had_learnt(stored: Path, place: str) ->
         (-0.031985455, 0.301005025, 0.867740243),
     ]
     assert [one.observations for router in routers for one in router.standings()] == [3] * 6
-    request = RoutingRequest(context=np.array([1.0, 2.0, 0.5]))
+    request = RoutingRequest(embedding=np.array([1.0, 2.0, 0.5]))
     assert routers[2].order(request) == ["a", "b"]
 
 

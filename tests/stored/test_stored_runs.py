@@ -30,7 +30,7 @@ from calibrant.inference import Classifier, Limits
 from calibrant.optimization import optimize
 from calibrant.testing import FakeClient
 from stored_files import content, rows, run
-from stored_model import LARGE, SMALL, written_prompt
+from stored_model import LARGE, NAME, SMALL, written_prompt
 
 Models = dict[str, FakeClient]
 PLAIN = ["evaluation", "small", "large", "cascade", "planned", "fields", "shown", "routed", "job"]
@@ -200,6 +200,17 @@ def test_predictions_are_read_with_their_fingerprint(stored: Path, directory: st
     told = settings[0].get("described") or settings[0]
     assert found.fingerprint.model == told["model"]
     assert found.fingerprint.to_record()["labels"] == list(found.fingerprint.labels)
+
+
+@pytest.mark.parametrize(
+    ("directory", "prompt"), [("search", "best"), ("search-with-head", "final"), ("search-reflected", "best")]
+)
+def test_predictions_of_a_search_are_those_of_its_prompt(stored: Path, directory: str, prompt: str) -> None:
+    """Of the best prompt with its head, where it has one; the lines are laid out otherwise than an evaluation's."""
+    found = load_predictions(stored / directory)
+    check_columns(found, [line for line in lines(stored / directory) if line["prompt"] == prompt])
+    assert found.fingerprint is not None
+    assert (found.fingerprint.model, found.fingerprint.space) == (NAME, "masked")
 
 
 def check_columns(found: SavedPredictions, told: list[dict[str, Any]]) -> None:
