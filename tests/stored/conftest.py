@@ -35,3 +35,9 @@ def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     directory = shutil.copytree(STORED, tmp_path / "stored")
     monkeypatch.chdir(directory)
     return directory
+
+
+@pytest.fixture
+def untouched() -> Path:
+    """Return the artefacts themselves, for tests that only read them."""
+    return STORED

@@ -51,14 +51,14 @@ def walked(directory: Path) -> list[list[str]]:
 
 @pytest.mark.usefixtures("models")
 @pytest.mark.parametrize(("bundle", "directory"), OF_RUNS)
-def test_a_bundle_predicts_what_its_run_predicted(stored: Path, bundle: str, directory: str) -> None:
+def test_a_bundle_predicts_what_its_run_predicted(untouched: Path, bundle: str, directory: str) -> None:
     """Label, confidence and models of every row."""
-    expected = rows(stored / directory)
-    with calibrant.load(stored / bundle) as classifier:
+    expected = rows(untouched / directory)
+    with calibrant.load(untouched / bundle) as classifier:
         found = classifier.classify_many([row["input"] for row in expected])
     assert [one.label for one in found] == [row["label"] for row in expected]
     assert [one.confidence for one in found] == pytest.approx([row["confidence"] for row in expected])
-    assert [[step.model for step in one.steps] for one in found] == walked(stored / directory)
+    assert [[step.model for step in one.steps] for one in found] == walked(untouched / directory)
 
 
 @pytest.mark.usefixtures("models")
@@ -94,15 +94,15 @@ def test_a_learned_scorer_in_a_bundle_decides(models: Models, stored: Path) -> N
 
 
 @pytest.mark.usefixtures("models")
-def test_a_calibrator_in_a_bundle_gives_the_value_it_gave(stored: Path) -> None:
+def test_a_calibrator_in_a_bundle_gives_the_value_it_gave(untouched: Path) -> None:
     """A temperature of 2.674 divides the log-odds of 0.97 and 0.99; isotonic regression knows one level, 0.8."""
     expected = {
         "bundle-of-cascade": [1 / (1 + (1 / p - 1) ** (1 / 2.6744752839497887)) for p in (0.97, 0.99)],
         "bundle-with-plan": [0.8, 0.8],
     }
     for name, values in expected.items():
-        bundle = read_bundle(stored / name)
-        with calibrant.load(stored / name) as classifier:
+        bundle = read_bundle(untouched / name)
+        with calibrant.load(untouched / name) as classifier:
             found = classifier.classify_many(["test 0 woof", "test 1 meow"])
         assert [bundle.calibrated(one) for one in found] == pytest.approx(values)
 
@@ -118,11 +118,11 @@ def test_a_calibrator_in_a_bundle_gives_the_value_it_gave(stored: Path) -> None:
     ],
 )
 def test_a_bundle_accepts_what_it_accepted(
-    stored: Path, name: str, accepted: list[bool], rule: str, decided_by: str, threshold: float | None
+    untouched: Path, name: str, accepted: list[bool], rule: str, decided_by: str, threshold: float | None
 ) -> None:
     """By a threshold that was suggested or certified, by the cascade's own, or none where no certificate was found."""
-    bundle = read_bundle(stored / name)
-    with calibrant.load(stored / name) as classifier:
+    bundle = read_bundle(untouched / name)
+    with calibrant.load(untouched / name) as classifier:
         found = [bundle.decide(one) for one in classifier.classify_many(["test 0 woof", "test 2 woof"])]
     assert [one.accepted for one in found] == accepted
     assert {(one.rule, one.decided_by) for one in found} == {(rule, decided_by)}
@@ -131,11 +131,11 @@ def test_a_bundle_accepts_what_it_accepted(
     ] * 2
 
 
-def test_the_figures_of_a_bundle_are_those_of_its_run(stored: Path) -> None:
+def test_the_figures_of_a_bundle_are_those_of_its_run(untouched: Path) -> None:
     """The accuracy counts the stored rows."""
     for name, directory in OF_RUNS:
-        right = [row["label"] == row["answer"] for row in rows(stored / directory)]
-        figures = {figure.name: figure for figure in read_bundle(stored / name).figures}
+        right = [row["label"] == row["answer"] for row in rows(untouched / directory)]
+        figures = {figure.name: figure for figure in read_bundle(untouched / name).figures}
         assert figures["accuracy, all rows"].estimate == pytest.approx(np.mean(right)), name
         assert figures["accuracy, all rows"].rows == len(right)
 

@@ -47,9 +47,9 @@ OTHER = Fingerprint(prompt="Other.", model="fake/any", space=LogprobSpace.MASKED
         ("per-label", [0.27818210664925824, 0.4871449320994419, 0.9366531303634384]),
     ],
 )
-def test_a_calibrator_gives_what_it_gave(stored: Path, name: str, expected: list[float]) -> None:
+def test_a_calibrator_gives_what_it_gave(untouched: Path, name: str, expected: list[float]) -> None:
     """Of each kind; not for another prompt."""
-    path = stored / "saved" / f"calibrator-{name}.json"
+    path = untouched / "saved" / f"calibrator-{name}.json"
     calibrator = load_calibrator(path, fingerprint=FINGERPRINT)
     assert calibrator.predict([0.55, 0.75, 0.95], predicted=["cat", "dog", "cat"]) == pytest.approx(expected)
     with pytest.raises(StateError, match="prompt"):
@@ -63,16 +63,16 @@ def test_a_calibrator_gives_what_it_gave(stored: Path, name: str, expected: list
         (VectorScaling, [-0.48606717278836453, -0.9546171240985228]),
     ],
 )
-def test_a_scaling_gives_what_it_gave(stored: Path, kind: Any, expected: list[float]) -> None:
+def test_a_scaling_gives_what_it_gave(untouched: Path, kind: Any, expected: list[float]) -> None:
     """Log-probabilities of 0.8 and 0.2."""
-    scaling = kind.load(stored / "saved" / f"{kind.__name__}.json", fingerprint=FINGERPRINT)
+    scaling = kind.load(untouched / "saved" / f"{kind.__name__}.json", fingerprint=FINGERPRINT)
     assert scaling.transform(np.log([0.8, 0.2])) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("name", ["label-prior", "label-prior-1"])
-def test_a_label_prior_is_divided_out(stored: Path, name: str) -> None:
+def test_a_label_prior_is_divided_out(untouched: Path, name: str) -> None:
     """0.8 and 0.2 over a prior of 0.7 and 0.3; learning goes on from 40 rows."""
-    prior = LabelPriorCorrection.load(stored / "saved" / f"{name}.json", fingerprint=FINGERPRINT)
+    prior = LabelPriorCorrection.load(untouched / "saved" / f"{name}.json", fingerprint=FINGERPRINT)
     expected = np.array([0.8 / 0.7, 0.2 / 0.3])
     assert np.exp(prior.transform(np.log([0.8, 0.2]))) == pytest.approx(expected / expected.sum())
     assert prior.partial_fit(np.log([[0.5, 0.5]] * 40)).prior_ == pytest.approx([0.6, 0.4], abs=1e-9)
@@ -90,9 +90,9 @@ def test_a_label_prior_is_divided_out(stored: Path, name: str) -> None:
         ("features and text", (0.9958677685899052, 0.004132231411147786)),
     ],
 )
-def test_a_head_gives_what_it_gave(stored: Path, rung: str, expected: tuple[float, float]) -> None:
+def test_a_head_gives_what_it_gave(untouched: Path, rung: str, expected: tuple[float, float]) -> None:
     """The probability of cat for two rows, of each rung."""
-    head = Head.load(stored / "saved" / f"head-{rung.replace(' ', '-')}.json", fingerprint=FINGERPRINT)
+    head = Head.load(untouched / "saved" / f"head-{rung.replace(' ', '-')}.json", fingerprint=FINGERPRINT)
     assert (head.rung, head.n_rows) == (rung, 120)
     found = head.transform(
         np.log([[0.8, 0.2], [0.5, 0.5]]), texts=["meow 1", "woof 2"], features=[[0.0, 0.0], [1.0, 0.5]]
@@ -100,9 +100,9 @@ def test_a_head_gives_what_it_gave(stored: Path, rung: str, expected: tuple[floa
     assert np.exp(found)[:, 0] == pytest.approx(expected)
 
 
-def test_a_learned_scorer_gives_what_it_gave(stored: Path) -> None:
+def test_a_learned_scorer_gives_what_it_gave(untouched: Path) -> None:
     """Read from the bundle that holds it; its fingerprint is that of the small model."""
-    path = stored / "bundle-with-scorer" / "learned.json"
+    path = untouched / "bundle-with-scorer" / "learned.json"
     fingerprint = Fingerprint(
         prompt="Which animal?", model="fake/small", space=LogprobSpace.MASKED, labels=("cat", "dog")
     )
@@ -168,9 +168,9 @@ def test_an_examination_is_found_by_its_setup(stored: Path, monkeypatch: pytest.
     assert load_examination("openai/x", "http://127.0.0.1:8000/v1", {"seed": 4}) is None
 
 
-def test_a_pomdp_file_is_read(stored: Path) -> None:
+def test_a_pomdp_file_is_read(untouched: Path) -> None:
     """Names, tables and the discount."""
-    found = read_pomdp(stored / "two.pomdp")
+    found = read_pomdp(untouched / "two.pomdp")
     assert isinstance(found, PomdpSpecification)
     assert (found.states, found.actions) == (("right", "wrong"), ("keep", "ask"))
     assert (found.discount, found.start.tolist()) == (0.95, [0.75, 0.25])
