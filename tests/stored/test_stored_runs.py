@@ -30,7 +30,7 @@ from calibrant.inference import Classifier, Limits
 from calibrant.optimization import optimize
 from calibrant.testing import FakeClient
 from stored_files import content, rows, run
-from stored_model import LARGE, NAME, SMALL, written_prompt
+from stored_model import LARGE, NAME, SMALL
 
 Models = dict[str, FakeClient]
 PLAIN = ["evaluation", "small", "large", "cascade", "planned", "fields", "shown", "routed", "job"]
@@ -146,18 +146,28 @@ def test_the_distributed_run_goes_on(
     assert not (out / "shards").exists()
 
 
+class Silent:
+    """Stands for the function that wrote the prompts, and is not to be asked again."""
+
+    name = "stored_model.written_prompt"
+
+    def __call__(self, prompt: str) -> str:
+        """Refuse."""
+        raise AssertionError(prompt)
+
+
 def test_a_search_with_reflections_asks_nobody_again(models: Models, stored: Path) -> None:
     """Neither the model nor the one that writes prompts; the result is the same."""
     before = content(stored / "search-reflected" / "result.json")
-
+    written = len((stored / "search-reflected" / "reflections.jsonl").read_text().splitlines())
     found = optimize(
         stored / "few.toml",
-        reflection_model=written_prompt,
+        reflection_model=Silent(),
         max_metric_calls=60,
         minibatch_size=3,
         out=stored / "search-reflected",
     )
-    assert asked(models) == 0
+    assert (asked(models), written) == (0, 4)
     assert found.best_prompt.prompt == before["best_prompt"]["prompt"]
     assert content(stored / "search-reflected" / "result.json")["metric_calls"] == before["metric_calls"]
 
