@@ -54,13 +54,13 @@ except SystemExit as done:
 print("\\n" + json.dumps(sorted(name for name in sys.modules if name.split(".")[0] == "calibrant")))
 """
 COLUMNS = (
-    *("modules", "code lines", "> 500", "> 40", "names", "unread"),
+    *("modules", "code lines", "> 500", "> 40", "names", "no page"),
     *("riddles: bare", "return", "other verb"),
 )
 LEGEND = f"""
 > 500: modules of more than {house.MODULE_LINES} lines.
 > 40: functions of more than {house.FUNCTION_LINES} code lines, docstring and parameters left out.
-names: in `__all__` of public modules, once for each package. unread: those that no page, notebook or example has.
+names: in `__all__` of public modules, once for each package. no page: those that no page, notebook or example has.
 riddles: docstrings that open with a question, such as "What ...", "Return what ..." and "Say what ...".
 """
 Table = list[tuple[str, ...]]
@@ -211,7 +211,7 @@ def listed(
         "long-functions": lambda: list(house.long_functions(modules)),
         "riddles": lambda: list(house.riddles(modules)),
         "names": lambda: [f"{name}  {home}" for name, home in every.items()],
-        "unread": lambda: [
+        "no-page": lambda: [
             f"{name}  {home}" for name, home in every.items() if name.rpartition(".")[2] not in words
         ],
         "classes": lambda: [place for found in house.repeated_classes(modules).values() for place in found],
