@@ -16,7 +16,7 @@ _LOG = logging.getLogger("calibrant")
 
 
 def warn_about_leaks(splits: Mapping[str, tuple[Example, ...]], path: Path) -> None:
-    """Say which rows of one split stand in another one too: their numbers would flatter."""
+    """Warn of rows of one split that stand in another one too: their numbers would flatter."""
     seen = {
         split: Counter(normalise_label(example.input) for example in splits.get(split, ()))
         for split in ("train", "validation", "test")
