@@ -31,7 +31,7 @@ DATA ?= ../shared/data/tasks
 # Folder with recorded answers: ag_news.csv, emotion.csv, rotten_tomatoes.csv (probability, correct, prompt).
 RECORDED ?= ../shared/data/recorded
 
-.PHONY: demo docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-proxy test-ray check constraints format clean bench-adapter bench-search bench-race bench-extract bench-exact bench-prior bench-better bench-many-labels bench-engine bench-certify bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray test-notebooks
+.PHONY: demo docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-proxy test-ray check constraints format clean bench-adapter bench-search bench-race bench-extract bench-exact bench-prior bench-better bench-many-labels bench-engine bench-certify bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray bench-house test-notebooks
 
 $(PYTHON):
 	@if [ -z "$(SYSTEM_PYTHON)" ]; then \
@@ -142,6 +142,7 @@ check: $(INSTALLED_DEV)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+	$(PYTHON) benchmarks/check_house.py
 
 # Writes the versions that are installed now, for `make` to install the same ones elsewhere.
 constraints: $(INSTALLED_DEV) $(INSTALLED_DOCS)
@@ -217,6 +218,9 @@ bench-serve: $(INSTALLED_DEV)
 
 bench-ray: $(INSTALLED_RAY)
 	$(PYTHON) benchmarks/bench_ray.py
+
+bench-house: $(INSTALLED_DEV)
+	$(PYTHON) benchmarks/bench_house.py
 
 clean:
 	rm -rf $(VENV) $(VENV_PROXY) $(VENV_PEER) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

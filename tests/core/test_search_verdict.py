@@ -36,6 +36,41 @@ def test_choice_and_test_rows_are_two_statements(interval: tuple[float, float], 
     assert tested.startswith(words)
 
 
+def test_the_prompts_of_the_task_are_told_apart_from_proposals() -> None:
+    """By what was measured on the same rows, whether one of them is chosen or not."""
+    seed = {
+        "score": 0.1,
+        "log_loss": 0.7,
+        "screened_loss": 0.65,
+        "accuracy": 0.5,
+        "macro_f1": 0.4,
+        "rows": 36,
+    }
+    other = {
+        "score": 0.3,
+        "log_loss": 0.6,
+        "screened_loss": 0.6,
+        "accuracy": 0.75,
+        "macro_f1": 0.7,
+        "rows": 16,
+    }
+    given = [seed, {**other, "origin": "other prompt 1"}, other]
+    told = (
+        "Log loss of the task's prompts on the validation rows that all were asked about: seed prompt 0.650, "
+        "other prompt 1 0.600."
+    )
+    chosen = search_verdict(record(0.1, 0.2, validated=given, chosen=1))
+    assert chosen[0].startswith("Chosen on 16 validation rows, other prompt 1: log loss 0.700 -> 0.600")
+    assert chosen[1] == told
+    assert told in search_verdict(record(0.1, 0.2, validated=given, chosen=0))
+    assert told in search_verdict(record(0.1, 0.2, validated=given, chosen=2))
+    scored = [SEED, {**BETTER, "origin": "other prompt 1"}]
+    assert search_verdict(record(0.1, 0.2, validated=scored, chosen=1))[1] == (
+        "Score of the task's prompts on the validation rows that all were asked about: seed prompt 0.100, other prompt "
+        "1 0.300."
+    )
+
+
 def test_a_kept_seed_prompt_says_what_the_best_other_one_lacked() -> None:
     """A higher score without a higher macro F1."""
     kept, other = search_verdict(record(0.0, 0.0, validated=[SEED, SURER], chosen=0, improved=False))

@@ -113,11 +113,27 @@ thresholds = "auto"
     }
 
 
+def test_a_task_file_gives_a_search_more_to_try(tmp_path: Path) -> None:
+    """Labels are spelled as in the label set."""
+    path = tmp_path / "task.toml"
+    path.write_text(HEAD + 'other_prompts = ["q", "r"]\n[label_descriptions]\nCAT = "It meows."\n')
+    task = Task.from_file(path)
+    assert (task.other_prompts, task.label_descriptions) == (("q", "r"), {"cat": "It meows."})
+
+
 def test_a_head_is_beside_the_task_file(write_task: WriteTask) -> None:
     """By default there is none, and a search learns one."""
-    assert Task.from_file(write_task()).head.model_dump() == {"file": None, "fit": "auto"}
-    path = write_task(extra='[head]\nfile = "heads/one.json"\nfit = "off"\n')
-    assert Task.from_file(path).head.model_dump() == {"file": path.parent / "heads/one.json", "fit": "off"}
+    assert Task.from_file(write_task()).head.model_dump() == {
+        "file": None,
+        "fit": "auto",
+        "embeddings": None,
+    }
+    path = write_task(extra='[head]\nfile = "heads/one.json"\nfit = "off"\nembeddings = "model2vec:a/b"\n')
+    assert Task.from_file(path).head.model_dump() == {
+        "file": path.parent / "heads/one.json",
+        "fit": "off",
+        "embeddings": "model2vec:a/b",
+    }
 
 
 @pytest.mark.parametrize(
@@ -126,6 +142,7 @@ def test_a_head_is_beside_the_task_file(write_task: WriteTask) -> None:
         ("fitt = 1", ":2: unknown key 'head.fitt'"),
         ('file = "h.json"\nfit = "on"', ":3: head.fit: Input should be 'auto' or 'off', got 'on'"),
         ("file = 3", ":2: head.file"),
+        ('embeddings = "glove"', ":2: head.embeddings"),
         ('file = "h.json"\n[[cascade.models]]\nname = "a"', ":2: expected no head beside [cascade]"),
         (
             'file = "h.json"\n[[routing.providers]]\nname = "openai/a"',
@@ -221,8 +238,8 @@ def test_the_example_task_is_valid() -> None:
 
 HEAD = 'name = "n"\nlabels = ["cat", "dog"]\nprompt = "p"\n'
 ROOT_KEYS = (
-    "name, labels, structure, separator, multi_label, fields, prompt, field, user_template, data, model, scoring, "
-    "calibration, demonstrations, head, cascade, routing"
+    "name, labels, structure, separator, multi_label, fields, prompt, other_prompts, label_descriptions, field, "
+    "user_template, data, model, scoring, calibration, demonstrations, head, cascade, routing"
 )
 
 
@@ -238,6 +255,43 @@ ROOT_KEYS = (
             HEAD + "\n[modle]\nname = 'x'\n",
             f"task.toml:5: unknown key 'modle': expected one of {ROOT_KEYS}.",
             id="unknown-section",
+        ),
+        pytest.param(
+            HEAD + 'other_prompts = "q"\n',
+            "task.toml:4: other_prompts: Input should be a valid tuple, got 'q'.",
+            id="other-prompts-not-in-a-list",
+        ),
+        pytest.param(
+            HEAD + 'other_prompts = ["q", " p"]\n',
+            "task.toml:4: expected other_prompts that differ from the prompt and each other, got ' p' again: leave it "
+            "out.",
+            id="prompt-twice",
+        ),
+        pytest.param(
+            HEAD + 'other_prompts = ["q", ""]\n',
+            "task.toml:4: expected other_prompts with text, got '': leave it out.",
+            id="empty-other-prompt",
+        ),
+        pytest.param(
+            HEAD + '[label_descriptions]\ncat = "It meows."\ncow = "It moos."\n',
+            "task.toml:6: expected label_descriptions of the labels 'cat', 'dog', got one of 'cow': correct it.",
+            id="description-of-no-label",
+        ),
+        pytest.param(
+            HEAD + '[label_descriptions]\ncat = "It meows."\nCAT = "It purrs."\n',
+            "task.toml:6: expected one description for each label, got two of 'cat': remove one.",
+            id="label-described-twice",
+        ),
+        pytest.param(
+            HEAD + '[label_descriptions]\ndog = " "\n',
+            "task.toml:5: expected a sentence about the label 'dog', got ' ': add it, or leave it out.",
+            id="empty-description",
+        ),
+        pytest.param(
+            HEAD + 'structure = "ordinal"\nlabel_descriptions = { dog = "It barks." }\n',
+            "task.toml:5: expected label_descriptions of plain labels alone, got some of labels with a structure or of "
+            "answers that hold several labels: leave them out.",
+            id="descriptions-of-structured-labels",
         ),
         pytest.param(
             HEAD + '[model]\nname = "x"\n[data]\ntrain = "t.jsonl"\ntest_file = "x"\n',

@@ -53,6 +53,23 @@ def test_a_user_template_without_the_input_is_refused() -> None:
     assert make(user_template="Text: {input}").user_template == "Text: {input}"
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"other_prompts": "Cat?"}, r"Expected a list of other_prompts, got 'Cat\?': write \['Cat\?'\]"),
+        ({"other_prompts": ["Cat?", "Cat?"]}, "Expected other_prompts that differ"),
+        (
+            {"label_descriptions": {"cow": "It moos."}},
+            "Expected label_descriptions of the labels 'cat', 'dog'",
+        ),
+    ],
+)
+def test_prompts_that_a_search_cannot_try_are_refused(changes: dict[str, object], said: str) -> None:
+    """In Python as in a file."""
+    with pytest.raises(ConfigurationError, match=said):
+        make(**changes)
+
+
 @pytest.mark.parametrize("field", ["", ".", "a..b", ".a", "a.", "a[", "a[x]", "a[0]b", "a.[]"])
 def test_a_field_that_is_no_path_is_refused(field: str) -> None:
     """No answer could hold it, and the schema could not be built."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,12 +21,14 @@ from calibrant.core import (
     MultiLabels,
     Outcome,
     ProviderError,
+    install_command,
     prediction_from_record,
     prediction_to_record,
 )
-from calibrant.heads import fit_head
+from calibrant.heads import Head, fit_head
 from calibrant.inference import Limits, RetryPolicy
 from calibrant.testing import FakeClient, MemoryJournal
+from synonyms import KNOWN, UNSEEN, install_model2vec, without_model2vec
 from token_engine import Engine, Row
 
 LABELS = ("cat", "dog")
@@ -344,3 +348,53 @@ def test_features_are_kept_under_other_limits() -> None:
     assert found.features is not None
     assert copy.with_features().with_limits(Limits()).classify(OTHERS[0]).features is not None
     assert make(Telling()).with_limits(Limits(concurrency=1)).classify(OTHERS[0]).features is None
+
+
+# --- embeddings ---------------------------------------------------------------------------------
+
+
+def of_one_mind(_: str) -> dict[str, float]:
+    """Know nothing."""
+    return {"cat": 0.5, "dog": 0.5}
+
+
+def learned(monkeypatch: pytest.MonkeyPatch, embeddings: str = "model2vec:here") -> Classifier:
+    """Return a classifier that learned from texts with embeddings."""
+    install_model2vec(monkeypatch, {"here": 0, "there": 0, "other": 1})
+    return make(FakeClient(LABELS, of_one_mind)).fit(*KNOWN, embeddings=embeddings)
+
+
+def test_embeddings_tell_words_that_no_labelled_text_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their synonyms were there; by words alone the answer is a guess."""
+    texts, answers = UNSEEN
+    assert labels_of(learned(monkeypatch).classify_many(texts)) == answers
+    plain = make(FakeClient(LABELS, of_one_mind)).fit(*KNOWN)
+    assert labels_of(plain.classify_many(texts)) != answers
+
+
+def test_a_saved_head_opens_its_embedding_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """When it is put on a classifier; one whose model is gone or has changed is refused there."""
+    first = learned(monkeypatch)
+    assert first.head is not None
+    first.head.save(tmp_path / "head.json", fingerprint=first.fingerprint())
+    loaded = Head.load(tmp_path / "head.json", fingerprint=first.fingerprint())
+    other = make(FakeClient(LABELS, of_one_mind))
+    other.head = loaded
+    assert labels_of(other.classify_many(UNSEEN[0])) == UNSEEN[1]
+    install_model2vec(monkeypatch, {"here": 1})
+    with pytest.raises(ConfigurationError, match=r"'model2vec:here' that the head was fitted with"):
+        other.head = loaded
+    install_model2vec(monkeypatch, {})
+    with pytest.raises(ConfigurationError, match="'here'"):
+        other.head = loaded
+
+
+def test_what_embeddings_need_is_missed_before_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The extra is named with its command, and a name that is none is refused."""
+    without_model2vec(monkeypatch)
+    fake = FakeClient(LABELS, of_one_mind)
+    with pytest.raises(ConfigurationError, match=re.escape(install_command("embeddings"))):
+        make(fake).fit(*KNOWN, embeddings="model2vec")
+    with pytest.raises(ConfigurationError, match="model2vec:NAME, got 'glove'"):
+        make(fake).fit(*KNOWN, embeddings="glove")
+    assert not fake.requests

@@ -5,10 +5,18 @@ from __future__ import annotations
 import zlib
 from pathlib import Path
 
+from calibrant.core import Field, FieldLabels, LabelSet, OrdinalLabels
 from calibrant.testing import FakeClient
 
 STORED = Path(__file__).parent / "stored"
-NAME = "fake/animals"
+NAME, SMALL, LARGE, FIELDS = "fake/animals", "fake/small", "fake/large", "fake/fields"
+
+FIELD_LABELS = FieldLabels(
+    [
+        Field(name="category", labels=LabelSet(["cat", "dog"])),
+        Field(name="urgency", labels=OrdinalLabels(["low", "high"])),
+    ]
+)
 
 
 def answer(text: str, prompt: str) -> tuple[str, float]:
@@ -21,3 +29,39 @@ def answer(text: str, prompt: str) -> tuple[str, float]:
 def stored_model() -> FakeClient:
     """Return the model, not asked anything yet."""
     return FakeClient(["cat", "dog"], answer, name=NAME)
+
+
+def small_answer(text: str) -> tuple[str, float]:
+    """Be entirely sure of two texts in three, and wrong about one in seven; guess the others."""
+    number = zlib.crc32(text.encode())
+    truth, other = ("cat", "dog") if "meow" in text else ("dog", "cat")
+    if number % 3:
+        return (truth if number % 7 else other), 1.0
+    return (truth if number % 2 else other), 0.55 + number % 40 / 100
+
+
+def large_answer(text: str) -> tuple[str, float]:
+    """Know both, and be surer of cats."""
+    return ("cat", 0.99) if "meow" in text else ("dog", 0.97)
+
+
+def stored_models() -> dict[str, FakeClient]:
+    """Return all models by name, none asked anything yet."""
+    return {
+        NAME: stored_model(),
+        SMALL: FakeClient(["cat", "dog"], small_answer, name=SMALL),
+        LARGE: FakeClient(["cat", "dog"], large_answer, name=LARGE),
+        FIELDS: FakeClient(FIELD_LABELS, field_answers, field="", name=FIELDS),
+    }
+
+
+def field_answers(text: str) -> tuple[str, float]:
+    """Know the category; take every third text for urgent."""
+    urgency = "high" if zlib.crc32(text.encode()) % 3 == 0 else "low"
+    category = "cat" if "meow" in text else "dog"
+    return f'{{"category": "{category}", "urgency": "{urgency}"}}', 0.81
+
+
+def written_prompt(_prompt: str) -> str:
+    """Write a prompt, as a reflection model does."""
+    return "```\nSay which animal it is.\nAnswer: dog, or cat where it says meow.\n```"

@@ -100,11 +100,14 @@ class SearchSize:
         Rows that every proposal is first tried on, and its parent too.
     threshold_rows : int, default 0
         Rows asked for ``thresholds="auto"``, once.
+    other_prompts : int, default 0
+        Prompts beside the first one that are asked about the validation rows before any proposal.
     """
 
     validation_rows: int
     minibatch_size: int
     threshold_rows: int = 0
+    other_prompts: int = 0
 
     @property
     def proposal(self) -> int:
@@ -113,8 +116,8 @@ class SearchSize:
 
     @property
     def floor(self) -> int:
-        """Metric calls of the first validation and one accepted proposal, at most."""
-        return self.validation_rows + self.threshold_rows + self.proposal
+        """Metric calls of the first validation, of other prompts too, and one accepted proposal, at most."""
+        return (1 + self.other_prompts) * self.validation_rows + self.threshold_rows + self.proposal
 
     def check(self, max_metric_calls: int) -> None:
         """Refuse a budget that pays for no proposal.
@@ -127,9 +130,13 @@ class SearchSize:
         if max_metric_calls >= self.floor:
             return
         sample = f" and {self.threshold_rows} training rows for thresholds" if self.threshold_rows else ""
+        others = (
+            f", and each of {self.other_prompts} other prompt(s) one pass more" if self.other_prompts else ""
+        )
         raise ConfigurationError(
             f"Expected max_metric_calls >= {self.floor}, got {max_metric_calls}: one accepted proposal takes two "
-            f"passes over {self.validation_rows} validation rows, two minibatches of {self.minibatch_size}{sample}."
+            f"passes over {self.validation_rows} validation rows, two minibatches of {self.minibatch_size}{sample}"
+            f"{others}."
         )
 
 

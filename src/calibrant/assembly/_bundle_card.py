@@ -187,6 +187,11 @@ def _treatment(
             f"- A head (`head.json`, {head['rung']}) learned from {head['n_rows']:,} labelled rows makes the final "
             "distribution" + (". It holds words of their texts" if "text" in head["rung"] else "")
         )
+        if "embedding" in head:
+            yield (
+                f"- It reads texts with the embedding model {_code(head['embedding']['name'])}, which is not in this "
+                "folder: it is opened by that name (extra `embeddings`)"
+            )
     if calibrator:
         yield "- Confidence can be calibrated (`calibrator.json`); predictions hold it as given"
 

@@ -325,18 +325,19 @@ def calibrate(  # noqa: PLR0913  (keyword-only options)
     ] = 0.05,
     seed: Annotated[int, typer.Option(help="Of the halves: one is fitted, the other tested.")] = 0,
     head: Annotated[
-        bool,
-        typer.Option(
-            "--head", help="Learn a head from the run's distributions instead: head.json for [head]."
-        ),
+        bool, typer.Option("--head", help="Learn a head from the run's distributions: head.json for [head].")
     ] = False,
+    embeddings: Annotated[str | None, typer.Option(help="--head with model2vec or model2vec:NAME.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Learn from labelled predictions what their confidence is worth, and which to accept."""
     from calibrant.cli._calibrate import run_calibrate, run_learn_head
 
-    if head:
-        run_learn_head(predictions, out=out, target_accuracy=target_accuracy, seed=seed, as_json=as_json)
+    if head or embeddings is not None:
+        certified = target_accuracy is not None
+        run_learn_head(
+            predictions, out=out, certified=certified, seed=seed, embeddings=embeddings, as_json=as_json
+        )
         return
     run_calibrate(
         predictions, out=out, target_accuracy=target_accuracy, delta=delta, seed=seed, as_json=as_json

@@ -64,7 +64,7 @@ def submit(
         _check_model(loaded.model.name if model is None else model)
     classifier = Classifier.from_task(without_head(loaded), model=model)
     try:
-        chosen = prompted(classifier, loaded.head.file, prompt=prompt, run=None, label_prior=None)
+        chosen = prompted(classifier, loaded.head, prompt=prompt, run=None, label_prior=None)
         report = submit_batch(as_classifier(chosen, to_use="batch interface"), rows, out=out)
         record_run(out, [(loaded, model)], prompt_for_all=prompt is not None)
         write_demonstrations(chosen, out)

@@ -36,13 +36,21 @@ def run_calibrate(
     sys.stdout.write("\n".join(lines) + "\n")
 
 
-def run_learn_head(path: Path, *, out: Path, target_accuracy: float | None, seed: int, as_json: bool) -> None:
+def run_learn_head(
+    path: Path,
+    *,
+    out: Path,
+    certified: bool,
+    seed: int,
+    embeddings: str | None,
+    as_json: bool,
+) -> None:
     """Learn a head, write it and print what it is worth."""
-    if target_accuracy is not None:
+    if certified:
         raise ConfigurationError(
             "Expected --target-accuracy or --head, got both: evaluate with the head first, then certify that run."
         )
-    found = learn_head(path, seed=seed)
+    found = learn_head(path, seed=seed, embeddings=embeddings)
     file = found.write(out)
     _warn(path, saved=True)
     if as_json:

@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from calibrant.assembly import open_classifier
 from calibrant.calibration import DEMONSTRATIONS, LabelPriorCorrection
-from calibrant.core import ConfigurationError, DataError, DemonstrationSettings, Task, write_atomically
+from calibrant.core import (
+    ConfigurationError,
+    DataError,
+    DemonstrationSettings,
+    HeadSettings,
+    Task,
+    write_atomically,
+)
 from calibrant.heads import Head
-from calibrant.inference import Classifier, DemonstrationIndex, as_classifier
+from calibrant.inference import Classifier, DemonstrationIndex, as_classifier, opened_head
 
 if TYPE_CHECKING:
     from calibrant.core import Limits
@@ -62,7 +69,7 @@ def open_prompted(
     classifier = open_classifier(without_head(task), model=model, limits=limits)
     with ExitStack() as opened:
         opened.callback(classifier.close)
-        found = prompted(classifier, task.head.file, prompt=prompt, run=run, label_prior=label_prior)
+        found = prompted(classifier, task.head, prompt=prompt, run=run, label_prior=label_prior)
         opened.pop_all()
     return found
 
@@ -74,15 +81,14 @@ def without_head(task: Task) -> Task:
 
 def prompted(
     classifier: BasePredictor,
-    head: Path | None,
+    settings: HeadSettings,
     *,
     prompt: Path | None,
     run: Path | None,
     label_prior: Path | None,
 ) -> BasePredictor:
-    """Return a classifier under a prompt; the head in the file `head` is used as `open_prompted` says."""
-    if run is not None or label_prior is not None:
-        head = None
+    """Return a classifier under a prompt; the head in the file of `settings` is used as `open_prompted` says."""
+    head = settings.file if run is None and label_prior is None else None
     if run is not None:
         best = _best_candidate(run / "result.json")
         template = best.get("user_template")
@@ -95,7 +101,8 @@ def prompted(
     elif prompt is not None:
         classifier = classifier.with_prompt(read_prompt(prompt))
     if head is not None:
-        as_classifier(classifier, to_use="head").head = Head.load(head, fingerprint=classifier.fingerprint())
+        loaded = Head.load(head, fingerprint=classifier.fingerprint())
+        as_classifier(classifier, to_use="head").head = opened_head(loaded, settings.embeddings)
     elif label_prior is not None:
         correction = LabelPriorCorrection.load(label_prior, fingerprint=classifier.fingerprint())
         as_classifier(classifier, to_use="label prior").prior_correction = correction

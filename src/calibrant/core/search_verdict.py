@@ -41,12 +41,14 @@ def search_verdict(record: _Record) -> list[str]:
             return [
                 "No other prompt was tried: the seed prompt made no error on the rows that it was asked about."
             ]
-        return [*_kept(validated), *_detectable(record)]
+        return [*_kept(validated), *_given(validated), *_detectable(record)]
     if not validated:  # by an earlier version
         return _tested(record)
     seed, best = validated[0], validated[record["chosen"]]
     rows = "the" if best.get("rows") is None else f"{best['rows']}"
-    return [f"Chosen on {rows} validation rows: {_steps(seed, best)}.", *_tested(record)]
+    name = f", {best['origin']}" if best.get("origin") else ""
+    chosen = f"Chosen on {rows} validation rows{name}: {_steps(seed, best)}."
+    return [chosen, *_given(validated), *_tested(record)]
 
 
 def _kept(validated: list[_Record]) -> list[str]:
@@ -69,6 +71,20 @@ def _kept(validated: list[_Record]) -> list[str]:
     return [
         kept,
         f"The best of {len(others)} other{'s' if len(others) > 1 else ''} by score: {_steps(seed, best)}.",
+    ]
+
+
+def _given(validated: list[_Record]) -> list[str]:
+    """Compare the prompts that the task gave, by what was measured on the same rows for all of them."""
+    given = [one for one in validated if one.get("origin")]
+    if not given:
+        return []
+    key, name = (
+        ("score", "Score") if validated[0].get("screened_loss") is None else ("screened_loss", "Log loss")
+    )
+    found = [f"{one.get('origin') or 'seed prompt'} {_number(one[key])}" for one in (validated[0], *given)]
+    return [
+        f"{name} of the task's prompts on the validation rows that all were asked about: {', '.join(found)}."
     ]
 
 

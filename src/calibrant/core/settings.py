@@ -196,7 +196,12 @@ class HeadSettings(Section):
         A saved head, applied to every prediction under the prompt and the model it was fitted on.
     fit : {"auto", "off"}
         Whether a search learns a head for its best prompt.
+    embeddings : str or None
+        ``model2vec`` or ``model2vec:NAME`` (extra ``embeddings``): gives a head that is learned a vector of each text
+        beside its words, and a saved one the model it was fitted with, in place of the name it holds. None reads words
+        alone, and a saved head with the model that it names.
     """
 
     file: Path | None = None
     fit: Literal["auto", "off"] = "auto"
+    embeddings: Annotated[str, pydantic.StringConstraints(pattern=r"^model2vec(:.+)?$")] | None = None

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +13,8 @@ import pydantic
 from calibrant.core.answers import unknown_answer
 from calibrant.core.cascade_settings import LOOPER_KEYS, CascadeSettings
 from calibrant.core.errors import ConfigurationError, DataError
-from calibrant.core.labels import LabelSet, normalise_label
+from calibrant.core.labels import LabelSet
+from calibrant.core.leaks import warn_about_leaks
 from calibrant.core.predictor import INPUT_SLOT
 from calibrant.core.routing_settings import RoutingSettings
 from calibrant.core.rows import Columns, DataSource, Example
@@ -37,13 +36,13 @@ from calibrant.core.task_answers import (
     is_path,
     labels_of,
 )
+from calibrant.core.task_prompts import given_problems
 from calibrant.core.zeph import OWN_KEYS, read_zeph
 
 __all__ = ["Split", "Task", "check_answer"]
 
 Split = Literal["train", "validation", "test"]
 
-_LOG = logging.getLogger("calibrant")
 _SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 ROUTED = "routed"  # the model of a cascade that stands for [routing]
 _OF_ONE_MODEL = frozenset({"api_base", "space", "options"})
@@ -79,6 +78,8 @@ class _TaskFile(Section):
     multi_label: bool = pydantic.Field(default=False, strict=True)
     fields: tuple[FieldSection, ...] | None = None
     prompt: str
+    other_prompts: tuple[str, ...] = ()
+    label_descriptions: dict[str, str] = pydantic.Field(default_factory=dict)
     field: str | None = None
     user_template: str | None = None
     data: _DataSection = _DataSection()
@@ -132,6 +133,11 @@ class Task:
         several labels.
     prompt : str
         The system prompt the search starts from.
+    other_prompts : tuple of str
+        System prompts that a search compares with `prompt` before it proposes any of its own.
+    label_descriptions : mapping of str to str
+        One sentence for each of some labels. A search tries `prompt` with the labels and their descriptions below it;
+        nothing else shows them. Plain labels only.
     field : str
         JSON path of the label in the answer (``category``, ``classification.name``), or of the array of labels; the
         fields of `FieldLabels` have paths of their own.
@@ -162,6 +168,8 @@ class Task:
     name: str
     labels: LabelSet
     prompt: str
+    other_prompts: tuple[str, ...] = ()
+    label_descriptions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     field: str = "label"
     user_template: str | None = None
     train: tuple[Example, ...] = ()
@@ -194,6 +202,11 @@ class Task:
         if self.user_template is not None and INPUT_SLOT not in self.user_template:
             msg = f"Expected user_template to hold {{input}}, got {self.user_template!r:.200}: say where the text goes."
             raise ConfigurationError(msg)
+        for _, problem in given_problems(self, self.labels):
+            raise ConfigurationError(problem[0].upper() + problem[1:])
+        described = {self.labels.canonical(name): text for name, text in self.label_descriptions.items()}
+        object.__setattr__(self, "label_descriptions", described)
+        object.__setattr__(self, "other_prompts", tuple(self.other_prompts))
 
     def rows(self, split: Split) -> tuple[Example, ...]:
         """Return the rows of one split.
@@ -239,15 +252,18 @@ class Task:
             path,
         )
         labels = labels_of(settings)
+        _refuse(given_problems(settings, labels), text, path)
         sources = settings.data.sources(path.parent, settings.columns)
-        rows = {
+        rows: dict[str, tuple[Example, ...]] = {
             split: _load(sources[split], labels) for split in _SPLITS if split in splits and split in sources
         }
-        _warn_about_leaks(rows, path)
+        warn_about_leaks(rows, path)
         return cls(
             name=settings.name,
             labels=labels,
             prompt=settings.prompt,
+            other_prompts=settings.other_prompts,
+            label_descriptions=settings.label_descriptions,
             field=settings.field or ("labels" if settings.multi_label else "label"),
             user_template=settings.user_template,
             train=rows.get("train", ()),
@@ -468,28 +484,3 @@ def check_answer(
     if answer is None:
         raise DataError(unknown_answer(example.answer, labels), path=path, line=line)
     return answer
-
-
-def _warn_about_leaks(splits: Mapping[Split, tuple[Example, ...]], path: Path) -> None:
-    """Say which rows of one split stand in another one too: their numbers would flatter."""
-    seen = {
-        split: Counter(normalise_label(example.input) for example in splits.get(split, ()))
-        for split in _SPLITS
-    }
-    pairs: tuple[tuple[Split, Split], ...] = (
-        ("train", "test"),
-        ("validation", "test"),
-        ("train", "validation"),
-    )
-    for first, second in pairs:
-        shared = seen[first].keys() & seen[second].keys()
-        if shared:
-            example = min(shared)
-            _LOG.warning(
-                "%s: %d %s row(s) are also %s rows, for example %.60r: remove them from one of the two.",
-                path,
-                len(shared),
-                first,
-                second,
-                example,
-            )

@@ -11,7 +11,8 @@ import numpy as np
 
 from calibrant.calibration import Fingerprint, SavedPredictions, load_predictions
 from calibrant.core import MAX_RUN_ROW_BYTES, DataError, StateError, read_json_object, read_rows
-from calibrant.heads import Head, fit_head
+from calibrant.heads import EmbeddingModel, Head, fit_head
+from calibrant.inference import open_embedding_model
 
 __all__ = ["LearnedHead", "learn_head"]
 
@@ -75,7 +76,9 @@ class LearnedHead:
         return directory / "head.json"
 
 
-def learn_head(path: str | Path, *, seed: int = 0) -> LearnedHead:
+def learn_head(
+    path: str | Path, *, seed: int = 0, embeddings: str | EmbeddingModel | None = None
+) -> LearnedHead:
     """Learn a head from stored predictions for labelled rows; see `calibrant.heads.fit_head`.
 
     What the embedded model made of the texts is not stored, so that no rung looks at it.
@@ -86,9 +89,14 @@ def learn_head(path: str | Path, *, seed: int = 0) -> LearnedHead:
         Directory of `calibrant evaluate` or `calibrant batch`, of one model, without a head or a label prior.
     seed : int, default 0
         Of the folds.
+    embeddings : str or EmbeddingModel, optional
+        ``model2vec`` or ``model2vec:NAME`` (extra ``embeddings``): gives the head a vector of each text beside its
+        words. By default words alone.
 
     Raises
     ------
+    ConfigurationError
+        There is no such embedding model.
     DataError
         The predictions are of something else, or none has a distribution and a true label.
     StateError
@@ -112,7 +120,10 @@ def learn_head(path: str | Path, *, seed: int = 0) -> LearnedHead:
         texts.append(text)
     if not logprobs:
         raise _refused(place, "rows with a distribution and a true label, got none")
-    head = fit_head(np.array(logprobs), answers, labels=fingerprint.labels, texts=texts, rng=seed)
+    embedding = None if embeddings is None else open_embedding_model(embeddings)
+    head = fit_head(
+        np.array(logprobs), answers, labels=fingerprint.labels, texts=texts, embedding=embedding, rng=seed
+    )
     return LearnedHead(
         source=str(path),
         head=head,

@@ -12,7 +12,7 @@ from calibrant.core import Prediction, StateError
 from calibrant.evaluation._provider_batch_answers import labels_of_reading
 from calibrant.evaluation._provider_batch_state import HEAD, LABEL_PRIOR, BatchState
 from calibrant.heads import Head
-from calibrant.inference import Classifier, apply_head
+from calibrant.inference import Classifier, apply_head, opened_head
 
 __all__ = ["described", "finisher", "keep_learned"]
 
@@ -43,6 +43,8 @@ def finisher(directory: Path, state: BatchState) -> Callable[[Prediction, str], 
 
     Raises
     ------
+    ConfigurationError
+        The embedding model that the head reads texts with cannot be opened, or is another.
     StateError
         The head or the label prior that the job was submitted with is missing or damaged.
     """
@@ -54,6 +56,7 @@ def finisher(directory: Path, state: BatchState) -> Callable[[Prediction, str], 
             raise StateError(
                 f"{directory / HEAD}: expected the head that the job was submitted with, got another: restore it."
             )
+        head = opened_head(head)
     if about.get("label_prior") is not None:
         prior = LabelPriorCorrection.load(directory / LABEL_PRIOR, fingerprint=_fingerprint(state))
 

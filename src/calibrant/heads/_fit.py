@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
@@ -12,8 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 from calibrant.calibration import LabelPriorCorrection, VectorScaling
 from calibrant.core import ConfigurationError, LabelSet
 from calibrant.heads._baseline import check_positions
+from calibrant.heads._embedding import EmbeddingModel, HeadEmbedding
 from calibrant.heads._head import Affine, Head, Model, RungFigures, check_rows
-from calibrant.heads._linear import Block, LinearModel, Rows, tempered
+from calibrant.heads._linear import Block, LinearModel, Rows, as_text, tempered
 from calibrant.metrics import classification_summary
 
 __all__ = ["cross_fitted", "fit_head"]
@@ -55,9 +56,9 @@ _RUNGS: Final[dict[str, _Fit]] = {
     "features": _linear("labels", "features"),
 }
 _TEXT: Final = "text alone"
-_WITH_TEXT: Final[dict[str, _Fit]] = {
-    "regression and text": _linear("labels", "text"),
-    "features and text": _linear("labels", "features", "text"),
+_WITH_TEXT: Final[dict[str, tuple[Block, ...]]] = {
+    "regression and text": ("labels",),
+    "features and text": ("labels", "features"),
 }
 
 
@@ -103,6 +104,7 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     labels: LabelSet | Sequence[str],
     texts: Sequence[str] | None = None,
     features: ArrayLike | None = None,
+    embedding: EmbeddingModel | None = None,
     candidates: Sequence[str] | Literal["auto"] = "auto",
     label_mix: LabelMix | None = None,
     rng: np.random.Generator | int | None = None,
@@ -136,6 +138,9 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
         The texts; without them no rung looks at the text.
     features : array-like of shape (n, d), optional
         What the model made of each text, such as its last hidden state.
+    embedding : EmbeddingModel, optional
+        Gives a vector to every text, which the rungs that look at the text then see beside its words, such as
+        `calibrant.inference.Model2VecEmbedder`. Words that no labelled row holds are then known by their likes.
     candidates : sequence of str or "auto", default "auto"
         The rungs to choose from, ``as scored`` always among them. By default all that can be fitted; where most rows
         are the only one of their label, the first two and, up to 1,500 rows and labels together, the text alone.
@@ -150,7 +155,8 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     Raises
     ------
     ConfigurationError
-        Wrong shapes, NaN or infinity, a position out of range, an unknown rung, or `label_mix` is none of these labels.
+        Wrong shapes, NaN or infinity, a position out of range, an unknown rung, `embedding` gives no vectors, or
+        `label_mix` is none of these labels.
 
     Examples
     --------
@@ -168,6 +174,8 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     found = LabelSet.of(labels)
     rows = check_rows(logprobs, texts=texts, features=features, n_labels=len(found))
     truth = check_positions(answers, n=len(rows), n_labels=len(found))
+    opened = None if embedding is None else HeadEmbedding.of(embedding, labels=found.labels)
+    rows = _with_embeddings(rows, opened, found)
     shift = None if label_mix is None else _shift(label_mix, truth, found)
     wanted = _wanted(rows, truth, candidates)
     fold = _folds(truth, np.random.default_rng(0 if rng is None else rng))
@@ -188,10 +196,12 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
                 reason=f"{len(rows)} labelled rows are too few to learn from; at least {_FEWEST} are needed.",
             )
         model = chosen.fit(rows, truth, found)
+    uses_text = chosen.name == _TEXT or chosen.name in _WITH_TEXT
     return Head(
         labels=found.labels,
         rung=chosen.name,
         model=model,
+        embedding=opened if uses_text else None,
         temperature=chosen.temperature,
         shift=shift,
         figures=tuple(one.figures for one in tried.values()),
@@ -200,11 +210,21 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     )
 
 
+def _with_embeddings(rows: Rows, embedding: HeadEmbedding | None, labels: LabelSet) -> Rows:
+    """Return the rows with the vectors of their texts and of the labels' names."""
+    if embedding is None or rows.texts is None:
+        return rows
+    names = embedding.vectors([as_text(name) for name in labels.labels])
+    return replace(rows, embeddings=embedding.vectors(rows.texts), name_embeddings=names)
+
+
 def _wanted(
     rows: Rows, answers: NDArray[np.intp], candidates: Sequence[str] | Literal["auto"]
 ) -> dict[str, _Fit]:
     """Return the rungs to try, from below."""
-    every = {**_RUNGS, _TEXT: _linear("text"), **_WITH_TEXT}
+    text: tuple[Block, ...] = ("text",) if rows.embeddings is None else ("text", "embeddings")
+    every = _RUNGS | {_TEXT: _linear(*text)}
+    every |= {name: _linear(*blocks, *text) for name, blocks in _WITH_TEXT.items()}
     missing = {"text"} if rows.texts is None else set()
     missing |= {"features"} if rows.features is None else set()
     possible = {name: fit for name, fit in every.items() if not any(one in name for one in missing)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Protocol, Self
@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calibrant.calibration import Fingerprint, log_normalise, read_state, write_state
 from calibrant.core import ConfigurationError, StateError
+from calibrant.heads._embedding import EmbeddingModel, HeadEmbedding
 from calibrant.heads._linear import LinearModel, Rows, as_numbers, tempered
 
 __all__ = ["Affine", "Head", "Model", "RungFigures", "check_rows"]
@@ -110,6 +111,8 @@ class Head:
     shift : tuple of float, length L, or None
         What is added to the final log-probabilities, where the labels are expected in another mix than they were
         learned from; in nats.
+    embedding : HeadEmbedding or None
+        The embedding model it reads texts with, beside their words; None where it needs none.
     """
 
     labels: tuple[str, ...]
@@ -117,6 +120,7 @@ class Head:
     model: Model = field(repr=False)
     temperature: float | None = None
     shift: tuple[float, ...] | None = None
+    embedding: HeadEmbedding | None = None
     figures: tuple[RungFigures, ...] = field(default=(), repr=False)
     n_rows: int = 0
     reason: str = ""
@@ -135,6 +139,23 @@ class Head:
     def uses_features(self) -> bool:
         """Whether `transform` needs what the model made of the texts."""
         return "features" in self._blocks
+
+    def with_embedding(self, model: EmbeddingModel) -> Head:
+        """Return a copy that reads texts with this embedding model; itself where it needs none.
+
+        Parameters
+        ----------
+        model : EmbeddingModel
+            The model that it was fitted with, as `embedding` names it.
+
+        Raises
+        ------
+        ConfigurationError
+            It is another model.
+        """
+        if self.embedding is None:
+            return self
+        return replace(self, embedding=self.embedding.opened(model, labels=self.labels))
 
     @property
     def _blocks(self) -> tuple[str, ...]:
@@ -167,7 +188,7 @@ class Head:
         Raises
         ------
         ConfigurationError
-            Wrong shapes, NaN or infinity, or texts or features are missing.
+            Wrong shapes, NaN or infinity, texts or features are missing, or the embedding model is not open.
         """
         rows = check_rows(logprobs, texts=texts, features=features, n_labels=len(self.labels))
         for name, needed, given in (
@@ -178,6 +199,8 @@ class Head:
                 raise ConfigurationError(
                     f"Expected {name} for a head of rung {self.rung!r}, got none: pass them."
                 )
+        if self.embedding is not None:
+            rows = replace(rows, embeddings=self.embedding.vectors(rows.texts or ()))
         found = self.model.log_proba(rows)
         if self.temperature is None:
             found = log_normalise(found)
@@ -190,6 +213,7 @@ class Head:
         """SHA-256 of everything that it does, 64 hexadecimal digits."""
         state: list[Any] = [self.labels, self.temperature, self.n_rows, self.model.to_state()]
         state += [] if self.shift is None else [self.shift]
+        state += [] if self.embedding is None else [self.embedding.to_state()]
         return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
     def describe(self) -> dict[str, Any]:
@@ -200,6 +224,7 @@ class Head:
             "n_rows": self.n_rows,
             "gain": self.gain,
             "figures": [vars(one) for one in self.figures],
+            **({} if self.embedding is None else {"embedding": self.embedding.name}),
         }
 
     def save(self, path: str | Path, *, fingerprint: Fingerprint) -> None:
@@ -231,6 +256,7 @@ class Head:
             "kind": "linear" if isinstance(self.model, LinearModel) else "affine",
             "model": self.model.to_state(),
             **({} if self.shift is None else {"shift": list(self.shift)}),
+            **({} if self.embedding is None else {"embedding": self.embedding.to_state()}),
         }
         write_state(path, kind=_KIND, version=_VERSION, fingerprint=fingerprint, state=state)
 
@@ -249,10 +275,14 @@ class Head:
         try:
             _check_state(state)
             n_labels, shift = len(fingerprint.labels), state.get("shift")
+            embedding = HeadEmbedding.from_state(state["embedding"]) if "embedding" in state else None
+            model = kinds[state["kind"]].from_state(state["model"], n_labels=n_labels)
+            _check_embedding(embedding, model)
             return cls(
                 labels=tuple(fingerprint.labels),
                 rung=state["rung"],
-                model=kinds[state["kind"]].from_state(state["model"], n_labels=n_labels),
+                model=model,
+                embedding=embedding,
                 temperature=state["temperature"],
                 shift=None if "shift" not in state else tuple(as_numbers(shift, (n_labels,)).tolist()),
                 figures=tuple(RungFigures(**one) for one in state["figures"]),
@@ -275,6 +305,13 @@ class Head:
                 f"Expected a head for {len(fingerprint.labels)} labels {tuple(fingerprint.labels)[:3]}, got one for "
                 f"{len(self.labels)} labels {self.labels[:3]}: fit it on this label set, in this order."
             )
+
+
+def _check_embedding(embedding: HeadEmbedding | None, model: Model) -> None:
+    """Refuse columns of embeddings without their model, or a model without its columns: ValueError."""
+    looks = model.blocks if isinstance(model, LinearModel) else ()
+    if ("embeddings" in looks) != (embedding is not None):
+        raise ValueError("the embedding model does not go with the columns")
 
 
 def _check_state(state: Mapping[str, Any]) -> None:

@@ -15,9 +15,9 @@ from calibrant.calibration import log_normalise
 from calibrant.core import ConfigurationError
 from calibrant.heads._words import Words
 
-__all__ = ["Block", "LinearModel", "Rows", "as_numbers", "tempered"]
+__all__ = ["Block", "LinearModel", "Rows", "as_numbers", "as_text", "tempered"]
 
-Block = Literal["labels", "features", "text"]
+Block = Literal["labels", "features", "text", "embeddings"]
 _T = TypeVar("_T")
 
 # The least probability a label has in a distribution read from an answer.
@@ -44,11 +44,17 @@ class Rows:
         What the model made of each text.
     texts : tuple of str, length n, or None
         The texts.
+    embeddings : ndarray of shape (n, e), or None
+        Their vectors, each of length 1.
+    name_embeddings : ndarray of shape (L, e), or None
+        The vectors of the labels' names; to learn from.
     """
 
     logprobs: NDArray[np.float64]
     features: NDArray[np.float64] | None = None
     texts: tuple[str, ...] | None = None
+    embeddings: NDArray[np.float64] | None = None
+    name_embeddings: NDArray[np.float64] | None = None
 
     @classmethod
     def of(
@@ -71,6 +77,8 @@ class Rows:
             logprobs=self.logprobs[places],
             features=None if self.features is None else self.features[places],
             texts=None if self.texts is None else tuple(self.texts[place] for place in places),
+            embeddings=None if self.embeddings is None else self.embeddings[places],
+            name_embeddings=self.name_embeddings,
         )
 
 
@@ -97,11 +105,11 @@ class LinearModel:
     """Multinomial logistic regression on one or several blocks of columns.
 
     Blocks: ``labels``, the log-probabilities of the labels; ``features``, what the model made of the text; ``text``,
-    its words (`Words`).
+    its words (`Words`); ``embeddings``, its vector.
 
     Parameters
     ----------
-    blocks : sequence of {"labels", "features", "text"}
+    blocks : sequence of {"labels", "features", "text", "embeddings"}
         The columns.
     """
 
@@ -128,7 +136,7 @@ class LinearModel:
         """
         from scipy.sparse import hstack, issparse  # noqa: PLC0415
 
-        added = [] if names is None or "text" not in self.blocks else [_as_text(name) for name in names]
+        added = [] if names is None or "text" not in self.blocks else [as_text(name) for name in names]
         taught = np.concatenate([answers, np.arange(len(added))])
         self._seen, targets = np.unique(taught, return_inverse=True)
         widths, matrices = [], []
@@ -139,10 +147,11 @@ class LinearModel:
                 matrix = self._words.fit([*_known(rows.texts), *added])
             else:
                 given = _dense(rows, block)
-                spread = given.std(axis=0)
-                standard[block] = given.mean(axis=0), _SCALE[block] / np.where(spread > 1e-9, spread, np.inf)
-                matrix = (given - standard[block][0]) * standard[block][1]
-                matrix = np.vstack([matrix, np.zeros((len(added), matrix.shape[1]))])  # as the mean row
+                mean, scale = standard[block] = _standard(given, block)
+                names_too = np.tile(mean, (len(added), 1))  # as the mean row
+                if added and block == "embeddings":
+                    names_too = _known(rows.name_embeddings)
+                matrix = (np.vstack([given, names_too]) - mean) * scale
             widths.append(matrix.shape[1])
             matrices.append(matrix)
         together = hstack(matrices, format="csr") if any(map(issparse, matrices)) else np.hstack(matrices)
@@ -200,7 +209,7 @@ class LinearModel:
         dense = [block for block in model.blocks if block != "text"]
         if (
             sorted(dense) != sorted(state["columns"].keys())
-            or not set(dense) <= set(_SCALE)
+            or not set(dense) <= {*_SCALE, "embeddings"}
             or len(set(model.blocks)) < len(model.blocks)
         ):
             raise ValueError("columns do not go with the blocks")
@@ -234,7 +243,7 @@ def _rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return rounded
 
 
-def _as_text(name: str) -> str:
+def as_text(name: str) -> str:
     """Return the name of a label as words: `card_arrival` and `CardArrival` hold two."""
     return _BETWEEN_WORDS.sub(" ", name)
 
@@ -283,8 +292,19 @@ def as_numbers(stored: object, shape: tuple[int, ...]) -> NDArray[np.float64]:
     return found
 
 
+def _standard(given: NDArray[np.float64], block: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return what a block's columns are taken less, and times."""
+    if block == "embeddings":
+        # Of length 1, as the words and the pieces of words are; half of that and twice were no better on training rows.
+        return np.zeros(given.shape[1]), np.ones(given.shape[1])
+    spread = given.std(axis=0)
+    return given.mean(axis=0), _SCALE[block] / np.where(spread > 1e-9, spread, np.inf)
+
+
 def _dense(rows: Rows, block: str) -> NDArray[np.float64]:
-    return rows.logprobs if block == "labels" else _known(rows.features)
+    if block == "labels":
+        return rows.logprobs
+    return _known(rows.features if block == "features" else rows.embeddings)
 
 
 def _known(value: _T | None) -> _T:

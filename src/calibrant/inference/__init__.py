@@ -18,9 +18,10 @@ from calibrant.inference._embeddings import (
     LiteLLMEmbedder,
     Model2VecEmbedder,
     open_embedder,
+    open_embedding_model,
 )
 from calibrant.inference._exact import ExactScoring, Tolerance
-from calibrant.inference._heads import apply_head, head_of
+from calibrant.inference._heads import apply_head, head_of, opened_head
 from calibrant.inference._limits import (
     Bucket,
     Gate,
@@ -116,6 +117,8 @@ __all__ = [
     "open_batch_api",
     "open_client",
     "open_embedder",
+    "open_embedding_model",
+    "opened_head",
     "rate_limit_waits",
     "run_sync",
     "save_examination",

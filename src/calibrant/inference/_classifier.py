@@ -26,14 +26,22 @@ from calibrant.core import (
     Stop,
     Task,
 )
-from calibrant.heads import Head
+from calibrant.heads import EmbeddingModel, Head
 from calibrant.inference._calls import Calls
 from calibrant.inference._choice import MethodOptions, Scoring, choose_method
 from calibrant.inference._demonstrations import DemonstrationIndex, Retrieval
 from calibrant.inference._described import demonstrated_by, described
+from calibrant.inference._embeddings import open_embedding_model
 from calibrant.inference._exact import Tolerance, keeps_features
 from calibrant.inference._from_task import task_arguments, task_head
-from calibrant.inference._heads import check_head, check_one_distribution, finished, head_of, true_labels
+from calibrant.inference._heads import (
+    check_head,
+    check_one_distribution,
+    finished,
+    head_of,
+    opened_head,
+    true_labels,
+)
 from calibrant.inference._limits import Gate, default_concurrency, is_in_process
 from calibrant.inference._methods import Method
 from calibrant.inference._models import ModelLike, call_options, open_client
@@ -265,9 +273,12 @@ class Classifier(BasePredictor):
             if head.uses_features:
                 self._use(self._model.with_features())
             check_head(head, labels=self.labels, method=self.method)
+            head = opened_head(head)
         self._head = head
 
-    def fit(self, texts: Sequence[str], answers: Sequence[str]) -> Self:
+    def fit(
+        self, texts: Sequence[str], answers: Sequence[str], *, embeddings: str | EmbeddingModel | None = None
+    ) -> Self:
         """Ask the model about labelled texts, and learn from its answers what makes the final distribution.
 
         The head that the labelled rows support is chosen by `calibrant.heads.fit_head` and used from then on, in place
@@ -279,16 +290,22 @@ class Classifier(BasePredictor):
             Labelled texts; about 100 are a good beginning.
         answers : sequence of str, length n
             Their true labels.
+        embeddings : str or EmbeddingModel, optional
+            Gives the head a vector of each text beside its words: see `calibrant.inference.open_embedding_model`. By
+            default words alone.
 
         Raises
         ------
         ConfigurationError
-            An answer is no label, or holds several, the lengths differ, or the model gives no distributions.
+            An answer is no label, or holds several, the lengths differ, the model gives no distributions, or the
+            embedding model cannot be opened.
         ProviderError
             A fault that every call would meet.
         """
         true_labels(answers, len(texts), labels=self.labels)  # before a call is paid for
-        self.head = head_of(self.with_features().classify_many(texts), answers, texts, labels=self.labels)
+        embedding = None if embeddings is None else open_embedding_model(embeddings)
+        asked = self.with_features().classify_many(texts)
+        self.head = head_of(asked, answers, texts, labels=self.labels, embedding=embedding)
         return self
 
     def with_features(self) -> Self:

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calibrant.clients import LiteLLMEmbedder, embedding_matrix
 from calibrant.core import ConfigurationError, install_command
+from calibrant.heads import EmbeddingModel
 
 __all__ = [
     "CachedEmbedder",
@@ -28,6 +29,7 @@ __all__ = [
     "LiteLLMEmbedder",
     "Model2VecEmbedder",
     "open_embedder",
+    "open_embedding_model",
 ]
 
 _T = TypeVar("_T")
@@ -175,7 +177,7 @@ class Model2VecEmbedder:
                 f"Expected a model2vec model's folder or its name at the Hugging Face hub, got {name!r} "
                 f"({type(error).__name__}: {error!s:.200})."
             ) from error
-        self.name = name
+        self.name = f"{_MODEL2VEC}:{name}"
         self.dimension: int | None = int(self._model.dim)
         self._threads = _Threads(_MODEL2VEC)
 
@@ -391,6 +393,31 @@ def open_embedder(
     found = _open_local(embedder, kind, name, dim)
     _check_size(found, dim)
     return found
+
+
+def open_embedding_model(model: str | EmbeddingModel) -> EmbeddingModel:
+    """Return the embedding model that a head reads texts with.
+
+    Parameters
+    ----------
+    model : str or EmbeddingModel
+        ``model2vec`` or ``model2vec:NAME`` (extra ``embeddings``), NAME a folder or a model of the Hugging Face hub,
+        which is downloaded once; a model of your own is returned unchanged.
+
+    Raises
+    ------
+    ConfigurationError
+        The name is another one, there is no such model, or what it needs is not installed.
+    """
+    if not isinstance(model, str):
+        return model
+    kind, _, name = model.partition(":")
+    if kind != _MODEL2VEC:
+        raise ConfigurationError(
+            f"Expected embeddings for a head as model2vec or model2vec:NAME, got {model!r:.80}: write one of these, or "
+            "hand over a model of your own in Python."
+        )
+    return Model2VecEmbedder(name or _DEFAULT_MODEL2VEC)
 
 
 def _open_local(embedder: EmbedderLike, kind: str, name: str, dim: int) -> Embedder:

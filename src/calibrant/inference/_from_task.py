@@ -9,6 +9,7 @@ from calibrant.calibration import Fingerprint
 from calibrant.core import Client, Limits, Task
 from calibrant.heads import Head
 from calibrant.inference._choice import refuse_several_models
+from calibrant.inference._heads import opened_head
 from calibrant.inference._models import ModelLike
 
 __all__ = ["task_arguments", "task_head"]
@@ -70,7 +71,11 @@ def task_head(task: Task, fingerprint: Fingerprint) -> Head | None:
 
     Raises
     ------
+    ConfigurationError
+        The embedding model that it reads texts with cannot be opened, or is another.
     StateError
         The file is missing or damaged, or the head was fitted under another prompt or model.
     """
-    return None if task.head.file is None else Head.load(task.head.file, fingerprint=fingerprint)
+    if task.head.file is None:
+        return None
+    return opened_head(Head.load(task.head.file, fingerprint=fingerprint), task.head.embeddings)

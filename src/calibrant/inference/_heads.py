@@ -10,7 +10,8 @@ from numpy.typing import ArrayLike
 
 from calibrant.calibration import LabelPriorCorrection, correct_prediction
 from calibrant.core import CompositeLabels, ConfigurationError, LabelSet, Prediction
-from calibrant.heads import Head, fit_head
+from calibrant.heads import EmbeddingModel, Head, fit_head
+from calibrant.inference._embeddings import open_embedding_model
 from calibrant.inference._exact import keeps_features
 from calibrant.inference._methods import Method
 
@@ -20,6 +21,7 @@ __all__ = [
     "check_one_distribution",
     "finished",
     "head_of",
+    "opened_head",
     "true_labels",
 ]
 
@@ -59,8 +61,33 @@ def check_head(head: Head, *, labels: LabelSet, method: Method) -> None:
         )
 
 
+def opened_head(head: Head, embeddings: str | EmbeddingModel | None = None) -> Head:
+    """Return a head whose embedding model is open, where it reads texts with one.
+
+    Parameters
+    ----------
+    head : Head
+        As it was read from its file.
+    embeddings : str or EmbeddingModel, optional
+        The model (see `open_embedding_model`); by default the one that the head names.
+
+    Raises
+    ------
+    ConfigurationError
+        It cannot be opened, or is another than the head was fitted with.
+    """
+    if head.embedding is None or (head.embedding.model is not None and embeddings is None):
+        return head
+    return head.with_embedding(open_embedding_model(embeddings or head.embedding.name))
+
+
 def head_of(
-    predictions: Sequence[Prediction], answers: Sequence[str], texts: Sequence[str], *, labels: LabelSet
+    predictions: Sequence[Prediction],
+    answers: Sequence[str],
+    texts: Sequence[str],
+    *,
+    labels: LabelSet,
+    embedding: EmbeddingModel | None = None,
 ) -> Head:
     """Learn a head from predictions for labelled texts; rows without a distribution are left out.
 
@@ -88,6 +115,7 @@ def head_of(
         labels=labels,
         texts=[texts[place] for place in usable],
         features=None if any(one is None for one in features) else np.array(features, dtype=np.float64),
+        embedding=embedding,
     )
 
 

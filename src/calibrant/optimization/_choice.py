@@ -54,12 +54,19 @@ class ValidatedPrompt(RowScores):
         Validation rows that it was asked about; None where every prompt was asked about all.
     log_loss : float or None
         What a race compares (`Standing.losses`), mean over these rows, in nats; None without one.
+    screened_loss : float or None
+        The same on the rows that every prompt was asked about, which chooses who enters the race; None without one.
+    origin : str or None
+        Which of the prompts that the task gives beside its own this is, such as ``other prompt 1``; None for the task's
+        own and for proposals.
     """
 
     candidate: Mapping[str, str]
     score: float
     rows: int | None = None
     log_loss: float | None = None
+    screened_loss: float | None = None
+    origin: str | None = None
 
 
 class ValidationLog:

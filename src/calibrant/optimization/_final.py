@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from calibrant.core import CompositeLabels, Example, Outcome, Prediction, Task, normalise_label
-from calibrant.heads import BaselineScore, Head, compare_with_baselines
+from calibrant.heads import BaselineScore, EmbeddingModel, Head, compare_with_baselines
+from calibrant.inference import open_embedding_model
 from calibrant.metrics import PairedComparison
 from calibrant.optimization._choice import Choice, ValidatedPrompt
 from calibrant.optimization._plan import COMPONENT
 from calibrant.optimization._result import PromptScore, compare, score_prompt
 from calibrant.optimization._shown import ShownTexts
 
-__all__ = ["FinalScore", "final_score", "labelled_rows"]
+__all__ = ["FinalScore", "embedding_model", "final_score", "labelled_rows"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +47,18 @@ class FinalScore:
     baselines: tuple[BaselineScore, ...]
     verdict: str
     without_prior: PromptScore | None = None
+
+
+def embedding_model(task: Task) -> EmbeddingModel | None:
+    """Return what the head that a search learns reads texts with beside their words; None where words are all.
+
+    Raises
+    ------
+    ConfigurationError
+        The task names a model that cannot be opened.
+    """
+    named = task.head.embeddings if task.head.fit == "auto" else None
+    return None if named is None else open_embedding_model(named)
 
 
 def labelled_rows(task: Task, prompt: str) -> list[Example]:

@@ -19,6 +19,7 @@ from calibrant.core import (
     normalise_label,
 )
 from calibrant.optimization._exemplar import ExemplarProposer
+from calibrant.optimization._prompt_parts import PromptFormat
 from calibrant.optimization._race import FIRST, detectable_gain
 from calibrant.optimization._reflection import name_of
 
@@ -32,6 +33,7 @@ __all__ = [
     "USER_TEMPLATE",
     "Proposer",
     "SearchPlan",
+    "given_prompts",
     "make_plan",
     "search_fingerprint",
     "search_size",
@@ -72,6 +74,15 @@ class SearchPlan:
         """Return by how much accuracy a prompt must be better to be told from the seed prompt; None without a race."""
         n = len(task.validation)
         return detectable_gain(n - self.screened_rows(task) or n) if self.races else None
+
+
+def given_prompts(task: Task) -> dict[str, str]:
+    """Return the prompts that a task gives a search beside its own, by a name for the user."""
+    found = {f"other prompt {number}": prompt for number, prompt in enumerate(task.other_prompts, 1)}
+    if task.label_descriptions:
+        form = PromptFormat(task.labels, field=task.field)
+        found["prompt with label descriptions"] = form.described(task.prompt, task.label_descriptions)
+    return {name: prompt for name, prompt in found.items() if prompt != task.prompt}
 
 
 def make_plan(  # noqa: PLR0913  (the options of a search)
@@ -161,6 +172,7 @@ def search_size(task: Task, plan: SearchPlan) -> SearchSize:
         validation_rows=plan.screened_rows(task),
         minibatch_size=plan.minibatch_size,
         threshold_rows=0 if plan.thresholds is None else min(THRESHOLD_ROWS, len(task.train)),
+        other_prompts=len(given_prompts(task)),
     )
 
 
@@ -184,8 +196,15 @@ def search_fingerprint(task: Task, model: ModelLike | Predictor | None, plan: Se
             for split in ("train", "validation", "test")
         ],
     }
+    # Left out by default, so that earlier searches are continued.
+    if task.other_prompts:
+        content["other_prompts"] = list(task.other_prompts)
+    if task.label_descriptions:
+        content["label_descriptions"] = dict(task.label_descriptions)
     if task.head.fit != "auto":
-        content["head"] = task.head.fit  # left out by default, so that earlier searches are continued
+        content["head"] = task.head.fit
+    if task.head.embeddings is not None:
+        content["embeddings"] = task.head.embeddings
     if isinstance(model, Predictor):
         content["classifier"] = model.describe()
     return {

@@ -101,9 +101,12 @@ class ProgressTracker:
 
     def on_valset_evaluated(self, event: ValsetEvaluatedEvent) -> None:
         """GEPA has validated a prompt."""
+        self.validated(event["average_score"])
+
+    def validated(self, score: float) -> None:
+        """Take note of a prompt's mean validation score, in [0, 1]."""
         with self._lock:
-            best = max(self.now.best_score or 0.0, event["average_score"])
-            self._update(best_score=best)
+            self._update(best_score=max(self.now.best_score or 0.0, score))
 
     def on_candidate_accepted(self, event: CandidateAcceptedEvent) -> None:  # noqa: ARG002
         """GEPA has taken a proposal into its pool."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from calibrant.core import CompositeLabels
-from calibrant.inference import Demonstration, DemonstrationFormat
+from calibrant.inference import Demonstration, DemonstrationFormat, one_line
 
 __all__ = ["PromptFormat", "PromptParts", "estimate_tokens"]
 
 _FORM = "\n\nLabels: "
+_LISTED = "\n\nLabels:\n"
 _WRITE = "\nAnswer with JSON of this form: "
 _PLACEHOLDER = "..."
 _NOTES = "\n\nNotes:\n"
@@ -65,7 +66,8 @@ class PromptFormat:
         self._labels = {self._demonstrations.answer(label): label for label in labels}
         # Never a real label in the form: small models copy it.
         shown = self._demonstrations.answer(_PLACEHOLDER) if composite is None else ""
-        self._form = f"{_FORM}{', '.join(self._labels.values())}.{_WRITE}{shown}" if shown else ""
+        self._write = _WRITE + shown
+        self._form = f"{_FORM}{', '.join(self._labels.values())}.{self._write}" if shown else ""
 
     def render(self, parts: PromptParts) -> str:
         """Return the prompt; ``parse`` of it gives `parts` again."""
@@ -77,6 +79,27 @@ class PromptFormat:
         if parts.notes:
             text += _NOTES + "\n".join(_BULLET + note for note in parts.notes)
         return text + self._demonstrations.render(parts.demonstrations)
+
+    def described(self, prompt: str, descriptions: Mapping[str, str]) -> str:
+        """Return a prompt that lists the labels with their descriptions, before its notes and demonstrations.
+
+        Parameters
+        ----------
+        prompt : str
+            The prompt; one that holds all these descriptions is returned as it is.
+        descriptions : mapping of str to str
+            By label; a label without one is listed alone.
+        """
+        sentences = {label: one_line(text) for label, text in descriptions.items()}
+        if all(sentence in prompt for sentence in sentences.values()):
+            return prompt
+        lines = (
+            f"{_BULLET}{label}: {sentences[label]}" if label in sentences else f"{_BULLET}{label}"
+            for label in self._labels.values()
+        )
+        parts = self.parse(prompt)
+        listed = parts.instruction + _LISTED + "\n".join(lines) + self._write
+        return self.render(replace(parts, instruction=listed, form=False))
 
     def names_all(self, instruction: str) -> bool:
         """Return whether an instruction names all labels already, or answers hold several."""

@@ -176,7 +176,9 @@ class OptimizationResult:
             del record["detectable_gain"]
         for one in record["validated"]:
             if one["rows"] is None:  # not of a race
-                del one["rows"], one["log_loss"]
+                del one["rows"], one["log_loss"], one["screened_loss"]
+            if one["origin"] is None:
+                del one["origin"]
         scores = [(record[name], getattr(self, name)) for name in ("seed_prompt", "best_prompt")]
         if self.final is None:
             del record["final"]

@@ -26,11 +26,11 @@ from calibrant.core import (
     Task,
     write_atomically,
 )
-from calibrant.heads import Head
+from calibrant.heads import EmbeddingModel, Head
 from calibrant.inference import Classifier, DemonstrationIndex, apply_head, ask, head_of
 from calibrant.optimization._choice import Choice, ValidationLog, is_worse
 from calibrant.optimization._directory import JOURNAL, is_current, open_directory, rescuing
-from calibrant.optimization._final import final_score, labelled_rows
+from calibrant.optimization._final import embedding_model, final_score, labelled_rows
 from calibrant.optimization._journal import JsonlStore, PredictionJournal
 from calibrant.optimization._plan import (
     COMPONENT,
@@ -55,6 +55,7 @@ from calibrant.optimization._result import (
     write_run,
 )
 from calibrant.optimization._search import Search, race_reserve
+from calibrant.optimization._shown import check_given_prompts
 from calibrant.scoring import (
     BrierScoring,
     LinearBlendScoring,
@@ -171,11 +172,12 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         thresholds,
         may_race=current and (isinstance(model, Classifier) or not isinstance(model, Predictor)),
     )
+    check_given_prompts(task)
     search_size(task, plan).check(max_metric_calls)
     _say_what_to_expect(task, plan)
     scoring = LogScoring() if plan.races else _scoring(task.scoring)
     with ExitStack() as stack:
-        predictor = _open(task, model, stack)
+        predictor, embedding = _open(task, model, stack), embedding_model(task)
         fingerprint = search_fingerprint(task, model, plan)
         directory = None if out is None else open_directory(Path(out), fingerprint)
         teaches = current and isinstance(predictor, Classifier) and task.head.fit == "auto"
@@ -198,6 +200,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
             adapter=adapter,
             tracker=tracker,
             reflection=reflection,
+            embedding=embedding,
         )
         search = Search(
             task=task,
@@ -327,6 +330,7 @@ class _Run:
     adapter: ConfidenceAdapter
     reflection: Reflection | None
     tracker: ProgressTracker
+    embedding: EmbeddingModel | None
 
     def best(self, found: Choice) -> Predictor:
         """Return the predictor under the best prompt, with its demonstrations."""
@@ -358,9 +362,8 @@ class _Run:
         predictions = self.adapter.ask(self._queries(candidate, rows))
         if not any(prediction.distribution is not None for prediction in predictions):
             return None
-        return head_of(
-            predictions, [row.answer for row in rows], [row.input for row in rows], labels=self.task.labels
-        )
+        answers, texts = [row.answer for row in rows], [row.input for row in rows]
+        return head_of(predictions, answers, texts, labels=self.task.labels, embedding=self.embedding)
 
     def test(self, found: Choice, head: Head | None) -> dict[str, list[Prediction]]:
         """Return the predictions for the test rows: of both prompts, and as label prior and head change them."""

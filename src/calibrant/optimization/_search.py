@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +16,7 @@ from calibrant.core import Example, LabelSet, Outcome, Prediction, Task
 from calibrant.optimization._choice import Choice, ValidatedPrompt, ValidationLog, choose, row_scores
 from calibrant.optimization._guard import Guard
 from calibrant.optimization._journal import FileLogger
-from calibrant.optimization._plan import COMPONENT, DEMONSTRATED, USER_TEMPLATE, SearchPlan
+from calibrant.optimization._plan import COMPONENT, DEMONSTRATED, USER_TEMPLATE, SearchPlan, given_prompts
 from calibrant.optimization._progress import ProgressTracker
 from calibrant.optimization._race import FIRST, HOPELESS, Standing, beats, gain, race, race_calls, standing
 from calibrant.optimization._reflection import Reflection
@@ -24,8 +24,10 @@ from calibrant.optimization._shown import NoCopies
 
 if TYPE_CHECKING:
     from gepa.core.result import GEPAResult
+    from gepa.core.state import GEPAState
     from gepa.proposer.reflective_mutation.base import ReflectionComponentSelector
 
+    from calibrant.adapters import ConfidenceDataInst
     from calibrant.inference import Query
 
 __all__ = ["Search", "race_reserve"]
@@ -85,10 +87,35 @@ class Search:
         n_screened = self.plan.screened_rows(self.task)
         screened, fresh = validation[:n_screened], validation[n_screened:]
         found = self._propose(screened, fresh, max_metric_calls - for_race)
-        if self.plan.races:
-            return self._race(found, screened, fresh)
+        choice = self._race(found, screened, fresh) if self.plan.races else self._choose(found)
+        return self._named(choice)
+
+    def _choose(self, found: GEPAResult[object, object]) -> Choice:
+        """Choose by the figures on all validation rows, which every candidate was asked about."""
         scored = zip(found.candidates, found.val_aggregate_scores, strict=True)
         return choose([self.validation.validated(*pair, labels=self.task.labels) for pair in scored])
+
+    def _named(self, choice: Choice) -> Choice:
+        """Return the choice with the names of the prompts that the task gave."""
+        names = {prompt: name for name, prompt in given_prompts(self.task).items()}
+        seed = self._seed_candidate()
+        return replace(
+            choice,
+            validated=tuple(
+                replace(one, origin=names.get(one.candidate[COMPONENT]))
+                if {**one.candidate, COMPONENT: seed[COMPONENT]} == seed
+                else one
+                for one in choice.validated
+            ),
+        )
+
+    def _seed_candidate(self) -> dict[str, str]:
+        candidate = {COMPONENT: self.task.prompt}
+        if self.task.user_template is not None:
+            candidate[USER_TEMPLATE] = self.task.user_template
+        if self.task.demonstrations is not None:
+            candidate[DEMONSTRATED] = self.task.demonstrations.to_text()
+        return candidate
 
     def _propose(
         self, screened: Sequence[Example], fresh: Sequence[Example], max_metric_calls: int
@@ -96,11 +123,7 @@ class Search:
         """Run GEPA; every prompt that it accepts is asked about the same validation rows."""
         import gepa  # noqa: PLC0415  (heavy)
 
-        candidate = {COMPONENT: self.task.prompt}
-        if self.task.user_template is not None:
-            candidate[USER_TEMPLATE] = self.task.user_template
-        if self.task.demonstrations is not None:
-            candidate[DEMONSTRATED] = self.task.demonstrations.to_text()
+        candidate = self._seed_candidate()
         guard = None if self.reflection is None else self.reflection.guard
         if self.plan.proposer is not None:
             guard = Guard(self.plan.proposer, name=f"proposer {self.plan.name}", hint="Mend the proposer.")
@@ -117,8 +140,9 @@ class Search:
             module_selector="all" if self.reflection is None else _texts_in_turn(),
             stop_callbacks=[
                 # Before the budget, which must know what this asks.
-                lambda _state: self.plan.races and self._nothing_wrong(candidate, screened, fresh),
+                _once(lambda _state: self.plan.races and self._nothing_wrong(candidate, screened, fresh)),
                 *([] if fresh else [self.tracker.should_stop]),
+                _once(lambda state: self._add_given_prompts(state, candidate, valset, max_metric_calls)),
                 budget,
                 *([] if guard is None else [guard.should_stop]),
             ],
@@ -131,6 +155,31 @@ class Search:
         if guard is not None and guard.error is not None:
             raise guard.error
         return found
+
+    def _add_given_prompts(
+        self,
+        state: GEPAState[object, int],
+        seed: Mapping[str, str],
+        valset: list[ConfidenceDataInst],
+        max_metric_calls: int,
+    ) -> bool:
+        """Put the task's other prompts into GEPA's state, beside its own; return False: no reason to stop.
+
+        GEPA takes one seed prompt. As proposals they would be turned down where a few training rows do not speak for
+        them, and count as proposals.
+        """
+        from gepa.core.state import ValsetEvaluation  # noqa: PLC0415  (heavy)
+
+        for prompt in given_prompts(self.task).values():
+            if self.adapter.metric_calls + len(valset) > max_metric_calls:
+                break
+            candidate = {**seed, COMPONENT: prompt}
+            scores = self.adapter.evaluate(valset, candidate).scores
+            state.increment_evals(len(scores))
+            evaluation: ValsetEvaluation[object, int] = ValsetEvaluation({}, dict(enumerate(scores)))
+            state.update_state_with_new_program([0], candidate, evaluation, None, state.total_num_evals)
+            self.tracker.validated(sum(scores) / len(scores))
+        return False
 
     def _nothing_wrong(
         self, seed: Mapping[str, str], screened: Sequence[Example], fresh: Sequence[Example]
@@ -180,7 +229,10 @@ class Search:
         scores = found.val_aggregate_scores
         return Choice(
             validated=tuple(
-                self._validated(candidate, scores[place], asked[place])
+                replace(
+                    self._validated(candidate, scores[place], asked[place]),
+                    screened_loss=first[place].loss,
+                )
                 for place, candidate in enumerate(candidates)
             ),
             chosen=chosen,
@@ -220,6 +272,18 @@ class Search:
         self._said.update(dict.fromkeys(missing, _UNASKED))
         self._said.update(zip(wanted, self.adapter.ask(wanted), strict=True))
         return [self._said[query] for query in queries]
+
+
+def _once(decide: Callable[[GEPAState[object, int]], bool]) -> Callable[[GEPAState[object, int]], bool]:
+    """Return a stopper of GEPA that decides before the first proposal, and for the whole search."""
+    decided: list[bool] = []
+
+    def stop(state: GEPAState[object, int]) -> bool:
+        if not decided:
+            decided.append(decide(state))
+        return decided[0]
+
+    return stop
 
 
 def _texts_in_turn() -> ReflectionComponentSelector:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from calibrant.core import Task, normalise_label
+from calibrant.core import ConfigurationError, Task, normalise_label
 from calibrant.inference import one_line
-from calibrant.optimization._plan import COMPONENT
+from calibrant.optimization._plan import COMPONENT, given_prompts
 from calibrant.optimization._prompt_parts import PromptFormat
 
 if TYPE_CHECKING:
     from gepa.core.state import GEPAState
     from gepa.proposer.base import CandidateProposal
 
-__all__ = ["NoCopies", "ShownTexts"]
+__all__ = ["NoCopies", "ShownTexts", "check_given_prompts"]
 
 # A shorter text, such as "ok", may stand in an instruction without having been copied from a row.
 _COPIED: Final = 12  # characters
@@ -68,15 +68,17 @@ class NoCopies:
     Parameters
     ----------
     task : Task
-        Its training rows and its prompt; a text has one label.
+        Its training rows and its prompts, which may show any of them; a text has one label.
     """
 
     def __init__(self, task: Task) -> None:
-        seed = ShownTexts(task.prompt, task)
+        own = [ShownTexts(prompt, task) for prompt in (task.prompt, *given_prompts(task).values())]
         self._task = task
         # Shorter ones, such as the name of a label, may stand in any instruction.
         self._texts = [
-            one.input for one in task.train if len(one_line(one.input)) >= _COPIED and one.input not in seed
+            one.input
+            for one in task.train
+            if len(one_line(one.input)) >= _COPIED and not any(one.input in shown for shown in own)
         ]
         self._held_out = {_plain(one.input) for one in (*task.validation, *task.test)}
 
@@ -89,6 +91,25 @@ class NoCopies:
         shown = ShownTexts("\n".join([written.instruction, *written.notes]), task)
         copies = any(text in shown for text in self._texts)
         return not copies and self._held_out.isdisjoint(_plain(one.text) for one in written.demonstrations)
+
+
+def check_given_prompts(task: Task) -> None:
+    """Refuse other prompts and descriptions that show rows which are to compare them with the prompt.
+
+    Raises
+    ------
+    ConfigurationError
+        One repeats the text of a validation or test row that the task's own prompt does not show.
+    """
+    own = ShownTexts(task.prompt, task)
+    for name, prompt in given_prompts(task).items():
+        shown = ShownTexts(prompt, task)
+        for row in (*task.validation, *task.test):
+            if len(one_line(row.input)) >= _COPIED and row.input in shown and row.input not in own:
+                raise ConfigurationError(
+                    f"Expected other_prompts and label_descriptions that show no validation or test row, got the text "
+                    f"{row.input!r:.80} in {name}: leave it out there, or take the row out of these splits."
+                )
 
 
 def _plain(text: str) -> str:

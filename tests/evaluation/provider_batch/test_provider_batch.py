@@ -39,8 +39,9 @@ from calibrant.evaluation import (
 )
 from calibrant.evaluation._provider_batch_state import BatchDirectory, BatchState
 from calibrant.heads import Head, fit_head
-from calibrant.inference import DemonstrationIndex, Query, RetryPolicy, run_sync
+from calibrant.inference import DemonstrationIndex, Query, RetryPolicy, open_embedding_model, run_sync
 from calibrant.testing import FakeClient, fake_response
+from synonyms import KNOWN, install_model2vec
 
 KEY = "sk-planted-0123456789abcdef"
 ROWS = [
@@ -189,6 +190,29 @@ def test_a_head_of_prompts_with_demonstrations_is_applied(server: Any, tmp_path:
     sent = [line["body"] for batch in server.batches.values() for line in server.requests(batch)]
     assert all(body["messages"][0]["content"].count("Text: ") == 1 for body in sent)
     assert not any(one["correct"] for one in records(tmp_path))
+
+
+@pytest.mark.usefixtures("server")
+def test_a_head_with_embeddings_is_applied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the model that it names, which collecting opens."""
+    install_model2vec(monkeypatch, {"here": 0})
+    given = classifier()
+    texts, answers = KNOWN
+    given.head = fit_head(
+        np.log(np.full((len(texts), 2), 0.5)),
+        [("cat", "dog").index(answer) for answer in answers],
+        labels=["cat", "dog"],
+        texts=texts,
+        embedding=open_embedding_model("model2vec:here"),
+    )
+    rows = [Example(input=word, answer=answer) for word, answer in (("kitty", "cat"), ("hound", "dog"))]
+    submit_batch(given, rows, out=tmp_path, limits=TWO_A_FILE, retry=RETRY)
+    install_model2vec(monkeypatch, {"here": 1})
+    with pytest.raises(ConfigurationError, match="'model2vec:here' that the head was fitted with"):
+        collect(tmp_path)
+    install_model2vec(monkeypatch, {"here": 0})
+    collect(tmp_path)
+    assert all(one["correct"] for one in records(tmp_path))
 
 
 def test_a_job_with_another_head_is_another_job(server: Any, tmp_path: Path) -> None:

@@ -3,53 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
 import calibrant
-from calibrant.cli import app
-from calibrant.testing import FakeClient, fake_model
-from stored_model import NAME, STORED, stored_model
-
-
-@pytest.fixture
-def model() -> Iterator[FakeClient]:
-    """Open the stored model by its name."""
-    client = stored_model()
-    with fake_model(NAME, client):
-        yield client
-
-
-@pytest.fixture
-def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a copy of the artefacts, as the current directory."""
-    directory = shutil.copytree(STORED, tmp_path / "stored")
-    monkeypatch.chdir(directory)
-    return directory
-
-
-def run(*arguments: object) -> Result:
-    """Run a command that must succeed."""
-    result = CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "200", "NO_COLOR": "1"})
-    assert result.exit_code == 0, result.output
-    return result
-
-
-def rows(directory: Path, **wanted: Any) -> list[dict[str, Any]]:
-    """Return the rows of a run, without what depends on the moment."""
-    text = (directory / "predictions.jsonl").read_text(encoding="utf-8")
-    found = [json.loads(line) for line in text.splitlines()]
-    names = ("input", "answer", "label", "confidence")
-    return [
-        {name: row[name] for name in names}
-        for row in found
-        if all(row[name] == value for name, value in wanted.items())
-    ]
+from calibrant.testing import FakeClient
+from stored_files import rows, run
 
 
 def test_a_bundle_predicts_what_its_run_predicted(model: FakeClient, stored: Path) -> None:

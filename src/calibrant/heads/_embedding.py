@@ -1,0 +1,136 @@
+"""The embedding model that a head reads texts with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Protocol, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calibrant.core import ConfigurationError
+
+__all__ = ["EmbeddingModel", "HeadEmbedding"]
+
+_PROBE: Final = "The quick brown fox jumps over 13 lazy dogs, and nobody asks why: "
+_TOLERANCE: Final = 1e-3  # of a vector's length: the same model differs by less between machines
+
+
+class EmbeddingModel(Protocol):
+    """Turns texts into vectors, the same ones every time.
+
+    Attributes
+    ----------
+    name : str
+        By which it is opened again.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def vectors(self, texts: list[str]) -> ArrayLike:
+        """Return one vector per text, shape (n, d)."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadEmbedding:
+    """The embedding model of a head: its name, how it is recognised, and the model itself once it is open.
+
+    Attributes
+    ----------
+    name : str
+        By which the model is opened.
+    probe : tuple of float, length d
+        The vector it gives to a fixed sentence followed by the labels' names; another model gives another.
+    model : EmbeddingModel or None
+        The model; None in a head that was read from a file.
+    """
+
+    name: str
+    probe: tuple[float, ...] = field(repr=False)
+    model: EmbeddingModel | None = field(default=None, compare=False, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the model behind: whoever unpickles a head opens it by its name."""
+        return {**self.__dict__, "model": None}
+
+    @classmethod
+    def of(cls, model: EmbeddingModel, *, labels: Sequence[str]) -> Self:
+        """Return the embedding of a head for these labels.
+
+        Raises
+        ------
+        ConfigurationError
+            The model gives something else than vectors.
+        """
+        return cls(name=model.name, probe=_probe(model, labels), model=model)
+
+    def opened(self, model: EmbeddingModel, *, labels: Sequence[str]) -> Self:
+        """Return a copy with its model.
+
+        Raises
+        ------
+        ConfigurationError
+            It is another model than the head was fitted with.
+        """
+        given, expected = np.array(_probe(model, labels)), np.array(self.probe)
+        length = float(np.linalg.norm(expected))
+        if given.shape != expected.shape or np.linalg.norm(given - expected) > _TOLERANCE * length:
+            raise ConfigurationError(
+                f"Expected the embedding model {self.name!r} that the head was fitted with, got {model.name!r} whose "
+                "vectors are others: use that model, or fit the head again."
+            )
+        return replace(self, model=model)
+
+    def vectors(self, texts: Sequence[str]) -> NDArray[np.float64]:
+        """Return a vector of length 1 for each text, shape (n, d); 0 where the model knows no word of it.
+
+        Raises
+        ------
+        ConfigurationError
+            The model is not open, or gives something else than vectors.
+        """
+        if self.model is None:
+            raise ConfigurationError(
+                f"Expected the embedding model {self.name!r} to be open, got a head as it was read from its file: use "
+                "it in a Classifier, or hand the model over with Head.with_embedding."
+            )
+        found = _vectors(self.model, texts)
+        if found.shape[1] != len(self.probe):
+            raise ConfigurationError(
+                f"Expected vectors of {len(self.probe)} numbers from {self.name!r}, got {found.shape[1]}: use the "
+                "model that the head was fitted with."
+            )
+        return found
+
+    def to_state(self) -> dict[str, Any]:
+        """Return the name and the probe as JSON values."""
+        return {"name": self.name, "probe": list(self.probe)}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """Return the embedding of `to_state`, not open; KeyError, TypeError or ValueError if it is none."""
+        probe = np.asarray(state["probe"], dtype=np.float64)
+        if not isinstance(state["name"], str) or probe.ndim != 1 or not np.isfinite(probe).all():
+            raise ValueError("the name or the probe of the embedding model is missing")
+        return cls(name=state["name"], probe=tuple(probe.tolist()))
+
+
+def _probe(model: EmbeddingModel, labels: Sequence[str]) -> tuple[float, ...]:
+    return tuple(np.round(_vectors(model, [_PROBE + ", ".join(labels)])[0], 6).tolist())
+
+
+def _vectors(model: EmbeddingModel, texts: Sequence[str]) -> NDArray[np.float64]:
+    # Half a surrogate pair has no bytes, which tokenisers ask for.
+    legal = [text.encode("utf-8", "replace").decode() for text in texts]
+    found = np.asarray(model.vectors(legal), dtype=np.float64)
+    if found.ndim != 2 or len(found) != len(legal) or not np.isfinite(found).all():
+        raise ConfigurationError(
+            f"Expected {model.name!r} to give a vector of finite numbers for each of {len(legal)} texts, got shape "
+            f"{found.shape}: use another embedding model."
+        )
+    lengths = np.linalg.norm(found, axis=1, keepdims=True)
+    vectors: NDArray[np.float64] = found / np.where(lengths > 0.0, lengths, 1.0)
+    return vectors

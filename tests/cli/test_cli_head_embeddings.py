@@ -1,0 +1,100 @@
+"""Heads that read texts with an embedding model, on the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import calibrant
+from biased_model import BUDGET, run
+from calibrant.assembly import export
+from calibrant.core import ConfigurationError
+from calibrant.testing import FakeClient
+from synonyms import KNOWN, LABELS, UNSEEN, install_model2vec, texts, without_model2vec
+
+SECTION = '\n[head]\nembeddings = "model2vec:here"\n'
+
+
+def rows(texts: list[str], answers: list[str]) -> list[dict[str, str]]:
+    """Return rows."""
+    return [{"input": text, "answer": answer} for text, answer in zip(texts, answers, strict=True)]
+
+
+@pytest.fixture
+def task(
+    write_task: Callable[..., Path], use_model: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """Return a task of a model that knows nothing, and of test rows with words that no other row holds."""
+    install_model2vec(monkeypatch, {"here": 0, "moved": 0, "other": 1})
+    use_model(lambda name, **_: FakeClient(LABELS, lambda _: {"cat": 0.6, "dog": 0.4}, name=name))
+    return write_task(
+        train=rows(*KNOWN),
+        validation=rows(*texts(30, words=("purring", "barking"), seed=2)),
+        test=rows(*UNSEEN),
+    )
+
+
+def done(*arguments: object) -> str:
+    """Run a command that works, and return what it prints."""
+    found = run(*arguments)
+    assert found.exit_code == 0, found.output
+    return found.stdout
+
+
+def all_right(directory: Path) -> bool:
+    """Return whether every prediction in a directory is."""
+    lines = (directory / "predictions.jsonl").read_text().splitlines()
+    return all(json.loads(line)["correct"] for line in lines)
+
+
+def test_a_search_learns_a_head_with_embeddings(
+    task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every test row is right; its bundle answers so, too, and is refused where the model is another."""
+    task.write_text(task.read_text() + SECTION)
+    done("optimize", task, "--out", tmp_path / "run", *BUDGET)
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["final"]["head"]["embedding"] == "model2vec:here"
+    assert result["final"]["score"]["accuracy"]["estimate"] == 1.0
+    export(tmp_path / "run", tmp_path / "bundle")
+    assert "model2vec:here" in (tmp_path / "bundle" / "card.md").read_text()
+    with calibrant.load(tmp_path / "bundle") as loaded:
+        assert [one.label for one in loaded.classify_many(UNSEEN[0])] == UNSEEN[1]
+    done("evaluate", task, "--run", tmp_path / "run", "--out", tmp_path / "again", "--no-cache")
+    assert all_right(tmp_path / "again")
+    install_model2vec(monkeypatch, {"here": 1})
+    with pytest.raises(ConfigurationError, match="'model2vec:here' that the head was fitted with"):
+        calibrant.load(tmp_path / "bundle")
+
+
+def test_a_search_misses_the_extra_before_it_asks(
+    task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And leaves no directory behind; without a head to learn nothing is missed."""
+    without_model2vec(monkeypatch)
+    task.write_text(task.read_text() + SECTION)
+    found = run("optimize", task, "--out", tmp_path / "run", *BUDGET)
+    assert found.exit_code == 2
+    assert "extra embeddings" in found.stderr
+    assert not (tmp_path / "run").exists()
+    task.write_text(task.read_text() + 'fit = "off"\n')
+    done("optimize", task, "--out", tmp_path / "run", *BUDGET)
+
+
+def test_a_head_of_a_run_reads_with_embeddings(task: Path, tmp_path: Path) -> None:
+    """The task says where its model lies now; another model is refused."""
+    plain = task.read_text()
+    done("evaluate", task, "--out", tmp_path / "train", "--split", "train", "--no-cache")
+    done("calibrate", tmp_path / "train", "--embeddings", "model2vec:here", "--out", tmp_path)
+    for name in ("here", "moved"):
+        task.write_text(plain + SECTION.replace("here", name) + 'file = "head.json"\n')
+        done("evaluate", task, "--out", tmp_path / name, "--no-cache")
+        assert all_right(tmp_path / name)
+    task.write_text(plain + SECTION.replace("here", "other") + 'file = "head.json"\n')
+    found = run("classify", task, "--text", "hound")
+    assert found.exit_code == 2
+    assert "got 'model2vec:other'" in found.stderr

@@ -1,0 +1,257 @@
+"""Other prompts and label descriptions, which a task gives a search beside its prompt."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calibrant.core import ConfigurationError, Example, HeadSettings, ScoringSettings, StateError, Task
+from calibrant.optimization import OptimizationResult, Progress, optimize
+from calibrant.testing import FakeClient
+
+LABELS = ("cat", "dog")
+GOOD = "Listen carefully: which animal?"
+BAD = "Guess."
+DESCRIBED = {"cat": "It meows.", "dog": "It barks."}
+
+
+def rows(split: str, count: int) -> tuple[Example, ...]:
+    """Return as many cats as dogs."""
+    return tuple(Example(input=f"{split} {LABELS[n % 2]} {n}", answer=LABELS[n % 2]) for n in range(count))
+
+
+def task(*other_prompts: str, **changes: Any) -> Task:
+    """Return a task with enough validation rows to race on."""
+    settings: dict[str, Any] = {
+        "name": "animals",
+        "labels": LABELS,
+        "prompt": "Which animal?",
+        "other_prompts": other_prompts,
+        "field": "category",
+        "train": rows("train", 40),
+        "validation": rows("validation", 80),
+        "test": rows("test", 20),
+        "head": HeadSettings(fit="off"),
+    }
+    return Task(**{**settings, **changes})
+
+
+def listener(text: str, prompt: str) -> dict[str, float]:
+    """Err on every third row, on most where it is told to guess, and on none where the prompt helps."""
+    _, label, number = text.split()
+    helped = "carefully" in prompt or "It meows." in prompt
+    errs = int(number) % 3 == 0 if prompt != BAD else int(number) % 3 > 0
+    known = 0.9 if helped else 0.2 if errs else 0.8
+    return {label: known, LABELS[1 - LABELS.index(label)]: 1.0 - known}
+
+
+def nothing(*_: Any) -> dict[str, str]:
+    """Propose nothing."""
+    return {}
+
+
+def origins(result: OptimizationResult) -> list[str | None]:
+    """Return the names of the prompts that were asked about validation rows."""
+    return [one.origin for one in result.validated]
+
+
+def asked(client: FakeClient, split: str = "") -> list[tuple[str, str]]:
+    """Return prompt and text of the questions about rows of one split, or of all but the test rows."""
+    found = [(one.messages[0]["content"], one.messages[-1]["content"]) for one in client.requests]
+    return [pair for pair in found if pair[1].startswith(split) and not pair[1].startswith("test")]
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"scoring": ScoringSettings(strategy="linear")}], ids=["race", "own-score"]
+)
+def test_a_better_other_prompt_wins(changes: dict[str, Any]) -> None:
+    """Measured against the task's prompt, without a proposal."""
+    result = optimize(
+        task(BAD, GOOD, **changes), model=FakeClient(LABELS, listener), proposer=nothing, max_metric_calls=400
+    )
+    assert (result.improved, result.best_prompt.prompt, result.seed_prompt.prompt) == (
+        True,
+        GOOD,
+        "Which animal?",
+    )
+    assert (result.chosen, origins(result)) == (2, [None, "other prompt 1", "other prompt 2"])
+    assert (result.proposals, result.accepted) == (0, 0)
+    assert result.to_record()["validated"][2]["origin"] == "other prompt 2"
+
+
+def test_the_prompt_stays_where_no_other_is_better() -> None:
+    """Equal or worse."""
+    result = optimize(
+        task(BAD, "Which one?"),
+        model=FakeClient(LABELS, listener),
+        proposer=nothing,
+        max_metric_calls=400,
+    )
+    assert (result.chosen, result.improved, result.best_prompt.prompt) == (0, False, "Which animal?")
+
+
+def test_other_prompts_are_asked_about_the_same_rows_before_any_proposal() -> None:
+    """The screened ones."""
+    client = FakeClient(LABELS, listener)
+    optimize(task(BAD, GOOD), model=client, max_metric_calls=400)
+    first = asked(client)[:48]
+    texts = {
+        prompt: [text for one, text in first if one == prompt] for prompt in ("Which animal?", BAD, GOOD)
+    }
+    assert [len(found) for found in texts.values()] == [16, 16, 16]
+    assert len({frozenset(found) for found in texts.values()}) == 1
+    assert all(text.startswith("validation") for _, text in first)
+
+
+def test_proposals_build_on_other_prompts() -> None:
+    """On the best of all, mostly."""
+    parents: list[str] = []
+
+    def propose(candidate: dict[str, str], *_: Any) -> dict[str, str]:
+        parents.append(candidate["system_prompt"])
+        return {"system_prompt": f"{candidate['system_prompt']} Look again."}
+
+    optimize(task(GOOD), model=FakeClient(LABELS, listener), proposer=propose, max_metric_calls=400)
+    assert GOOD in parents
+
+
+def test_a_reflecting_model_comes_after_other_prompts() -> None:
+    """It is asked for proposals alone."""
+    client = FakeClient(LABELS, listener)
+    asked_before: list[int] = []
+
+    def reflect(_: str) -> str:
+        asked_before.append(len(asked(client)))
+        return "```\nGuess.\n```"
+
+    result = optimize(task(GOOD), model=client, reflection_model=reflect, max_metric_calls=400)
+    assert result.best_prompt.prompt == GOOD
+    assert asked_before[0] >= 32
+
+
+@pytest.mark.parametrize("budget", [72, 73, 90, 131, 200])
+def test_the_budget_holds_with_other_prompts(budget: int) -> None:
+    """All are screened at the least budget, which the message of a smaller one names; a head is taught within it."""
+    client = FakeClient(LABELS, listener)
+    result = optimize(task(BAD, GOOD, head=HeadSettings()), model=client, max_metric_calls=budget)
+    assert len(asked(client)) == result.metric_calls <= budget
+    assert origins(result)[:3] == [None, "other prompt 1", "other prompt 2"]
+
+
+def test_a_budget_that_does_not_pay_for_other_prompts_is_refused() -> None:
+    """Nothing is asked."""
+    client = FakeClient(LABELS, listener)
+    with pytest.raises(
+        ConfigurationError, match=r">= 72, got 71: .* each of 2 other prompt\(s\) one pass more"
+    ):
+        optimize(task(BAD, GOOD), model=client, max_metric_calls=71)
+    assert client.requests == []
+
+
+def test_a_model_that_errs_on_no_row_is_asked_under_no_other_prompt() -> None:
+    """Nothing could be better."""
+    client = FakeClient(LABELS, lambda text: (text.split()[1], 0.7))
+    result = optimize(task(GOOD), model=client, max_metric_calls=400)
+    assert origins(result) == [None]
+    assert {prompt for prompt, _ in asked(client)} == {"Which animal?"}
+
+
+class Interruption(BaseException):
+    """Stands for a kill."""
+
+
+@pytest.mark.parametrize("stop", [20, 40, 60])
+def test_an_interrupted_search_continues(tmp_path: Path, stop: int) -> None:
+    """Among the other prompts as well, and pays for nothing twice."""
+    whole = optimize(task(BAD, GOOD), model=FakeClient(LABELS, listener), max_metric_calls=200)
+
+    def interrupt(progress: Progress) -> None:
+        if progress.calls > stop:
+            raise Interruption
+
+    with pytest.raises(Interruption):
+        optimize(
+            task(BAD, GOOD),
+            model=FakeClient(LABELS, listener),
+            max_metric_calls=200,
+            out=tmp_path,
+            progress=interrupt,
+        )
+    paid = len((tmp_path / "journal.jsonl").read_bytes().splitlines())
+    client = FakeClient(LABELS, listener)
+    result = optimize(task(BAD, GOOD), model=client, max_metric_calls=200, out=tmp_path)
+    assert (result.best_prompt, result.metric_calls) == (whole.best_prompt, whole.metric_calls)
+    assert len(asked(client)) == whole.metric_calls - paid
+
+
+def test_a_run_with_other_prompts_is_another_run(tmp_path: Path) -> None:
+    """As is one with descriptions; one without either is what it was before there were such keys."""
+    options: dict[str, Any] = {"max_metric_calls": 120, "out": tmp_path}
+    optimize(task(head=HeadSettings()), model=FakeClient(LABELS, listener), **options)
+    stored = json.loads((tmp_path / "run.json").read_text())
+    assert stored["task"] == "436478bc45b08d952f77f11983a9f6c9c2108b00c635b657cd3a0dd74e14cf2a"
+    for changed in (task(GOOD, head=HeadSettings()), task(label_descriptions=DESCRIBED, head=HeadSettings())):
+        with pytest.raises(StateError, match="differs in task"):
+            optimize(changed, model=FakeClient(LABELS, listener), **options)
+
+
+def test_label_descriptions_are_tried_and_chosen() -> None:
+    """One line for each label, before the form of the answer, and no label in its place."""
+    result = optimize(
+        task(label_descriptions={**DESCRIBED, "dog": "It barks,\nor growls."}),
+        model=FakeClient(LABELS, listener),
+        proposer=nothing,
+        max_metric_calls=400,
+    )
+    assert origins(result) == [None, "prompt with label descriptions"]
+    assert (result.chosen, result.improved) == (1, True)
+    assert result.best_prompt.prompt == (
+        "Which animal?\n\nLabels:\n- cat: It meows.\n- dog: It barks, or growls.\n"
+        'Answer with JSON of this form: {"category": "..."}'
+    )
+
+
+def test_descriptions_stand_before_demonstrations() -> None:
+    """A label may have none; a prompt that holds the descriptions already is not tried again."""
+    shown = '\n\nExamples:\n\nText: train cat 0\nAnswer: {"category": "cat"}'
+    described = (
+        "Which animal?\n\nLabels:\n- cat: It meows.\n- dog\n"
+        'Answer with JSON of this form: {"category": "..."}'
+    )
+    options: dict[str, Any] = {"proposer": nothing, "max_metric_calls": 120}
+    given = task(prompt="Which animal?" + shown, label_descriptions={"cat": "It meows."})
+    result = optimize(given, model=FakeClient(LABELS, listener), **options)
+    assert result.validated[1].candidate["system_prompt"] == described + shown
+    again = task(prompt=described, label_descriptions={"cat": "It meows."})
+    assert origins(optimize(again, model=FakeClient(LABELS, listener), **options)) == [None]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"other_prompts": ["Texts like 'validation cat 2' are cats."]},
+        {"label_descriptions": {"dog": "Such as validation dog 13."}},
+    ],
+)
+def test_prompts_that_show_rows_of_the_comparison_are_refused(given: dict[str, Any]) -> None:
+    """They would be compared on what they show."""
+    with pytest.raises(
+        ConfigurationError,
+        match=r"show no validation or test row, got the text 'validation (cat 2|dog 13)'",
+    ):
+        optimize(task(**given), model=FakeClient(LABELS, listener), max_metric_calls=400)
+
+
+def test_other_prompts_may_show_training_rows() -> None:
+    """And so may what is made from them."""
+    result = optimize(
+        task("Texts like 'train cat 12' are cats."),
+        model=FakeClient(LABELS, listener),
+        proposer=lambda *_: {"system_prompt": "Texts like 'train cat 12' are cats. Listen carefully."},
+        max_metric_calls=400,
+    )
+    assert result.best_prompt.prompt.endswith("carefully.")
+    assert result.improved

@@ -1,0 +1,200 @@
+"""What an earlier version learned and saved by itself: calibrators, corrections, heads, states of routers and more.
+
+The files in ``saved`` were written by ``save`` of what was fitted on 400 made-up confidences (calibrators, scalings),
+40 distributions (label prior) and 120 made-up rows (heads, one of each rung); ``label-prior-1.json`` has the layout of
+version 1. ``routers.json`` and ``routers.sqlite`` hold three strategies after six observations, ``doctor`` an
+examination stored by ``save_examination``, ``two.pomdp`` a POMDP of two states, and ``predictions.sqlite`` a
+`PredictionCache` with the answer of one model, of a cascade, of two fields, and one with features.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrant.calibration import (
+    Fingerprint,
+    LabelPriorCorrection,
+    TemperatureScaling,
+    VectorScaling,
+    load_calibrator,
+)
+from calibrant.cascade import LearnedScorer, PomdpSpecification, read_pomdp
+from calibrant.core import LogprobSpace, StateError, Verdict
+from calibrant.heads import Head
+from calibrant.inference import Verdict as DoctorVerdict
+from calibrant.inference import load_examination
+from calibrant.routing import BanditRouter, EMARouter, Router, RoutingRequest, ThompsonRouter
+from calibrant.store import PredictionCache, open_router_state
+from stored_files import content, run
+
+FINGERPRINT = Fingerprint(prompt="Sort.", model="fake/any", space=LogprobSpace.MASKED, labels=("cat", "dog"))
+OTHER = Fingerprint(prompt="Other.", model="fake/any", space=LogprobSpace.MASKED, labels=("cat", "dog"))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("none", [0.55, 0.75, 0.95]),
+        ("temperature", [0.5264077302553952, 0.6407996291045065, 0.8251107858184104]),
+        ("platt", [0.27072679042964337, 0.5206665922443023, 0.9080231982184765]),
+        ("isotonic", [0.2987012987012987, 0.6052631578947368, 0.9444444444444444]),
+        ("per-label", [0.27818210664925824, 0.4871449320994419, 0.9366531303634384]),
+    ],
+)
+def test_a_calibrator_gives_what_it_gave(untouched: Path, name: str, expected: list[float]) -> None:
+    """Of each kind; not for another prompt."""
+    path = untouched / "saved" / f"calibrator-{name}.json"
+    calibrator = load_calibrator(path, fingerprint=FINGERPRINT)
+    assert calibrator.predict([0.55, 0.75, 0.95], predicted=["cat", "dog", "cat"]) == pytest.approx(expected)
+    with pytest.raises(StateError, match="prompt"):
+        load_calibrator(path, fingerprint=OTHER)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (TemperatureScaling, [-0.393197714011285, -1.1236079889579236]),
+        (VectorScaling, [-0.48606717278836453, -0.9546171240985228]),
+    ],
+)
+def test_a_scaling_gives_what_it_gave(untouched: Path, kind: Any, expected: list[float]) -> None:
+    """Log-probabilities of 0.8 and 0.2."""
+    scaling = kind.load(untouched / "saved" / f"{kind.__name__}.json", fingerprint=FINGERPRINT)
+    assert scaling.transform(np.log([0.8, 0.2])) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", ["label-prior", "label-prior-1"])
+def test_a_label_prior_is_divided_out(untouched: Path, name: str) -> None:
+    """0.8 and 0.2 over a prior of 0.7 and 0.3; learning goes on from 40 rows."""
+    prior = LabelPriorCorrection.load(untouched / "saved" / f"{name}.json", fingerprint=FINGERPRINT)
+    expected = np.array([0.8 / 0.7, 0.2 / 0.3])
+    assert np.exp(prior.transform(np.log([0.8, 0.2]))) == pytest.approx(expected / expected.sum())
+    assert prior.partial_fit(np.log([[0.5, 0.5]] * 40)).prior_ == pytest.approx([0.6, 0.4], abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("rung", "expected"),
+    [
+        ("prior", (0.9803337244784399, 0.06147720741185513)),
+        ("vector", (0.9949994610935383, 0.03283825367081095)),
+        ("regression", (0.9946053564309145, 0.02475049993983201)),
+        ("features", (0.99539263255323, 0.011412583087743858)),
+        ("text alone", (0.9958677685894362, 0.004132231410563996)),
+        ("regression and text", (0.995867768589929, 0.0041322314111691795)),
+        ("features and text", (0.9958677685899052, 0.004132231411147786)),
+    ],
+)
+def test_a_head_gives_what_it_gave(untouched: Path, rung: str, expected: tuple[float, float]) -> None:
+    """The probability of cat for two rows, of each rung."""
+    head = Head.load(untouched / "saved" / f"head-{rung.replace(' ', '-')}.json", fingerprint=FINGERPRINT)
+    assert (head.rung, head.n_rows) == (rung, 120)
+    found = head.transform(
+        np.log([[0.8, 0.2], [0.5, 0.5]]), texts=["meow 1", "woof 2"], features=[[0.0, 0.0], [1.0, 0.5]]
+    )
+    assert np.exp(found)[:, 0] == pytest.approx(expected)
+
+
+def test_a_learned_scorer_gives_what_it_gave(untouched: Path) -> None:
+    """Read from the bundle that holds it; its fingerprint is that of the small model."""
+    path = untouched / "bundle-with-scorer" / "learned.json"
+    fingerprint = Fingerprint(
+        prompt="Which animal?", model="fake/small", space=LogprobSpace.MASKED, labels=("cat", "dog")
+    )
+    assert LearnedScorer.load(path, fingerprint=fingerprint).strength_ == content(path)["state"]["strength"]
+    with pytest.raises(StateError, match="prompt"):
+        LearnedScorer.load(path, fingerprint=FINGERPRINT)
+
+
+@pytest.mark.parametrize("place", ["routers.json", "routers.sqlite"])
+def test_every_strategy_takes_up_what_it_had_learnt(stored: Path, place: str) -> None:
+    """Averages, counts, and the bandit's matrices, which give its order by hand."""
+    state = open_router_state(stored / place, scope="three")
+    assert (state.scopes(), state.strategies()) == (["three"], ["bandit", "ema", "thompson"])
+    routers: list[Router] = [
+        EMARouter(["a", "b"]),
+        ThompsonRouter(["a", "b"], rng=0),
+        BanditRouter(["a", "b"], dim=3, rng=0),
+    ]
+    for router in routers:
+        router.restore(state.read(router.strategy))
+    state.close()
+    ema, thompson, bandit = (
+        [{name: round(value, 9) for name, value in one.values.items()} for one in router.standings()]
+        for router in routers
+    )
+    assert [(one["success"], one["latency_seconds"], one["score"]) for one in ema] == [
+        (1.0, 0.395, 0.9605),
+        (0.91, 0.645, 0.8455),
+    ]
+    assert [(one["alpha"], one["beta"]) for one in thompson] == [(4.0, 1.0), (3.0, 2.0)]
+    assert [(one["reward"], one["quality"], one["uncertainty"]) for one in bandit] == [
+        (0.101340022, 0.201340022, 0.842611390),
+        (-0.031985455, 0.301005025, 0.867740243),
+    ]
+    assert [one.observations for router in routers for one in router.standings()] == [3] * 6
+    request = RoutingRequest(embedding=np.array([1.0, 2.0, 0.5]))
+    assert routers[2].order(request) == ["a", "b"]
+
+
+def test_a_state_that_a_routed_run_left_is_shown(stored: Path) -> None:
+    """One call of the first provider and eleven of the second, in the scope of the task."""
+    found = json.loads(run("router", "stats", "--state", stored / "routed.json", "--json").stdout)
+    (record,) = found["records"]
+    assert (record["scope"], record["strategy"]) == ("animals", "ema")
+    assert [(one["provider"], one["observations"]) for one in record["providers"]] == [
+        ("first", 1),
+        ("second", 11),
+    ]
+
+
+def test_an_examination_is_found_by_its_setup(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Model, address and parameters name its file."""
+    monkeypatch.setenv("CALIBRANT_HOME", str(stored))
+    found = load_examination("openai/x", "http://127.0.0.1:8000/v1", {"seed": 3})
+    assert found is not None
+    assert found.examined == datetime(2026, 3, 4, 12, tzinfo=UTC)
+    assert found.space is LogprobSpace.RAW
+    assert [(one.feature, one.verdict) for one in found.findings] == [
+        ("space", DoctorVerdict.PROBLEM),
+        ("units", DoctorVerdict.OK),
+    ]
+    assert (found.thresholds.high, found.thresholds.low, found.label_mass) == (0.95, 0.8, 0.5)
+    assert load_examination("openai/x", "http://127.0.0.1:8000/v1", {"seed": 4}) is None
+
+
+def test_a_pomdp_file_is_read(untouched: Path) -> None:
+    """Names, tables and the discount."""
+    found = read_pomdp(untouched / "two.pomdp")
+    assert isinstance(found, PomdpSpecification)
+    assert (found.states, found.actions) == (("right", "wrong"), ("keep", "ask"))
+    assert (found.discount, found.start.tolist()) == (0.95, [0.75, 0.25])
+    assert found.transition.tolist() == [[[0.5, 0.5], [0.5, 0.5]], [[1.0, 0.0], [0.0, 1.0]]]
+    assert found.observation[0].tolist() == found.observation[1].tolist() == [[0.9, 0.1], [0.2, 0.8]]
+    assert found.reward[:, :, 0, 0].tolist() == [[1.0, -2.0], [-0.25, -0.25]]
+
+
+def test_cached_predictions_of_every_kind_are_read(stored: Path) -> None:
+    """The distribution of one model, the steps of a cascade, the parts of two fields, and 16-bit features."""
+    with PredictionCache(stored / "predictions.sqlite") as cache:
+        found = cache.get_many(["alone", "cascade", "fields", "features", "unknown"])
+    assert sorted(found) == ["alone", "cascade", "features", "fields"]
+    alone, steps, parts = found["alone"], found["cascade"].steps, found["fields"].parts
+    assert alone.distribution is not None
+    assert alone.distribution.probabilities == pytest.approx([0.99, 0.01])
+    assert (alone.label, alone.confidence, alone.usage.completion_tokens) == ("cat", pytest.approx(0.99), 3)
+    assert [(one.model, one.verdict, one.label) for one in steps] == [
+        ("fake/small", Verdict.ESCALATED, "dog"),
+        ("fake/large", Verdict.ACCEPTED, "dog"),
+    ]
+    assert (found["cascade"].accepted, steps[0].confidence) == (True, pytest.approx(0.58))
+    assert [(one.name, one.label) for one in parts] == [("category", "dog"), ("urgency", "high")]
+    assert [one.confidence for one in parts] == pytest.approx([0.905, 0.8950276243])
+    features = found["features"].features
+    assert features is not None
+    assert (features.dtype, features.tolist()) == (np.float16, [0.5, -1.25, 3.0])
