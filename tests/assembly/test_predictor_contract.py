@@ -1,4 +1,4 @@
-"""Every predictor keeps the same promises: a classifier, a cascade, one opened from a task, one opened from a bundle."""
+"""Every predictor keeps the same promises: a classifier, a cascade, what a task or a bundle opens."""
 
 from __future__ import annotations
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from calibrant.assembly import Bundle
-from calibrant.core import Prediction
+from calibrant.core import OnPrediction, Prediction, Query
 from calibrant.serving import ServiceSettings, create_classifier_app
 
 PATH = "/v1/classify"
@@ -34,7 +34,15 @@ class Held:
     def let_go(self) -> None:
         self._go.set()
 
-    async def aclassify(self, text: str) -> Prediction:
+    def query(self, text: str) -> Query:
+        return Query(prompt="", text=text)
+
+    async def feed(self, queries: Sequence[Query], deliver: OnPrediction, **_: object) -> str:
+        for index, query in enumerate(queries):
+            deliver(index, await self._predict(query.text))
+        return ""
+
+    async def _predict(self, text: str) -> Prediction:
         self.asked.append(text)
         self.begun.release()
         try:
