@@ -35,7 +35,7 @@ from calibrant.routing import (
     ThompsonRouter,
 )
 from calibrant.store import open_router_state
-from calibrant.testing import FaultServer
+from fault_server import FaultServer
 
 litellm = pytest.importorskip("litellm")
 

@@ -32,7 +32,8 @@ from calibrant.core import (
     prediction_to_record,
 )
 from calibrant.evaluation import row_record
-from calibrant.testing import FakeClient, FaultServer
+from calibrant.testing import FakeClient
+from fault_server import FaultServer
 
 WriteTask = Callable[..., Path]
 Opened = dict[str, list[FakeClient]]

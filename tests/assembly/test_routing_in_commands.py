@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from calibrant.cli import app
 from calibrant.core import ConfigurationError, Task
 from calibrant.inference import Classifier
-from calibrant.testing import FaultServer
+from fault_server import FaultServer
 
 WriteTask = Callable[..., Path]
 

@@ -39,7 +39,7 @@ from calibrant.routing import (
     TriageRouter,
 )
 from calibrant.store import PredictionCache, open_router_state
-from calibrant.testing import FaultServer
+from fault_server import FaultServer
 
 LABELS = ["animals", "plants"]
 NAMES = ["a", "b", "c"]
