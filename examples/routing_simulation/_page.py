@@ -257,8 +257,9 @@ def write_simulation(
     """
     css = static("report.css") + (_HERE / "simulation.css").read_text(encoding="utf-8")
     pages = environment()
+    loaders = [one for one in (jinja2.FileSystemLoader(_HERE), pages.loader) if one is not None]
     page = (
-        pages.overlay(loader=jinja2.ChoiceLoader([jinja2.FileSystemLoader(_HERE), pages.loader]))
+        pages.overlay(loader=jinja2.ChoiceLoader(loaders))
         .get_template("simulation.html")
         .render(
             title=title,
