@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,12 +28,11 @@ from calibrant.routing import (
 from calibrant.store import open_router_state
 
 WriteTask = Callable[..., Path]
-PLACES = ("state.json", "state.sqlite")
 
 ROUTING = """
 [routing]
 routing = "thompson"
-state = "learnt.json"
+state = "learnt.sqlite"
 
 [[routing.providers]]
 name = "a"
@@ -87,35 +88,34 @@ def standings(found: Any, place: int = 0) -> dict[str, Any]:
 
 def test_a_bandit_s_exploration_and_decay_are_printed(tmp_path: Path) -> None:
     """As it was last written with, or as the task says; not known of older records."""
-    learn(BanditRouter(["a", "b"], alpha=1.5, decay_factor=0.98), tmp_path / "state.json")
-    found = run_json("stats", "--state", tmp_path / "state.json")
+    learn(BanditRouter(["a", "b"], alpha=1.5, decay_factor=0.98), tmp_path / "state.sqlite")
+    found = run_json("stats", "--state", tmp_path / "state.sqlite")
     assert found["records"][0]["parameters"] == {"alpha": 1.5, "decay_factor": 0.98}
-    told = run("stats", "--state", tmp_path / "state.json").stdout
+    told = run("stats", "--state", tmp_path / "state.sqlite").stdout
     assert "bandit, scope default: 5 observations, alpha 1.5, decay_factor 0.98" in told
     bandit = ROUTING.replace('"thompson"', '"bandit"') + "[routing.bandit]\nalpha = 3.0\n"
     (tmp_path / "task.toml").write_text(f'name = "default"\nlabels = ["a", "b"]\nprompt = "?"\n{bandit}')
-    of_task = run_json("stats", "--state", tmp_path / "state.json", "--task", tmp_path / "task.toml")
+    of_task = run_json("stats", "--state", tmp_path / "state.sqlite", "--task", tmp_path / "task.toml")
     assert of_task["records"][0]["parameters"] == {"alpha": 3.0, "decay_factor": 0.99}
     wider = (standings(one)["a"]["uncertainty"] for one in (of_task, found))
     assert next(wider) == pytest.approx(2 * next(wider))
-    state = open_router_state(tmp_path / "older.json", scope="default")
+    state = open_router_state(tmp_path / "older.sqlite", scope="default")
     older = BanditRouter(["a"]).snapshot()
     state.update(
         "bandit", lambda _: {key: older[key] for key in older if key not in ("alpha", "decay_factor")}
     )
     assert (
-        "alpha not known, decay_factor not known" in run("stats", "--state", tmp_path / "older.json").stdout
+        "alpha not known, decay_factor not known" in run("stats", "--state", tmp_path / "older.sqlite").stdout
     )
-    learn(ThompsonRouter(["a", "b"]), tmp_path / "other.json")
-    assert "parameters" not in run_json("stats", "--state", tmp_path / "other.json")["records"][0]
+    learn(ThompsonRouter(["a", "b"]), tmp_path / "other.sqlite")
+    assert "parameters" not in run_json("stats", "--state", tmp_path / "other.sqlite")["records"][0]
 
 
-@pytest.mark.parametrize("name", PLACES)
-def test_the_interval_of_thompson_is_that_of_the_beta_distribution(tmp_path: Path, name: str) -> None:
+def test_the_interval_of_thompson_is_that_of_the_beta_distribution(tmp_path: Path) -> None:
     """With alpha, beta and the mean success probability."""
-    learn(ThompsonRouter(["a", "b"]), tmp_path / name)
-    found = run_json("stats", "--state", tmp_path / name)
-    assert found["location"] == str(tmp_path / name)
+    learn(ThompsonRouter(["a", "b"]), tmp_path / "state.sqlite")
+    found = run_json("stats", "--state", tmp_path / "state.sqlite")
+    assert found["location"] == str(tmp_path / "state.sqlite")
     assert (found["records"][0]["scope"], found["records"][0]["strategy"]) == ("default", "thompson")
     for provider, (alpha, beta) in {"a": (4.0, 1.0), "b": (1.0, 3.0)}.items():
         one = standings(json.loads(json.dumps(found)))[provider]
@@ -138,8 +138,8 @@ def test_the_interval_of_thompson_is_that_of_the_beta_distribution(tmp_path: Pat
 )
 def test_every_strategy_is_shown_as_it_stands(tmp_path: Path, router: Router, shown: set[str]) -> None:
     """What is read back is what the strategy itself says."""
-    learn(router, tmp_path / "state.json")
-    found = standings(run_json("stats", "--state", tmp_path / "state.json"))
+    learn(router, tmp_path / "state.sqlite")
+    found = standings(run_json("stats", "--state", tmp_path / "state.sqlite"))
     for standing in router.standings():
         one = found[standing.provider]
         assert one.pop("observations") == standing.observations
@@ -149,7 +149,7 @@ def test_every_strategy_is_shown_as_it_stands(tmp_path: Path, router: Router, sh
 
 def test_people_get_a_table(tmp_path: Path) -> None:
     """Every strategy and scope one, with titles that say what the numbers are."""
-    place = tmp_path / "state.json"
+    place = tmp_path / "state.sqlite"
     learn(ThompsonRouter(["a", "b"]), place)
     learn(EMARouter(["a", "b"]), place)
     learn(FixedRouter(["a", "b"]), place, scope="other")
@@ -175,7 +175,7 @@ def test_strategies_that_learn_nothing_are_said_to(write_task: WriteTask, tmp_pa
     """There is nothing to wait for."""
     task = write_task(extra=ROUTING.replace("thompson", "none"))
     assert "got routing = 'none', which keeps nothing" in refused("stats", "--task", task)
-    learn(FixedRouter(["a", "b"]), tmp_path / "learnt.json", scope="animals")
+    learn(FixedRouter(["a", "b"]), tmp_path / "learnt.sqlite", scope="animals")
     assert run("stats", "--task", task).exit_code == 0
 
 
@@ -184,19 +184,18 @@ def test_the_task_names_state_and_scope(
 ) -> None:
     """Else the environment does; of its database, all scopes are shown."""
     task = write_task(extra=ROUTING)
-    learn(ThompsonRouter(["a", "b"]), tmp_path / "learnt.json", scope="animals")
-    learn(ThompsonRouter(["c", "a", "b"]), tmp_path / "learnt.json", scope="others")
+    learn(ThompsonRouter(["a", "b"]), tmp_path / "learnt.sqlite", scope="animals")
+    learn(ThompsonRouter(["c", "a", "b"]), tmp_path / "learnt.sqlite", scope="others")
     (record,) = run_json("stats", "--task", task)["records"]
     assert record["scope"] == "animals"
-    monkeypatch.setenv("CALIBRANT_ROUTER_STATE", str(tmp_path / "learnt.json"))
+    monkeypatch.setenv("CALIBRANT_ROUTER_STATE", str(tmp_path / "learnt.sqlite"))
     assert [one["scope"] for one in run_json("stats")["records"]] == ["animals", "others"]
     assert "expected a [routing] section" in refused("stats", "--task", write_task())
 
 
-@pytest.mark.parametrize("name", PLACES)
-def test_what_is_not_there_is_said(tmp_path: Path, name: str) -> None:
+def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     """Exit code 2, and no file is made."""
-    place = tmp_path / name
+    place = tmp_path / "state.sqlite"
     assert f"{place}: holds nothing that routers have learnt" in refused("stats", "--state", place)
     assert not place.exists()
     learn(ThompsonRouter(["a", "b"]), place)
@@ -227,7 +226,7 @@ def test_a_damaged_record_is_an_error_that_says_what_to_do(
     tmp_path: Path, change: Callable[[Any], None], why: str
 ) -> None:
     """Exit code 1, after all that can be shown; resetting it helps."""
-    place = tmp_path / "state.json"
+    place = tmp_path / "state.sqlite"
     learn(ThompsonRouter(["a", "b"]), place)
     learn(EMARouter(["a", "b"]), place)
     damage(place, change)
@@ -240,41 +239,38 @@ def test_a_damaged_record_is_an_error_that_says_what_to_do(
     assert run("stats", "--state", place).exit_code == 0
 
 
-@pytest.mark.parametrize(("content", "why"), [(b"{", "damaged"), (b"\xff\0", "damaged"), (b"[1]", "damaged")])
-def test_a_damaged_file_is_an_error_and_can_be_reset(tmp_path: Path, content: bytes, why: str) -> None:
-    """What was there is kept beside it."""
-    place = tmp_path / "state.json"
-    place.write_bytes(content)
+def test_a_damaged_file_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    """Neither shown nor reset, and left as it is."""
+    place = tmp_path / "state.sqlite"
+    place.write_bytes(b"{" * 1000)
     result = run("stats", "--state", place)
     assert result.exit_code == 1
-    assert why in result.stderr
-    assert "or delete it" in result.stderr
-    again = run("reset", "--state", place)
-    assert (again.exit_code, again.stdout) == (0, f"{place}: could not be read, and begins anew.\n")
-    assert run("reset", "--state", place).stdout == f"{place}: nothing was there.\n"
-    assert (tmp_path / "state.json.corrupt-1").read_bytes() == content
+    assert "damaged or no SQLite database, and was left as it is: delete it" in result.stderr
+    assert "left as it is: delete it" in refused("reset", "--state", place)
+    assert place.read_bytes() == b"{" * 1000
 
 
 def test_a_newer_file_is_left_alone(tmp_path: Path) -> None:
     """Neither shown nor reset."""
-    place = tmp_path / "state.json"
+    place = tmp_path / "state.sqlite"
     learn(ThompsonRouter(["a", "b"]), place)
-    content = place.read_text().replace('"version":1', '"version":7', 1)
-    place.write_text(content)
+    with contextlib.closing(sqlite3.connect(place)) as connection, connection:
+        connection.execute("UPDATE calibrant_versions SET version = 7")
     result = run("stats", "--state", place)
     assert result.exit_code == 1
     assert "install the newer calibrant" in result.stderr
     assert "install the newer calibrant" in refused("reset", "--state", place)
-    assert place.read_text() == content
+    with contextlib.closing(sqlite3.connect(place)) as connection, connection:
+        connection.execute("UPDATE calibrant_versions SET version = 1")
+    assert run("stats", "--state", place).exit_code == 0
 
 
 # --- reset --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", PLACES)
-def test_only_what_was_named_is_forgotten(tmp_path: Path, name: str) -> None:
+def test_only_what_was_named_is_forgotten(tmp_path: Path) -> None:
     """One strategy, then all; a second time there is nothing, which is no error."""
-    place = tmp_path / name
+    place = tmp_path / "state.sqlite"
     learn(ThompsonRouter(["a", "b"]), place)
     learn(EMARouter(["a", "b"]), place)
     found = run_json("reset", "--state", place, "--strategy", "ema")
@@ -284,14 +280,13 @@ def test_only_what_was_named_is_forgotten(tmp_path: Path, name: str) -> None:
     assert text == f"{place}: forgot thompson of the scope 'default'.\n"
     again = run("reset", "--state", place)
     assert (again.exit_code, again.stdout) == (0, f"{place}: nothing was there.\n")
-    assert run("reset", "--state", tmp_path / "none.json").exit_code == 0
-    assert not (tmp_path / "none.json").exists()
+    assert run("reset", "--state", tmp_path / "none.sqlite").exit_code == 0
+    assert not (tmp_path / "none.sqlite").exists()
 
 
-@pytest.mark.parametrize("name", PLACES)
-def test_others_who_share_the_place_keep_what_they_learnt(tmp_path: Path, name: str) -> None:
+def test_others_who_share_the_place_keep_what_they_learnt(tmp_path: Path) -> None:
     """Whose records are to go has to be said where there are several."""
-    place = tmp_path / name
+    place = tmp_path / "state.sqlite"
     for scope in ("one", "two"):
         learn(ThompsonRouter(["a", "b"]), place, scope=scope)
     assert "several share this place: name one of 'one', 'two'" in refused("reset", "--state", place)

@@ -23,7 +23,7 @@ Place = Annotated[
     typer.Option(
         "--state",
         metavar="PLACE",
-        help="A .json file, a SQLite file or a database URL; else the task's, else $CALIBRANT_ROUTER_STATE, else "
+        help="A SQLite file or a database URL; else the task's, else $CALIBRANT_ROUTER_STATE, else "
         "router.sqlite in $CALIBRANT_HOME or ~/.local/state/calibrant.",
     ),
 ]
