@@ -96,9 +96,8 @@ class SqlRouterState:
 
     def _there(self) -> bool:
         """Whether there may be something to read: reading makes no file."""
-        if self._json is not None and self._json.exists():
-            return True
-        return self._place.path is None or os.path.lexists(self._place.path)
+        files = [path for path in (self._place.path, self._json) if path is not None]
+        return not files or any(map(os.path.lexists, files))
 
     def _set_aside(self, row: RouterRow, strategy: str, reason: str) -> None:
         row.set_aside(reason)
