@@ -14,8 +14,9 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from automix import POMDP, Automix, SelfConsistency, Threshold
 from numpy.typing import NDArray
+
+from automix import POMDP, Automix, SelfConsistency, Threshold
 
 METHODS = {"Threshold": Threshold, "SelfConsistency": SelfConsistency, "POMDP": POMDP}
 

@@ -28,6 +28,7 @@ from typing import Any
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 LABELS = ("World", "Sports", "Business", "Sci/Tech")
+SERVER = str(Path(__file__).parents[1] / "tests" / "shared" / "serve_faults.py")
 COMMAND = str(Path(sys.executable).parent / "calibrant")
 PROMPT = "Classify the news text."
 CONCURRENCY = 64
@@ -51,7 +52,7 @@ PARTS = ("start", "speed", "cache", "faults", "kill", "memory")
 @contextmanager
 def server(*, latency: float = LATENCY, faults: dict[str, float] | None = None) -> Iterator[str]:
     """Start a server process; yields its ``api_base``."""
-    command = [sys.executable, "-m", "calibrant.testing.server", "--latency", str(latency), "--port", "0"]
+    command = [sys.executable, SERVER, "--latency", str(latency), "--port", "0"]
     command += ["--labels", *LABELS]
     for kind, share in (faults or {}).items():
         command += ["--fault", f"{kind}={share}"]

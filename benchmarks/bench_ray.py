@@ -33,6 +33,7 @@ from statistics import median
 from typing import Any
 
 LABELS = ["cat", "dog"]
+SERVER = str(Path(__file__).parents[1] / "tests" / "shared" / "serve_faults.py")
 LEAST_SPEED_UP = 1.7
 CONCURRENCY = 32
 BLOCK = 1024
@@ -42,7 +43,7 @@ ROWS = 1e9
 @contextmanager
 def server() -> Iterator[str]:
     """Yield the address of a server on the loopback interface."""
-    command = [sys.executable, "-m", "calibrant.testing.server", "--labels", *LABELS]
+    command = [sys.executable, SERVER, "--labels", *LABELS]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield str(json.loads(process.stdout.readline())["api_base"])

@@ -28,24 +28,23 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from pathlib import Path
 from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.metrics import paired_mean_interval
-from calibrant.routing import (
-    BanditRouter,
+from calibrant.routing import BanditRouter, EMARouter, Observation, Router, ThompsonRouter
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+from routing_simulation import (
     Change,
-    EMARouter,
     EpsilonGreedy,
-    Observation,
     Recording,
     RoundRobin,
-    Router,
     Scenario,
     SimulatedProvider,
-    ThompsonRouter,
     simulate,
 )
 

@@ -46,6 +46,7 @@ MOST_GROWTH_MIB = 5.0
 MOST_STOLEN = 0.01
 CONNECTIONS = 256
 LABELS = ("Food", "Rent", "Travel", "Other")
+SERVER = str(Path(__file__).parents[1] / "tests" / "shared" / "serve_faults.py")
 TASK = """\
 name = "bench"
 labels = ["Food", "Rent", "Travel", "Other"]
@@ -234,7 +235,7 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=200.0)
     parser.add_argument("--strict", action="store_true", help="the 99th percentile decides, too")
     options = parser.parse_args()
-    server = ["-m", "calibrant.testing.server", "--labels", *LABELS, "--latency", "0.02"]
+    server = [SERVER, "--labels", *LABELS, "--latency", "0.02"]
     with tempfile.TemporaryDirectory() as folder, process(*server) as (_, model):
         bundle = make_bundle(Path(folder), model["api_base"])
         command = "from calibrant.cli import main; main()"

@@ -32,8 +32,7 @@ from calibrant.cli import app
 for command in ([], ["optimize"], ["classify"], ["evaluate"], ["doctor"], ["models"], ["batch"], ["batch", "submit"],
                 ["compare"], ["calibrate"], ["export"], ["diff"], ["serve"],
                 ["history"], ["history", "record"], ["history", "interval"], ["history", "list"], ["report"],
-                ["verifier"], ["verifier", "serve"], ["router"], ["router", "stats"], ["router", "reset"],
-                ["router", "simulate"]):
+                ["verifier"], ["verifier", "serve"], ["router"], ["router", "stats"], ["router", "reset"]):
     try:
         app([*command, "--help"])
     except SystemExit as done:

@@ -1,15 +1,22 @@
 """litellm's own Router, with Thompson sampling to choose among its deployments.
 
-Two loopback servers stand for real ones: one fails every second request, one none. Take your model list instead.
+Two loopback servers of this repository stand for real ones: one fails every second request, one none. Take your model
+list instead.
 """
 
 from __future__ import annotations
+
+import sys
+from pathlib import Path
 
 import litellm
 
 from calibrant.adapters.litellm import LiteLLMRoutingStrategy
 from calibrant.routing import ThompsonRouter
-from calibrant.testing import FaultServer
+
+# The fault server comes with the tests, not with the package.
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "shared"))
+from fault_server import FaultServer
 
 
 def deployment(name: str, api_base: str) -> dict[str, object]:

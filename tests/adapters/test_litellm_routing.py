@@ -35,7 +35,7 @@ from calibrant.routing import (
     ThompsonRouter,
 )
 from calibrant.store import open_router_state
-from calibrant.testing import FaultServer
+from fault_server import FaultServer
 
 litellm = pytest.importorskip("litellm")
 
@@ -385,13 +385,10 @@ def test_the_bandit_learns_which_text_suits_whom(servers: Any, attach: Attach) -
     embedder.close()
 
 
-@pytest.mark.parametrize("name", ["state.json", "state.sqlite"])
-def test_what_is_learnt_is_kept_for_the_next_process(
-    servers: Any, attach: Attach, tmp_path: Path, name: str
-) -> None:
+def test_what_is_learnt_is_kept_for_the_next_process(servers: Any, attach: Attach, tmp_path: Path) -> None:
     """Under the name of the group; `calibrant router stats` shows it."""
     server = servers()
-    options = {"state": tmp_path / name}
+    options = {"state": tmp_path / "state.sqlite"}
     router, strategy = attach(ThompsonRouter, deployment("g", "one", server), strategy=options)
     ask_many(router, 5)
     told(strategy, 5)
@@ -400,7 +397,7 @@ def test_what_is_learnt_is_kept_for_the_next_process(
     ask_many(again, 2)
     told(other, 7)
     other.close()
-    state = open_router_state(tmp_path / name, scope="litellm/g")
+    state = open_router_state(tmp_path / "state.sqlite", scope="litellm/g")
     record = state.read("thompson")
     state.close()
     assert record is not None

@@ -32,7 +32,8 @@ from calibrant.core import (
     prediction_to_record,
 )
 from calibrant.evaluation import row_record
-from calibrant.testing import FakeClient, FaultServer
+from calibrant.testing import FakeClient
+from fault_server import FaultServer
 
 WriteTask = Callable[..., Path]
 Opened = dict[str, list[FakeClient]]
@@ -278,7 +279,7 @@ def test_a_learned_scorer_is_packed(write_task: WriteTask, opened: Opened, tmp_p
 ROUTING = """
 [routing]
 routing = "ema"
-state = "router.json"
+state = "router.sqlite"
 [[routing.providers]]
 name = "openai/one"
 alias = "first"
@@ -311,7 +312,7 @@ def test_providers_come_along_without_their_keys(
     assert found == lines(tmp_path / "run")
     assert "hand it in as router_state" in caplog.text
     caplog.clear()
-    state = tmp_path / "elsewhere.json"
+    state = tmp_path / "elsewhere.sqlite"
     with loaded(tmp_path / "bundle", options=options, router_state=str(state)) as classifier:
         assert classifier.classify("a cat").label == "cat"
     assert state.exists()
@@ -387,7 +388,7 @@ def test_options_that_could_change_predictions_are_refused(evaluated: Path, tmp_
     with pytest.raises(ConfigurationError, match="got 'temperature': it could change the predictions"):
         calibrant.load(tmp_path / "bundle", options={"api_key": KEY, "temperature": 1.0})
     with pytest.raises(ConfigurationError, match="router_state only for a bundle with"):
-        calibrant.load(tmp_path / "bundle", options={"api_key": KEY}, router_state="x.json")
+        calibrant.load(tmp_path / "bundle", options={"api_key": KEY}, router_state="x.sqlite")
 
 
 def test_another_model_may_be_asked_with_a_warning(

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from calibrant.assembly import diff_bundles, export, read_bundle
 from calibrant.cli import app
-from calibrant.testing import FaultServer
+from fault_server import FaultServer
 
 WriteTask = Callable[..., Path]
 

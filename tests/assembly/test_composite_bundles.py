@@ -19,7 +19,7 @@ from calibrant.assembly import diff_bundles, read_bundle
 from calibrant.assembly._bundle import _history
 from calibrant.cli._app import app
 from calibrant.core import CompositeLabels, Field, FieldLabels, LabelSet, MultiLabels, StateError
-from calibrant.testing import FaultServer
+from fault_server import FaultServer
 
 TOPICS = MultiLabels(["Bills", "Food", "Travel"])
 FIELDS = FieldLabels(

@@ -10,7 +10,7 @@ import pytest
 from calibrant import Classifier, Task
 from calibrant.assembly import open_classifier, read_looper
 from calibrant.core import CascadeSettings, ConfigurationError
-from calibrant.testing import FaultServer
+from fault_server import FaultServer
 
 # Keys and values as the looper's page documents them.
 DOCUMENTED = """\

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import logging
 import stat
 from collections.abc import Callable, Mapping, Sequence
@@ -37,6 +37,7 @@ from calibrant.routing import (
     ThompsonRouter,
     TriageRouter,
 )
+from calibrant.store import open_router_state
 from calibrant.testing import FakeClient, MemoryJournal
 
 WriteTask = Callable[..., Path]
@@ -432,11 +433,11 @@ def test_the_time_and_the_memory_of_embeddings_arrive(
 
 def test_a_bandit_learns_from_requests(open_task: OpenTask, providers: Providers, tmp_path: Path) -> None:
     """With embeddings made here, and keeps what it learnt."""
-    classifier = open_task(f'[routing]\nrouting = "bandit"\nbandit_state_path = "b.json"\n{SECTION}')
+    classifier = open_task(f'[routing]\nrouting = "bandit"\nbandit_state_path = "b.sqlite"\n{SECTION}')
     classifier.classify_many(["meow at noon", "woof at night"])
     classifier.close()
-    record = json.loads((tmp_path / "b.json").read_text())
-    assert "bandit" in json.dumps(record)
+    with contextlib.closing(open_router_state(tmp_path / "b.sqlite", scope="animals")) as state:
+        assert state.strategies() == ["bandit"]
     assert sum(providers.asked.values()) == 2
 
 
@@ -604,13 +605,13 @@ def test_what_was_learnt_is_kept_for_the_next_classifier(
     open_task: OpenTask, providers: Providers, tmp_path: Path
 ) -> None:
     """In a file beside the task that only its owner may read."""
-    section = f'[routing]\nrouting = "ema"\nrouter_reorder_interval = 1\nstate = "s.json"\n{SECTION}'
+    section = f'[routing]\nrouting = "ema"\nrouter_reorder_interval = 1\nstate = "s.sqlite"\n{SECTION}'
     providers.broken = {"first"}
     classifier = open_task(section)
     classifier.classify_many(["meow", "woof"])
     classifier.close()
     asked = providers.asked["first"]
-    assert stat.S_IMODE((tmp_path / "s.json").stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "s.sqlite").stat().st_mode) == 0o600
     again = open_task(section)
     again.classify_many(["meow 2", "woof 2"])
     again.close()
@@ -620,7 +621,7 @@ def test_what_was_learnt_is_kept_for_the_next_classifier(
 
 def test_tasks_that_share_a_place_share_no_experience(providers: Providers, tmp_path: Path) -> None:
     """What one learns says nothing about the other's rows."""
-    section = settings(routing="ema", router_reorder_interval=1, state=str(tmp_path / "s.json"))
+    section = settings(routing="ema", router_reorder_interval=1, state=str(tmp_path / "s.sqlite"))
     providers.broken = {"first"}
     for task in ("one", "two"):
         client = open_routed_client(section, task_name=task)
@@ -634,7 +635,7 @@ def test_a_place_that_cannot_be_written_stops_nobody(
 ) -> None:
     """There is one warning while requests go on."""
     (tmp_path / "file").write_text("no folder")
-    classifier = open_task(f'[routing]\nrouting = "ema"\nstate = "file/s.json"\n{SECTION}')
+    classifier = open_task(f'[routing]\nrouting = "ema"\nstate = "file/s.sqlite"\n{SECTION}')
     assert classifier.classify("meow").label == "cat"
     classifier.close()
     assert sum("cannot be shared for now" in message for message in caplog.messages) == 1
@@ -666,11 +667,11 @@ def test_strategies_that_learn_nothing_keep_nothing(
     open_task: OpenTask, providers: Providers, calibrant_home: Path, tmp_path: Path, keys: str
 ) -> None:
     """Not even where a place is named."""
-    classifier = open_task(f'[routing]\nstate = "s.json"\n{keys}\n{SECTION}')
+    classifier = open_task(f'[routing]\nstate = "s.sqlite"\n{keys}\n{SECTION}')
     classifier.classify("meow")
     classifier.close()
     assert not calibrant_home.exists()
-    assert not (tmp_path / "s.json").exists()
+    assert not (tmp_path / "s.sqlite").exists()
     assert sum(providers.asked.values()) == 1
 
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from calibrant.cli import app
 from calibrant.core import ConfigurationError, Task
 from calibrant.inference import Classifier
-from calibrant.testing import FaultServer
+from fault_server import FaultServer
 
 WriteTask = Callable[..., Path]
 
@@ -33,7 +33,7 @@ api_base = "{healthy}"
 cost = 0.25
 options = {{ api_key = "k" }}
 """
-EMA = 'routing = "ema"\nrouter_reorder_interval = 1\nstate = "router.json"\n'
+EMA = 'routing = "ema"\nrouter_reorder_interval = 1\nstate = "router.sqlite"\n'
 ROWS = [{"input": f"{number} a cat", "answer": "cat"} for number in range(12)]
 
 
@@ -86,8 +86,8 @@ def test_classify_asks_who_answers(task: WriteRouted, servers: Servers, tmp_path
     assert result.exit_code == 0, result.stderr
     assert [line.split("\t")[0] for line in result.stdout.splitlines()] == ["cat", "dog"]
     assert all(server.requests for server in servers)
-    record = json.loads((tmp_path / "router.json").read_text())
-    assert "broken" in json.dumps(record)
+    shown = run("router", "stats", "--task", tmp_path / "task.toml", "--json")
+    assert "broken" in [one["provider"] for one in json.loads(shown.stdout)["records"][0]["providers"]]
 
 
 def test_a_model_on_the_command_line_is_asked_alone(
@@ -165,7 +165,7 @@ def test_the_state_is_the_owner_s_and_the_next_run_begins_with_it(
     """The provider that failed is not tried first again."""
     path = task()
     assert run("evaluate", path, "--out", tmp_path / "one", "--no-cache").exit_code == 0
-    state = tmp_path / "router.json"
+    state = tmp_path / "router.sqlite"
     assert stat.S_IMODE(state.stat().st_mode) == 0o600
     asked = len(servers[0].requests)
     assert asked >= 1
@@ -245,7 +245,7 @@ def test_a_cascade_may_ask_the_providers(task: WriteRouted, servers: Servers, tm
     assert many[1:3] == ["12 (100.0 %)", "12 (100.0 %)"]
     (healthy,) = [line for line in lines if line[0] == "healthy"]
     assert healthy[1:3] == ["12", "0"]
-    assert (tmp_path / "router.json").exists()
+    assert (tmp_path / "router.sqlite").exists()
 
 
 # --- optimize -----------------------------------------------------------------------------------

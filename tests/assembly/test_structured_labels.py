@@ -15,7 +15,7 @@ from calibrant.assembly._task_record import task_from_record, task_to_record
 from calibrant.cli import app
 from calibrant.core import HierarchicalLabels, LabelSet, OrdinalLabels, StateError, Task
 from calibrant.reports import write_report
-from calibrant.testing import FaultServer
+from fault_server import FaultServer
 
 WriteTask = Callable[..., Path]
 Make = Callable[..., Path]

@@ -14,8 +14,11 @@ from calibrant.core import ConfigurationError, Task
 
 WriteTask = Callable[..., Path]
 
-# What does not change who is asked, or how; a head stands in head.json.
-ELSEWHERE = {"train", "validation", "test", "scoring", "calibration", "head", "columns", "sources"}
+# What does not change who is asked, or how; a head stands in head.json. Other prompts are for a search alone.
+ELSEWHERE = {"train", "validation", "test", "scoring", "calibration", "head", "columns", "sources"} | {
+    "other_prompts",
+    "label_descriptions",
+}
 CASCADE = '[[cascade.models]]\nname = "a"\ncost = 0\nsize = "1b"\nprompt = "Own."\noptions = { seed = 1 }\n'
 PROVIDERS = (
     '[[routing.providers]]\nname = "x"\nalias = "one"\ncost = 0.5\n[[routing.providers]]\nname = "y"\n'

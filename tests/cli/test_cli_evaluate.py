@@ -25,8 +25,9 @@ from calibrant.cli import app
 from calibrant.core import Interval, ProviderError, install_command
 from calibrant.evaluation import EvaluationProgress
 from calibrant.inference import Classifier
-from calibrant.testing import Answer, FakeClient, FaultServer
+from calibrant.testing import Answer, FakeClient
 from claude_server import KEY, AnthropicServer
+from fault_server import FaultServer
 
 WriteTask = Callable[..., Path]
 Rule = Callable[[str, str], Answer]

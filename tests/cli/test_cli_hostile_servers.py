@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from calibrant.cli import app
-from calibrant.testing import Answer, Fault, FaultServer, fake_response
+from calibrant.testing import Answer, fake_response
+from fault_server import Fault, FaultServer
 
 WriteTask = Callable[..., Path]
 Change = Callable[[dict[str, Any]], object]

@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 
 from calibrant.cascade import KeepPolicy, KeepRule, plan_cascade
 from calibrant.cli import app
-from calibrant.testing import FakeClient, FaultServer
+from calibrant.testing import FakeClient
+from fault_server import FaultServer
 
 WriteTask = Callable[..., Path]
 UseModel = Callable[..., Any]

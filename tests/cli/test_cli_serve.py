@@ -18,7 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from calibrant.cli import app
-from calibrant.testing import FaultServer
+from fault_server import FaultServer
 from packed import packed
 from processes import processes
 

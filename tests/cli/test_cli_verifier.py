@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from calibrant.cli import app
-from calibrant.testing import FaultServer
+from fault_server import FaultServer
 from processes import Begin, processes
 
 COMMAND = [sys.executable, "-c", "from calibrant.cli import main; main()", "verifier", "serve", "--port", "0"]

@@ -14,7 +14,7 @@ import pytest
 
 from calibrant import Classifier
 from calibrant.inference import RetryPolicy
-from calibrant.testing import FaultServer
+from fault_server import FaultServer
 
 LABELS = ["cat", "dog"]
 RESERVED = 16  # files that are left for other things than calls

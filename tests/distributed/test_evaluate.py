@@ -23,7 +23,7 @@ from calibrant.distributed import Cluster, evaluate
 from calibrant.distributed import _ray as seam
 from calibrant.evaluation import BatchEvaluator
 from calibrant.inference import Limits, Stop
-from calibrant.testing import FaultServer
+from fault_server import FaultServer
 
 pytestmark = [
     pytest.mark.ray,

@@ -16,7 +16,7 @@ from calibrant.distributed import Cluster, _worker, evaluate
 from calibrant.distributed._shards import Shards
 from calibrant.inference import Limits, Stop
 from calibrant.store import PredictionCache
-from calibrant.testing import FaultServer
+from fault_server import FaultServer
 
 PRICES = {"input_cost_per_token": 0.01, "output_cost_per_token": 0.0}
 

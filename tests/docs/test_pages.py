@@ -6,6 +6,7 @@ import ast
 import importlib
 import re
 import shutil
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -50,7 +51,10 @@ def executed_pages() -> list[object]:
 
 
 def run_command(words: list[str]) -> str:
-    """Run a command of calibrant in this process and return what it prints; make and pip are checked elsewhere."""
+    """Run a command of calibrant, or an example, and return what it prints; make and pip are checked elsewhere."""
+    if words[0] == "python":
+        done = subprocess.run([sys.executable, *words[1:]], capture_output=True, text=True, check=True)  # noqa: S603
+        return done.stdout
     if words[0] != "calibrant":
         return ""
     result = CliRunner().invoke(app, words[1:], env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
@@ -139,6 +143,8 @@ def check_command(words: list[str]) -> None:
         command.make_context(name, rest)
     elif program == "make":
         assert {word for word in rest if "=" not in word} <= TARGETS, words
+    elif program == "python":
+        assert (ROOT / rest[0]).exists(), words
     elif program == "pip":
         named = re.findall(r"(?:calibrant|\.)\[(\w+)\]", " ".join(rest))
         assert set(named) <= set(EXTRAS), words

@@ -32,7 +32,8 @@ from calibrant.evaluation._output import PredictionsFile
 from calibrant.evaluation._tally import Tally, error_kind
 from calibrant.inference import Limits, RetryPolicy, Stop
 from calibrant.metrics import brier_score, classification_summary, expected_calibration_error, wilson_interval
-from calibrant.testing import FakeClient, FaultServer, MemoryJournal
+from calibrant.testing import FakeClient, MemoryJournal
+from fault_server import FaultServer
 
 LABELS = ["cat", "dog"]
 PASSING = {"attempts", "latency_seconds", "cost"}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from calibrant.testing import FaultServer
+from fault_server import FaultServer
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "batch_evaluate.py"
 LABELS = ["cat", "dog"]

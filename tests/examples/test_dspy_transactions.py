@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from calibrant.testing import FaultServer
+from fault_server import FaultServer
 
 pytest.importorskip("dspy", reason="the extra dspy is not installed")
 

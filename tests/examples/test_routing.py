@@ -16,8 +16,8 @@ from calibrant.assembly import open_classifier
 from calibrant.clients import local_models
 from calibrant.core import Outcome, Task
 from calibrant.inference import RoutedClient
-from calibrant.testing import FaultServer
 from claude_server import KEY, AnthropicServer
+from fault_server import FaultServer
 
 FILE = Path(__file__).parents[2] / "examples" / "routing" / "task.toml"
 ADDRESS = "127.0.0.1:8642"

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from calibrant.testing import FaultServer
+from fault_server import FaultServer
 
 LABELS = ["Food", "Rent", "Sports"]
 

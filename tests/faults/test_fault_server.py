@@ -14,7 +14,7 @@ import pytest
 from calibrant import Classifier
 from calibrant.clients import LiteLLMClient
 from calibrant.core import ConfigurationError, StateError
-from calibrant.testing import FaultServer
+from fault_server import FaultServer
 
 LABELS = ["Food", "Rent", "Sports"]
 

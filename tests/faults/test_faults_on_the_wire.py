@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from calibrant.testing import Fault
+from fault_server import Fault
 
 
 def head_and_body(data: bytes) -> tuple[bytes, bytes]:

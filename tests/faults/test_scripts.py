@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from calibrant.core import ConfigurationError
-from calibrant.testing import Fault, FaultServer, _fault_server, _faults
-from calibrant.testing._faults import script_of
-from calibrant.testing._limits import spell_seconds
+from fault_server import Fault, FaultServer, _faults, _server
+from fault_server._faults import script_of
+from fault_server._limits import spell_seconds
 
 LABELS = ["Food", "Rent"]
 
@@ -170,7 +170,7 @@ def test_times_are_spelled_as_openai_does(seconds: float, spelled: str) -> None:
     assert spell_seconds(seconds) == spelled
 
 
-@pytest.mark.parametrize("module", [_faults, _fault_server])
+@pytest.mark.parametrize("module", [_faults, _server])
 def test_examples_run(module: ModuleType) -> None:
     """As they stand in the docstrings."""
     found = doctest.testmod(module)

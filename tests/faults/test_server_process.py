@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from calibrant.testing import server
+import serve_faults
 from processes import processes
 
-COMMAND = [sys.executable, "-m", "calibrant.testing.server", "--labels", "Food", "Rent"]
+COMMAND = [sys.executable, serve_faults.__file__, "--labels", "Food", "Rent"]
 Spawn = Callable[..., tuple["subprocess.Popen[str]", dict[str, Any]]]
 
 
@@ -131,7 +131,7 @@ def test_it_ends_though_its_parent_ended_with_its_line(monkeypatch: pytest.Monke
     kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     ends.start()
     try:
-        assert server.main(["--labels", "Food", "Rent"]) == 0
+        assert serve_faults.main(["--labels", "Food", "Rent"]) == 0
         assert ends.is_alive()
     finally:
         ends.cancel()

@@ -24,7 +24,8 @@ from calibrant.core import (
     ProviderError,
 )
 from calibrant.inference import Decoding, RetryPolicy
-from calibrant.testing import FakeClient, FaultServer, fake_response
+from calibrant.testing import FakeClient, fake_response
+from fault_server import FaultServer
 
 LABELS = ["cat", "dog"]
 TEXTS = ["meow 1", "woof 2", "meow 3", "woof 4"]

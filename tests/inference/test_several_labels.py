@@ -22,7 +22,8 @@ from calibrant.core import (
     prediction_to_record,
 )
 from calibrant.inference import AnswerReader, Classifier
-from calibrant.testing import FakeClient, FakeContinuingClient, FaultServer, MemoryJournal, fake_response
+from calibrant.testing import FakeClient, FakeContinuingClient, MemoryJournal, fake_response
+from fault_server import FaultServer
 
 BOTH = FieldLabels(
     [

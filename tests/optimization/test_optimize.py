@@ -24,7 +24,8 @@ from calibrant.optimization import Progress, optimize
 from calibrant.optimization._journal import JsonlStore
 from calibrant.optimization._run import _scoring
 from calibrant.scoring import BrierScoring, LogScoring, SigmoidScoring, ThresholdScoring
-from calibrant.testing import FakeClient, FaultServer
+from calibrant.testing import FakeClient
+from fault_server import FaultServer
 
 LABELS = ["Food", "Fuel", "Rent"]
 

@@ -73,9 +73,10 @@ def extras(request: pytest.FixtureRequest, install: Install) -> Install:
 
 @pytest.fixture(scope="session")
 def address(install: Install) -> Iterator[str]:
-    """Return the address of a model on loopback: the fault server that comes with the wheel."""
+    """Return the address of a model on loopback: the fault server, over what the wheel has installed."""
     environment = install()
-    command = [environment.python, "-I", "-m", "calibrant.testing.server", "--labels", "cat", "dog"]
+    program = ROOT / "tests" / "shared" / "serve_faults.py"
+    command = [environment.python, "-E", "-s", program, "--labels", "cat", "dog"]
     with subprocess.Popen(  # noqa: S603 (our own words)
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment.variables, text=True
     ) as process:

@@ -65,35 +65,14 @@ def test_more_confidence_never_scores_less(scorer: LinearBlendScoring, one: floa
 
 
 @unhurried
-@given(scorers, st.lists(st.tuples(st.booleans(), st.one_of(st.none(), logprobs)), max_size=20))
-def test_the_batch_form_equals_the_scalar_form(
-    scorer: LinearBlendScoring, rows: list[tuple[bool, float | None]]
-) -> None:
-    """Up to the last bits of exp, magnified by the steepness."""
-    scores = scorer.score_many([row[0] for row in rows], [row[1] for row in rows])
-    steepness = getattr(scorer, "steepness", 1.0)
-    for score, (is_correct, logprob) in zip(scores, rows, strict=True):
-        if steepness > 1e6 and logprob is not None:
-            probability = math.exp(logprob)
-            if abs(probability - scorer.midpoint) < 1e-12:  # type: ignore[attr-defined]
-                continue
-        tolerance = 1e-15 * min(max(10.0, steepness), 1e7)
-        assert score == pytest.approx(scorer.score(is_correct, logprob), abs=tolerance)
-
-
-@unhurried
 @given(proper, simplex(), st.data())
-def test_proper_scores_stay_in_the_unit_interval_and_agree_with_their_batch_form(
+def test_proper_scores_stay_in_the_unit_interval(
     scorer: BrierScoring, probabilities: NDArray[np.float64], data: st.DataObject
 ) -> None:
-    """Alone and in a batch, right or wrong."""
+    """Right or wrong."""
     index = data.draw(st.integers(0, len(probabilities) - 1))
-    alone = scorer.score(False, None, distribution=as_distribution(probabilities), answer=f"label {index}")
-    together = scorer.score_many(
-        [True], [None], label_probabilities=probabilities[None, :], answer_index=[index]
-    )
-    assert 0.0 <= alone <= 1.0
-    assert together[0] == pytest.approx(alone, abs=1e-12)
+    score = scorer.score(False, None, distribution=as_distribution(probabilities), answer=f"label {index}")
+    assert 0.0 <= score <= 1.0
 
 
 @unhurried
@@ -121,7 +100,6 @@ def test_the_best_report_on_a_grid_is_the_true_distribution(scorer: BrierScoring
 
 def expected_score(scorer: BrierScoring, truth: NDArray[np.float64], report: NDArray[np.float64]) -> float:
     """Return the mean score of a report when the label is drawn from `truth`."""
-    scores = scorer.score_many(
-        [True] * 3, [None] * 3, label_probabilities=np.tile(report, (3, 1)), answer_index=[0, 1, 2]
-    )
-    return float(truth @ scores)
+    told = as_distribution(report)
+    scores = [scorer.score(True, None, distribution=told, answer=label) for label in told.labels]
+    return float(truth @ np.array(scores))

@@ -17,17 +17,16 @@ from calibrant.routing import (
     BanditRouter,
     CascadeRouter,
     EMARouter,
-    EpsilonGreedy,
     FixedRouter,
     Ladder,
     Observation,
-    RoundRobin,
     Router,
     TaskRouter,
     ThompsonRouter,
     TriageRouter,
 )
 from calibrant.routing._checks import check_providers
+from routing_simulation import EpsilonGreedy, RoundRobin
 
 YES, NO = np.array([True, False])
 

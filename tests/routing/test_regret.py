@@ -10,19 +10,15 @@ import numpy as np
 import pytest
 
 from calibrant.core import ConfigurationError
-from calibrant.routing import (
-    BanditRouter,
+from calibrant.routing import BanditRouter, EMARouter, Observation, Router, ThompsonRouter
+from routing_simulation import (
     Change,
-    EMARouter,
     EpsilonGreedy,
-    Observation,
     RoundRobin,
-    Router,
     RouterFactory,
     Scenario,
     SimulatedProvider,
     SimulatedRuns,
-    ThompsonRouter,
     simulate,
 )
 

@@ -98,43 +98,15 @@ def test_sigmoid_is_stable_for_extreme_steepness(steepness: float) -> None:
 def test_nan_and_positive_log_probabilities_are_errors(
     strategy: LinearBlendScoring, is_correct: bool, logprob: float
 ) -> None:
-    """Also for wrong answers, alone and in a batch; the batch names the row."""
+    """Also for wrong answers."""
     with pytest.raises(ConfigurationError, match="log-probability"):
         strategy.score(is_correct, logprob)
-    with pytest.raises(ConfigurationError, match=r"Row 1: .*log-probability"):
-        strategy.score_many([is_correct, is_correct], [-0.1, logprob])
 
 
 def test_a_log_probability_barely_above_zero_counts_as_zero() -> None:
     """Sums of rounded token log-probabilities can end a little above 0."""
     sharp = SigmoidScoring(0.5, 10)
     assert sharp.score(True, 1e-6) == sharp.score(True, 0.0)
-    assert sharp.score_many([True], [1e-6])[0] == sharp.score_many([True], [0.0])[0]
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_none_marks_rows_without_evidence_in_a_batch(strategy: LinearBlendScoring) -> None:
-    """A list with None and an object array both work, and rows stay in place."""
-    correct, logprobs = [True, False, True], [None, None, math.log(0.6)]
-    expected = [strategy.score(c, v) for c, v in zip(correct, logprobs, strict=True)]
-    assert strategy.score_many(correct, logprobs).tolist() == pytest.approx(expected, abs=1e-15)
-    as_array = np.array(logprobs, dtype=object)
-    assert strategy.score_many(np.array(correct), as_array).tolist() == pytest.approx(expected, abs=1e-15)
-
-
-def test_an_empty_batch_has_no_scores() -> None:
-    """Zero rows in, zero scores out."""
-    assert LinearBlendScoring().score_many([], []).shape == (0,)
-
-
-@pytest.mark.parametrize(
-    ("is_correct", "logprobs"),
-    [([True], [-0.1, -0.2]), ([[True]], [[-0.1]]), ([2], [-0.1]), (["yes"], [-0.1])],
-)
-def test_malformed_batches_are_errors(is_correct: list[object], logprobs: list[object]) -> None:
-    """Shapes must agree and correctness must be 0 or 1."""
-    with pytest.raises(ConfigurationError):
-        LinearBlendScoring().score_many(is_correct, logprobs)  # type: ignore[arg-type]
 
 
 BAD_UNIT = [0.0, -0.1, 1.1, math.nan, math.inf, -math.inf, True, "0.5", None]

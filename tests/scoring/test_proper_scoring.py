@@ -89,66 +89,6 @@ def test_an_invalid_log_probability_is_an_error_although_unused(
     """All strategies reject the same inputs."""
     with pytest.raises(ConfigurationError):
         strategy.score(True, logprob, distribution=distribution([0.7, 0.2, 0.1]), answer="World")
-    with pytest.raises(ConfigurationError):
-        strategy.score_many([True], [logprob])
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_batch_mixes_rows_with_and_without_distribution(strategy: BrierScoring) -> None:
-    """None stands for a row without; the others keep their place."""
-    rows = [None, [0.7, 0.2, 0.1], None, [0.1, 0.1, 0.8]]
-    scores = strategy.score_many(
-        [True, False, False, True],
-        [None, -0.3, None, -0.2],
-        label_probabilities=rows,
-        answer_index=[0, 1, 2, 2],
-    )
-    alone = [
-        strategy.score(False, -0.3, distribution=distribution([0.7, 0.2, 0.1]), answer="Sci/Tech"),
-        strategy.score(True, -0.2, distribution=distribution([0.1, 0.1, 0.8]), answer="World"),
-    ]
-    assert scores.tolist() == pytest.approx([1.0, alone[0], 0.0, alone[1]])
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_batch_without_any_distribution_grades_the_labels(strategy: BrierScoring) -> None:
-    """No array, or rows of None only."""
-    assert strategy.score_many([True, False], [None, -0.1]).tolist() == [1.0, 0.0]
-    assert strategy.score_many([True, False], [None, None], label_probabilities=[None, None]).tolist() == [
-        1.0,
-        0.0,
-    ]
-
-
-GOOD = [[0.7, 0.2, 0.1], [0.2, 0.2, 0.6]]
-
-
-@pytest.mark.parametrize(
-    ("table", "index", "message"),
-    [
-        (GOOD, None, "answer_index"),
-        (GOOD, [0], "answer_index"),
-        (GOOD, [0.0, 1.0], "integers"),
-        (GOOD, [0, 3], r"\[0, 2\]"),
-        (GOOD, [-1, 0], r"\[0, 2\]"),
-        (GOOD[:1], [0, 1], "2 rows"),
-        ([[0.7, 0.2, 0.1], [0.5, 0.1, 0.1]], [0, 1], "Row 1"),
-        ([[0.7, math.nan, 0.1], GOOD[1]], [0, 1], "Row 0"),
-        ([None, [1.2, -0.2, 0.0]], [0, 1], "Row 1"),
-        ([[0.7, 0.3], GOOD[1]], [0, 1], "shape"),
-        ([["a", "b", "c"], GOOD[1]], [0, 1], "numbers"),
-        ([1.0, 1.0], [0, 0], "shape"),
-    ],
-)
-def test_malformed_batches_are_errors(table: object, index: object, message: str) -> None:
-    """Shapes, ranges and sums are checked, and the row is named."""
-    with pytest.raises(ConfigurationError, match=message):
-        BrierScoring().score_many(
-            [True, False],
-            [-0.1, -0.2],
-            label_probabilities=table,  # type: ignore[arg-type]
-            answer_index=index,  # type: ignore[arg-type]
-        )
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, -0.1, math.nan, True, "0.1"])

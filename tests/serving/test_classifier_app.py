@@ -28,7 +28,8 @@ from calibrant.core import (
 )
 from calibrant.inference import Classifier
 from calibrant.serving import ConnectionLimits, ServiceSettings, create_classifier_app, json_logs
-from calibrant.testing import FakeClient, FaultServer
+from calibrant.testing import FakeClient
+from fault_server import FaultServer
 from held import JSON, PATH, SECONDS, Held, app, ask, counts, later, with_threshold
 
 

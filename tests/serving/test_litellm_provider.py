@@ -14,7 +14,7 @@ import pytest
 from calibrant.assembly import Bundle, open_bundle
 from calibrant.core import ConfigurationError, StateError
 from calibrant.serving import BundleProvider
-from calibrant.testing import FaultServer
+from fault_server import FaultServer
 
 NAME = "calibrant/animals"
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from calibrant.assembly import Bundle, open_bundle
-from calibrant.testing import FaultServer
+from fault_server import FaultServer
 
 pytestmark = [pytest.mark.proxy, pytest.mark.timeout(300)]
 

@@ -17,7 +17,7 @@ from calibrant.assembly import Bundle, BundleHistory, open_bundle
 from calibrant.core import Outcome, Prediction, Step, Verdict
 from calibrant.evaluation._drift import measure_drift
 from calibrant.serving._metrics import ServiceMetrics, ks_distance
-from calibrant.testing import FaultServer
+from fault_server import FaultServer
 from held import PATH, Held, app, ask, counts, with_threshold
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from calibrant.assembly import Bundle, open_bundle
-from calibrant.testing import FaultServer
+from fault_server import FaultServer
 from held import Held, app
 
 COMMAND = [sys.executable, "-c", "from schemathesis.cli import schemathesis; schemathesis()", "run"]

@@ -13,7 +13,7 @@ from calibrant.core import DataSource, LabelSet
 from calibrant.distributed import Cluster, evaluate
 from calibrant.evaluation import Dataset, EvaluationResult
 from calibrant.inference import Limits, RetryPolicy
-from calibrant.testing import FaultServer
+from fault_server import FaultServer
 
 LABELS = ["cat", "dog"]
 PASSING = {"latency_seconds"}

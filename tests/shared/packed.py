@@ -10,7 +10,7 @@ from pathlib import Path
 from calibrant import Classifier, Task
 from calibrant.assembly import Bundle, export
 from calibrant.evaluation import BatchEvaluator, Dataset
-from calibrant.testing import FaultServer
+from fault_server import FaultServer
 
 TASK = """\
 name = "animals"

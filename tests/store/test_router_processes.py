@@ -74,7 +74,6 @@ def run(code: str, *arguments: str, timeout: float = 110, **options: Any) -> str
 
 @pytest.fixture(
     params=[
-        pytest.param("json", marks=pytest.mark.slow),
         "sqlite",
         pytest.param("postgresql", marks=pytest.mark.slow),
     ]
@@ -83,7 +82,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Return a place of each kind, where nothing is yet."""
     if request.param == "postgresql":
         return str(request.getfixturevalue("postgresql"))
-    return str(tmp_path / "state" / f"router.{'json' if request.param == 'json' else 'db'}")
+    return str(tmp_path / "state" / "router.db")
 
 
 def stored(place: str, **options: Any) -> dict[str, int]:
@@ -190,9 +189,6 @@ def damage_after_kills(place: str, kills: int) -> list[object]:
     state = open_router_state(place)
     assert state.update("bandit", lambda record: record or {}) == state.read("bandit")
     state.close()
-    if place.endswith(".json"):
-        names = {file.name for file in Path(place).parent.iterdir()}
-        return sorted(names ^ {"router.json", "router.json.lock"})
     if place.endswith(".db"):
         with contextlib.closing(sqlite3.connect(place)) as connection:
             wrong = [row for row in connection.execute("PRAGMA integrity_check") if row != ("ok",)]
@@ -242,8 +238,7 @@ def go_on(shared):
 """
 
 
-@pytest.mark.parametrize("name", ["router.json", "router.db"])
-def test_requests_go_on_where_the_disk_is_full(tmp_path: Path, name: str) -> None:
+def test_requests_go_on_where_the_disk_is_full(tmp_path: Path) -> None:
     """With one warning; when there is room again, nothing is lost."""
     folder = tmp_path / "disk"
     folder.mkdir()
@@ -275,23 +270,22 @@ assert len(warned) == 1
 print("fine")
 """,
             str(folder),
-            str(folder / name),
+            str(folder / "router.db"),
         )
         assert output == "fine\n"
-        assert stored(str(folder / name)) == {"a": 200}
+        assert stored(str(folder / "router.db")) == {"a": 200}
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)  # noqa: S603, S607
 
 
-@pytest.mark.parametrize("name", [pytest.param("router.json", marks=pytest.mark.slow), "router.db"])
 @pytest.mark.parametrize("kind", ["folder of others", pytest.param("inside a file", marks=pytest.mark.slow)])
-def test_requests_go_on_where_nothing_can_be_written(name: str, kind: str) -> None:
+def test_requests_go_on_where_nothing_can_be_written(kind: str) -> None:
     """With one warning, and one at the end that says what is lost."""
     folder = Path(tempfile.mkdtemp())  # pytest's own cannot be entered by others
     try:
         (folder / "file").touch()
         folder.chmod(0o555)
-        place = folder / name if kind == "folder of others" else folder / "file" / name
+        place = folder / "router.db" if kind == "folder of others" else folder / "file" / "router.db"
         output = run(
             GOES_ON
             + f"""

@@ -1,9 +1,8 @@
-"""What routers learnt is kept whole, in a JSON file, SQLite or PostgreSQL alike."""
+"""What routers learnt is kept whole, in SQLite or PostgreSQL alike."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import sqlite3
@@ -21,7 +20,7 @@ from calibrant.store import open_router_state
 
 Open = Callable[..., RouterState]
 
-PLACES = ["json", "sqlite", "postgresql"]
+PLACES = ["sqlite", "postgresql"]
 
 
 @pytest.fixture(params=PLACES)
@@ -29,7 +28,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Return a place of each kind, where nothing is yet."""
     if request.param == "postgresql":
         return str(request.getfixturevalue("postgresql"))
-    return str(tmp_path / "state" / f"router.{'json' if request.param == 'json' else 'db'}")
+    return str(tmp_path / "state" / "router.db")
 
 
 @pytest.fixture
@@ -62,12 +61,6 @@ def engine(place: str) -> sa.Engine:
 
 def plant(place: str, strategy: str, text: str) -> None:
     """Replace a record by any text."""
-    if place.endswith(".json"):
-        whole = Path(place).read_text()
-        stored = json.dumps(json.loads(whole)["scopes"]["default"][strategy], separators=(",", ":"))
-        assert stored in whole
-        Path(place).write_text(whole.replace(f'"{strategy}":{stored}', f'"{strategy}":{text}'))
-        return
     with engine(place).connect() as connection:
         connection.execute(
             sa.text("UPDATE calibrant_router_state SET record = :text WHERE strategy = :strategy"),
@@ -77,9 +70,6 @@ def plant(place: str, strategy: str, text: str) -> None:
 
 def set_aside(place: str) -> list[str]:
     """Return what was set aside, in order."""
-    if place.endswith(".json"):
-        found = sorted(Path(place).parent.glob("*.corrupt-*"))
-        return [file.read_text(errors="replace") for file in found]
     with engine(place).connect() as connection:
         rows = connection.execute(sa.text("SELECT record FROM calibrant_router_set_aside ORDER BY id"))
         return [row[0] for row in rows]
@@ -205,16 +195,13 @@ def test_a_record_that_is_no_object_is_set_aside(
 def test_a_record_that_is_no_json_is_set_aside(
     place: str, text: str, caplog: pytest.LogCaptureFixture, open_state: Open
 ) -> None:
-    """Infinite numbers, however written, included; in a file that means all of it."""
+    """Infinite numbers, however written, included."""
     if "postgresql" in place:
         text = text.replace("\x00", "\x01")  # the server takes no others
     state = open_state(place)
     state.update("ema", count)
     state.update("ema", count)
-    if place.endswith(".json"):
-        Path(place).write_text(text)
-    else:
-        plant(place, "ema", text)
+    plant(place, "ema", text)
     with pytest.raises(StateError, match="damaged"):
         state.read("ema")
     assert state.update("ema", count) == {"version": 1, "n": 1}
@@ -354,8 +341,8 @@ def test_the_child_of_a_fork_has_connections_of_its_own(place: str, open_state: 
     if child == 0:
         status = 1
         try:
-            if not place.endswith(".json"):  # SQLite would take the parent's locks for ours
-                assert state._table._engine.pool.checkedin() == 0  # type: ignore[attr-defined]
+            # SQLite would take the parent's locks for ours.
+            assert state._table._engine.pool.checkedin() == 0  # type: ignore[attr-defined]
             for _ in range(20):
                 state.update("ema", count)
             state.close()
@@ -403,12 +390,8 @@ def test_a_newer_schema_is_refused(place: str, open_state: Open) -> None:
     state = open_state(place)
     state.update("ema", count)
     state.close()
-    if place.endswith(".json"):
-        text = Path(place).read_text().replace('"version":1,"scopes"', '"version":2,"scopes"')
-        Path(place).write_text(text)
-    else:
-        with engine(place).connect() as connection:
-            connection.execute(sa.text("UPDATE calibrant_versions SET version = 2"))
+    with engine(place).connect() as connection:
+        connection.execute(sa.text("UPDATE calibrant_versions SET version = 2"))
     state = open_state(place)
     for use in (
         lambda: state.update("ema", count),
@@ -418,9 +401,6 @@ def test_a_newer_schema_is_refused(place: str, open_state: Open) -> None:
     ):
         with pytest.raises(StateError, match="got 2: install the newer"):
             use()  # type: ignore[no-untyped-call]
-    if place.endswith(".json"):
-        assert Path(place).read_text() == text
-        assert set_aside(place) == []
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path, open_state: Open) -> None:
@@ -452,16 +432,15 @@ def test_files_are_made_for_the_owner(place: str, open_state: Open) -> None:
 def test_a_path_that_cannot_be_a_file_is_an_error(tmp_path: Path, open_state: Open) -> None:
     """Each time it is used."""
     (tmp_path / "file").touch()
-    for name in ("router.json", "router.db"):
-        state = open_state(tmp_path / "file" / name)
-        for _ in range(2):
-            with pytest.raises(StateError, match=r"file.router\.(json|db): .*folder"):
-                state.update("ema", count)
-        (tmp_path / name).mkdir()
-        state = open_state(tmp_path / name)
-        for use in (lambda state=state: state.update("ema", count), lambda state=state: state.read("ema")):
-            with pytest.raises(StateError):
-                use()
+    state = open_state(tmp_path / "file" / "router.db")
+    for _ in range(2):
+        with pytest.raises(StateError, match=r"file.router\.db: .*folder"):
+            state.update("ema", count)
+    (tmp_path / "router.db").mkdir()
+    state = open_state(tmp_path / "router.db")
+    for use in (lambda: state.update("ema", count), lambda: state.read("ema")):
+        with pytest.raises(StateError):
+            use()
 
 
 @pytest.mark.parametrize(
@@ -502,9 +481,11 @@ def test_a_strategy_needs_a_name(place: str, open_state: Open) -> None:
             state.update(name, count)
 
 
-@pytest.mark.parametrize("name", ["router.json", "router.db"])
+@pytest.mark.parametrize(
+    ("name", "file"), [("router.json", "router.json.sqlite"), ("router.db", "router.db")]
+)
 def test_a_relative_path_stays_the_same_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, open_state: Open
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, file: str, open_state: Open
 ) -> None:
     """Whatever folder the program changes to; ~ is the home folder."""
     monkeypatch.chdir(tmp_path)
@@ -512,6 +493,6 @@ def test_a_relative_path_stays_the_same_file(
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     state.update("ema", count)
-    assert (tmp_path / name).exists()
+    assert (tmp_path / file).exists()
     monkeypatch.setenv("HOME", str(tmp_path))
     assert open_state(f"~/{name}").read("ema") == {"version": 1, "n": 1}

@@ -25,10 +25,8 @@ from calibrant.cascade.automix._policy import RoutingDecisions, RoutingPolicy, S
 from calibrant.cascade.automix._pomdp import PomdpForm, POMDPMetaVerifier, Rewards
 from calibrant.cascade.automix._pomdp_file import (
     PomdpSpecification,
-    format_pomdp,
     parse_pomdp,
     read_pomdp,
-    write_pomdp,
 )
 from calibrant.cascade.automix._several import (
     CascadeDecisions,
@@ -118,7 +116,6 @@ __all__ = [
     "cascade_frontier",
     "certify_cascade",
     "cost_ratio_sweep",
-    "format_pomdp",
     "ibc",
     "ibc_lift",
     "method_named",
@@ -135,5 +132,4 @@ __all__ = [
     "tie_ranks",
     "token_f1",
     "union_baseline",
-    "write_pomdp",
 ]

@@ -1,4 +1,4 @@
-"""``calibrant router``: what routers have learnt, and what strategies would have done."""
+"""``calibrant router``: what routers have learnt."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Place = Annotated[
     typer.Option(
         "--state",
         metavar="PLACE",
-        help="A .json file, a SQLite file or a database URL; else the task's, else $CALIBRANT_ROUTER_STATE, else "
+        help="A SQLite file or a database URL; else the task's, else $CALIBRANT_ROUTER_STATE, else "
         "router.sqlite in $CALIBRANT_HOME or ~/.local/state/calibrant.",
     ),
 ]
@@ -66,52 +66,3 @@ def reset(
     from calibrant.cli._router_state import run_reset
 
     run_reset(state, task=task, scope=scope, strategy=strategy, as_json=as_json)
-
-
-@router.command()
-@reports_errors
-def simulate(  # noqa: PLR0913
-    sources: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="SOURCE...",
-            help="A scenario (.toml); or runs of evaluate over the same rows, one of each provider; or one log of "
-            "observations (.jsonl).",
-        ),
-    ],
-    *,
-    strategies: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME[:KEY=VALUE],...",
-            help="By default all that can learn from the source; such as ema,thompson:decay=0.99.",
-        ),
-    ] = None,
-    requests: Annotated[
-        int | None, typer.Option(min=1, help="Per run; by default as the source says, or its rows.")
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs, each with randomness of its own.")] = 20,
-    seed: Annotated[int, typer.Option(min=0, help="Of all that is random.")] = 0,
-    cost_weight: Annotated[
-        float | None, typer.Option(help="Reward that one US dollar is worth; 0, or as the scenario says.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="REGRET.html", help="Write a page with the picture of regret.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Compare strategies on an invented or recorded stream of requests; no model is asked."""
-    from calibrant.cli._router_simulate import SimulateOptions, run_simulate
-
-    run_simulate(
-        sources,
-        SimulateOptions(
-            strategies=strategies,
-            requests=requests,
-            seeds=seeds,
-            seed=seed,
-            cost_weight=cost_weight,
-            out=out,
-            as_json=as_json,
-        ),
-    )

@@ -131,8 +131,8 @@ def run_reset(
     """Forget records, and say which."""
     _check(strategy)
     place = _place(state, task, scope)
-    scopes = _to_reset(place)
-    if scopes is not None and len(scopes) > 1:
+    scopes = place.scopes()
+    if len(scopes) > 1:
         raise ConfigurationError(
             f"{place.location}: expected --scope or --task, because several share this place: name one of "
             f"{', '.join(map(repr, scopes))}."
@@ -145,8 +145,6 @@ def run_reset(
         sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
     elif gone:
         sys.stdout.write(f"{place.location}: forgot {', '.join(gone)} of the scope {name!r}.\n")
-    elif scopes is None:
-        sys.stdout.write(f"{place.location}: could not be read, and begins anew.\n")
     else:
         what = "nothing" if strategy is None else f"nothing of the strategy {strategy}"
         sys.stdout.write(f"{place.location}: {what} was there.\n")
@@ -169,14 +167,6 @@ def _place(state: str | None, task: Path | None, scope: str | None) -> _Place:
         scope = found.name if scope is None else scope
         state = settings.state_place if state is None else state
     return _Place(name=default_router_state() if state is None else state, scope=scope, settings=settings)
-
-
-def _to_reset(place: _Place) -> list[str] | None:
-    """Return the scopes there are; None where they cannot be read."""
-    try:
-        return place.scopes()
-    except StateError:  # whether it is damaged or not ours, resetting says
-        return None
 
 
 def _read(place: _Place, strategy: str | None) -> tuple[list[_Found], list[str]]:

@@ -20,7 +20,6 @@ __all__ = [
     "make_rescue_folder",
     "read_json_object",
     "read_record",
-    "remove_leftovers",
     "try_lock",
     "without_doubles",
     "write_atomically",
@@ -184,16 +183,6 @@ def read_json_object(path: Path, *, remedy: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise StateError(f"{path}: expected a JSON object, got {found!r:.40}: {remedy}.")
     return found
-
-
-def remove_leftovers(path: Path) -> None:
-    """Remove the temporary files of writers of `path` that were killed; only for who keeps others from writing."""
-    beginning, length = f".{path.name}.", len(f".{path.name}.") + 8 + len(_TEMPORARY)
-    with os.scandir(path.parent) as entries:
-        names = [entry.name for entry in entries]
-    for name in names:
-        if name.startswith(beginning) and name.endswith(_TEMPORARY) and len(name) == length:
-            (path.parent / name).unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -230,7 +230,7 @@ class RoutingSettings(Section):
     router_reorder_interval : int, default 10
         Calls after which ``ema`` sorts anew; 0 is never.
     state : str or None
-        Where what is learnt is kept, whatever the strategy: a ``.json`` file, a SQLite file, or the URL of a
+        Where what is learnt is kept, whatever the strategy: a SQLite file, or the URL of a
         database. Files are relative to the task file. None takes the strategy's own, if any.
     thompson_state_path, bandit_state_path : str or None
         The same for one strategy.

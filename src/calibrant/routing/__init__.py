@@ -1,7 +1,6 @@
 """Which provider to try first: pure strategies that learn from what they are told."""
 
 from calibrant.routing._bandit import BanditRouter
-from calibrant.routing._baselines import EpsilonGreedy, RoundRobin
 from calibrant.routing._cascade import CascadeRouter
 from calibrant.routing._coherence import CoherenceMonitor
 from calibrant.routing._ema import EMARouter, unexplored
@@ -11,9 +10,6 @@ from calibrant.routing._judge import JUDGE_FORMAT, judge_messages, read_judgemen
 from calibrant.routing._ladder import Ladder
 from calibrant.routing._protocol import Observation, Router, RoutingRequest, Standing
 from calibrant.routing._quality import AnswerQuality, answer_quality
-from calibrant.routing._recording import Recording
-from calibrant.routing._scenario import Change, Scenario, SimulatedProvider
-from calibrant.routing._simulation import Replay, RouterFactory, SimulatedRuns, replay, simulate
 from calibrant.routing._thompson import ThompsonRouter
 from calibrant.routing._triage import TRIAGE_FORMAT, TriageRouter, read_tier, triage_messages
 
@@ -23,23 +19,14 @@ __all__ = [
     "AnswerQuality",
     "BanditRouter",
     "CascadeRouter",
-    "Change",
     "CoherenceMonitor",
     "EMARouter",
-    "EpsilonGreedy",
     "FixedRouter",
     "Ladder",
     "Observation",
     "QualityGate",
-    "Recording",
-    "Replay",
-    "RoundRobin",
     "Router",
-    "RouterFactory",
     "RoutingRequest",
-    "Scenario",
-    "SimulatedProvider",
-    "SimulatedRuns",
     "Standing",
     "TaskRouter",
     "ThompsonRouter",
@@ -48,8 +35,6 @@ __all__ = [
     "judge_messages",
     "read_judgement",
     "read_tier",
-    "replay",
-    "simulate",
     "triage_messages",
     "unexplored",
 ]

@@ -4,26 +4,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
-
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core import LabelDistribution
-from calibrant.scoring._validation import (
-    LogprobBatch,
-    check_correct,
-    check_logprob,
-    check_logprobs,
-    check_parameter,
-    format_number,
-)
+from calibrant.scoring._validation import check_logprob, check_parameter, format_number
 
 __all__ = ["LinearBlendScoring", "SigmoidScoring", "ThresholdScoring"]
-
-_Values = TypeVar("_Values", float, NDArray[np.float64])
 
 # Probabilities are compared with a threshold as logarithms, with this much slack: the sum of a
 # few hundred rounded token log-probabilities is off by less, and no provider reports as finely.
@@ -35,12 +21,8 @@ class _ProbabilityScoring(ABC):
     """The contract of the three: incorrect 0, correct without evidence 1, else a rising curve."""
 
     @abstractmethod
-    def _curve(self, logprob: _Values, exp: Callable[[_Values], _Values]) -> _Values:
-        """Return the score of correct answers, for a number or an array of log-probabilities.
-
-        Written with operators alone, so that one formula serves both; `exp` is the matching
-        exponential (``math.exp`` costs a tenth of ``numpy.exp`` on one number).
-        """
+    def _curve(self, logprob: float) -> float:
+        """Return the score of a correct answer."""
 
     def score(
         self,
@@ -71,38 +53,7 @@ class _ProbabilityScoring(ABC):
         if logprob_score is None:
             return 1.0 if is_correct else 0.0
         logprob = check_logprob(logprob_score)
-        return self._curve(logprob, math.exp) if is_correct else 0.0
-
-    def score_many(
-        self,
-        is_correct: ArrayLike,
-        logprob_score: LogprobBatch,
-        *,
-        label_probabilities: object = None,
-        answer_index: object = None,
-    ) -> NDArray[np.float64]:
-        """Return the scores of n answers, shape (n,), in [0, 1].
-
-        Parameters
-        ----------
-        is_correct : array-like of shape (n,)
-            True or 1 where the predicted label is the true one.
-        logprob_score : array of float or sequence of (float or None), shape (n,)
-            Natural logarithm of each confidence; None (never NaN) marks a row without
-            log-probabilities.
-        label_probabilities, answer_index
-            Not used; accepted so that strategies can replace each other.
-
-        Raises
-        ------
-        ConfigurationError
-            Shapes differ, or a log-probability is NaN or more than 1e-6 above 0.
-        """
-        del label_probabilities, answer_index
-        logprob, missing = check_logprobs(logprob_score)
-        correct = check_correct(is_correct, n=len(logprob))
-        curve = np.where(missing, 1.0, self._curve(logprob, np.exp))
-        return np.where(correct, curve, 0.0)
+        return self._curve(logprob) if is_correct else 0.0
 
 
 @dataclass(frozen=True)
@@ -139,11 +90,10 @@ class LinearBlendScoring(_ProbabilityScoring):
         _check_field(self, "low_confidence_threshold", "(0, 1]")
         _check_field(self, "min_score_on_correct", "[0, 1)")
 
-    def _curve(self, logprob: _Values, exp: Callable[[_Values], _Values]) -> _Values:
+    def _curve(self, logprob: float) -> float:
         log_threshold = math.log(self.low_confidence_threshold)
-        # Zero from the threshold on; -inf is always below, so no -inf * 0.
-        shortfall = (logprob - log_threshold) * (logprob < log_threshold - _LOG_SLACK)
-        return self.min_score_on_correct + (1.0 - self.min_score_on_correct) * exp(shortfall)
+        shortfall = 0.0 if logprob >= log_threshold - _LOG_SLACK else logprob - log_threshold
+        return self.min_score_on_correct + (1.0 - self.min_score_on_correct) * math.exp(shortfall)
 
     def describe(self) -> str:
         """Return one line for a log: the rule and its parameters."""
@@ -181,10 +131,8 @@ class ThresholdScoring(_ProbabilityScoring):
     def __post_init__(self) -> None:
         _check_field(self, "threshold", "(0, 1]")
 
-    def _curve(self, logprob: _Values, exp: Callable[[_Values], _Values]) -> _Values:
-        del exp
-        reached: _Values = (logprob >= math.log(self.threshold) - _LOG_SLACK) * 1.0  # type: ignore[assignment]
-        return reached
+    def _curve(self, logprob: float) -> float:
+        return 1.0 if logprob >= math.log(self.threshold) - _LOG_SLACK else 0.0
 
     def describe(self) -> str:
         """Return one line for a log: the rule and its parameters."""
@@ -226,12 +174,12 @@ class SigmoidScoring(_ProbabilityScoring):
         _check_field(self, "midpoint", "(0, 1)")
         _check_field(self, "steepness", "(0, inf)")
 
-    def _curve(self, logprob: _Values, exp: Callable[[_Values], _Values]) -> _Values:
-        z = self.steepness * (exp(logprob) - self.midpoint)
+    def _curve(self, logprob: float) -> float:
+        z = self.steepness * (math.exp(logprob) - self.midpoint)
         # The exponent is never positive, so nothing overflows: sigmoid(z) = 1 / (1 + exp(-z)) for
         # z >= 0 and exp(z) / (1 + exp(z)) for z < 0.
-        tail = exp(-abs(z))
-        return ((z >= 0) + (z < 0) * tail) / (1.0 + tail)
+        tail = math.exp(-abs(z))
+        return (1.0 if z >= 0 else tail) / (1.0 + tail)
 
     def describe(self) -> str:
         """Return one line for a log: the rule and its parameters."""

@@ -13,8 +13,7 @@ __all__ = ["ScoringStrategy"]
 class ScoringStrategy(Protocol):
     """Turns one graded answer and its log-probability into a score.
 
-    The strategies of this package also have ``score_many``, the same formula over arrays; a
-    strategy of your own needs only the two methods below.
+    A strategy of your own needs only the two methods below.
     """
 
     def score(

@@ -1,27 +1,15 @@
-"""Checks shared by the scoring strategies: parameters, log-probabilities, batches."""
+"""Checks shared by the scoring strategies: parameters and log-probabilities."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from numbers import Real
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core import ConfigurationError
 
-__all__ = [
-    "LogprobBatch",
-    "check_correct",
-    "check_logprob",
-    "check_logprobs",
-    "check_parameter",
-    "format_number",
-]
-
-LogprobBatch = NDArray[np.float64] | Sequence[float | None]
-"""Log-probabilities of a batch; None marks a row without evidence, NaN is an error."""
+__all__ = ["check_logprob", "check_parameter", "format_number"]
 
 # Sums of rounded token log-probabilities can end a little above 0.
 _POSITIVE_TOLERANCE = 1e-6
@@ -71,50 +59,6 @@ def check_logprob(logprob_score: float) -> float:
     if number <= _POSITIVE_TOLERANCE:
         return 0.0
     raise ConfigurationError(_logprob_message(number))
-
-
-def check_logprobs(logprob_score: LogprobBatch) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return the log-probabilities, shape (n,), in [-inf, 0], and where evidence is missing.
-
-    A missing entry becomes 0, a placeholder.
-
-    Raises
-    ------
-    ConfigurationError
-        Not one-dimensional, or an entry that `check_logprob` would reject.
-    """
-    given = np.asarray(logprob_score)
-    if given.ndim != 1:
-        msg = f"Expected logprob_score of shape (n,), got {given.shape}."
-        raise ConfigurationError(msg)
-    if given.dtype == object:
-        missing = np.array([entry is None for entry in given], dtype=bool)
-        values = np.array([0.0 if entry is None else float(entry) for entry in given])
-    else:
-        missing = np.zeros(given.shape, dtype=bool)
-        values = given.astype(np.float64)
-    wrong = ~(values <= _POSITIVE_TOLERANCE)
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise ConfigurationError(f"Row {row}: " + _logprob_message(float(values[row])))
-    return np.minimum(values, 0.0), missing
-
-
-def check_correct(is_correct: ArrayLike, *, n: int) -> NDArray[np.bool_]:
-    """Return `is_correct` as booleans of shape (n,).
-
-    Raises
-    ------
-    ConfigurationError
-        Another shape, or an entry other than 0, 1, True, False.
-    """
-    given = np.asarray(is_correct)
-    if given.shape != (n,):
-        msg = f"Expected is_correct of shape ({n},), like logprob_score, got {given.shape}."
-        raise ConfigurationError(msg)
-    if not np.isin(given, (0, 1)).all():
-        raise ConfigurationError("Expected is_correct to hold only True and False (or 1 and 0).")
-    return given.astype(bool)
 
 
 def format_number(value: float) -> str:

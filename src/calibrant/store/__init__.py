@@ -1,4 +1,4 @@
-"""What outlives a run: finished predictions, scores and what routers learnt, in a SQL database or a JSON file."""
+"""What outlives a run: finished predictions, scores and what routers learnt, in a SQL database."""
 
 from calibrant.store._cache import PredictionCache
 from calibrant.store._router_open import open_router_state

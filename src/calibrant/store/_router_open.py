@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from calibrant.core import ConfigurationError, RouterState
 from calibrant.store._router_records import check_name
@@ -19,10 +18,10 @@ def open_router_state(
     Parameters
     ----------
     place : str or path
-        The path of a file that ends in ``.json``, or of any other file, a SQLite database, or a SQLAlchemy URL.
-        Tested with SQLite and PostgreSQL. Credentials in it are never shown. A missing file and its folder are
-        made with the first update; only their owner may read them. The folder of a JSON file must not
-        lie on a file system without locks (`flock`).
+        The path of a SQLite file, or a SQLAlchemy URL. Tested with SQLite and PostgreSQL. Credentials in it are
+        never shown. A missing file and its folder are made with the first update; only the owner may read the
+        file. A path ``NAME.json`` stands for the SQLite file ``NAME.json.sqlite``: where an earlier version left
+        a JSON file of that name, the SQLite file begins with what it holds, and it is not read again.
     scope : str, default "default"
         Keeps routers apart that share a place but not their providers: every scope has its own records. 1 to
         255 printable characters.
@@ -37,8 +36,8 @@ def open_router_state(
     Raises
     ------
     ConfigurationError
-        The URL cannot be read, names a database in memory or one whose driver is missing, an option is out of
-        range, or the system has no locks for JSON files.
+        The URL cannot be read, names a database in memory or one whose driver is missing, or an option is out
+        of range.
     """
     check_name(scope, what="a scope", longest=255)
     if not 0 <= busy_timeout <= 3600:
@@ -46,14 +45,6 @@ def open_router_state(
     text = os.fspath(place)
     if not isinstance(text, str) or not text or "\0" in text:
         raise ConfigurationError(f"Expected the path of a file or the URL of a database, got {text!r:.80}.")
-    if "://" in text or not text.lower().endswith(".json"):
-        from calibrant.store._router_state import SqlRouterState  # noqa: PLC0415 (loads sqlalchemy)
+    from calibrant.store._router_state import SqlRouterState  # noqa: PLC0415 (loads sqlalchemy)
 
-        return SqlRouterState(text, scope=scope, busy_timeout=busy_timeout)
-    try:
-        from calibrant.store._router_file import FileRouterState  # noqa: PLC0415 (not on every system)
-    except ImportError as error:
-        raise ConfigurationError(
-            f"{text}: expected a database, because this system has no locks for JSON files: name a SQLite file."
-        ) from error
-    return FileRouterState(Path(text), scope=scope, busy_timeout=busy_timeout)
+    return SqlRouterState(text, scope=scope, busy_timeout=busy_timeout)

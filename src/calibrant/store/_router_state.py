@@ -30,11 +30,13 @@ class SqlRouterState:
     """
 
     def __init__(self, place: str | os.PathLike[str], *, scope: str, busy_timeout: float) -> None:
-        self._place = Location.parse(place)
+        text = os.fspath(place)
+        old = Location.parse(text) if "://" not in text and text.lower().endswith(".json") else None
+        self._json = None if old is None else old.path
+        self._place = Location.parse(text if self._json is None else f"{self._json}.sqlite")
         self.location = str(self._place)
         self._scope = scope
-        # A database that is away for the moment may be there when it is used.
-        self._table = RouterTable(self._place, busy_timeout=busy_timeout, at_once=False)
+        self._table = RouterTable(self._place, busy_timeout=busy_timeout, json_file=self._json)
         self._open = False
         self._lock = threading.RLock()  # held while a connection is in use
         _OPEN.add(self)
@@ -94,7 +96,8 @@ class SqlRouterState:
 
     def _there(self) -> bool:
         """Whether there may be something to read: reading makes no file."""
-        return self._place.path is None or os.path.lexists(self._place.path)
+        files = [path for path in (self._place.path, self._json) if path is not None]
+        return not files or any(map(os.path.lexists, files))
 
     def _set_aside(self, row: RouterRow, strategy: str, reason: str) -> None:
         row.set_aside(reason)

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import sqlalchemy as sa
 
 from calibrant.core import StateError
 from calibrant.store._database import Database
+from calibrant.store._location import Location
+from calibrant.store._router_json import read_json_state
 
 __all__ = ["RouterRow", "RouterTable"]
+
+_LOG = logging.getLogger("calibrant")
 
 _METADATA = sa.MetaData()
 _STATE = sa.Table(
@@ -37,11 +43,22 @@ _SET_ASIDE = sa.Table(
 
 
 class RouterTable(Database):
-    """One record for every scope and strategy; see `Database` for the parameters."""
+    """One record for every scope and strategy; see `Database` for the other parameters.
+
+    Parameters
+    ----------
+    json_file : Path or None
+        A JSON file of an earlier version, with whose records a new table begins.
+    """
 
     name = _STATE.name
     version = 1
     holds = "router state"
+
+    def __init__(self, location: Location, *, busy_timeout: float, json_file: Path | None = None) -> None:
+        self._json_file = json_file
+        # A database that is away for the moment may be there when it is used.
+        super().__init__(location, busy_timeout=busy_timeout, at_once=False)
 
     def read(self, scope: str, strategy: str) -> str | bytes | None:
         """Return a record; None where there is none."""
@@ -91,6 +108,20 @@ class RouterTable(Database):
                 "calibrant that wrote it, or name another database."
             )
         _METADATA.create_all(connection)
+        if self._json_file is not None:
+            self._import(connection, self._json_file)
+
+    def _import(self, connection: sa.Connection, path: Path) -> None:
+        """Take over what a JSON file holds; in the transaction that makes the table, so it happens once."""
+        records = read_json_state(path)
+        if records:
+            now = _now()
+            connection.execute(sa.insert(_STATE), [{**one, "revision": 1, "updated": now} for one in records])
+            _LOG.warning(
+                "%s: what routers had learnt was taken over into %s; this file is not read any more.",
+                path,
+                self._location,
+            )
 
 
 class RouterRow:

@@ -1,12 +1,9 @@
-"""Fakes for the tests of code that uses calibrant: no model, exact probabilities, faults on request."""
+"""Fakes for the tests of code that uses calibrant: no model, exact probabilities."""
 
 from calibrant.testing._client import FakeClient
 from calibrant.testing._continuing import FakeContinuingClient
-from calibrant.testing._fault_server import FaultServer
-from calibrant.testing._faults import Fault
 from calibrant.testing._journal import MemoryJournal
 from calibrant.testing._models import fake_model
-from calibrant.testing._records import RecordedRequest
 from calibrant.testing._response import fake_response
 from calibrant.testing._rule import Answer
 
@@ -14,10 +11,7 @@ __all__ = [
     "Answer",
     "FakeClient",
     "FakeContinuingClient",
-    "Fault",
-    "FaultServer",
     "MemoryJournal",
-    "RecordedRequest",
     "fake_model",
     "fake_response",
 ]

@@ -11,7 +11,7 @@ from typing import Any
 from calibrant.core import CompositeLabels, ConfigurationError, FieldLabels, MultiLabels
 from calibrant.testing._tokens import Split, frame_of, pieces_of
 
-__all__ = ["Written", "neighbours", "some_answer", "written"]
+__all__ = ["Written", "neighbours", "written"]
 
 _MARK = re.compile("\ue000([0-9]+)\ue000")
 
@@ -75,20 +75,6 @@ def neighbours(answer: str, labels: CompositeLabels) -> Iterator[str]:
         for other in labels.labels_of(name):
             if other != value:
                 yield labels.answer_of({**values, name: other})
-
-
-def some_answer(labels: Sequence[str], text: str = "", number: int = 0) -> str:
-    """Return the answer named in a text, as far as it names one; what it does not name is drawn by `number`."""
-    if isinstance(labels, MultiLabels):
-        return labels.answer_with(label for label in labels if label in text)
-    if isinstance(labels, FieldLabels):
-        return labels.answer_of({one.name: _named(one.labels, text, number) for one in labels.fields})
-    return _named(labels, text, number)
-
-
-def _named(labels: Sequence[str], text: str, number: int) -> str:
-    longest_first = sorted(labels, key=len, reverse=True)
-    return next((label for label in longest_first if label in text), labels[number % len(labels)])
 
 
 def _composed(answer: str, labels: CompositeLabels, field: str) -> tuple[list[str], list[str]]:

@@ -11,7 +11,7 @@ import pytest
 from calibrant.cascade import Cascade
 from calibrant.core import Outcome, Verdict
 from calibrant.inference import Classifier, Limits, RetryPolicy
-from calibrant.testing import Fault, FaultServer
+from fault_server import Fault, FaultServer
 
 LABELS = ["cat", "dog"]
 FAULTS: list[tuple[str | Fault, Outcome | None]] = [

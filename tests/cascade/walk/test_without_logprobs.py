@@ -12,7 +12,7 @@ from calibrant.cascade import AvgLogprob, Cascade
 from calibrant.core import LogprobsUnsupportedError, Outcome, Verdict
 from calibrant.inference import Classifier, Limits, Provider, RetryPolicy, RoutedClient
 from calibrant.routing import FixedRouter
-from calibrant.testing import FaultServer
+from fault_server import FaultServer
 
 Build = Callable[..., Any]
 Serve = Callable[..., tuple[FaultServer, Classifier]]

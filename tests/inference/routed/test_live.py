@@ -39,7 +39,7 @@ from calibrant.routing import (
     TriageRouter,
 )
 from calibrant.store import PredictionCache, open_router_state
-from calibrant.testing import FaultServer
+from fault_server import FaultServer
 
 LABELS = ["animals", "plants"]
 NAMES = ["a", "b", "c"]
@@ -436,7 +436,7 @@ class TestThroughAClassifier:
 
     def test_what_was_learnt_is_there_the_next_time(self, tmp_path: Path) -> None:
         """A second client begins with the right provider."""
-        place = tmp_path / "router.json"
+        place = tmp_path / "router.sqlite"
         with serving({"faults": ["500"] * 1000}, {"faults": ["500"] * 1000}, {}) as servers:
             for rounds in (40, 10):
                 router = SharedRouter(ThompsonRouter(NAMES, rng=1), open_router_state(str(place)))

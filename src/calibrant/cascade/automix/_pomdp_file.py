@@ -10,9 +10,9 @@ import numpy as np
 
 from calibrant.cascade.automix._pomdp_reader import PomdpReader
 from calibrant.cascade.automix._routing_checks import Array
-from calibrant.core import ConfigurationError, DataError, StateError, write_atomically
+from calibrant.core import ConfigurationError, DataError
 
-__all__ = ["PomdpSpecification", "format_pomdp", "parse_pomdp", "read_pomdp", "write_pomdp"]
+__all__ = ["PomdpSpecification", "parse_pomdp", "read_pomdp"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +37,8 @@ class PomdpSpecification:
     Raises
     ------
     ConfigurationError
-        Names that cannot be written, tables of another shape, probabilities that are not, numbers that are not
-        finite.
+        Names that the file format does not allow, tables of another shape, probabilities that are not, numbers that
+        are not finite.
     """
 
     states: tuple[str, ...]
@@ -77,52 +77,6 @@ def _check_names(kind: str, names: Sequence[str]) -> None:
             f"none of the format's own words, got {names!r}."
         )
         raise ConfigurationError(msg)
-
-
-def format_pomdp(specification: PomdpSpecification) -> str:
-    """Return a POMDP as text that `parse_pomdp` reads back to the same numbers, to the last bit."""
-    spec = specification
-    lines = [
-        f"discount: {float(spec.discount)!r}",
-        "values: reward",
-        f"states: {' '.join(spec.states)}",
-        f"actions: {' '.join(spec.actions)}",
-        f"observations: {' '.join(spec.observations)}",
-        f"start: {_numbers(spec.start)}",
-        "",
-    ]
-    for action, table in zip(spec.actions, spec.transition, strict=True):
-        lines += _matrix("T", action, table)
-    if (spec.observation == spec.observation[0]).all():
-        lines += _matrix("O", "*", spec.observation[0])
-    else:
-        for action, table in zip(spec.actions, spec.observation, strict=True):
-            lines += _matrix("O", action, table)
-    for action, table in zip(spec.actions, spec.reward, strict=True):
-        for state, block in zip(spec.states, table, strict=True):
-            lines += _rewards(spec, f"R: {action} : {state}", block)
-    return "\n".join(lines) + "\n"
-
-
-def _numbers(row: Array) -> str:
-    return " ".join(repr(float(value)) for value in row)
-
-
-def _matrix(kind: str, action: str, table: Array) -> list[str]:
-    if kind == "T" and (table == np.eye(len(table))).all():
-        return [f"{kind}: {action}", "identity", ""]
-    return [f"{kind}: {action}", *(_numbers(row) for row in table), ""]
-
-
-def _rewards(spec: PomdpSpecification, head: str, block: Array) -> list[str]:
-    if (block == block.flat[0]).all():
-        return [f"{head} : * : * {float(block.flat[0])!r}"] if block.flat[0] != 0.0 else []
-    return [
-        f"{head} : {state} : {seen} {float(block[i, j])!r}"
-        for i, state in enumerate(spec.states)
-        for j, seen in enumerate(spec.observations)
-        if block[i, j] != 0.0
-    ]
 
 
 def parse_pomdp(text: str, *, path: Path | None = None) -> PomdpSpecification:
@@ -176,17 +130,3 @@ def read_pomdp(path: str | Path) -> PomdpSpecification:
         msg = f"Expected a POMDP file of UTF-8 text that can be read: {error}."
         raise DataError(msg, path=place) from error
     return parse_pomdp(text, path=place)
-
-
-def write_pomdp(specification: PomdpSpecification, path: str | Path) -> None:
-    """Write a POMDP file that solvers and `read_pomdp` understand, replacing what is there.
-
-    Raises
-    ------
-    StateError
-        The file cannot be written.
-    """
-    try:
-        write_atomically(Path(path), format_pomdp(specification))
-    except OSError as error:
-        raise StateError(f"{path}: cannot be written ({error}): choose another place.") from error

@@ -1,4 +1,4 @@
-"""``calibrant router simulate``: strategies on a stream of requests; a table, and a picture of their regret."""
+"""The command line: strategies on a stream of requests; a table, and a picture of their regret."""
 
 from __future__ import annotations
 
@@ -9,33 +9,34 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
+import typer
 
-from calibrant.cli._router_sources import Source, read_source
+from calibrant.cli._errors import reports_errors
+from calibrant.cli._options import AsJson
 from calibrant.cli._tables import fitted, number, with_interval
 from calibrant.core import ConfigurationError, Interval
 from calibrant.metrics import paired_mean_interval
-from calibrant.reports import RegretCurve, RewardEstimate, regret_chart, reward_chart, write_simulation
 from calibrant.routing import (
     BanditRouter,
     CascadeRouter,
     EMARouter,
-    EpsilonGreedy,
     FixedRouter,
-    Recording,
-    Replay,
-    RoundRobin,
     Router,
-    RouterFactory,
-    SimulatedRuns,
     ThompsonRouter,
-    replay,
-    simulate,
 )
+from routing_simulation._baselines import EpsilonGreedy, RoundRobin
+from routing_simulation._page import RegretCurve, RewardEstimate, regret_chart, reward_chart, write_simulation
+from routing_simulation._recording import Recording
+from routing_simulation._simulation import Replay, RouterFactory, SimulatedRuns, replay
+from routing_simulation._simulation import simulate as run_strategies
+from routing_simulation._sources import Source, read_source
 
-__all__ = ["SimulateOptions", "run_simulate"]
+__all__ = ["app"]
+
+app = typer.Typer(add_completion=False)
 
 _KINDS: Final[Mapping[str, Callable[..., Router]]] = {
     "none": FixedRouter,
@@ -53,7 +54,7 @@ _NORMAL: Final = 1.959964  # standard errors on either side of a mean at that le
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimulateOptions:
+class Options:
     """What the command was told; see its help."""
 
     strategies: str | None
@@ -90,7 +91,54 @@ class _Result:
         return values
 
 
-def run_simulate(paths: Sequence[Path], options: SimulateOptions) -> None:
+@app.command()
+@reports_errors
+def simulate(  # noqa: PLR0913
+    sources: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="SOURCE...",
+            help="A scenario (.toml); or runs of evaluate over the same rows, one of each provider; or one log of "
+            "observations (.jsonl).",
+        ),
+    ],
+    *,
+    strategies: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME[:KEY=VALUE],...",
+            help="By default all that can learn from the source; such as ema,thompson:decay=0.99.",
+        ),
+    ] = None,
+    requests: Annotated[
+        int | None, typer.Option(min=1, help="Per run; by default as the source says, or its rows.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs, each with randomness of its own.")] = 20,
+    seed: Annotated[int, typer.Option(min=0, help="Of all that is random.")] = 0,
+    cost_weight: Annotated[
+        float | None, typer.Option(help="Reward that one US dollar is worth; 0, or as the scenario says.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="REGRET.html", help="Write a page with the picture of regret.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare strategies on an invented or recorded stream of requests; no model is asked."""
+    _run(
+        sources,
+        Options(
+            strategies=strategies,
+            requests=requests,
+            seeds=seeds,
+            seed=seed,
+            cost_weight=cost_weight,
+            out=out,
+            as_json=as_json,
+        ),
+    )
+
+
+def _run(paths: Sequence[Path], options: Options) -> None:
     """Simulate or replay, print the numbers, and write the page."""
     source = read_source(paths)
     names = _names(source, options.strategies)
@@ -129,9 +177,7 @@ def run_simulate(paths: Sequence[Path], options: SimulateOptions) -> None:
     sys.stdout.write("\n".join(lines) + "\n")
 
 
-def _record(
-    source: Source, results: Sequence[_Result], options: SimulateOptions, weight: float
-) -> dict[str, Any]:
+def _record(source: Source, results: Sequence[_Result], options: Options, weight: float) -> dict[str, Any]:
     """Return the numbers as JSON values."""
     return {
         "kind": source.kind,
@@ -202,9 +248,9 @@ def _factory(stated: str, providers: Sequence[str]) -> RouterFactory:
 
 
 def _simulated(
-    source: Source, routers: Mapping[str, RouterFactory], options: SimulateOptions, weight: float
+    source: Source, routers: Mapping[str, RouterFactory], options: Options, weight: float
 ) -> tuple[list[_Result], Any, list[str]]:
-    found = simulate(
+    found = run_strategies(
         source.world,
         routers,
         requests=source.requests if options.requests is None else options.requests,
@@ -254,7 +300,7 @@ def _curve(name: str, runs: SimulatedRuns) -> RegretCurve:
 
 
 def _replayed(
-    source: Source, routers: Mapping[str, RouterFactory], options: SimulateOptions, weight: float
+    source: Source, routers: Mapping[str, RouterFactory], options: Options, weight: float
 ) -> tuple[list[_Result], Any, list[str]]:
     log = source.world
     if not isinstance(log, Recording) or options.requests is not None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from calibrant.core import ConfigurationError
 from calibrant.routing._checks import check_providers, check_real, check_whole, is_number
-from calibrant.routing._recording import Recording
+from routing_simulation._recording import Recording
 
 __all__ = ["Change", "Scenario", "SimulatedProvider"]
 

@@ -187,7 +187,7 @@ def _shares(
         raise ConfigurationError(msg)
     ends = list(itertools.accumulate(shares))
     found = [*(_fault(fault) for fault in faults), None]
-    rng = random.Random(seed)  # noqa: S311 (reproducible, not secret)
+    rng = random.Random(seed)
     return lambda _number, _body: found[bisect.bisect_right(ends, rng.random())]
 
 

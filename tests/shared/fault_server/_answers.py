@@ -8,13 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from calibrant.core import DataError, LabelSet
-from calibrant.testing._faults import Fault
+from calibrant.core import DataError, FieldLabels, LabelSet, MultiLabels
 from calibrant.testing._response import fake_response
 from calibrant.testing._rule import Rule, distribution_of
-from calibrant.testing._written import some_answer
+from fault_server._faults import Fault
 
-__all__ = ["AnswerBook", "ChatRequest", "error_body", "read_request"]
+__all__ = ["AnswerBook", "ChatRequest", "error_body", "read_request", "some_answer"]
 
 _CACHED = 4096  # answers; a rule rarely has that many
 _IDENTITY = {"id": "chatcmpl-fake", "object": "chat.completion", "created": 1_700_000_000}
@@ -74,6 +73,20 @@ def error_body(message: str, *, code: str | None = None, kind: str = "invalid_re
     """Return an error object as OpenAI sends it."""
     error = {"message": message, "type": kind, "param": None, "code": code}
     return json.dumps({"error": error}).encode()
+
+
+def some_answer(labels: Sequence[str], text: str = "", number: int = 0) -> str:
+    """Return the answer named in a text, as far as it names one; what it does not name is drawn by `number`."""
+    if isinstance(labels, MultiLabels):
+        return labels.answer_with(label for label in labels if label in text)
+    if isinstance(labels, FieldLabels):
+        return labels.answer_of({one.name: _named(one.labels, text, number) for one in labels.fields})
+    return _named(labels, text, number)
+
+
+def _named(labels: Sequence[str], text: str, number: int) -> str:
+    longest_first = sorted(labels, key=len, reverse=True)
+    return next((label for label in longest_first if label in text), labels[number % len(labels)])
 
 
 class AnswerBook:

@@ -16,10 +16,10 @@ from typing import Any
 from aiohttp import web
 
 from calibrant.core import DataError
-from calibrant.testing._answers import AnswerBook, ChatRequest, error_body, read_request
-from calibrant.testing._faults import Fault
-from calibrant.testing._limits import RateLimit
-from calibrant.testing._records import RecordedRequest, Records
+from fault_server._answers import AnswerBook, ChatRequest, error_body, read_request
+from fault_server._faults import Fault
+from fault_server._limits import RateLimit
+from fault_server._records import RecordedRequest, Records
 
 __all__ = ["Behaviour", "Handler"]
 

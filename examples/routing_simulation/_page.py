@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import jinja2
 import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ __all__ = [
     "write_simulation",
 ]
 
+_HERE: Final = Path(__file__).parent
 _POINTS: Final = 200  # of a line that is drawn
 _COLOURS: Final = 8
 _LONGEST: Final = 24  # characters of a name in the drawing
@@ -253,9 +255,11 @@ def write_simulation(
     StateError
         It cannot be written.
     """
-    css = static("report.css") + static("simulation.css")
+    css = static("report.css") + (_HERE / "simulation.css").read_text(encoding="utf-8")
+    pages = environment()
+    loaders = [one for one in (jinja2.FileSystemLoader(_HERE), pages.loader) if one is not None]
     page = (
-        environment()
+        pages.overlay(loader=jinja2.ChoiceLoader(loaders))
         .get_template("simulation.html")
         .render(
             title=title,

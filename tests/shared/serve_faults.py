@@ -1,4 +1,4 @@
-"""A fault server as a process of its own: ``python -m calibrant.testing.server --labels A B C``.
+"""A fault server as a process of its own: ``python tests/shared/serve_faults.py --labels A B C``.
 
 It prints one JSON line with its address (``{"api_base": ..., "port": ..., "pid": ...}``) and serves until
 SIGTERM or SIGINT, until its standard input closes where that is a pipe, or until its parent has gone. ``GET
@@ -17,7 +17,7 @@ import threading
 from collections.abc import Sequence
 
 from calibrant.core import ConfigurationError
-from calibrant.testing._fault_server import FaultServer
+from fault_server import FaultServer
 
 __all__ = ["main"]
 
@@ -85,7 +85,7 @@ def _share(text: str) -> tuple[str, float]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m calibrant.testing.server",
+        prog="python tests/shared/serve_faults.py",
         description="An OpenAI-compatible loopback server with scripted faults.",
     )
     parser.add_argument("--labels", nargs="+", required=True, help="the label set")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from calibrant.testing._faults import Fault
+from fault_server._faults import Fault
 
 __all__ = ["RecordedRequest", "Records"]
 

@@ -1,4 +1,4 @@
-"""What ``calibrant router simulate`` runs on: a scenario, runs of evaluate, or a log of observations."""
+"""What the simulation runs on: a scenario, runs of evaluate, or a log of observations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from calibrant.calibration import SavedPredictions, load_predictions
 from calibrant.core import ConfigurationError, DataError, Outcome, Row, read_rows
 from calibrant.core.sections import Amount, Count, Section, Share, describe_problem, line_of, parse_toml
 from calibrant.inference import open_embedder, run_sync
-from calibrant.routing import Change, Recording, Scenario, SimulatedProvider
+from routing_simulation._recording import Recording
+from routing_simulation._scenario import Change, Scenario, SimulatedProvider
 
 __all__ = ["Source", "read_source"]
 

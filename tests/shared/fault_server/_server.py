@@ -11,13 +11,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from calibrant.core import ConfigurationError, StateError
-from calibrant.testing._answers import AnswerBook
-from calibrant.testing._faults import FaultScript, script_of
-from calibrant.testing._limits import RateLimit
-from calibrant.testing._records import RecordedRequest, Records
 from calibrant.testing._rule import Answer, Rule
 from calibrant.testing._tokens import Split
-from calibrant.testing._written import some_answer
+from fault_server._answers import AnswerBook, some_answer
+from fault_server._faults import FaultScript, script_of
+from fault_server._limits import RateLimit
+from fault_server._records import RecordedRequest, Records
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -34,7 +33,7 @@ class FaultServer:
     It runs on an event loop in a thread of its own, from `start` to `stop` or inside ``with``, and knows
     ``POST /v1/chat/completions``, ``GET /v1/models``, ``GET /health`` and ``GET /stats`` (all counts). The
     prompt's tokens are taken to be a quarter of the characters of all messages. For measurements run it as a
-    process of its own: ``python -m calibrant.testing.server --help``.
+    process of its own: ``python tests/shared/serve_faults.py --help``.
 
     Parameters
     ----------
@@ -83,7 +82,7 @@ class FaultServer:
     Examples
     --------
     >>> import json, urllib.request
-    >>> from calibrant.testing import Fault, FaultServer
+    >>> from fault_server import Fault, FaultServer
     >>> def ask(server, text):
     ...     chat = {"model": "m", "messages": [{"role": "user", "content": text}]}
     ...     with urllib.request.urlopen(f"{server.api_base}/chat/completions", json.dumps(chat).encode()) as got:
@@ -107,7 +106,7 @@ class FaultServer:
     >>> server = FaultServer(["Food", "Rent"], faults=first_fails)
     """
 
-    def __init__(  # noqa: PLR0913 (independent, all with defaults)
+    def __init__(
         self,
         labels: Sequence[str],
         answers: Mapping[str, Answer] | Callable[..., Answer] | None = None,
@@ -258,7 +257,7 @@ class FaultServer:
     async def _listening_runner(self) -> web.ServerRunner:
         from aiohttp import web  # noqa: PLC0415 (heavy)
 
-        from calibrant.testing._handler import Behaviour, Handler  # noqa: PLC0415 (imports aiohttp)
+        from fault_server._handler import Behaviour, Handler  # noqa: PLC0415 (imports aiohttp)
 
         handler = Handler(Behaviour(**self._behaviour), **self._parts)
         # A request whose client has gone ends at once.

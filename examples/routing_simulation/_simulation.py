@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from calibrant.core import ConfigurationError
 from calibrant.routing._checks import check_real, check_whole
 from calibrant.routing._protocol import Observation, Router, RoutingRequest
-from calibrant.routing._recording import Recording
+from routing_simulation._recording import Recording
 
 __all__ = ["Replay", "RouterFactory", "SimulatedRuns", "World", "replay", "simulate"]
 

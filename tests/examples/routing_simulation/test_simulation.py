@@ -11,17 +11,14 @@ import pytest
 from numpy.typing import NDArray
 
 from calibrant.core import ConfigurationError
-from calibrant.routing import (
+from calibrant.routing import FixedRouter, Observation, RoutingRequest, ThompsonRouter
+from routing_simulation import (
     Change,
-    FixedRouter,
-    Observation,
     Recording,
     RoundRobin,
     RouterFactory,
-    RoutingRequest,
     Scenario,
     SimulatedProvider,
-    ThompsonRouter,
     replay,
     simulate,
 )

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from calibrant.core import ConfigurationError, Interval, StateError
-from calibrant.reports import (
+from routing_simulation._page import (
     RegretCurve,
     RewardEstimate,
     SimulationChart,

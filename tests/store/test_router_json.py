@@ -1,0 +1,168 @@
+"""The JSON file in which earlier versions kept what routers learnt: taken over once, and left as it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calibrant.core import RouterState, StateError
+from calibrant.store import open_router_state
+
+SCOPES = {"default": {"ema": {"n": 1}, "thompson": {"text": "\u00e9", "n": 0.1}}, "other": {"ema": {"n": 5}}}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return where a JSON file may be."""
+    return tmp_path / "router.json"
+
+
+def write(path: Path, scopes: Any = SCOPES, **changes: Any) -> bytes:
+    """Write a file as the earlier version did."""
+    path.write_text(json.dumps({"kind": "router state", "version": 1, "scopes": scopes, **changes}))
+    return path.read_bytes()
+
+
+def count(record: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Add one."""
+    return {"n": (0 if record is None else record["n"]) + 1}
+
+
+def uses(state: RouterState) -> list[Callable[[], object]]:
+    """Return all that can be done."""
+    return [
+        lambda: state.update("ema", count),
+        lambda: state.read("ema"),
+        state.reset,
+        state.strategies,
+        state.scopes,
+    ]
+
+
+@pytest.mark.parametrize("first", range(5))
+def test_a_new_database_begins_with_what_the_file_holds(
+    path: Path, first: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever is done first, in every scope; with one warning that names both files."""
+    content = write(path)
+    state, other = open_router_state(path), open_router_state(path, scope="other")
+    assert state.location == f"{path}.sqlite"
+    assert open_router_state(path, scope="new").read("ema") is None
+    uses(other)[first]()
+    assert state.strategies() == ["ema", "thompson"]
+    assert [state.read(name) for name in ("ema", "thompson")] == [{"n": 1}, {"text": "\u00e9", "n": 0.1}]
+    assert other.read("ema") == [{"n": 6}, {"n": 5}, None, {"n": 5}, {"n": 5}][first]
+    (warning,) = caplog.messages
+    assert str(path) in warning
+    assert f"{path}.sqlite" in warning
+    assert path.read_bytes() == content
+
+
+def test_the_file_is_read_once(path: Path) -> None:
+    """What it holds later is not looked at, and what was forgotten does not come back."""
+    write(path)
+    assert open_router_state(path).update("ema", count) == {"n": 2}
+    write(path, {"default": {"ema": {"n": 70}}})
+    assert open_router_state(path).read("ema") == {"n": 2}
+    assert open_router_state(path).reset() == ["ema", "thompson"]
+    assert open_router_state(path).read("ema") is None
+    path.unlink()
+    assert open_router_state(path).update("ema", count) == {"n": 1}
+
+
+def test_several_take_it_over_once(path: Path) -> None:
+    """Each update counts once, though all begin at the same moment."""
+    write(path)
+    states = [open_router_state(path, busy_timeout=60) for _ in range(8)]
+    threads = [threading.Thread(target=state.update, args=("ema", count)) for state in states]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert states[0].read("ema") == {"n": 9}
+
+
+def test_without_such_a_file_nothing_is_made_by_reading(path: Path) -> None:
+    """An update makes the database alone."""
+    state = open_router_state(path)
+    assert (state.read("ema"), state.strategies(), state.scopes(), state.reset()) == (None, [], [], [])
+    assert list(path.parent.iterdir()) == []
+    state.update("ema", count)
+    assert {file.name.removesuffix("-wal").removesuffix("-shm") for file in path.parent.iterdir()} == {
+        "router.json.sqlite"
+    }
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b"null",
+        b"3",
+        b'{"kind": "router state", "version": 1, "scopes": {"default": {"ema": {"n"',
+        b'{"kind": "router state", "version": 1}',
+        b'{"kind": "router state", "version": 1, "scopes": []}',
+        b'{"kind": "router state", "version": 1, "scopes": {"default": []}}',
+        b'{"kind": "router state", "version": 1, "scopes": {"default": {"ema": {"n": NaN}}}}',
+        b'{"kind": "router state", "version": true, "scopes": {}}',
+        b'{"kind": "router state", "version": "1", "scopes": {}}',
+        b'{"kind": "router state", "version": 0, "scopes": {}}',
+        b"\xff\xfe\x00",
+        b"\x00" * 4096,
+    ],
+)
+def test_a_damaged_file_is_an_error(path: Path, content: bytes) -> None:
+    """Each time it is used, until it is gone; nothing is made of it."""
+    path.write_bytes(content)
+    state = open_router_state(path)
+    for use in uses(state):
+        with pytest.raises(StateError, match=r"router\.json: .*damaged.*delete it"):
+            use()
+    assert path.read_bytes() == content
+    path.unlink()
+    assert state.update("ema", count) == {"n": 1}
+
+
+@pytest.mark.parametrize("content", [b"{}", b'{"name": "my-app", "version": 1}', b'{"kind": "POMDP"}'])
+def test_a_sound_file_of_something_else_is_left_alone(path: Path, content: bytes) -> None:
+    """A slip in its name must not cost anybody a file."""
+    path.write_bytes(content)
+    for use in uses(open_router_state(path)):
+        with pytest.raises(StateError, match=r"expected a router state, got .*left as it is"):
+            use()
+    assert path.read_bytes() == content
+
+
+def test_a_newer_file_is_left_alone(path: Path) -> None:
+    """Who wrote it may still need it."""
+    content = write(path, version=2)
+    for use in uses(open_router_state(path)):
+        with pytest.raises(StateError, match="got 2: install the newer"):
+            use()
+    assert path.read_bytes() == content
+
+
+def test_a_damaged_record_costs_itself_alone(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is taken over as it is, and set aside with the next update."""
+    write(path, {"default": {"ema": 7, "thompson": {"n": 1}}})
+    state = open_router_state(path)
+    assert state.read("thompson") == {"n": 1}
+    with pytest.raises(StateError, match="expected an object"):
+        state.read("ema")
+    caplog.clear()
+    assert state.update("ema", count) == {"n": 1}
+    assert ["set aside" in message for message in caplog.messages] == [True]
+
+
+@pytest.mark.timeout(20)
+def test_what_is_no_file_is_not_read(path: Path) -> None:
+    """A pipe would make the reader wait for ever."""
+    os.mkfifo(path)
+    assert open_router_state(path).update("ema", count) == {"n": 1}
