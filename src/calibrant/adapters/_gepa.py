@@ -299,11 +299,6 @@ class ConfidenceAdapter(ReferenceAttributes):
         """How many of them came without usable log-probabilities; these score by correctness alone."""
         return self._counter.without_logprobs
 
-    @property
-    def labels(self) -> LabelSet:
-        """The legal labels."""
-        return self.predictor.labels
-
     def budget(
         self, max_metric_calls: int, *, valset: Sequence[ConfidenceDataInst], minibatch_size: int = 3
     ) -> CallBudget:
@@ -434,13 +429,10 @@ class ConfidenceAdapter(ReferenceAttributes):
     def ask(self, queries: Sequence[Query]) -> list[Prediction]:
         """Return the predictions, uncorrected; with a journal, an answer of before is no metric call."""
         new = self._counter.new(queries)
-        predictions = ask(
-            self.predictor,
-            queries,
-            on_prediction=lambda index, found: self._notify(found) if new[index] else None,
-        )
-        self.check_failures(self._counter.count(queries, predictions, new))
-        return predictions
+        tell = self._on_prediction or (lambda _: None)
+        heard = ask(self.predictor, queries, on_prediction=lambda i, found: tell(found) if new[i] else None)
+        self.check_failures(self._counter.count(queries, heard, new))
+        return heard
 
     def learn_prior(self, queries: Sequence[Query], predictions: Sequence[Prediction]) -> None:
         """Add rows that `ask` has answered to the label priors of their prompts, until these have `PRIOR_ROWS`."""
@@ -463,8 +455,7 @@ class ConfidenceAdapter(ReferenceAttributes):
         return found[len(sample) :], calls
 
     def _set_thresholds(self, sample: Sequence[Prediction]) -> None:
-        found = None if self._thresholds is None else self._thresholds.fit(sample)
-        if found is None:
+        if self._thresholds is None or (found := self._thresholds.fit(sample)) is None:
             return
         self.high_confidence_threshold, self.low_confidence_threshold = found.high, found.low
         if not self._scoring_is_given:
@@ -494,10 +485,6 @@ class ConfidenceAdapter(ReferenceAttributes):
             objectives=self.objectives,
             alternatives=self.top_logprobs,
         )
-
-    def _notify(self, prediction: Prediction) -> None:
-        if self._on_prediction is not None:
-            self._on_prediction(prediction)
 
     def check_failures(self, predictions: Sequence[Prediction]) -> None:
         """Take note of new predictions, and stop a run in which too many failed.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from calibrant.core import ConfigurationError, OpenLabels, Predictor
+from calibrant.core import ConfigurationError, LabelSet, OpenLabels, Predictor
 from calibrant.inference import Classifier
 
 __all__ = ["ReferenceAttributes"]
@@ -40,6 +40,11 @@ class ReferenceAttributes:
                 f"Expected an adapter around a classifier, got one around {self.predictor.name}: ask `predictor`."
             )
         return self.predictor
+
+    @property
+    def labels(self) -> LabelSet:
+        """The legal labels."""
+        return self.predictor.labels
 
     @property
     def field_path(self) -> str:

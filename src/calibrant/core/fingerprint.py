@@ -79,7 +79,7 @@ class Fingerprint:
         return _sha256(json.dumps(self.to_record(), sort_keys=True, separators=(",", ":")))
 
     def differences(self, record: Mapping[str, Any]) -> list[str]:
-        """Return what differs from a record made by `to_record`, one readable phrase each.
+        """Return the differences from a record made by `to_record`, one readable phrase each.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""What a run may take, and what its calls took: limits and the meter that keeps them."""
+"""Limits of calls, and the meter that counts them."""
 
 from __future__ import annotations
 

@@ -136,12 +136,12 @@ class Predictor(Protocol):
 
     @property
     def space(self) -> LogprobSpace:
-        """What its log-probabilities are probabilities of."""
+        """Kind of its log-probabilities, as `LogprobSpace` names them."""
         ...
 
     @property
     def in_process(self) -> bool:
-        """Whether rows are computed in this process, so that more of them at a time are no faster."""
+        """True if rows are computed in this process, so that more of them at a time are no faster."""
         ...
 
     @property
@@ -151,21 +151,21 @@ class Predictor(Protocol):
 
     @property
     def limits(self) -> Limits:
-        """What its calls may take."""
+        """Limits of its calls."""
         ...
 
     @property
     def meter(self) -> CallMeter:
-        """What its rows have taken so far."""
+        """Meter of its rows: calls, tokens and cost so far."""
         ...
 
     @property
     def gates(self) -> Sequence[CallMeter]:
-        """What the calls of each of its models have taken, and their rates."""
+        """Meters of the calls to each of its models, with their rates."""
         ...
 
     def query(self, text: str | TextWithContext) -> Query:
-        """Return what is asked about a text."""
+        """Return the query that asks about a text, under the predictor's own prompt."""
         ...
 
     async def feed(
@@ -220,9 +220,9 @@ class Predictor(Protocol):
         ...
 
     def fingerprint(self) -> Fingerprint:
-        """Return what a calibration of its predictions belongs to."""
+        """Return the fingerprint that a calibration of its predictions is bound to."""
         ...
 
     def close(self) -> None:
-        """Free what it holds."""
+        """Close its clients and whatever else was opened for it."""
         ...

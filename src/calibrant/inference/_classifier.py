@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Self
@@ -11,19 +11,15 @@ from calibrant.calibration import Fingerprint, LabelPriorCorrection, asked_text
 from calibrant.clients import RetryPolicy
 from calibrant.core import (
     Client,
-    Completion,
-    CompletionRequest,
     ConfigurationError,
     DemonstrationSettings,
     Journal,
     LabelSet,
     Limits,
     LogprobSpace,
-    OnPrediction,
     Prediction,
     Predictor,
     Query,
-    Stop,
     Task,
 )
 from calibrant.heads import EmbeddingModel, Head
@@ -42,10 +38,9 @@ from calibrant.inference._heads import (
     opened_head,
     true_labels,
 )
-from calibrant.inference._limits import Gate, default_concurrency, is_in_process
-from calibrant.inference._methods import Method
+from calibrant.inference._limits import Gate, default_concurrency
+from calibrant.inference._model_predictor import ModelPredictor
 from calibrant.inference._models import ModelLike, call_options, open_client
-from calibrant.inference._predictor import BasePredictor
 from calibrant.inference._prompted import PromptedModel
 from calibrant.inference._reader import AnswerReader
 from calibrant.inference._runner import Runner
@@ -55,7 +50,7 @@ from calibrant.logprobs import enum_schema
 __all__ = ["Classifier", "as_classifier"]
 
 
-class Classifier(BasePredictor):
+class Classifier(ModelPredictor):
     """Classifies texts with one model under one prompt; a context manager.
 
     Parameters
@@ -201,11 +196,6 @@ class Classifier(BasePredictor):
         )
         self._runner = Runner(model=self._model, gate=gate, journal=journal)
 
-    def _use(self, model: PromptedModel) -> None:
-        """Ask in another way from now on, through the same gate."""
-        self._model = model
-        self._runner = replace(self._runner, model=model)
-
     @classmethod
     def from_task(
         cls,
@@ -316,56 +306,6 @@ class Classifier(BasePredictor):
         copy._use(self._model.with_features())
         return copy
 
-    @property
-    def answer_field(self) -> str:
-        """JSON path the label is read from."""
-        return self._reader.answer_field
-
-    @property
-    def client(self) -> Client:
-        """The client the calls go to."""
-        return self._model.client
-
-    @property
-    def clients(self) -> tuple[Client, ...]:
-        """The one client."""
-        return (self.client,)
-
-    @property
-    def name(self) -> str:
-        """Name of the model."""
-        return self.client.name
-
-    @property
-    def method(self) -> Method:
-        """How a request becomes a prediction."""
-        return self._model.method
-
-    @property
-    def space(self) -> LogprobSpace:
-        """What its log-probabilities are probabilities of."""
-        return self.method.space
-
-    @property
-    def response_format(self) -> Mapping[str, Any] | None:
-        """JSON schema sent with every call."""
-        return self._model.response_format
-
-    @property
-    def top_logprobs(self) -> int:
-        """Alternatives asked for per token."""
-        return self._model.top_logprobs
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """Handed to the provider with every call."""
-        return self._model.options
-
-    @property
-    def in_process(self) -> bool:
-        """Whether rows are computed in this process, so that more of them at a time are no faster."""
-        return is_in_process(self.client)
-
     def with_prompt(self, prompt: str, *, user_template: str | None = None) -> Self:
         """Return a copy under another prompt that shares this one's client and journal.
 
@@ -385,11 +325,6 @@ class Classifier(BasePredictor):
         if user_template is not None:
             copy.user_template = user_template
         return copy
-
-    @property
-    def demonstrations(self) -> Retrieval | None:
-        """Which labelled texts prompts show beside the text they are about; None where there are none to show."""
-        return self._model.retrieval
 
     def with_demonstrations(
         self,
@@ -479,87 +414,6 @@ class Classifier(BasePredictor):
             copy._use(copy._model.with_features())
         copy.head = self.head
         return copy
-
-    @property
-    def meter(self) -> Gate:
-        """What its rows have taken so far."""
-        return self._runner.gate
-
-    @property
-    def gates(self) -> tuple[Gate, ...]:
-        """What the calls of its model have taken, and their rates."""
-        return (self._runner.gate,)
-
-    @property
-    def journal(self) -> Journal | None:
-        """Finished predictions; what it holds is not asked again."""
-        return self._runner.journal
-
-    def use_journal(self, journal: Journal | None) -> None:
-        """Look predictions up in `journal` from now on, and store them there; copies that share this one's do, too."""
-        self._runner.journal = journal
-
-    async def feed(
-        self,
-        queries: Iterable[Query],
-        deliver: OnPrediction,
-        *,
-        on_prediction: OnPrediction | None = None,
-        stop: Stop | None = None,
-    ) -> str:
-        """Answer queries as they come, however many, in bounded memory; see `calibrant.core.Predictor.feed`."""
-        return await self._runner.feed(
-            queries, deliver, finish=self.finished, on_prediction=on_prediction, stop=stop
-        )
-
-    async def answer(self, query: Query) -> Prediction:
-        """Return what the model says of one query, for a caller that looks after limits and failures itself.
-
-        Raises
-        ------
-        ProviderError
-            A fault that every call would meet, before any call has succeeded.
-        """
-        return await self._runner.answer(query)
-
-    def request(self, query: Query) -> CompletionRequest:
-        """Return what the model is asked for a query.
-
-        Raises
-        ------
-        ConfigurationError
-            Its demonstrations cannot be shown.
-        """
-        ((prepared, problem),) = self._model.prepare([query])
-        if problem:
-            raise ConfigurationError(problem)
-        return self._model.request(prepared)
-
-    async def acomplete(self, request: CompletionRequest) -> tuple[Completion, int]:
-        """Ask the model something else, such as what it thinks of its answer.
-
-        Limits, retries and options are those of the classification; options of the request come before
-        the latter.
-
-        Parameters
-        ----------
-        request : CompletionRequest
-            What to ask.
-
-        Returns
-        -------
-        completion : Completion
-            What it answered.
-        attempts : int
-            Calls made.
-
-        Raises
-        ------
-        ProviderError
-            There is no answer, after retries; ``attempts`` counts the calls made.
-        """
-        options = {**self.options, **request.options}
-        return await self._calls.complete(self.client, replace(request, options=options))
 
     def finished(self, query: Query, prediction: Prediction) -> Prediction:
         """Return a prediction as it is given to the user, with what was learned for its own prompt applied."""

@@ -52,12 +52,12 @@ class BasePredictor(ABC):
     @property
     @abstractmethod
     def space(self) -> LogprobSpace:
-        """What its log-probabilities are probabilities of."""
+        """Kind of its log-probabilities, as `LogprobSpace` names them."""
 
     @property
     @abstractmethod
     def in_process(self) -> bool:
-        """Whether rows are computed in this process, so that more of them at a time are no faster."""
+        """True if rows are computed in this process, so that more of them at a time are no faster."""
 
     @property
     @abstractmethod
@@ -71,18 +71,18 @@ class BasePredictor(ABC):
 
     @property
     def limits(self) -> Limits:
-        """What its calls may take."""
+        """Limits of its calls."""
         return self.meter.limits
 
     @property
     @abstractmethod
     def meter(self) -> Gate:
-        """What its rows have taken so far."""
+        """Meter of its rows: calls, tokens and cost so far."""
 
     @property
     @abstractmethod
     def gates(self) -> tuple[Gate, ...]:
-        """What the calls of each of its models have taken, and their rates."""
+        """Meters of the calls to each of its models, with their rates."""
 
     @abstractmethod
     async def feed(
@@ -109,7 +109,7 @@ class BasePredictor(ABC):
 
     @abstractmethod
     def fingerprint(self) -> Fingerprint:
-        """Return what a calibration of its predictions belongs to."""
+        """Return the fingerprint that a calibration of its predictions is bound to."""
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
@@ -117,10 +117,10 @@ class BasePredictor(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Free what it holds."""
+        """Close its clients and whatever else was opened for it."""
 
     def query(self, text: str | TextWithContext) -> Query:
-        """Return what is asked about a text."""
+        """Return the query that asks about a text, under the predictor's own prompt."""
         given = text if isinstance(text, TextWithContext) else TextWithContext(text)
         return Query(
             prompt=self.prompt, text=given.text, user_template=self.user_template, context=given.context

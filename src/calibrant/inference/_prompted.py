@@ -102,7 +102,7 @@ class PromptedModel:
         return replace(self, method=keeping_features(self.method))
 
     def request(self, query: Query) -> CompletionRequest:
-        """Return what the model is asked for a query whose demonstrations are shown already."""
+        """Return the request for a query whose demonstrations are in place."""
         return CompletionRequest(
             messages=query.messages(),
             response_format=self.response_format,
