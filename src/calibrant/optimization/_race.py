@@ -35,11 +35,10 @@ FIRST: Final = 20
 """Rows of the first stage of a race."""
 
 _GROWTH: Final = 1.5  # rows of a stage over those of the one before
-_MOST: Final = 280  # rows of the last stage: what so many cannot tell apart is alike
-_BETTER: Final = 0.25  # standard errors that decide at the last row
-_UNLIKELY: Final = 0.2  # chance of that below which a prompt is out
-_LIKELY: Final = 0.85  # chance of that above which it has won
-_DOUBTED: Final = 200  # rows without a difference that the gain to expect starts from: most gains are small
+_MOST: Final = 240  # rows of the last stage: what so many cannot tell apart is alike
+_BETTER: Final = 0.5  # standard errors that decide at the last row
+_UNLIKELY: Final = 0.1  # chance of that below which a prompt is out
+_LIKELY: Final = 0.98  # chance of that above which it has won
 _LOST_EARLY: Final = 0.06  # standard errors that a stage before the last costs in power
 _UNEXPLAINED: Final = 0.1  # share of probability that every label gets an even part of
 
@@ -140,7 +139,7 @@ def race(
         found, done = {place: stand(place, n) for place in (0, *alive)}, n
         seed = found[0]
         alive.sort(key=lambda place: (found[place].loss, place))
-        chances = {place: _chance(gain(seed, found[place]), n, stages[-1]) for place in alive}
+        chances = {place: _chance(gain(seed, found[place]), n / stages[-1]) for place in alive}
         alive = [place for place in alive[: (len(alive) + 1) // 2] if chances[place] >= _UNLIKELY]
         if len(alive) == 1 and chances[alive[0]] > _LIKELY and not _less_accurate(found[alive[0]], seed):
             return alive[0]
@@ -158,29 +157,24 @@ def _less_accurate(one: Standing, other: Standing) -> bool:
     return one.accuracy < other.accuracy or one.macro_f1 < other.macro_f1
 
 
-def _chance(errors: float, n: int, last: int) -> float:
+def _chance(errors: float, share: float) -> float:
     """Return the chance that a prompt is taken at the last row, in [0, 1]: the predictive power.
 
     Parameters
     ----------
     errors : float
         Its gain so far in standard errors.
-    n : int
-        Rows asked, at least 1.
-    last : int
-        Rows up to the last one, at least n.
+    share : float
+        Rows asked over rows up to the last one, in (0, 1].
 
     Notes
     -----
-    Before the first row the gain of a row, over its deviation, is normal about zero with variance 1 / d, as after d
-    rows without a difference. Given a gain of z after n rows, the sum at the last row is normal with mean r z sqrt(n)
-    and variance r (last - n), where r = (last + d) / (n + d).
+    Given the gain z so far, and with any true gain as likely as another before, the gain at the last row is normal in
+    its standard errors, with mean z / sqrt(share) and variance (1 - share) / share.
     """
-    if n >= last:
+    if share >= 1.0:
         return float(errors > _BETTER)
-    needed = _BETTER * math.sqrt(last)
-    growth = (last + _DOUBTED) / (n + _DOUBTED)
-    return NormalDist().cdf((growth * errors * math.sqrt(n) - needed) / math.sqrt(growth * (last - n)))
+    return NormalDist().cdf((errors - _BETTER * math.sqrt(share)) / math.sqrt(1.0 - share))
 
 
 def race_calls(n_challengers: int, rows: int) -> int:
@@ -196,7 +190,7 @@ def detectable_gain(rows: int) -> float:
 
     By the normal approximation, where two prompts differ on a quarter of the rows: the square root of 0.25 / n is the
     standard error of the difference, 0.84 the quantile of four in five. A good prompt may be out early: what makes up
-    for it was simulated, for 20 to 280 rows.
+    for it was simulated, for 20 to 240 rows.
     """
     errors = _BETTER + 0.84 + _LOST_EARLY * (len(_stages(rows)) - 1)
     return min(1.0, errors * math.sqrt(0.25 / min(rows, _MOST)))
