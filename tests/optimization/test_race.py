@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -48,6 +49,35 @@ def test_a_clear_race_ends_early() -> None:
 
     assert race(1, noted, rows=400) == 1
     assert asked == [(0, FIRST), (1, FIRST)]
+
+
+@pytest.mark.parametrize(
+    ("errors", "rows", "chosen"),
+    [
+        # The chance after a share t of the rows, by hand: Phi((errors - 0.5 sqrt(t)) / sqrt(1 - t)).
+        (-1.2, 240, 0),  # Phi(-1.40) = 0.08
+        (-1.0, 240, None),  # Phi(-1.20) = 0.12
+        (2.0, 240, None),  # Phi(1.94) = 0.974
+        (2.2, 240, 1),  # Phi(2.15) = 0.984
+        (-0.4, 30, 0),  # Phi(-1.40) = 0.08
+        (-0.3, 30, None),  # Phi(-1.23) = 0.11
+        (1.5, 30, None),  # Phi(1.89) = 0.971
+        (1.7, 30, 1),  # Phi(2.24) = 0.987
+    ],
+)
+def test_a_race_ends_once_its_end_is_nearly_certain(errors: float, rows: int, chosen: int | None) -> None:
+    """Below a chance of 0.1 to be taken at the last row a prompt is out, above 0.98 it has won."""
+    each = np.tile([1.0, -1.0], rows // 2) * math.sqrt((FIRST - 1) / FIRST)  # deviation 1 on the first rows
+    stand = stand_of(np.stack([each + errors / math.sqrt(FIRST), np.zeros(rows)]), [0.5, 0.5])
+    asked: list[int] = []
+
+    def noted(place: int, n: int) -> Standing:
+        asked.append(n)
+        return stand(place, n)
+
+    found = race(1, noted, rows=rows)
+    assert (max(asked) > FIRST) is (chosen is None)
+    assert chosen in {None, found}
 
 
 def test_half_of_the_challengers_goes_on() -> None:
@@ -141,9 +171,21 @@ def test_a_preference_for_a_label_costs_nothing() -> None:
 
 
 def test_more_rows_show_smaller_gains() -> None:
-    """By the root of their number, up to the rows of the last stage."""
-    assert detectable_gain(60) == pytest.approx(2 * detectable_gain(240))
+    """Up to the rows of the last stage."""
+    gains = [detectable_gain(rows) for rows in (20, 60, 120, 240)]
+    assert gains == sorted(set(gains), reverse=True)
     assert detectable_gain(1000) == detectable_gain(240)
+
+
+@pytest.mark.parametrize("rows", [20, 64, 240])
+def test_a_detectable_gain_is_found_in_four_races_of_five(rows: int) -> None:
+    """Where the prompts differ on a quarter of the rows: the difference of a row has a deviation of one half."""
+    rng = np.random.default_rng(0)
+    taken = 0
+    for _ in range(1000):
+        losses = np.stack([np.zeros(rows), rng.normal(-detectable_gain(rows), 0.5, rows)])
+        taken += race(1, stand_of(losses, [0.5, 0.5]), rows=rows)
+    assert 0.77 < taken / 1000 < 0.84
 
 
 # --- in a search ----------------------------------------------------------------------------------
@@ -200,7 +242,7 @@ def test_a_search_without_a_better_prompt_says_what_it_could_have_found() -> Non
 
     result = optimize(task(), model=FakeClient(LABELS, ignorant), max_metric_calls=400)
     assert (result.chosen, result.improved) == (0, False)
-    assert result.detectable_gain == pytest.approx(1.34 * (0.25 / 64) ** 0.5)
+    assert result.detectable_gain == pytest.approx(1.52 * (0.25 / 64) ** 0.5)
 
 
 @pytest.mark.parametrize("errs", [False, True])

@@ -18,7 +18,7 @@ from calibrant.optimization._guard import Guard
 from calibrant.optimization._journal import FileLogger
 from calibrant.optimization._plan import COMPONENT, DEMONSTRATED, USER_TEMPLATE, SearchPlan, given_prompts
 from calibrant.optimization._progress import ProgressTracker
-from calibrant.optimization._race import FIRST, HOPELESS, Standing, beats, gain, race, race_calls, standing
+from calibrant.optimization._race import FIRST, Standing, beats, gain, race, race_calls, standing
 from calibrant.optimization._reflection import Reflection
 from calibrant.optimization._shown import NoCopies
 
@@ -34,6 +34,8 @@ __all__ = ["Search", "race_reserve"]
 
 ENTRANTS: Final = 3
 """Prompts that enter the race beside the seed prompt, at most."""
+
+_HOPELESS: Final = -1.0  # standard errors on the screened rows, below which a prompt does not enter
 
 _UNASKED: Final = Prediction(label=None, outcome=Outcome.ERROR, reason="the budget is used up")
 
@@ -201,7 +203,7 @@ class Search:
         candidates = found.candidates
         first = [self._standing(candidate, screened) for candidate in candidates]
         others = sorted(range(1, len(candidates)), key=lambda place: (first[place].loss, place))
-        entrants = [place for place in others if gain(first[0], first[place]) >= HOPELESS][:ENTRANTS]
+        entrants = [place for place in others if gain(first[0], first[place]) >= _HOPELESS][:ENTRANTS]
         asked = {place: list(screened) for place in range(len(candidates))}
         if self._is_perfect:
             asked[0] = [*screened, *fresh[:FIRST]]
