@@ -17,13 +17,14 @@ from calibrant.cascade import (
     AvgLogprob,
     Cascade,
     CascadeModel,
+    CascadeSettings,
     Hybrid,
     LabelProbability,
     LearnedScorer,
     Margin,
     SelfVerify,
 )
-from calibrant.core import CascadeSettings, ConfigurationError, StateError, Verdict
+from calibrant.core import ConfigurationError, StateError, Verdict
 from calibrant.inference import Limits
 from calibrant.testing import FakeClient, MemoryJournal
 

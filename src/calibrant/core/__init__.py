@@ -1,14 +1,8 @@
 """Data and Protocols shared by every other package; imports none of them."""
 
+from calibrant.core._lazy import lazy_names
 from calibrant.core.answers import unknown_answer
 from calibrant.core.aspects import Aspect
-from calibrant.core.cascade_settings import (
-    LOOPER_KEYS,
-    VERIFYING_METHODS,
-    CascadeModelSettings,
-    CascadeSettings,
-    HybridWeights,
-)
 from calibrant.core.completion import (
     Client,
     Completion,
@@ -64,16 +58,6 @@ from calibrant.core.records import (
 )
 from calibrant.core.reported import bounded_count, clean_line, clean_text
 from calibrant.core.router_state import RouterState
-from calibrant.core.routing_settings import (
-    BanditSettings,
-    CascadeRoutingSettings,
-    CoherenceSettings,
-    RoutingProviderSettings,
-    RoutingSettings,
-    RoutingStrategy,
-    TierSettings,
-    TriageSettings,
-)
 from calibrant.core.rows import (
     MAX_RUN_ROW_BYTES,
     Columns,
@@ -88,7 +72,7 @@ from calibrant.core.rows import (
 )
 from calibrant.core.schema import SchemaNode, plain_schema, schema_target
 from calibrant.core.search_verdict import WHAT_ACCEPTED_MEANS, changed_prompt, search_verdict
-from calibrant.core.sections import describe_problem
+from calibrant.core.sections import Section, SectionTable, describe_problem
 from calibrant.core.settings import (
     CalibrationSettings,
     DemonstrationSettings,
@@ -101,26 +85,17 @@ from calibrant.core.structures import (
     OrdinalLabels,
     structured_labels,
 )
-from calibrant.core.task import ROUTED, Split, Task, check_answer
+from calibrant.core.task import Split, Task, check_answer
 from calibrant.core.tokens import TokenContinuation, TokenLogprobs, Vocabulary
-from calibrant.core.zeph import read_zeph
 
 __all__ = [
-    "LOOPER_KEYS",
     "LOW_LABEL_MASS",
     "MAX_RUN_ROW_BYTES",
-    "ROUTED",
-    "VERIFYING_METHODS",
     "WHAT_ACCEPTED_MEANS",
     "Aspect",
-    "BanditSettings",
     "CalibrantError",
     "CalibrationSettings",
-    "CascadeModelSettings",
-    "CascadeRoutingSettings",
-    "CascadeSettings",
     "Client",
-    "CoherenceSettings",
     "Columns",
     "Completion",
     "CompletionRequest",
@@ -137,7 +112,6 @@ __all__ = [
     "FieldLabels",
     "HeadSettings",
     "HierarchicalLabels",
-    "HybridWeights",
     "Interval",
     "Journal",
     "LabelContinuation",
@@ -162,22 +136,19 @@ __all__ = [
     "ProviderTimeoutError",
     "RateLimitError",
     "RouterState",
-    "RoutingProviderSettings",
-    "RoutingSettings",
-    "RoutingStrategy",
     "Row",
     "SchemaNode",
     "ScoringSettings",
+    "Section",
+    "SectionTable",
     "Split",
     "StateError",
     "Step",
     "Task",
     "TextWithContext",
-    "TierSettings",
     "Token",
     "TokenContinuation",
     "TokenLogprobs",
-    "TriageSettings",
     "Usage",
     "Verdict",
     "Vocabulary",
@@ -197,6 +168,7 @@ __all__ = [
     "iter_examples",
     "labels_from_record",
     "labels_to_record",
+    "lazy_names",
     "make_rescue_folder",
     "normalise_label",
     "part_of",
@@ -208,7 +180,6 @@ __all__ = [
     "read_record",
     "read_rows",
     "read_texts",
-    "read_zeph",
     "remove_leftovers",
     "schema_target",
     "search_verdict",

@@ -198,7 +198,8 @@ def _array(
 
 def refuse_several_models(task: Task) -> None:
     """Refuse a task that names several models, where one is asked."""
-    several = "cascade" if task.cascade is not None else "[routing]" if task.routing is not None else None
+    named = {"cascade": "cascade", "routing": "[routing]"}
+    several = next((said for section, said in named.items() if section in task.sections), None)
     if several is not None:
         raise ConfigurationError(
             f"Expected a task with one model, got the {several} of task {task.name!r}: name one model, or open all "
