@@ -18,7 +18,6 @@ from calibrant.cli._evaluation_table import print_result
 from calibrant.cli._interrupts import ENDED_BY_SIGNAL, interruptible
 from calibrant.cli._progress import EvaluationDisplay
 from calibrant.cli._prompted import open_prompted, without_head, write_demonstrations
-from calibrant.cli._providers import routing_stats
 from calibrant.core import (
     ConfigurationError,
     DataSource,
@@ -32,20 +31,17 @@ from calibrant.evaluation import (
     GATES,
     BatchEvaluator,
     Dataset,
-    EvaluationHistory,
-    RunScope,
     check_gates,
     default_cache,
     open_cache,
-    require_parquet,
-    write_parquet,
 )
-from calibrant.heads import Head
-from calibrant.inference import DemonstrationIndex, Limits, is_in_process
+from calibrant.inference import Limits, is_in_process
 
 if TYPE_CHECKING:
     from calibrant.calibration import LabelPriorCorrection
+    from calibrant.cli._providers import RoutingStats
     from calibrant.evaluation import EvaluationMetrics, EvaluationResult, HistoryEntry
+    from calibrant.heads import Head
     from calibrant.inference import Classifier, Stop
     from calibrant.store import PredictionCache
 
@@ -151,6 +147,8 @@ def run_evaluate(task_file: Path, options: EvaluateOptions) -> None:
             result = _evaluated(task, options, classifier, rows, on_progress=display, stop=stop)
         _write_down(task, options, classifier)
         if options.parquet and result.metrics.complete:
+            from calibrant.evaluation import write_parquet
+
             write_parquet(options.out / "predictions.jsonl", options.out / "predictions.parquet")
     except ProviderError:
         kept = options.out / "predictions.jsonl"
@@ -158,7 +156,7 @@ def run_evaluate(task_file: Path, options: EvaluateOptions) -> None:
             _say(f"What was answered is kept in {options.out}: run the same command again to go on.")
         raise
     finally:
-        routing = routing_stats(classifier)
+        routing = _routing_stats(task, classifier)
         classifier.close()
     entry, problem = record(result)
     beside = baseline_lines(result, task, file=options.file, split=options.split)
@@ -169,11 +167,22 @@ def run_evaluate(task_file: Path, options: EvaluateOptions) -> None:
     exit_as(result.metrics, gates, stop=stop)
 
 
+def _routing_stats(task: Task, classifier: Classifier) -> RoutingStats | None:
+    """Return what became of the calls to the task's providers, if it has any."""
+    if "routing" not in task.sections:
+        return None
+    from calibrant.cli._providers import routing_stats
+
+    return routing_stats(classifier)
+
+
 def _check(options: EvaluateOptions) -> None:
     """Refuse options that contradict each other."""
     if options.cache is not None and options.no_cache:
         raise ConfigurationError("Expected either --cache or --no-cache, got both.")
     if options.parquet:
+        from calibrant.evaluation import require_parquet
+
         require_parquet()
     if options.engine not in _ENGINES:
         raise ConfigurationError(
@@ -240,6 +249,9 @@ def _opened_again(  # noqa: PLR0913  (keyword-only options)
     shown: tuple[DemonstrationSettings | None, str] | None,
     limits: Limits,
 ) -> Classifier:
+    from calibrant.heads import Head
+    from calibrant.inference import DemonstrationIndex
+
     classifier = open_classifier(task, model=model, limits=limits)
     if prompt is not None:
         classifier = classifier.with_prompt(prompt, user_template=user_template)
@@ -327,6 +339,8 @@ def _recorder(task: Task, options: EvaluateOptions, classifier: Classifier) -> _
     """Return what adds a run to the history; a history that cannot be used is an error before the first call."""
     if options.history is None:
         return lambda _: (None, None)
+    from calibrant.evaluation import EvaluationHistory, RunScope
+
     history = EvaluationHistory(options.history)
     scope = RunScope(
         account_id=options.account,

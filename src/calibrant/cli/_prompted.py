@@ -8,11 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from calibrant import calibration, inference
 from calibrant.assembly import open_classifier
-from calibrant.calibration import DEMONSTRATIONS, LabelPriorCorrection
 from calibrant.core import ConfigurationError, DataError, DemonstrationSettings, Task, write_atomically
-from calibrant.heads import Head
-from calibrant.inference import DemonstrationIndex
 
 if TYPE_CHECKING:
     from calibrant.inference import Classifier, Limits
@@ -88,15 +86,17 @@ def prompted(
         classifier = classifier.with_prompt(
             read_prompt(run / "best_prompt.txt"), user_template=None if template is None else str(template)
         )
-        classifier = _demonstrating(classifier, best.get("demonstrations"), run / DEMONSTRATIONS)
+        classifier = _demonstrating(classifier, best.get("demonstrations"), run / calibration.DEMONSTRATIONS)
         if label_prior is None:
             head, label_prior = _existing(run / "head.json"), _existing(run / "label_prior.json")
     elif prompt is not None:
         classifier = classifier.with_prompt(read_prompt(prompt))
     if head is not None:
+        from calibrant.heads import Head
+
         classifier.head = Head.load(head, fingerprint=classifier.fingerprint())
     elif label_prior is not None:
-        classifier.prior_correction = LabelPriorCorrection.load(
+        classifier.prior_correction = calibration.LabelPriorCorrection.load(
             label_prior, fingerprint=classifier.fingerprint()
         )
     return classifier
@@ -124,7 +124,7 @@ def _demonstrating(classifier: Classifier, chosen: str | None, rows: Path) -> Cl
         return classifier
     if not chosen.strip():
         return classifier.with_demonstrations(None)
-    index = DemonstrationIndex.from_text(read_prompt(rows), labels=classifier.labels)
+    index = inference.DemonstrationIndex.from_text(read_prompt(rows), labels=classifier.labels)
     return classifier.with_demonstrations(index, **DemonstrationSettings.from_text(chosen).model_dump())
 
 
@@ -132,7 +132,7 @@ def write_demonstrations(classifier: Classifier, directory: Path) -> None:
     """Leave the labelled texts that prompts were shown from in a run's directory, if there are any."""
     shown = classifier.demonstrations
     if shown is not None and shown.settings is not None:
-        write_atomically(directory / DEMONSTRATIONS, shown.index.to_text())
+        write_atomically(directory / calibration.DEMONSTRATIONS, shown.index.to_text())
 
 
 def read_prompt(path: Path) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from calibrant.core import (
     CompositeLabels,
@@ -16,15 +16,10 @@ from calibrant.core import (
     MultiLabels,
     OrdinalLabels,
 )
-from calibrant.metrics import (
-    AnsweredLabels,
-    CascadeMetrics,
-    CompositeMetrics,
-    HierarchicalMetrics,
-    LabelMetrics,
-    OrdinalMetrics,
-    StructureMetrics,
-)
+from calibrant.metrics import AnsweredLabels, HierarchicalMetrics, OrdinalMetrics
+
+if TYPE_CHECKING:
+    from calibrant.metrics import CascadeMetrics, CompositeMetrics, LabelMetrics, StructureMetrics
 
 __all__ = ["GATES", "SCHEMA_VERSION", "EvaluationMetrics", "check_gates"]
 

@@ -6,10 +6,11 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from calibrant import metrics
 from calibrant.core import (
     CompositeLabels,
     Example,
@@ -24,8 +25,6 @@ from calibrant.evaluation._metrics import EvaluationMetrics
 from calibrant.metrics import (
     CascadeTally,
     ClassificationSummary,
-    CompositeTally,
-    GivenPart,
     StructureMetrics,
     auroc_interval,
     brier_score,
@@ -33,6 +32,9 @@ from calibrant.metrics import (
     structure_metrics,
     wilson_interval,
 )
+
+if TYPE_CHECKING:
+    from calibrant.metrics import CompositeTally, GivenPart
 
 __all__ = ["Tally"]
 
@@ -73,7 +75,9 @@ class Tally:
 
     def __init__(self, labels: LabelSet) -> None:
         self._table = None if isinstance(labels, CompositeLabels) else _Table(labels)
-        self._composite = CompositeTally(labels) if isinstance(labels, CompositeLabels) else None
+        self._composite: CompositeTally | None = None
+        if isinstance(labels, CompositeLabels):
+            self._composite = metrics.CompositeTally(labels)
         self._confidence = array("d")
         self._right = array("b")
         self._cascade = CascadeTally()
@@ -108,7 +112,9 @@ class Tally:
                 cost=usage.cost,
                 steps=[step_to_record(step) for step in prediction.steps],
                 accepted=prediction.accepted,
-                parts=[GivenPart(part.name, part.label, part.confidence) for part in prediction.parts],
+                parts=[
+                    metrics.GivenPart(part.name, part.label, part.confidence) for part in prediction.parts
+                ],
                 has_low_label_mass=prediction.has_low_label_mass,
             )
         )
@@ -123,7 +129,8 @@ class Tally:
         """
         optional = _Seen._field_defaults.keys() - record.keys()  # of a single model, of one label
         parts = [
-            GivenPart(part["name"], part["label"], part["confidence"]) for part in record.get("parts", ())
+            metrics.GivenPart(part["name"], part["label"], part["confidence"])
+            for part in record.get("parts", ())
         ]
         found = {name: record[name] for name in _Seen._fields if name not in optional}
         self._add(_Seen(**{**found, "parts": parts, "has_low_label_mass": has_low_label_mass(record)}))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         Model2VecEmbedder,
         open_embedder,
     )
-    from calibrant.inference._exact import ExactScoring, Tolerance
+    from calibrant.inference._exact import ExactScoring
     from calibrant.inference._feed import OnPrediction, Stop
     from calibrant.inference._heads import apply_head, head_of
     from calibrant.inference._limits import (
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         rate_limit_waits,
     )
     from calibrant.inference._loop import run_sync
-    from calibrant.inference._methods import Decoding, Method
+    from calibrant.inference._methods import Decoding, Method, Tolerance
     from calibrant.inference._models import ModelLike, call_options, open_client
     from calibrant.inference._reader import AnswerReader
     from calibrant.inference._runner import Query, Runner
@@ -71,12 +71,12 @@ else:
                 "CachedEmbedder CallableEmbedder Embedder EmbedderLike HashingEmbedder LiteLLMEmbedder "
                 "Model2VecEmbedder open_embedder"
             ),
-            "._exact": "ExactScoring Tolerance",
+            "._exact": "ExactScoring",
             "._feed": "OnPrediction Stop",
             "._heads": "apply_head head_of",
             "._limits": "Bucket Gate Limits Pace default_concurrency is_in_process rate_limit_waits",
             "._loop": "run_sync",
-            "._methods": "Decoding Method",
+            "._methods": "Decoding Method Tolerance",
             "._models": "ModelLike call_options open_client",
             "._reader": "AnswerReader",
             "._runner": "Query Runner",

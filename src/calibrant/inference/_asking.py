@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from typing import Self
 
 from calibrant.core import Prediction, TextWithContext
 from calibrant.inference._feed import OnPrediction, Stop
 from calibrant.inference._loop import run_sync
-from calibrant.inference._managed import Managed
 from calibrant.inference._runner import Query, Runner, feed_finished
 
 __all__ = ["Asking"]
 
 
-class Asking(Managed):
+class _Managed(ABC):
+    """A context manager, for ``with`` and ``async with``, around `close`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free what is held."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        # In a thread: connections of this event loop are closed by the loop itself, which must go on.
+        await asyncio.to_thread(self.close)
+
+
+class Asking(_Managed):
     """Classifies texts through a runner."""
 
     runner: Runner

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from calibrant.calibration import Fingerprint, LabelPriorCorrection, asked_text
+from calibrant.calibration import Fingerprint, asked_text
 from calibrant.clients import RetryPolicy
 from calibrant.core import (
     Client,
@@ -21,21 +21,23 @@ from calibrant.core import (
     Task,
     TextWithContext,
 )
-from calibrant.heads import Head
 from calibrant.inference._asking import Asking
 from calibrant.inference._calls import Calls
 from calibrant.inference._choice import MethodOptions, Scoring, choose_method
-from calibrant.inference._demonstrations import DemonstrationIndex, Retrieval
 from calibrant.inference._described import demonstrated_by, described, representation
-from calibrant.inference._exact import Tolerance, keeping_features, keeps_features
 from calibrant.inference._from_task import task_arguments, task_head
-from calibrant.inference._heads import check_head, check_one_distribution, finished, head_of, true_labels
 from calibrant.inference._limits import Gate, Limits, default_concurrency
+from calibrant.inference._methods import Tolerance, keeping_features, keeps_features
 from calibrant.inference._models import ModelLike, call_options, open_client
 from calibrant.inference._reader import AnswerReader
 from calibrant.inference._runner import Query, Runner
 from calibrant.inference.doctor import refuse_misleading
 from calibrant.logprobs import enum_schema
+
+if TYPE_CHECKING:
+    from calibrant.calibration import LabelPriorCorrection
+    from calibrant.heads import Head
+    from calibrant.inference._demonstrations import DemonstrationIndex, Retrieval
 
 __all__ = ["Classifier"]
 
@@ -227,6 +229,8 @@ class Classifier(Asking):
         with ExitStack() as opened:
             opened.callback(found.close)
             if task.demonstrations is not None:  # before the head, which belongs to the prompt as it is then
+                from calibrant.inference._demonstrations import DemonstrationIndex  # noqa: PLC0415 (if it shows any)
+
                 found = found._retrieving(DemonstrationIndex.from_task(task), task.demonstrations)
             found.head = task_head(task, found.fingerprint())
             opened.pop_all()
@@ -240,6 +244,8 @@ class Classifier(Asking):
     @prior_correction.setter
     def prior_correction(self, correction: LabelPriorCorrection | None) -> None:
         if correction is not None:
+            from calibrant.inference._heads import check_one_distribution  # noqa: PLC0415 (if it has one)
+
             check_one_distribution(self.labels)
         self._prior_correction = correction
 
@@ -251,6 +257,8 @@ class Classifier(Asking):
     @head.setter
     def head(self, head: Head | None) -> None:
         if head is not None:
+            from calibrant.inference._heads import check_head  # noqa: PLC0415 (if it has one)
+
             if head.uses_features:
                 self.runner = replace(self.runner, method=keeping_features(self.runner.method))
             check_head(head, labels=self.labels, method=self.runner.method)
@@ -276,6 +284,8 @@ class Classifier(Asking):
         ProviderError
             A fault that every call would meet.
         """
+        from calibrant.inference._heads import head_of, true_labels  # noqa: PLC0415 (if it learns one)
+
         true_labels(answers, len(texts), labels=self.labels)  # before a call is paid for
         self.head = head_of(self.with_features().classify_many(texts), answers, texts, labels=self.labels)
         return self
@@ -380,6 +390,8 @@ class Classifier(Asking):
     def _retrieving(self, index: DemonstrationIndex | None, settings: DemonstrationSettings | None) -> Self:
         retrieval = None
         if index is not None:
+            from calibrant.inference._demonstrations import Retrieval  # noqa: PLC0415 (if it shows any)
+
             retrieval = Retrieval.of(index, settings, labels=self.labels, field=self.field)
         copy = self.with_prompt(self.prompt)
         copy.runner = replace(self.runner, retrieval=retrieval)
@@ -454,6 +466,10 @@ class Classifier(Asking):
 
     def finished(self, prediction: Prediction, text: str) -> Prediction:
         """Return what the model said of a text as it is given to the user, corrections and head applied."""
+        if self.prior_correction is None and self.head is None:
+            return prediction
+        from calibrant.inference._heads import finished  # noqa: PLC0415 (if there is anything to apply)
+
         return finished(prediction, text, prior_correction=self.prior_correction, head=self.head)
 
     def fingerprint(self) -> Fingerprint:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from calibrant.calibration import Fingerprint
 from calibrant.core import Client, Task
-from calibrant.heads import Head
 from calibrant.inference._choice import refuse_several_models
 from calibrant.inference._limits import Limits
 from calibrant.inference._models import ModelLike
+
+if TYPE_CHECKING:
+    from calibrant.heads import Head
 
 __all__ = ["task_arguments", "task_head"]
 
@@ -74,4 +76,8 @@ def task_head(task: Task, fingerprint: Fingerprint) -> Head | None:
     StateError
         The file is missing or damaged, or the head was fitted under another prompt or model.
     """
-    return None if task.head.file is None else Head.load(task.head.file, fingerprint=fingerprint)
+    if task.head.file is None:
+        return None
+    from calibrant.heads import Head  # noqa: PLC0415 (if it names one)
+
+    return Head.load(task.head.file, fingerprint=fingerprint)

@@ -11,8 +11,7 @@ from numpy.typing import ArrayLike
 from calibrant.calibration import LabelPriorCorrection, correct_prediction
 from calibrant.core import CompositeLabels, ConfigurationError, LabelSet, Prediction
 from calibrant.heads import Head, fit_head
-from calibrant.inference._exact import keeps_features
-from calibrant.inference._methods import Method
+from calibrant.inference._methods import Method, keeps_features
 
 __all__ = [
     "apply_head",

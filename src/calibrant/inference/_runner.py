@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from calibrant.core import (
@@ -25,12 +25,13 @@ from calibrant.core import (
     Prediction,
     ProviderError,
 )
-from calibrant.inference._demonstrations import Retrieval
-from calibrant.inference._exact import keeping_features, might_keep_features
 from calibrant.inference._feed import Feed, Listeners, OnPrediction, Stop
 from calibrant.inference._limits import Gate
 from calibrant.inference._loop import run_sync
-from calibrant.inference._methods import Method
+from calibrant.inference._methods import Method, keeping_features, might_keep_features
+
+if TYPE_CHECKING:
+    from calibrant.inference._demonstrations import Retrieval
 
 __all__ = ["Query", "Runner", "feed_finished"]
 
