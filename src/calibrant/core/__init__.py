@@ -75,7 +75,7 @@ if TYPE_CHECKING:
         read_texts,
     )
     from calibrant.core.schema import SchemaNode, plain_schema, schema_target
-    from calibrant.core.search_verdict import WHAT_ACCEPTED_MEANS, changed_prompt, search_verdict
+    from calibrant.core.search_verdicts import WHAT_ACCEPTED_MEANS, changed_prompt, search_verdict
     from calibrant.core.sections import Section, SectionTable, describe_problem
     from calibrant.core.settings import (
         CalibrationSettings,
@@ -123,7 +123,7 @@ else:
                 "read_rows read_texts"
             ),
             ".schema": "SchemaNode plain_schema schema_target",
-            ".search_verdict": "WHAT_ACCEPTED_MEANS changed_prompt search_verdict",
+            ".search_verdicts": "WHAT_ACCEPTED_MEANS changed_prompt search_verdict",
             ".sections": "Section SectionTable describe_problem",
             ".settings": (
                 "CalibrationSettings DemonstrationSettings HeadSettings ModelSettings ScoringSettings"

@@ -23,18 +23,15 @@ from calibrant.core import (
 )
 from calibrant.evaluation._metrics import EvaluationMetrics
 from calibrant.metrics import (
-    CascadeTally,
     ClassificationSummary,
-    StructureMetrics,
     auroc_interval,
     brier_score,
     expected_calibration_error,
-    structure_metrics,
     wilson_interval,
 )
 
 if TYPE_CHECKING:
-    from calibrant.metrics import CompositeTally, GivenPart
+    from calibrant.metrics import CascadeTally, CompositeTally, GivenPart, StructureMetrics
 
 __all__ = ["Tally"]
 
@@ -80,7 +77,7 @@ class Tally:
             self._composite = metrics.CompositeTally(labels)
         self._confidence = array("d")
         self._right = array("b")
-        self._cascade = CascadeTally()
+        self._cascade: CascadeTally | None = None
         self.rows = 0
         self.correct = 0
         self.outcomes: Counter[str] = Counter({outcome.value: 0 for outcome in Outcome})
@@ -149,6 +146,7 @@ class Tally:
         right = row.label == row.answer
         if row.steps:
             correct = None if outcome is Outcome.ERROR else right
+            self._cascade = self._cascade or metrics.CascadeTally()
             self._cascade.add(row.steps, accepted=row.accepted, correct=correct)
         if outcome is Outcome.ERROR:
             self._count_error(row.reason)
@@ -216,7 +214,7 @@ class Tally:
             unpriced_rows=self.unpriced,
             seconds=seconds,
             session_rows=session_rows,
-            cascade=self._cascade.metrics(),
+            cascade=None if self._cascade is None else self._cascade.metrics(),
             composite=composite,
             structure=None if self._table is None else self._table.structure(),
         )
@@ -243,7 +241,9 @@ class _Table:
         return ClassificationSummary.from_counts(self._labels, self._table[:, :-1], self._table[:, -1])
 
     def structure(self) -> StructureMetrics | None:
-        return structure_metrics(self._label_set, self._table[:, :-1], self._table[:, -1])
+        if self._label_set.structure == "flat":
+            return None
+        return metrics.structure_metrics(self._label_set, self._table[:, :-1], self._table[:, -1])
 
 
 def error_kind(reason: str) -> str:
