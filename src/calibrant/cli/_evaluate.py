@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from calibrant.assembly import open_classifier, record_run
 from calibrant.cli._baselines import baseline_lines
-from calibrant.cli._context import with_context
 from calibrant.cli._errors import FAILED, GATE_FAILED, INTERRUPTED
 from calibrant.cli._evaluation_table import print_result
 from calibrant.cli._interrupts import ENDED_BY_SIGNAL, interruptible
@@ -129,9 +128,7 @@ def run_evaluate(task_file: Path, options: EvaluateOptions) -> None:
     """Evaluate, print the numbers, and exit with 1 (ended early), 3 (a gate) or 130 (interrupted)."""
     gates = dict(map(_gate, options.fail_under))
     _check(options)
-    task = with_context(
-        Task.from_file(task_file, splits=()), context=options.context, column=options.context_column
-    )
+    task = _task(task_file, options)
     check_gates(gates, task.labels)
     rows = Dataset(
         source=labelled_source(task, options.file, options.split),
@@ -165,6 +162,15 @@ def run_evaluate(task_file: Path, options: EvaluateOptions) -> None:
         _say("The run is kept: run the same command again to add it to the history.")
         raise problem
     exit_as(result.metrics, gates, stop=stop)
+
+
+def _task(task_file: Path, options: EvaluateOptions) -> Task:
+    task = Task.from_file(task_file, splits=())
+    if options.context is None and options.context_column is None:
+        return task
+    from calibrant.cli._context import with_context
+
+    return with_context(task, context=options.context, column=options.context_column)
 
 
 def _routing_stats(task: Task, classifier: Classifier) -> RoutingStats | None:

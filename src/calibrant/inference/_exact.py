@@ -29,11 +29,10 @@ from calibrant.core import (
     TokenContinuation,
     Usage,
 )
-from calibrant.inference._calls import Calls
+from calibrant.inference._calls import Calls, total_usage
 from calibrant.inference._methods import DEFAULT_TOLERANCE, FeatureMethod, Tolerance, check_tolerance
-from calibrant.inference._several import total_usage
 from calibrant.inference._tokens import Expected, TokenScorer
-from calibrant.logprobs import LabelTrie, LabelWalk, whole_label_distribution
+from calibrant.logprobs import LabelTrie, LabelWalk
 
 __all__ = [
     "ExactScoring",
@@ -195,6 +194,8 @@ class LabelScorer:
             lambda: row.label_logprobs(prefix, self._spelled), calls=self.calls, provider=self.client.name
         )
         calls.add(found)
+        from calibrant.logprobs import whole_label_distribution  # noqa: PLC0415 (only of some servers)
+
         return whole_label_distribution(self.labels, found.logprobs)
 
     def _few(self, text: str) -> bool:
