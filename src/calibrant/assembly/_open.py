@@ -55,7 +55,8 @@ def open_classifier(
             if section in task.sections:
                 return opener(task, journal, limits)
     elif task.sections:
-        cascade_settings(task), routing_settings(task)  # a mistake is one whoever is asked
+        for settings in (cascade_settings, routing_settings):
+            settings(task)  # a mistake is one, whoever is asked
         _LOG.warning(
             "%s alone is asked: the task's %s and its settings are not used.",
             model if isinstance(model, str) else "Another model",

@@ -368,6 +368,7 @@ class Classifier(Asking):
 
         Examples
         --------
+        >>> from calibrant.inference import DemonstrationIndex
         >>> from calibrant.testing import FakeClient
         >>> fake = FakeClient(["cat", "dog"], {}, default="dog")
         >>> classifier = Classifier(model=fake, labels=["cat", "dog"], field="animal", prompt="Which animal?")
