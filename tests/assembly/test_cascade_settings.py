@@ -278,6 +278,17 @@ def test_a_model_needs_a_name(tmp_path: Path) -> None:
     assert mistakes(tmp_path, toml) == ["task.toml:6: missing key 'cascade.models.name': add it."]
 
 
+def test_label_codes_are_refused_in_every_model(tmp_path: Path) -> None:
+    """With the line of the model's own table."""
+    toml = f'{HEAD}[[cascade.models]]\nname = "a"\n[[cascade.models]]\nname = "b"\nlabel_codes = true\n'
+    assert mistakes(tmp_path, toml) == [
+        (
+            "task.toml:8: cascade.models.label_codes: Input should be left out, as labels are always shown as they "
+            "are, got True: remove it; prior correction and calibration correct a preference for a label."
+        )
+    ]
+
+
 def test_options_of_the_second_model_are_found_in_their_own_table(tmp_path: Path) -> None:
     """A table of an array's entry belongs to the entry above it."""
     toml = (

@@ -13,13 +13,13 @@ from calibrant.cascade.methods._self_verify import SelfVerify
 from calibrant.cascade.methods._token_methods import AvgLogprob, Hybrid, Margin
 from calibrant.core import ConfigurationError
 
-__all__ = ["METHOD_NAMES", "method_named"]
+__all__ = ["METHODS", "METHOD_NAMES", "method_named"]
 
-_CLASSES: Final[Mapping[str, type[ConfidenceMethod]]] = {
+METHODS: Final[Mapping[str, type[ConfidenceMethod]]] = {
     kind.name: kind for kind in (AvgLogprob, Margin, Hybrid, SelfVerify, AutoMixEntailment, LabelProbability)
 }
 
-METHOD_NAMES: Final = tuple(_CLASSES)
+METHOD_NAMES: Final = tuple(METHODS)
 """Names that `method_named` knows."""
 
 
@@ -38,12 +38,12 @@ def method_named(name: str, **options: Any) -> ConfidenceMethod:  # noqa: ANN401
     ConfigurationError
         The name is unknown, or the method does not take these options or needs others.
     """
-    if name not in _CLASSES:
+    if name not in METHODS:
         fitted = "; a learned method is fitted first and given itself" if name == "learned" else ""
         raise ConfigurationError(
             f"Expected a confidence method among {', '.join(METHOD_NAMES)}, got {name!r}{fitted}."
         )
-    found = _CLASSES[name]
+    found = METHODS[name]
     try:
         signature(found).bind(**options)
     except TypeError as error:
