@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 HEAVY = {
     "aiohttp",
@@ -76,3 +77,58 @@ def test_nothing_heavy_is_loaded() -> None:
 def test_the_check_can_fail() -> None:
     """A package that is loaded is seen."""
     assert heavy_after({"jinja2": "import calibrant, jinja2"}) == {"jinja2": ["jinja2"]}
+
+
+# One plain task, asked of a fake in this process; what is loaded at the end goes to standard error.
+PLAIN = """
+import json, sys
+from calibrant.cli import main
+from calibrant.testing import FakeClient, fake_model
+
+with fake_model("fake/animals", FakeClient(["cat", "dog"], {"meow": ("cat", 0.9)}, default="dog")):
+    try:
+        main()
+    except SystemExit as done:
+        assert not done.code, done.code
+loaded = sorted(name for name in sys.modules if name.split(".")[0] == "calibrant")
+sys.stderr.write("\\n" + json.dumps(loaded))
+"""
+TASK = """
+name = "animals"
+labels = ["cat", "dog"]
+prompt = "?"
+[data]
+test = "rows.csv"
+[model]
+name = "fake/animals"
+"""
+MOST = 110
+UNUSED = {
+    "adapters",
+    "cascade",
+    "distributed",
+    "heads",
+    "inference.routed",
+    "optimization",
+    "reports",
+    "routing",
+    "serving",
+}
+
+
+def test_a_plain_evaluation_loads_what_it_uses(tmp_path: Path) -> None:
+    """At most so many modules, and no package that other tasks need."""
+    (tmp_path / "task.toml").write_text(TASK)
+    (tmp_path / "rows.csv").write_text("input,answer,split\nmeow,cat,test\nwoof,dog,test\n")
+    done = subprocess.run(  # noqa: S603 (our own code)
+        [sys.executable, "-c", PLAIN, "evaluate", "task.toml", "--out", "out", "--no-cache"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        cwd=tmp_path,
+    )
+    loaded = json.loads(done.stderr.rsplit("\n", 1)[1])
+    assert "calibrant.evaluation._evaluator" in loaded
+    assert len(loaded) <= MOST, loaded
+    assert [name for name in loaded if ".".join(name.split(".")[1:]) in UNUSED] == []

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from calibrant.core import lazy_names
 
 if TYPE_CHECKING:
     from calibrant.adapters import ConfidenceAdapter
@@ -52,28 +53,22 @@ __all__ = [
     "optimize",
 ]
 
-_HOMES = {
-    "BatchEvaluator": "calibrant.evaluation",
-    "CalibrantError": "calibrant.core",
-    "Cascade": "calibrant.cascade",
-    "Classifier": "calibrant.inference",
-    "ConfidenceAdapter": "calibrant.adapters",
-    "Example": "calibrant.core",
-    "Field": "calibrant.core",
-    "FieldLabels": "calibrant.core",
-    "HierarchicalLabels": "calibrant.core",
-    "LabelDistribution": "calibrant.core",
-    "LabelSet": "calibrant.core",
-    "LinearBlendScoring": "calibrant.scoring",
-    "MultiLabels": "calibrant.core",
-    "OrdinalLabels": "calibrant.core",
-    "Prediction": "calibrant.core",
-    "SigmoidScoring": "calibrant.scoring",
-    "Task": "calibrant.core",
-    "ThresholdScoring": "calibrant.scoring",
-    "load": "calibrant.assembly",
-    "optimize": "calibrant.optimization",
-}
+_find, __dir__ = lazy_names(
+    __name__,
+    {
+        "calibrant.adapters": "ConfidenceAdapter",
+        "calibrant.assembly": "load",
+        "calibrant.cascade": "Cascade",
+        "calibrant.core": (
+            "CalibrantError Example Field FieldLabels HierarchicalLabels LabelDistribution LabelSet "
+            "MultiLabels OrdinalLabels Prediction Task"
+        ),
+        "calibrant.evaluation": "BatchEvaluator",
+        "calibrant.inference": "Classifier",
+        "calibrant.optimization": "optimize",
+        "calibrant.scoring": "LinearBlendScoring SigmoidScoring ThresholdScoring",
+    },
+)
 
 
 def __getattr__(name: str) -> object:
@@ -82,10 +77,4 @@ def __getattr__(name: str) -> object:
         from importlib.metadata import version  # noqa: PLC0415 (seldom asked for)
 
         return version("calibrant")
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+    return _find(name)

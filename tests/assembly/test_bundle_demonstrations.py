@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import calibrant
-from calibrant.assembly import diff_bundles, export, read_bundle
+from calibrant.assembly import diff_bundles, export, open_classifier, read_bundle
 from calibrant.cli import app
 from calibrant.cli._evaluate import EvaluateOptions, _opening
 from calibrant.core import ConfigurationError, DemonstrationSettings, StateError, Task
@@ -198,4 +198,4 @@ def test_demonstrations_beside_a_cascade_are_refused(write_task: WriteTask) -> N
     """By the line of their section."""
     extra = f'{SECTION}[cascade]\nconfidence_method = "margin"\n[[cascade.models]]\nname = "a"\n'
     with pytest.raises(ConfigurationError, match=r"\[demonstrations\] beside \[cascade\]"):
-        Task.from_file(write_task(extra=extra))
+        open_classifier(Task.from_file(write_task(extra=extra)))

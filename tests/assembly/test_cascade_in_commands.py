@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from calibrant import Classifier, Task
-from calibrant.assembly import open_classifier
+from calibrant.assembly import cascade_settings, open_classifier
 from calibrant.cascade import Cascade
 from calibrant.cli import app
 from calibrant.core import ConfigurationError, Example, ProviderError
@@ -570,7 +570,8 @@ def test_the_example_is_a_cascade_of_two_prompts(use_model: Callable[..., Any]) 
     task = Task.from_file(path)
     assert len(task.test) == 144
     shown = {row.input for row in (*task.validation, *task.test)}
-    assert task.cascade is not None
+    settings = cascade_settings(task)
+    assert settings is not None
     labels = list(task.labels.labels)
 
     def rule(_text: str, prompt: str) -> tuple[str, float]:
@@ -581,7 +582,7 @@ def test_the_example_is_a_cascade_of_two_prompts(use_model: Callable[..., Any]) 
     found = cascade.classify(task.test[0].input)
     assert [step.model for step in found.steps] == ["four examples", "eight examples"]
     assert (found.label, found.accepted) == (labels[1], True)
-    prompts = [task.prompt, *(model.prompt or "" for model in task.cascade.models)]
+    prompts = [task.prompt, *(model.prompt or "" for model in settings.models)]
     assert not any(text in prompt for text in shown for prompt in prompts)
     examples = [Example(input=row.input, answer=row.answer) for row in task.train]
     lines = {f'Text: {row.input}\nAnswer: {{"category": "{row.answer}"}}' for row in examples}

@@ -9,7 +9,8 @@ import pytest
 
 from calibrant import Classifier, Task
 from calibrant.assembly import open_classifier, read_looper
-from calibrant.core import CascadeSettings, ConfigurationError
+from calibrant.cascade import CascadeSettings
+from calibrant.core import ConfigurationError
 from fault_server import FaultServer
 
 # Keys and values as the looper's page documents them.

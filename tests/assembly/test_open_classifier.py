@@ -17,13 +17,15 @@ from calibrant.cascade import (
     AvgLogprob,
     Cascade,
     CascadeModel,
+    CascadeSettings,
     Hybrid,
     LabelProbability,
     LearnedScorer,
     Margin,
     SelfVerify,
 )
-from calibrant.core import CascadeSettings, ConfigurationError, StateError, Verdict
+from calibrant.cascade._named import METHODS
+from calibrant.core import ConfigurationError, StateError, Verdict
 from calibrant.inference import Limits
 from calibrant.testing import FakeClient, MemoryJournal
 
@@ -194,7 +196,7 @@ def test_the_verifier_is_told_threshold_and_timeout(
         told.update(options)
         return AutoMixEntailment(url, **options)
 
-    monkeypatch.setattr("calibrant.cascade.AutoMixEntailment", remember)
+    monkeypatch.setitem(METHODS, "automix_entailment", remember)
     open_cascade(
         '[cascade]\nconfidence_method = "automix_entailment"\nverifier_server_url = "http://127.0.0.1:9"\n'
         f"verifier_timeout_seconds = {seconds}\nthreshold = 0\n{MODELS}"

@@ -14,7 +14,6 @@ import pytest
 
 from calibrant import Classifier, Task
 from calibrant.assembly import (
-    _open,
     _routing,
     default_router_state,
     open_classifier,
@@ -22,7 +21,7 @@ from calibrant.assembly import (
     open_router,
 )
 from calibrant.cascade import Cascade
-from calibrant.core import Client, ConfigurationError, ProviderError, RoutingSettings
+from calibrant.core import Client, ConfigurationError, ProviderError
 from calibrant.inference import Decoding, Limits, RoutedClient, SharedRouter
 from calibrant.routing import (
     BanditRouter,
@@ -33,6 +32,7 @@ from calibrant.routing import (
     Observation,
     Router,
     RoutingRequest,
+    RoutingSettings,
     TaskRouter,
     ThompsonRouter,
     TriageRouter,
@@ -586,7 +586,7 @@ def test_a_provider_that_is_known_to_mislead_is_refused(
         if name == "second":
             raise ConfigurationError("second: confidence would mislead.")
 
-    monkeypatch.setattr(_open, "refuse_misleading", refuse)
+    monkeypatch.setattr(_routing, "refuse_misleading", refuse)
     with pytest.raises(ConfigurationError, match="second: confidence would mislead"):
         open_task(section.replace('name = "first"\n', 'name = "first"\napi_base = "http://h/v1"\n'))
     assert checked == [("first", {"api_base": "http://h/v1"}), ("second", {})]

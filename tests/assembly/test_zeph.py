@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from calibrant import Task
-from calibrant.assembly import read_zeph
-from calibrant.core import ConfigurationError, RoutingSettings
+from calibrant.assembly import read_zeph, routing_settings
+from calibrant.core import ConfigurationError
+from calibrant.routing import RoutingSettings
 
 PROVIDERS = """
 [[llm.providers]]
@@ -202,11 +203,11 @@ def test_a_task_file_names_a_configuration_of_zeph(tmp_path: Path) -> None:
     (tmp_path / "own" / "zeph.toml").write_text(BANDIT.replace('"fast"', '"openai"', 1).replace(
         'embedding_provider = "openai"', 'embedding_provider = "hashing"'
     ))  # fmt: skip
-    found = task(tmp_path, '[routing]\nfile = "own/zeph.toml"\ncooldown_seconds = 7\n').routing
+    found = routing_settings(task(tmp_path, '[routing]\nfile = "own/zeph.toml"\ncooldown_seconds = 7\n'))
     assert found is not None
     assert (found.strategy, found.cooldown_seconds, found.bandit.alpha) == ("bandit", 7, 1.5)
     (tmp_path / "own" / "zeph.toml").write_text(THOMPSON + PROVIDERS)
-    found = task(tmp_path, '[routing]\nfile = "own/zeph.toml"\n').routing
+    found = routing_settings(task(tmp_path, '[routing]\nfile = "own/zeph.toml"\n'))
     assert found is not None
     assert found.state_place == str(tmp_path / "own" / "state" / "thompson.json")
 
@@ -232,5 +233,5 @@ def test_a_task_file_says_what_is_wrong(tmp_path: Path, routing: str, told: str)
     (tmp_path / "zeph.toml").write_text(THOMPSON + PROVIDERS)
     (tmp_path / "wrong.toml").write_text("[llm]\nx = 1\n")
     with pytest.raises(ConfigurationError) as caught:
-        task(tmp_path, routing)
+        routing_settings(task(tmp_path, routing))
     assert str(caught.value).startswith(f"{tmp_path}/{told}"), caught.value

@@ -63,7 +63,7 @@ from calibrant.cli import main
 
 class CtrlC:
     def find_spec(self, name, path=None, target=None):
-        if name == "calibrant.core":
+        if name == "calibrant.clients":
             signal.raise_signal(signal.SIGINT)
 
 sys.meta_path.insert(0, CtrlC())

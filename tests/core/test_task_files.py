@@ -344,12 +344,6 @@ ROOT_KEYS = (
             id="label-codes",
         ),
         pytest.param(
-            HEAD + '[[cascade.models]]\nname = "a"\n[[cascade.models]]\nname = "b"\nlabel_codes = true\n',
-            "task.toml:8: cascade.models.label_codes: Input should be left out, as labels are always shown as they "
-            "are, got True: remove it; prior correction and calibration correct a preference for a label.",
-            id="label-codes-in-a-cascade",
-        ),
-        pytest.param(
             HEAD + "[scoring]\nhigh = 1.5\n",
             "task.toml:5: scoring.high: Input should be less than or equal to 1, got 1.5.",
             id="threshold-above-one",

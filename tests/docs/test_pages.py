@@ -17,9 +17,11 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from calibrant.cascade import CascadeSettings
 from calibrant.cli import app
 from calibrant.clients import local_models
 from calibrant.core.task import _TaskFile
+from calibrant.routing import RoutingSettings
 
 sys.path.insert(0, str(Path(__file__).parent))
 from _pages import PAGES, ROOT, Block, blocks, name_of
@@ -188,11 +190,16 @@ def faults_of(language: str, code: str) -> list[str]:
 
 def faults_of_task(code: str) -> list[str]:
     """Return what the reader of task files finds in a part of one, but that keys are missing."""
-    try:
-        _TaskFile.model_validate(tomllib.loads(code))
-    except pydantic.ValidationError as error:
-        return [str(problem) for problem in error.errors() if problem["type"] != "missing"]
-    return []
+    document = tomllib.loads(code)
+    sections: dict[str, type[pydantic.BaseModel]] = {"cascade": CascadeSettings, "routing": RoutingSettings}
+    faults = []
+    parts = [(kind, document[name]) for name, kind in sections.items() if name in document]
+    for kind, given in [(_TaskFile, document), *parts]:
+        try:
+            kind.model_validate(given)
+        except pydantic.ValidationError as error:
+            faults += [str(problem) for problem in error.errors() if problem["type"] != "missing"]
+    return faults
 
 
 def test_paths_into_the_repository_exist() -> None:

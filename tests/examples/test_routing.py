@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from calibrant.assembly import open_classifier
+from calibrant.assembly import open_classifier, routing_settings
 from calibrant.clients import local_models
 from calibrant.core import Outcome, Task
 from calibrant.inference import RoutedClient
@@ -26,10 +26,11 @@ ADDRESS = "127.0.0.1:8642"
 def test_the_example_names_two_providers_and_the_other_example_s_rows() -> None:
     """Of one kind of log-probabilities, and none of its examples is a row that it is measured on."""
     task = Task.from_file(FILE)
-    assert task.routing is not None
-    assert task.routing.strategy == "thompson"
-    assert task.routing.names == ("own server", "embedded")
-    assert task.routing.providers[0].space == "raw"
+    routing = routing_settings(task)
+    assert routing is not None
+    assert routing.strategy == "thompson"
+    assert routing.names == ("own server", "embedded")
+    assert routing.providers[0].space == "raw"
     assert len(task.test) == 144
     assert not any(row.input in task.prompt for row in (*task.validation, *task.test))
 

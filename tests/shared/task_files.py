@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from calibrant.assembly import cascade_settings, routing_settings
 from calibrant.core import ConfigurationError, Task
 
 HEAD = 'name = "n"\nlabels = ["cat", "dog"]\nprompt = "p"\n'
@@ -18,8 +19,14 @@ def read(directory: Path, toml: str) -> Task:
     return Task.from_file(path)
 
 
+def _read_whole(directory: Path, toml: str) -> None:
+    task = read(directory, toml)
+    cascade_settings(task)
+    routing_settings(task)
+
+
 def mistakes(directory: Path, toml: str) -> list[str]:
-    """Return the lines of the error a task file raises, with the path made short."""
+    """Return the lines of the error that a task file or one of its sections raises, with the path made short."""
     with pytest.raises(ConfigurationError) as caught:
-        read(directory, toml)
+        _read_whole(directory, toml)
     return str(caught.value).replace(f"{directory}/", "").split("\n")

@@ -27,9 +27,8 @@ from calibrant.calibration import (
     select_calibrator,
     suggest_thresholds,
 )
-from calibrant.cascade import Cascade, CascadeModel
+from calibrant.cascade import Cascade, CascadeModel, CascadeSettings
 from calibrant.core import (
-    CascadeSettings,
     Client,
     CompletionRequest,
     ConfigurationError,
@@ -38,7 +37,6 @@ from calibrant.core import (
     LogprobSpace,
     Outcome,
     ProviderError,
-    RoutingSettings,
     Step,
 )
 from calibrant.evaluation import (
@@ -54,6 +52,7 @@ from calibrant.logprobs import extract_distribution
 from calibrant.metrics import bootstrap_interval, paired_comparison, wilson_interval
 from calibrant.optimization import ExemplarProposer, OptimizationResult, optimize
 from calibrant.reports import write_report
+from calibrant.routing import RoutingSettings
 from calibrant.scoring import BrierScoring, LinearBlendScoring, ScoringStrategy
 from calibrant.store import PredictionCache
 from calibrant.testing import FakeClient, MemoryJournal, fake_response

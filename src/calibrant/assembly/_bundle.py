@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 from calibrant.assembly._bundle_files import Folder, parse_json, read_folder
+from calibrant.assembly._sections import cascade_settings
 from calibrant.assembly._task_record import RecordedTask, task_from_record
 from calibrant.calibration import (
     DEMONSTRATIONS,
@@ -359,8 +360,8 @@ class _Reader:
         if not records:
             raise self._wrong("settings.json", "expected at least one task")
         tasks = tuple(task_from_record(record, place=place) for record in records)
-        learned = [task.task.cascade.learned_file for task in tasks if task.task.cascade is not None]
-        named = {file for file in learned if file is not None}
+        cascades = [cascade_settings(own.task) for own in tasks]
+        named = {own.learned_file for own in cascades if own is not None and own.learned_file is not None}
         if named != ({self._path / _LEARNED} if _LEARNED in self._folder.texts else set()):
             raise self._wrong(
                 "settings.json", f"expected {_LEARNED} where a learned scorer is used, and only there"

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias
 from calibrant.assembly._bundle import Bundle, Figure, read_bundle
 from calibrant.assembly._bundle_export import export
 from calibrant.assembly._bundle_files import MANIFEST
+from calibrant.assembly._sections import cascade_settings
 from calibrant.assembly._task_record import task_to_record
 from calibrant.calibration import demonstrated
 from calibrant.core import FieldLabels, LabelSet
@@ -155,8 +156,9 @@ def _settings(bundle: Bundle, *, asked: bool) -> _Leaves:
             rows = DemonstrationIndex.from_task(own.task).to_text()
             record["demonstrations"] = demonstrated(own.task.demonstrations, rows)
         gone = {"labels", *(("prompt", "user_template") if number == 0 else ())}
-        if own.task.cascade is not None and own.task.cascade.learned_file is not None:
-            content = own.task.cascade.learned_file.read_bytes()
+        cascade = cascade_settings(own.task)
+        if cascade is not None and cascade.learned_file is not None:
+            content = cascade.learned_file.read_bytes()
             record["cascade"]["learned_file"] = hashlib.sha256(content).hexdigest()
         tasks.append({key: value for key, value in record.items() if key not in gone})
     several = {f"model {number}": task for number, task in enumerate(tasks, 1)}

@@ -320,7 +320,7 @@ def _check(run: _Run) -> None:
     differs = []
     if list(first.labels.labels) != list(run.fingerprint.labels):
         differs.append("labels")
-    one = first.cascade is None and first.routing is None and run.settings.plan is None
+    one = not first.sections and run.settings.plan is None
     if one and first.model.name != run.fingerprint.model:
         differs.append(f"model ({run.fingerprint.model!r} in the run, {first.model.name!r} in the task)")
     if run.description is not None and one:
@@ -397,7 +397,7 @@ def _figures(run: _Run, task: Task, thresholds: Mapping[str, Any]) -> tuple[Figu
     """Return what was measured."""
     found = figures_of(run.metrics, run.search, run.calibration, run.predictions)
     found += (*answered_of(run.predictions, task.labels), *low_mass_of(run.predictions))
-    if task.cascade is None and run.settings.plan is None:  # else its models have a say, too
+    if "cascade" not in task.sections and run.settings.plan is None:  # else its models have a say, too
         found += tuple(accepted_of(run.predictions, thresholds))
     return found
 

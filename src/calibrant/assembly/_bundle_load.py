@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from calibrant.assembly._bundle import Bundle, read_bundle
 from calibrant.assembly._open import open_classifier
+from calibrant.assembly._sections import routing_settings
 from calibrant.assembly._task_record import RecordedTask, label_of, models_of, with_options
 from calibrant.core import Client, ConfigurationError, Journal, Limits, StateError, Task
 from calibrant.inference import BasePredictor, Classifier, ModelLike, as_classifier, open_client
@@ -90,7 +91,7 @@ def open_bundle(
     missing = _missing(bundle, given) if model is None else {}
     _refuse_missing(bundle, missing)
     tasks = [_opened_as(own, bundle, given, router_state) for own in bundle.tasks]
-    if bundle.plan is None and router_state is not None and tasks[0].routing is None:
+    if bundle.plan is None and router_state is not None and "routing" not in tasks[0].sections:
         raise ConfigurationError("Expected router_state only for a bundle with [routing]: leave it out.")
     try:
         if model is not None:
@@ -156,7 +157,8 @@ def _opened_as(
     names = {label_of(model) for model in models_of(own.task)}
     options = {name: found for name, found in given.items() if name in names}
     task = with_options(own.task, options, left_out=own.left_out)
-    if task.routing is None:
+    routing = routing_settings(task)
+    if routing is None:
         return task
     if own.state_left_out and router_state is None:
         _LOG.warning(
@@ -164,13 +166,13 @@ def _opened_as(
             "in as router_state, or else the strategy uses the user's own.",
             bundle.path,
         )
-    return replace(task, routing=task.routing.model_copy(update={"state": router_state}))
+    return task.with_sections(routing=routing.model_copy(update={"state": router_state}))
 
 
 def _asked_instead(
     bundle: Bundle, task: Task, model: ModelLike, *, limits: Limits | None, journal: Journal | None
 ) -> BasePredictor:
-    if bundle.plan is not None or task.cascade is not None or task.routing is not None:
+    if bundle.plan is not None or task.sections:
         raise ConfigurationError(
             "Expected no model for a bundle that asks several: leave it out, or export a run of that model."
         )

@@ -9,7 +9,8 @@ from typing import Any, Final, TypeAlias
 
 import pydantic
 
-from calibrant.core import LOOPER_KEYS, CascadeSettings, ConfigurationError, describe_problem
+from calibrant.cascade import LOOPER_KEYS, CascadeSettings
+from calibrant.core import ConfigurationError, describe_problem
 
 __all__ = ["read_looper"]
 

@@ -3,36 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import replace
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Final
 
-from calibrant.assembly._looper import read_looper
-from calibrant.assembly._routing import open_routed_client, provider_options
-from calibrant.cascade import Cascade, CascadeModel, ConfidenceMethod, LearnedScorer, method_named
-from calibrant.core import (
-    ROUTED,
-    CascadeModelSettings,
-    CascadeSettings,
-    ConfigurationError,
-    Journal,
-    Limits,
-    RoutingSettings,
-    StateError,
-    Task,
-)
-from calibrant.inference import BasePredictor, Classifier, ModelLike, RoutedClient
-from calibrant.inference.doctor import refuse_misleading
+from calibrant.assembly._sections import cascade_settings, routing_settings
+from calibrant.core import Journal, Limits, Task
+from calibrant.inference import BasePredictor, Classifier, ModelLike
 
-__all__ = ["open_classifier", "resolved_cascade"]
+__all__ = ["open_classifier"]
 
 _LOG = logging.getLogger("calibrant")
-
-# What only a task file says of a cascade, whether or not the rest stands in the looper's own.
-_ROW_LIMITS: Final = ("max_escalations", "max_tokens", "max_cost", "deadline_seconds")
-_OF_THE_TASK: Final = (*_ROW_LIMITS, "context")
-_TOKEN_METHODS: Final = frozenset({"avg_logprob", "margin", "hybrid"})
 
 
 def open_classifier(
@@ -70,162 +50,35 @@ def open_classifier(
     StateError
         The learned scorer's file cannot be used, or it was fitted on another model or prompt.
     """
-    cascade, routing = task.cascade, task.routing
-    if model is not None:
-        if cascade is not None or routing is not None:
-            _LOG.warning(
-                "%s alone is asked: the task's %s and its settings are not used.",
-                model if isinstance(model, str) else "Another model",
-                "routing" if cascade is None else "cascade",
-            )
-        return Classifier.from_task(task, model=model, journal=journal, limits=limits)
-    task = replace(task, cascade=None, routing=None)
-    if cascade is not None:
-        settings = resolved_cascade(cascade)
-        return _open_cascade(task, settings, routing, journal=journal, limits=limits)
-    if routing is not None:
-        with ExitStack() as opened:
-            client = _routed(routing, task, opened)
-            found = _checked(
-                Classifier.from_task(task, client=client, journal=journal, limits=limits), client, routing
-            )
-            opened.pop_all()
-        return found
-    return Classifier.from_task(task, journal=journal, limits=limits)
-
-
-def _routed(routing: RoutingSettings, task: Task, opened: ExitStack) -> RoutedClient:
-    client = open_routed_client(routing, task_name=task.name)
-    opened.callback(client.close)
-    return client
-
-
-def _checked(classifier: Classifier, client: RoutedClient, routing: RoutingSettings) -> Classifier:
-    """Refuse providers whose confidence is known to mislead."""
-    for own, provider in zip(routing.providers, client.providers, strict=True):
-        refuse_misleading(
-            own.name,
-            options=provider_options(own),
-            method=classifier.method,
-            space=provider.logprob_space,
+    if model is None:
+        for section, opener in _OPENERS.items():
+            if section in task.sections:
+                return opener(task, journal, limits)
+    elif task.sections:
+        for settings in (cascade_settings, routing_settings):
+            settings(task)  # a mistake is one, whoever is asked
+        _LOG.warning(
+            "%s alone is asked: the task's %s and its settings are not used.",
+            model if isinstance(model, str) else "Another model",
+            next(section for section in _OPENERS if section in task.sections),
         )
-    return classifier
+    return Classifier.from_task(task, model=model, journal=journal, limits=limits)
 
 
-def resolved_cascade(settings: CascadeSettings) -> CascadeSettings:
-    """Return the settings with what the looper's file says, if there is one."""
-    if settings.file is None:
-        return settings
-    looper = read_looper(settings.file)
-    own: dict[str, Any] = {name: getattr(settings, name) for name in _OF_THE_TASK}
-    return looper.model_copy(update={**own, "models": _chosen(settings, looper.models)})
+def _cascade(task: Task, journal: Journal | None, limits: Limits | None) -> BasePredictor:
+    from calibrant.assembly._cascade import open_cascade  # noqa: PLC0415 (few tasks have one)
+
+    return open_cascade(task, journal=journal, limits=limits)
 
 
-def _chosen(
-    settings: CascadeSettings, named: tuple[CascadeModelSettings, ...]
-) -> tuple[CascadeModelSettings, ...]:
-    """Return the task's models in the order in which the looper's file names them, where it names any."""
-    if not settings.models or not named:
-        models = settings.models or named
-        if not models:
-            raise ConfigurationError(
-                f"{settings.file}: expected modelRefs, or [[cascade.models]] in the task file, got neither: name the "
-                "models to be asked in turn."
-            )
-        return models
-    known = [model.name for model in settings.models]
-    for model in named:
-        if model.name not in known:
-            raise ConfigurationError(
-                f"{settings.file}: modelRefs names {model.name!r}, but [[cascade.models]] has {', '.join(known)}: add "
-                "it there, or remove it."
-            )
-    return tuple(model for ref in named for model in settings.models if model.name == ref.name)
+def _routed(task: Task, journal: Journal | None, limits: Limits | None) -> BasePredictor:
+    from calibrant.assembly._routing import open_routed  # noqa: PLC0415 (few tasks have one)
+
+    return open_routed(task, journal=journal, limits=limits)
 
 
-def _open_cascade(
-    task: Task,
-    settings: CascadeSettings,
-    routing: RoutingSettings | None,
-    *,
-    journal: Journal | None,
-    limits: Limits | None,
-) -> Cascade:
-    rowless = replace(task, train=(), validation=(), test=())
-    with ExitStack() as opened:
-        models = []
-        routed: RoutedClient | None = None
-        for own in settings.models:
-            prompt = task.prompt if own.prompt is None else own.prompt
-            described = replace(rowless, model=_with_tokens(own, settings), prompt=prompt)
-            if own.name == ROUTED and routing is not None:
-                routed = routed or _routed(routing, task, opened)
-                classifier = _checked(Classifier.from_task(described, client=routed), routed, routing)
-            else:
-                classifier = Classifier.from_task(described)
-            opened.callback(classifier.close)
-            models.append(
-                CascadeModel(
-                    classifier=classifier,
-                    cost=own.cost,
-                    size=own.size,
-                    quality=own.quality,
-                    name=own.alias,
-                    concurrency=own.concurrency,
-                )
-            )
-        method = _method(settings, [model.classifier for model in models])
-        opened.callback(method.close)
-        cascade = Cascade(
-            models,
-            method=method,
-            threshold=settings.threshold,
-            native_threshold=settings.native_threshold,
-            escalation_order=settings.escalation_order,
-            cost_quality_tradeoff=settings.cost_quality_tradeoff,
-            on_error=settings.on_error,
-            **{name: getattr(settings, name) for name in _ROW_LIMITS},
-            context_of=settings.context,
-            limits=limits,
-            journal=journal,
-            owns_models=True,
-        )
-        opened.pop_all()
-    return cascade
-
-
-def _with_tokens(model: CascadeModelSettings, settings: CascadeSettings) -> CascadeModelSettings:
-    """Return a model that writes its answers where the method reads tokens and nothing else is said.
-
-    An embedded model would otherwise score its labels, and there would be no token to read.
-    """
-    reads_tokens = settings.confidence_method in _TOKEN_METHODS
-    if not reads_tokens or model.scoring is not None:
-        return model
-    return model.model_copy(update={"scoring": "decode"})
-
-
-def _method(settings: CascadeSettings, classifiers: Sequence[Classifier]) -> ConfidenceMethod:
-    """Return the confidence method; a learned one was fitted on the answers of one of the models."""
-    if settings.learned_file is None:
-        return method_named(settings.confidence_method, **_method_options(settings))
-    for classifier in classifiers[:-1]:
-        with suppress(StateError):
-            return LearnedScorer.load(settings.learned_file, fingerprint=classifier.fingerprint())
-    return LearnedScorer.load(settings.learned_file, fingerprint=classifiers[-1].fingerprint())
-
-
-def _method_options(settings: CascadeSettings) -> dict[str, Any]:
-    """Return what the confidence method is made from."""
-    method = settings.confidence_method
-    options: dict[str, Any] = {"token_filter": settings.token_filter} if method in _TOKEN_METHODS else {}
-    if settings.hybrid_weights is not None:
-        options |= settings.hybrid_weights.model_dump()
-    if method == "automix_entailment":
-        options |= {
-            "url": settings.verifier_server_url,
-            "timeout_seconds": settings.verifier_timeout_seconds,
-        }
-        if settings.threshold is not None:
-            options["threshold"] = settings.threshold
-    return options
+# What opens a task with a section of that name; the first that applies opens the others' sections, too.
+_OPENERS: Final[Mapping[str, Callable[[Task, Journal | None, Limits | None], BasePredictor]]] = {
+    "cascade": _cascade,
+    "routing": _routed,
+}

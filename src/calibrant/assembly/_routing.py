@@ -5,20 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from calibrant.core import (
-    Client,
-    ConfigurationError,
-    RoutingProviderSettings,
-    RoutingSettings,
-    RoutingStrategy,
-)
+from calibrant.assembly._sections import routing_settings
+from calibrant.core import Client, ConfigurationError, Journal, Task
 from calibrant.inference import (
     CachedEmbedder,
+    Classifier,
+    Limits,
     Provider,
     RoutedClient,
     SharedRouter,
@@ -26,6 +24,7 @@ from calibrant.inference import (
     open_client,
     open_embedder,
 )
+from calibrant.inference.doctor import refuse_misleading
 from calibrant.routing import (
     BanditRouter,
     CascadeRouter,
@@ -34,13 +33,24 @@ from calibrant.routing import (
     FixedRouter,
     QualityGate,
     Router,
+    RoutingProviderSettings,
+    RoutingSettings,
+    RoutingStrategy,
     TaskRouter,
     ThompsonRouter,
     TriageRouter,
 )
 from calibrant.store import open_router_state
 
-__all__ = ["default_router_state", "open_routed_client", "open_router"]
+__all__ = [
+    "checked",
+    "default_router_state",
+    "open_routed",
+    "open_routed_client",
+    "open_router",
+    "provider_options",
+    "routed_client",
+]
 
 _LINUCB: Final = {"alpha", "dim", "cost_weight", "decay_factor"}
 # What of a provider's options an embedding takes too: where it is, and who pays.
@@ -178,6 +188,39 @@ def open_routed_client(
         )
         opened.pop_all()
     return routed
+
+
+def open_routed(task: Task, *, journal: Journal | None, limits: Limits | None) -> Classifier:
+    """Return a classifier that asks the providers of a task's ``[routing]`` section."""
+    routing = routing_settings(task)
+    if routing is None:
+        raise ConfigurationError(f"Expected a [routing] section in task {task.name!r}, got none: add it.")
+    alone = replace(task, sections={})
+    with ExitStack() as opened:
+        client = routed_client(routing, task, opened)
+        found = Classifier.from_task(alone, client=client, journal=journal, limits=limits)
+        checked(found, client, routing)
+        opened.pop_all()
+    return found
+
+
+def routed_client(routing: RoutingSettings, task: Task, opened: ExitStack) -> RoutedClient:
+    """Return a client for a task's providers, closed with `opened`."""
+    client = open_routed_client(routing, task_name=task.name)
+    opened.callback(client.close)
+    return client
+
+
+def checked(classifier: Classifier, client: RoutedClient, routing: RoutingSettings) -> Classifier:
+    """Refuse providers whose confidence is known to mislead."""
+    for own, provider in zip(routing.providers, client.providers, strict=True):
+        refuse_misleading(
+            own.name,
+            options=provider_options(own),
+            method=classifier.method,
+            space=provider.logprob_space,
+        )
+    return classifier
 
 
 def _client(own: RoutingProviderSettings, opened: ExitStack) -> Client:

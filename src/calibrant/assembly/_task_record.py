@@ -6,20 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pydantic
 
-from calibrant.assembly._open import resolved_cascade
+from calibrant.assembly._sections import cascade_settings, routing_settings
 from calibrant.core import (
-    ROUTED,
-    CascadeModelSettings,
-    CascadeSettings,
     ConfigurationError,
     DemonstrationSettings,
     ModelSettings,
-    RoutingProviderSettings,
-    RoutingSettings,
+    Section,
     StateError,
     Task,
     describe_problem,
@@ -29,6 +25,10 @@ from calibrant.core import (
     write_record,
 )
 from calibrant.inference import may_be_withheld, without_secrets
+
+if TYPE_CHECKING:
+    from calibrant.cascade import CascadeModelSettings, CascadeSettings
+    from calibrant.routing import RoutingProviderSettings, RoutingSettings
 
 __all__ = [
     "RecordedTask",
@@ -62,7 +62,7 @@ _KEYS: Final = frozenset(
 
 _OPTIONAL_KEYS: Final = frozenset({"demonstrations"})
 
-_AnyModel = TypeVar("_AnyModel", ModelSettings, CascadeModelSettings, RoutingProviderSettings)
+_AnyModel = TypeVar("_AnyModel", ModelSettings, "CascadeModelSettings", "RoutingProviderSettings")
 _Settings = TypeVar("_Settings", bound=pydantic.BaseModel)
 
 
@@ -162,7 +162,7 @@ def asked_alone(task: Task, model: str | None) -> Task:
     """Return the task as it is when `model` is asked instead: its model's other settings do not apply."""
     if model is None:
         return task
-    return replace(task, model=ModelSettings(name=model), cascade=None, routing=None)
+    return replace(task, model=ModelSettings(name=model), sections={})
 
 
 def task_to_record(task: Task) -> dict[str, Any]:
@@ -173,8 +173,10 @@ def task_to_record(task: Task) -> dict[str, Any]:
     ConfigurationError
         That file cannot be used.
     """
-    cascade, routing = task.cascade, task.routing
+    cascade, routing = cascade_settings(task), routing_settings(task)
     if cascade is not None:
+        from calibrant.assembly._cascade import resolved_cascade  # noqa: PLC0415 (few tasks have one)
+
         cascade = resolved_cascade(cascade)
         if cascade.learned_file is not None:
             cascade = cascade.model_copy(update={"learned_file": cascade.learned_file.resolve()})
@@ -250,7 +252,7 @@ def task_from_record(record: Mapping[str, Any], *, place: Path) -> RecordedTask:
             prompt=_text(record, "prompt", place),
             field=_text(record, "field", place),
             user_template=None if record["user_template"] is None else _text(record, "user_template", place),
-            **_sections(record, place),
+            **_asked(record, place),
         )
         left_out = {str(name): tuple(map(str, names)) for name, names in dict(record["left_out"]).items()}
     except (ConfigurationError, TypeError, ValueError) as error:
@@ -258,31 +260,47 @@ def task_from_record(record: Mapping[str, Any], *, place: Path) -> RecordedTask:
     return RecordedTask(task=task, left_out=left_out, state_left_out=bool(record["state_left_out"]))
 
 
-def _sections(record: Mapping[str, Any], place: Path) -> dict[str, Any]:
+def _asked(record: Mapping[str, Any], place: Path) -> dict[str, Any]:
     """Return the sections that say who is asked."""
-    cascade = _section(CascadeSettings, record["cascade"], place)
-    routing = _section(RoutingSettings, record["routing"], place)
-    if cascade is not None and cascade.learned_file is not None:
-        cascade = cascade.model_copy(update={"learned_file": place.parent / cascade.learned_file})
-    members = () if cascade is None else tuple(model.name for model in cascade.models)
-    if (record["model"] is None) is (cascade is None and routing is None):
+    given = {name: found for name in ("cascade", "routing") if (found := record[name]) is not None}
+    sections = _several(given, place)
+    if (record["model"] is None) is not bool(sections):
         raise _damaged(place, "expected either model, or cascade and routing")
-    if cascade is not None and not members:
-        raise _damaged(place, "expected at least one of the cascade's models")
-    if (ROUTED in members) is not (routing is not None) and cascade is not None:
-        raise _damaged(place, f"expected routing together with the cascade's model {ROUTED!r}")
     model = _section(ModelSettings, record["model"], place)
     return {
-        "cascade": cascade,
-        "routing": routing,
+        "sections": sections,
         "demonstrations": _section(DemonstrationSettings, record.get("demonstrations"), place),
         **({} if model is None else {"model": model}),
     }
 
 
+def _several(records: Mapping[str, Any], place: Path) -> dict[str, Section]:
+    """Return the sections with several models."""
+    sections: dict[str, Section] = {}
+    if "routing" in records:
+        from calibrant.routing import RoutingSettings  # noqa: PLC0415 (few tasks have one)
+
+        sections["routing"] = _read(RoutingSettings, records["routing"], place)
+    if "cascade" in records:
+        from calibrant.cascade import ROUTED, CascadeSettings  # noqa: PLC0415 (few tasks have one)
+
+        cascade = _read(CascadeSettings, records["cascade"], place)
+        if cascade.learned_file is not None:
+            cascade = cascade.model_copy(update={"learned_file": place.parent / cascade.learned_file})
+        members = {model.name for model in cascade.models}
+        if not members:
+            raise _damaged(place, "expected at least one of the cascade's models")
+        if (ROUTED in members) is not ("routing" in records):
+            raise _damaged(place, f"expected routing together with the cascade's model {ROUTED!r}")
+        sections["cascade"] = cascade
+    return sections
+
+
 def _section(kind: type[_Settings], value: object, place: Path) -> _Settings | None:
-    if value is None:
-        return None
+    return None if value is None else _read(kind, value, place)
+
+
+def _read(kind: type[_Settings], value: object, place: Path) -> _Settings:
     try:
         return kind.model_validate(value)
     except pydantic.ValidationError as error:
@@ -302,12 +320,15 @@ def _damaged(place: Path, why: str) -> StateError:
 
 def models_of(task: Task) -> Iterator[ModelSettings | RoutingProviderSettings]:
     """Yield everything a task names that is asked."""
-    if task.cascade is None and task.routing is None:
+    if not task.sections:
         yield task.model
-    if task.cascade is not None:
-        yield from (model for model in task.cascade.models if model.name != ROUTED)
-    if task.routing is not None:
-        yield from task.routing.providers
+    cascade, routing = cascade_settings(task), routing_settings(task)
+    if cascade is not None:
+        from calibrant.cascade import ROUTED  # noqa: PLC0415 (few tasks have one)
+
+        yield from (model for model in cascade.models if model.name != ROUTED)
+    if routing is not None:
+        yield from routing.providers
 
 
 def with_options(
@@ -332,6 +353,8 @@ def with_options(
     ConfigurationError
         There is no such model, or an option would change what is asked.
     """
+    if not options:
+        return task
     known = [label_of(own) for own in models_of(task)]
     for name, given in options.items():
         if name not in known:
@@ -345,14 +368,14 @@ def with_options(
                 f"Expected options that say who calls and where (api_key, extra_headers, api_base, timeout), got "
                 f"{other[0]!r:.80}: it could change the predictions; run and export with it."
             )
-    cascade, routing = task.cascade, task.routing
+    cascade, routing = cascade_settings(task), routing_settings(task)
     if cascade is not None:
         models = tuple(_given(model, options) for model in cascade.models)
         cascade = cascade.model_copy(update={"models": models})
     if routing is not None:
         providers = tuple(_given(provider, options) for provider in routing.providers)
         routing = routing.model_copy(update={"providers": providers})
-    return replace(task, model=_given(task.model, options), cascade=cascade, routing=routing)
+    return replace(task, model=_given(task.model, options)).with_sections(cascade=cascade, routing=routing)
 
 
 def _given(own: _AnyModel, options: Mapping[str, Mapping[str, Any]]) -> _AnyModel:

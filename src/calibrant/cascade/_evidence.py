@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from calibrant.cascade._models import CascadeModel
 from calibrant.cascade._protocol import ConfidenceMethod
+from calibrant.cascade._settings import ROUTED
 from calibrant.cascade.methods._label_probability import LabelProbability
 from calibrant.core import (
-    ROUTED,
     Client,
     CompositeLabels,
     ConfigurationError,

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+from collections.abc import Mapping
 from inspect import signature
 from typing import Any, Final
 
 from calibrant.cascade._protocol import ConfidenceMethod
+from calibrant.cascade.methods._entailment import AutoMixEntailment
+from calibrant.cascade.methods._label_probability import LabelProbability
+from calibrant.cascade.methods._self_verify import SelfVerify
+from calibrant.cascade.methods._token_methods import AvgLogprob, Hybrid, Margin
 from calibrant.core import ConfigurationError
 
-__all__ = ["METHOD_NAMES", "method_named"]
+__all__ = ["METHODS", "METHOD_NAMES", "method_named"]
 
-_CLASSES: Final = {
-    "avg_logprob": "AvgLogprob",
-    "margin": "Margin",
-    "hybrid": "Hybrid",
-    "self_verify": "SelfVerify",
-    "automix_entailment": "AutoMixEntailment",
-    "label_probability": "LabelProbability",
+METHODS: Final[Mapping[str, type[ConfidenceMethod]]] = {
+    kind.name: kind for kind in (AvgLogprob, Margin, Hybrid, SelfVerify, AutoMixEntailment, LabelProbability)
 }
 
-METHOD_NAMES: Final = tuple(_CLASSES)
+METHOD_NAMES: Final = tuple(METHODS)
 """Names that `method_named` knows."""
 
 
@@ -39,17 +38,16 @@ def method_named(name: str, **options: Any) -> ConfidenceMethod:  # noqa: ANN401
     ConfigurationError
         The name is unknown, or the method does not take these options or needs others.
     """
-    if name not in _CLASSES:
+    if name not in METHODS:
         fitted = "; a learned method is fitted first and given itself" if name == "learned" else ""
         raise ConfigurationError(
             f"Expected a confidence method among {', '.join(METHOD_NAMES)}, got {name!r}{fitted}."
         )
-    found = getattr(import_module("calibrant.cascade"), _CLASSES[name])
+    found = METHODS[name]
     try:
         signature(found).bind(**options)
     except TypeError as error:
         raise ConfigurationError(
-            f"The options of the confidence method {name!r} do not fit: {error}. {_CLASSES[name]} says what it takes."
+            f"The options of the confidence method {name!r} do not fit: {error}. {found.__name__} says what it takes."
         ) from error
-    method: ConfidenceMethod = found(**options)
-    return method
+    return found(**options)

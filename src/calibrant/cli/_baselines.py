@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from calibrant.cli._tables import aligned, number, with_interval
 from calibrant.core import CompositeLabels, ConfigurationError, DataError, LabelSet, StateError, Task
-from calibrant.evaluation import Dataset, add_baselines
+from calibrant.evaluation import Dataset
 
 if TYPE_CHECKING:
     from calibrant.evaluation import EvaluationResult
@@ -45,6 +45,8 @@ def baseline_lines(result: EvaluationResult, task: Task, *, file: Path | None, s
     labelled = chain.from_iterable(Dataset(source=source, labels=labels) for source in sources)
     sys.stderr.write("comparing with baselines\n")  # takes seconds, of many rows half a minute
     sys.stderr.flush()
+    from calibrant.evaluation import add_baselines  # loads the heads
+
     try:
         found = add_baselines(result.directory, labelled, labels=labels)
     except (ConfigurationError, DataError, StateError) as error:  # the evaluation is good without them

@@ -59,7 +59,7 @@ def submit(
         raise ConfigurationError("Expected --split or --file, got both: leave one out.")
     loaded = Task.from_file(task)
     rows = _rows(loaded, split, file)
-    several = loaded.cascade is not None or loaded.routing is not None
+    several = bool(loaded.sections)
     if model is not None or not several:  # several models are refused by name below
         _check_model(loaded.model.name if model is None else model)
     classifier = Classifier.from_task(without_head(loaded), model=model)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from calibrant.assembly import read_looper
-from calibrant.core import VERIFYING_METHODS, ConfigurationError, Task
+from calibrant.core import ConfigurationError, Task
 
 __all__ = ["with_context"]
 
@@ -29,7 +28,10 @@ def with_context(task: Task, *, context: str | None, column: str | None) -> Task
     """
     if context is None and column is None:
         return task
-    cascade = task.cascade
+    from calibrant.assembly import cascade_settings, read_looper
+    from calibrant.cascade import VERIFYING_METHODS
+
+    cascade = cascade_settings(task)
     file = None if cascade is None else cascade.file
     own = cascade if file is None else read_looper(file)
     method = None if own is None else own.confidence_method
@@ -39,7 +41,7 @@ def with_context(task: Task, *, context: str | None, column: str | None) -> Task
             f"--context and --context-column, got {method or 'one model'!r}: leave them out."
         )
     if context is not None:
-        task = replace(task, cascade=cascade.model_copy(update={"context": context or None}))
+        task = task.with_sections(cascade=cascade.model_copy(update={"context": context or None}))
     if column is None:
         return task
     columns = replace(task.columns, context=column)

@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from calibrant.assembly import open_classifier, record_run
 from calibrant.cli._baselines import baseline_lines
-from calibrant.cli._context import with_context
 from calibrant.cli._errors import FAILED, GATE_FAILED, INTERRUPTED
 from calibrant.cli._evaluation_table import print_result
 from calibrant.cli._interrupts import ENDED_BY_SIGNAL, interruptible
 from calibrant.cli._progress import EvaluationDisplay
 from calibrant.cli._prompted import open_prompted, without_head, write_demonstrations
-from calibrant.cli._providers import routing_stats
 from calibrant.core import (
     ConfigurationError,
     DataSource,
@@ -32,21 +30,18 @@ from calibrant.evaluation import (
     GATES,
     BatchEvaluator,
     Dataset,
-    EvaluationHistory,
-    RunScope,
     check_gates,
     default_cache,
     open_cache,
-    require_parquet,
-    write_parquet,
 )
-from calibrant.heads import Head
-from calibrant.inference import Classifier, DemonstrationIndex, Limits, as_classifier
+from calibrant.inference import Classifier, Limits, as_classifier
 
 if TYPE_CHECKING:
     from calibrant.calibration import LabelPriorCorrection
+    from calibrant.cli._providers import RoutingStats
     from calibrant.core import Stop
     from calibrant.evaluation import EvaluationMetrics, EvaluationResult, HistoryEntry
+    from calibrant.heads import Head
     from calibrant.inference import BasePredictor
     from calibrant.store import PredictionCache
 
@@ -134,9 +129,7 @@ def run_evaluate(task_file: Path, options: EvaluateOptions) -> None:
     """Evaluate, print the numbers, and exit with 1 (ended early), 3 (a gate) or 130 (interrupted)."""
     gates = dict(map(_gate, options.fail_under))
     _check(options)
-    task = with_context(
-        Task.from_file(task_file, splits=()), context=options.context, column=options.context_column
-    )
+    task = _task(task_file, options)
     check_gates(gates, task.labels)
     rows = Dataset(
         source=labelled_source(task, options.file, options.split),
@@ -152,6 +145,8 @@ def run_evaluate(task_file: Path, options: EvaluateOptions) -> None:
             result = _evaluated(task, options, classifier, rows, on_progress=display, stop=stop)
         _write_down(task, options, classifier)
         if options.parquet and result.metrics.complete:
+            from calibrant.evaluation import write_parquet
+
             write_parquet(options.out / "predictions.jsonl", options.out / "predictions.parquet")
     except ProviderError:
         kept = options.out / "predictions.jsonl"
@@ -159,7 +154,7 @@ def run_evaluate(task_file: Path, options: EvaluateOptions) -> None:
             _say(f"What was answered is kept in {options.out}: run the same command again to go on.")
         raise
     finally:
-        routing = routing_stats(classifier)
+        routing = _routing_stats(task, classifier)
         classifier.close()
     entry, problem = record(result)
     beside = baseline_lines(result, task, file=options.file, split=options.split)
@@ -170,11 +165,31 @@ def run_evaluate(task_file: Path, options: EvaluateOptions) -> None:
     exit_as(result.metrics, gates, stop=stop)
 
 
+def _task(task_file: Path, options: EvaluateOptions) -> Task:
+    task = Task.from_file(task_file, splits=())
+    if options.context is None and options.context_column is None:
+        return task
+    from calibrant.cli._context import with_context
+
+    return with_context(task, context=options.context, column=options.context_column)
+
+
+def _routing_stats(task: Task, classifier: BasePredictor) -> RoutingStats | None:
+    """Return what became of the calls to the task's providers, if it has any."""
+    if "routing" not in task.sections:
+        return None
+    from calibrant.cli._providers import routing_stats
+
+    return routing_stats(classifier)
+
+
 def _check(options: EvaluateOptions) -> None:
     """Refuse options that contradict each other."""
     if options.cache is not None and options.no_cache:
         raise ConfigurationError("Expected either --cache or --no-cache, got both.")
     if options.parquet:
+        from calibrant.evaluation import require_parquet
+
         require_parquet()
     if options.engine not in _ENGINES:
         raise ConfigurationError(
@@ -244,6 +259,9 @@ def _opened_again(  # noqa: PLR0913  (keyword-only options)
     shown: tuple[DemonstrationSettings | None, str] | None,
     limits: Limits,
 ) -> BasePredictor:
+    from calibrant.heads import Head
+    from calibrant.inference import DemonstrationIndex
+
     classifier = open_classifier(task, model=model, limits=limits)
     if prompt is not None:
         classifier = classifier.with_prompt(prompt, user_template=user_template)
@@ -335,6 +353,8 @@ def _recorder(task: Task, options: EvaluateOptions, classifier: BasePredictor) -
     """Return what adds a run to the history; a history that cannot be used is an error before the first call."""
     if options.history is None:
         return lambda _: (None, None)
+    from calibrant.evaluation import EvaluationHistory, RunScope
+
     history = EvaluationHistory(options.history)
     scope = RunScope(
         account_id=options.account,

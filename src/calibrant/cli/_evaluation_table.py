@@ -7,14 +7,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from calibrant.cli._cascade import cascade_lines
-from calibrant.cli._history import history_lines
-from calibrant.cli._providers import RoutingStats
 from calibrant.cli._tables import aligned, dollars, number, with_interval
 from calibrant.core import StateError, Task, read_json_object
 from calibrant.metrics import confidence_remarks
 
 if TYPE_CHECKING:
+    from calibrant.cli._providers import RoutingStats
     from calibrant.evaluation import EvaluationMetrics, EvaluationResult, HistoryEntry
     from calibrant.metrics import AnsweredLabels, StructureFigure
 
@@ -57,9 +55,15 @@ def print_result(
         *remarks,
         *baselines,
     ]
-    lines += [] if result.metrics.cascade is None else cascade_lines(result.metrics.cascade)
+    if result.metrics.cascade is not None:
+        from calibrant.cli._cascade import cascade_lines
+
+        lines += cascade_lines(result.metrics.cascade)
     lines += [] if routing is None else routing.lines()
-    lines += [] if entry is None else history_lines(entry)
+    if entry is not None:
+        from calibrant.cli._history import history_lines
+
+        lines += history_lines(entry)
     columns = ", predictions.parquet" if (directory / "predictions.parquet").exists() else ""
     files = f"Files: {directory}/predictions.jsonl{columns}, metrics.json, run.json"
     sys.stdout.write("\n".join([title, *lines, _paid(result.metrics), files]) + "\n")

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from calibrant.assembly import open_classifier, record_run
+from calibrant.assembly import cascade_settings, open_classifier, record_run
 from calibrant.cli._progress import ProgressDisplay
 from calibrant.cli._providers import routing_stats
 from calibrant.cli._tables import dollars, number, with_interval
@@ -65,12 +65,12 @@ def run_optimize(
 
 def _refuse_prior(task: Task) -> None:
     remedy = "Leave it out, or name one model with --model."
-    if task.cascade is not None:
+    if "cascade" in task.sections:
         raise ConfigurationError(
             "Expected no --prior-correction batch for a cascade: a label that it changes is one that no model was sure "
             f"of. {remedy}"
         )
-    if task.routing is not None:
+    if "routing" in task.sections:
         raise ConfigurationError(
             "Expected no --prior-correction batch beside [routing]: every provider has a label prior of its own. "
             + remedy
@@ -80,12 +80,13 @@ def _refuse_prior(task: Task) -> None:
 @contextmanager
 def _asked(task: Task, model: str | None) -> Iterator[str | BasePredictor | None]:
     """Return what the search asks: the model that is named, all that the task names, or None for its own model."""
-    if task.cascade is None and task.routing is None:
+    if not task.sections:
         yield model
         return
     classifier = open_classifier(task, model=model)
     try:
-        members = () if task.cascade is None else task.cascade.models
+        cascade = cascade_settings(task)
+        members = () if cascade is None else cascade.models
         own = [entry.prompt for entry in members if entry.prompt is not None]
         if model is None and own:
             _LOG.warning(

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from calibrant import calibration, inference
 from calibrant.assembly import open_classifier
-from calibrant.calibration import DEMONSTRATIONS, LabelPriorCorrection
 from calibrant.core import (
     ConfigurationError,
     DataError,
@@ -18,8 +18,7 @@ from calibrant.core import (
     Task,
     write_atomically,
 )
-from calibrant.heads import Head
-from calibrant.inference import Classifier, DemonstrationIndex, as_classifier, opened_head
+from calibrant.inference import as_classifier
 
 if TYPE_CHECKING:
     from calibrant.core import Limits
@@ -95,16 +94,18 @@ def prompted(
         classifier = classifier.with_prompt(
             read_prompt(run / "best_prompt.txt"), user_template=None if template is None else str(template)
         )
-        classifier = _demonstrating(classifier, best.get("demonstrations"), run / DEMONSTRATIONS)
+        classifier = _demonstrating(classifier, best.get("demonstrations"), run / calibration.DEMONSTRATIONS)
         if label_prior is None:
             head, label_prior = _existing(run / "head.json"), _existing(run / "label_prior.json")
     elif prompt is not None:
         classifier = classifier.with_prompt(read_prompt(prompt))
     if head is not None:
+        from calibrant.heads import Head
+
         loaded = Head.load(head, fingerprint=classifier.fingerprint())
-        as_classifier(classifier, to_use="head").head = opened_head(loaded, settings.embeddings)
+        as_classifier(classifier, to_use="head").head = inference.opened_head(loaded, settings.embeddings)
     elif label_prior is not None:
-        correction = LabelPriorCorrection.load(label_prior, fingerprint=classifier.fingerprint())
+        correction = calibration.LabelPriorCorrection.load(label_prior, fingerprint=classifier.fingerprint())
         as_classifier(classifier, to_use="label prior").prior_correction = correction
     return classifier
 
@@ -132,15 +133,15 @@ def _demonstrating(predictor: BasePredictor, chosen: str | None, rows: Path) -> 
     classifier = as_classifier(predictor, to_use="demonstrations")
     if not chosen.strip():
         return classifier.with_demonstrations(None)
-    index = DemonstrationIndex.from_text(read_prompt(rows), labels=classifier.labels)
+    index = inference.DemonstrationIndex.from_text(read_prompt(rows), labels=classifier.labels)
     return classifier.with_demonstrations(index, **DemonstrationSettings.from_text(chosen).model_dump())
 
 
 def write_demonstrations(predictor: BasePredictor, directory: Path) -> None:
     """Leave the labelled texts that prompts were shown from in a run's directory, if there are any."""
-    shown = predictor.demonstrations if isinstance(predictor, Classifier) else None
+    shown = predictor.demonstrations if isinstance(predictor, inference.Classifier) else None
     if shown is not None and shown.settings is not None:
-        write_atomically(directory / DEMONSTRATIONS, shown.index.to_text())
+        write_atomically(directory / calibration.DEMONSTRATIONS, shown.index.to_text())
 
 
 def read_prompt(path: Path) -> str:

@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, get_args
 
-from calibrant.assembly import default_router_state
+from calibrant.assembly import default_router_state, routing_settings
 from calibrant.cli._tables import fitted
 from calibrant.core import (
     CalibrantError,
     ConfigurationError,
     RouterState,
-    RoutingSettings,
-    RoutingStrategy,
     StateError,
     Task,
 )
@@ -27,6 +25,8 @@ from calibrant.routing import (
     EMARouter,
     FixedRouter,
     Router,
+    RoutingSettings,
+    RoutingStrategy,
     Standing,
     ThompsonRouter,
     TriageRouter,
@@ -161,7 +161,7 @@ def _place(state: str | None, task: Path | None, scope: str | None) -> _Place:
     settings = None
     if task is not None:
         found = Task.from_file(task, splits=())
-        settings = found.routing
+        settings = routing_settings(found)
         if settings is None:
             raise ConfigurationError(f"{task}: expected a [routing] section, got none: name another task.")
         scope = found.name if scope is None else scope

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 from weakref import WeakKeyDictionary
 
-from calibrant.clients._best_value import best_value
 from calibrant.clients._constraint import (
     Constraint,
     constraint_for,
@@ -447,6 +446,8 @@ async def _sampler(row: _Row, wanted: _Wanted, begun: Sequence[int]) -> Sampler:
     """Return what draws the tokens behind `begun`: of one choice the best, where nothing is left to chance."""
     sampler = Sampler(wanted.options)
     if wanted.choice is not None and sampler.takes_the_best:
+        from calibrant.clients._best_value import best_value  # noqa: PLC0415 (few answers are one choice)
+
         sampler.plan(await best_value(row, wanted.choice, begun))
     return sampler
 

@@ -1,130 +1,173 @@
 """Data and Protocols shared by every other package; imports none of them."""
 
-from calibrant.core.answers import unknown_answer
-from calibrant.core.aspects import Aspect
-from calibrant.core.cascade_settings import (
-    LOOPER_KEYS,
-    VERIFYING_METHODS,
-    CascadeModelSettings,
-    CascadeSettings,
-    HybridWeights,
-)
-from calibrant.core.completion import (
-    Client,
-    Completion,
-    CompletionRequest,
-    Continuation,
-    ContinuingClient,
-    LabelContinuation,
-    LabelLogprobs,
-    Message,
-    NextTokens,
-    Token,
-)
-from calibrant.core.composite import CompositeLabels, Field, FieldLabels, MultiLabels, part_of
-from calibrant.core.distribution import LOW_LABEL_MASS, LabelDistribution, LogprobSpace, is_label_mass_low
-from calibrant.core.errors import (
-    CalibrantError,
-    ConfigurationError,
-    ContextLengthError,
-    DataError,
-    LimitReachedError,
-    LogprobsUnavailableError,
-    LogprobsUnsupportedError,
-    NotFittedError,
-    ProviderError,
-    ProviderTimeoutError,
-    RateLimitError,
-    StateError,
-)
-from calibrant.core.files import (
-    atomic_writer,
-    damaged_record,
-    is_in_place,
-    make_rescue_folder,
-    read_json_object,
-    read_record,
-    try_lock,
-    without_doubles,
-    write_atomically,
-    write_record,
-)
-from calibrant.core.fingerprint import Fingerprint, asked_text, demonstrated
-from calibrant.core.installation import install_command
-from calibrant.core.interval import Interval
-from calibrant.core.label_records import described_labels, labels_from_record, labels_to_record
-from calibrant.core.labels import LabelSet, OpenLabels, normalise_label
-from calibrant.core.limits import CallMeter, Limits, Pace
-from calibrant.core.prediction import Outcome, Part, Prediction, Step, Usage, Verdict
-from calibrant.core.predictor import INPUT_SLOT, OnPrediction, Predictor, Query, Stop
-from calibrant.core.records import (
-    Journal,
-    has_low_label_mass,
-    prediction_from_record,
-    prediction_to_record,
-    step_to_record,
-)
-from calibrant.core.reported import bounded_count, clean_line, clean_text
-from calibrant.core.router_state import RouterState
-from calibrant.core.routing_settings import (
-    BanditSettings,
-    CascadeRoutingSettings,
-    CoherenceSettings,
-    RoutingProviderSettings,
-    RoutingSettings,
-    RoutingStrategy,
-    TierSettings,
-    TriageSettings,
-)
-from calibrant.core.rows import (
-    MAX_RUN_ROW_BYTES,
-    Columns,
-    DataSource,
-    Example,
-    Row,
-    TextWithContext,
-    iter_examples,
-    read_examples,
-    read_rows,
-    read_texts,
-)
-from calibrant.core.schema import SchemaNode, plain_schema, schema_target
-from calibrant.core.search_verdict import WHAT_ACCEPTED_MEANS, changed_prompt, search_verdict
-from calibrant.core.sections import describe_problem
-from calibrant.core.settings import (
-    CalibrationSettings,
-    DemonstrationSettings,
-    HeadSettings,
-    ModelSettings,
-    ScoringSettings,
-)
-from calibrant.core.structures import (
-    HierarchicalLabels,
-    OrdinalLabels,
-    structured_labels,
-)
-from calibrant.core.task import ROUTED, Split, Task, check_answer
-from calibrant.core.tokens import TokenContinuation, TokenLogprobs, Vocabulary
-from calibrant.core.zeph import read_zeph
+from typing import TYPE_CHECKING
+
+from calibrant.core._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from calibrant.core.answers import unknown_answer
+    from calibrant.core.aspects import Aspect
+    from calibrant.core.completion import (
+        Client,
+        Completion,
+        CompletionRequest,
+        Continuation,
+        ContinuingClient,
+        LabelContinuation,
+        LabelLogprobs,
+        Message,
+        NextTokens,
+        Token,
+    )
+    from calibrant.core.composite import CompositeLabels, Field, FieldLabels, MultiLabels, part_of
+    from calibrant.core.distribution import LOW_LABEL_MASS, LabelDistribution, LogprobSpace, is_label_mass_low
+    from calibrant.core.errors import (
+        CalibrantError,
+        ConfigurationError,
+        ContextLengthError,
+        DataError,
+        LimitReachedError,
+        LogprobsUnavailableError,
+        LogprobsUnsupportedError,
+        NotFittedError,
+        ProviderError,
+        ProviderTimeoutError,
+        RateLimitError,
+        StateError,
+    )
+    from calibrant.core.files import (
+        atomic_writer,
+        damaged_record,
+        is_in_place,
+        make_rescue_folder,
+        read_json_object,
+        read_record,
+        try_lock,
+        without_doubles,
+        write_atomically,
+        write_record,
+    )
+    from calibrant.core.fingerprint import Fingerprint, asked_text, demonstrated
+    from calibrant.core.installation import install_command
+    from calibrant.core.interval import Interval
+    from calibrant.core.label_records import described_labels, labels_from_record, labels_to_record
+    from calibrant.core.labels import LabelSet, OpenLabels, normalise_label
+    from calibrant.core.limits import CallMeter, Limits, Pace
+    from calibrant.core.prediction import Outcome, Part, Prediction, Step, Usage, Verdict
+    from calibrant.core.predictor import INPUT_SLOT, OnPrediction, Predictor, Query, Stop
+    from calibrant.core.records import (
+        Journal,
+        has_low_label_mass,
+        prediction_from_record,
+        prediction_to_record,
+        step_to_record,
+    )
+    from calibrant.core.reported import bounded_count, clean_line, clean_text
+    from calibrant.core.router_state import RouterState
+    from calibrant.core.rows import (
+        MAX_RUN_ROW_BYTES,
+        Columns,
+        DataSource,
+        Example,
+        Row,
+        TextWithContext,
+        iter_examples,
+        read_examples,
+        read_rows,
+        read_texts,
+    )
+    from calibrant.core.schema import SchemaNode, plain_schema, schema_target
+    from calibrant.core.search_verdicts import WHAT_ACCEPTED_MEANS, changed_prompt, search_verdict
+    from calibrant.core.sections import Section, SectionTable, describe_problem
+    from calibrant.core.settings import (
+        CalibrationSettings,
+        DemonstrationSettings,
+        HeadSettings,
+        ModelSettings,
+        ScoringSettings,
+    )
+    from calibrant.core.structures import HierarchicalLabels, OrdinalLabels, structured_labels
+    from calibrant.core.task import Split, Task, check_answer
+    from calibrant.core.tokens import TokenContinuation, TokenLogprobs, Vocabulary
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            ".answers": "unknown_answer",
+            ".aspects": "Aspect",
+            ".completion": (
+                "Client Completion CompletionRequest Continuation ContinuingClient LabelContinuation "
+                "LabelLogprobs Message NextTokens Token"
+            ),
+            ".composite": "CompositeLabels Field FieldLabels MultiLabels part_of",
+            ".distribution": "LOW_LABEL_MASS LabelDistribution LogprobSpace is_label_mass_low",
+            ".errors": (
+                "CalibrantError ConfigurationError ContextLengthError DataError LimitReachedError "
+                "LogprobsUnavailableError LogprobsUnsupportedError NotFittedError ProviderError "
+                "ProviderTimeoutError RateLimitError StateError"
+            ),
+            ".files": (
+                "atomic_writer damaged_record is_in_place make_rescue_folder read_json_object "
+                "read_record try_lock without_doubles write_atomically write_record"
+            ),
+            ".fingerprint": "Fingerprint asked_text demonstrated",
+            ".installation": "install_command",
+            ".interval": "Interval",
+            ".label_records": "described_labels labels_from_record labels_to_record",
+            ".labels": "LabelSet OpenLabels normalise_label",
+            ".limits": "CallMeter Limits Pace",
+            ".prediction": "Outcome Part Prediction Step Usage Verdict",
+            ".predictor": "INPUT_SLOT OnPrediction Predictor Query Stop",
+            ".records": (
+                "Journal has_low_label_mass prediction_from_record prediction_to_record step_to_record"
+            ),
+            ".reported": "bounded_count clean_line clean_text",
+            ".router_state": "RouterState",
+            ".rows": (
+                "Columns DataSource Example MAX_RUN_ROW_BYTES Row TextWithContext iter_examples "
+                "read_examples read_rows read_texts"
+            ),
+            ".schema": "SchemaNode plain_schema schema_target",
+            ".search_verdicts": "WHAT_ACCEPTED_MEANS changed_prompt search_verdict",
+            ".sections": "Section SectionTable describe_problem",
+            ".settings": (
+                "CalibrationSettings DemonstrationSettings HeadSettings ModelSettings ScoringSettings"
+            ),
+            ".structures": "HierarchicalLabels OrdinalLabels structured_labels",
+            ".task": "Split Task check_answer",
+            ".tokens": "TokenContinuation TokenLogprobs Vocabulary",
+        },
+        moved={
+            **dict.fromkeys(
+                ("CascadeModelSettings", "CascadeSettings", "HybridWeights"), "calibrant.cascade"
+            ),
+            **dict.fromkeys(
+                (
+                    "BanditSettings",
+                    "CascadeRoutingSettings",
+                    "CoherenceSettings",
+                    "RoutingProviderSettings",
+                    "RoutingSettings",
+                    "RoutingStrategy",
+                    "TierSettings",
+                    "TriageSettings",
+                ),
+                "calibrant.routing",
+            ),
+            "read_zeph": "calibrant.assembly",
+        },
+    )
 
 __all__ = [
     "INPUT_SLOT",
-    "LOOPER_KEYS",
     "LOW_LABEL_MASS",
     "MAX_RUN_ROW_BYTES",
-    "ROUTED",
-    "VERIFYING_METHODS",
     "WHAT_ACCEPTED_MEANS",
     "Aspect",
-    "BanditSettings",
     "CalibrantError",
     "CalibrationSettings",
     "CallMeter",
-    "CascadeModelSettings",
-    "CascadeRoutingSettings",
-    "CascadeSettings",
     "Client",
-    "CoherenceSettings",
     "Columns",
     "Completion",
     "CompletionRequest",
@@ -142,7 +185,6 @@ __all__ = [
     "Fingerprint",
     "HeadSettings",
     "HierarchicalLabels",
-    "HybridWeights",
     "Interval",
     "Journal",
     "LabelContinuation",
@@ -172,23 +214,20 @@ __all__ = [
     "Query",
     "RateLimitError",
     "RouterState",
-    "RoutingProviderSettings",
-    "RoutingSettings",
-    "RoutingStrategy",
     "Row",
     "SchemaNode",
     "ScoringSettings",
+    "Section",
+    "SectionTable",
     "Split",
     "StateError",
     "Step",
     "Stop",
     "Task",
     "TextWithContext",
-    "TierSettings",
     "Token",
     "TokenContinuation",
     "TokenLogprobs",
-    "TriageSettings",
     "Usage",
     "Verdict",
     "Vocabulary",
@@ -210,6 +249,7 @@ __all__ = [
     "iter_examples",
     "labels_from_record",
     "labels_to_record",
+    "lazy_names",
     "make_rescue_folder",
     "normalise_label",
     "part_of",
@@ -221,7 +261,6 @@ __all__ = [
     "read_record",
     "read_rows",
     "read_texts",
-    "read_zeph",
     "schema_target",
     "search_verdict",
     "step_to_record",

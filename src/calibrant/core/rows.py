@@ -14,7 +14,6 @@ from typing import Any, BinaryIO, NoReturn
 from calibrant.core.answers import not_text, spelled_answer
 from calibrant.core.errors import ConfigurationError, DataError
 from calibrant.core.files import without_doubles
-from calibrant.core.installation import install_command
 
 __all__ = [
     "MAX_ROW_BYTES",
@@ -274,6 +273,8 @@ def _read_parquet(path: Path, most: int) -> Iterator[Row]:
     try:
         from pyarrow import parquet  # noqa: PLC0415  (optional)
     except ImportError as error:
+        from calibrant.core.installation import install_command  # noqa: PLC0415 (only when it is missing)
+
         msg = f"{path}: Parquet files need pyarrow: {install_command('data')}."
         raise ConfigurationError(msg) from error
     try:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, get_args
 
@@ -18,11 +19,14 @@ __all__ = [
     "Amount",
     "Count",
     "Number",
+    "Problem",
     "Section",
+    "SectionTable",
     "Share",
     "describe_problem",
     "line_of",
     "parse_toml",
+    "refuse",
     "wrong",
     "wrong_at",
 ]
@@ -33,6 +37,9 @@ Share: TypeAlias = Annotated[Number, pydantic.Field(ge=0, le=1)]
 Amount: TypeAlias = Annotated[Number, pydantic.Field(ge=0)]
 Count: TypeAlias = Annotated[int, pydantic.Field(strict=True, ge=0)]
 
+Problem: TypeAlias = tuple[tuple[str | int, ...], str]
+"""The key that is wrong, and what is wrong with it."""
+
 _HEADER = re.compile(r"^\s*(\[+)([^\]=,]+)\]")
 _KEY = re.compile(r"""^\s*([\w."' \t-]+?)\s*=""")
 
@@ -41,6 +48,28 @@ class Section(pydantic.BaseModel):
     """A table of a configuration file; unknown keys are refused."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SectionTable:
+    """A section of a task file as it was written, for the package that knows what it may hold.
+
+    Attributes
+    ----------
+    values : object
+        Its keys and values; something else than a mapping is a mistake.
+    path : Path
+        The task file; files that the section names are relative to its folder.
+    beside : frozenset of str
+        The other keys and sections on the top level of the file.
+    text : str
+        Content of the whole file, which line numbers are found in.
+    """
+
+    values: object
+    path: Path
+    beside: frozenset[str] = frozenset()
+    text: str = field(default="", repr=False)
 
 
 def parse_toml(text: str, path: Path) -> dict[str, Any]:
@@ -68,6 +97,28 @@ def parse_toml(text: str, path: Path) -> dict[str, Any]:
         raise ConfigurationError(
             f"{path}: expected tables and arrays a few levels deep, got hundreds inside each other: flatten them."
         ) from error
+
+
+def refuse(problems: Iterable[Problem], text: str, path: Path) -> None:
+    """Raise all problems of a file at once, each with its line.
+
+    Parameters
+    ----------
+    problems : iterable of (location, str)
+        Where each mistake is, and what to say of it.
+    text : str
+        The file's content.
+    path : Path
+        The file, for messages.
+
+    Raises
+    ------
+    ConfigurationError
+        There is a problem.
+    """
+    lines = [f"{path}:{line_of(text, location)}: {problem}" for location, problem in problems]
+    if lines:
+        raise ConfigurationError("\n".join(lines))
 
 
 def wrong(message: str, remedy: str, **values: object) -> PydanticCustomError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -11,14 +11,21 @@ from typing import Any, Literal
 import pydantic
 
 from calibrant.core.answers import unknown_answer
-from calibrant.core.cascade_settings import LOOPER_KEYS, CascadeSettings
 from calibrant.core.errors import ConfigurationError, DataError
 from calibrant.core.labels import LabelSet
 from calibrant.core.leaks import warn_about_leaks
 from calibrant.core.predictor import INPUT_SLOT
-from calibrant.core.routing_settings import RoutingSettings
 from calibrant.core.rows import Columns, DataSource, Example
-from calibrant.core.sections import Section, describe_problem, line_of, parse_toml, wrong
+from calibrant.core.sections import (
+    Problem,
+    Section,
+    SectionTable,
+    describe_problem,
+    line_of,
+    parse_toml,
+    refuse,
+    wrong,
+)
 from calibrant.core.settings import (
     SCORING_PARAMETERS,
     CalibrationSettings,
@@ -31,21 +38,19 @@ from calibrant.core.structures import Structure
 from calibrant.core.task_answers import (
     FIELD_REMEDY,
     FieldSection,
-    Problem,
     answer_problems,
     is_path,
     labels_of,
 )
 from calibrant.core.task_prompts import given_problems
-from calibrant.core.zeph import OWN_KEYS, read_zeph
 
 __all__ = ["Split", "Task", "check_answer"]
 
 Split = Literal["train", "validation", "test"]
 
 _SPLITS: tuple[Split, ...] = ("train", "validation", "test")
-ROUTED = "routed"  # the model of a cascade that stands for [routing]
-_OF_ONE_MODEL = frozenset({"api_base", "space", "options"})
+# Packages above read these: `calibrant.assembly` knows which.
+_SECTIONS = ("cascade", "routing")
 
 
 class _DataSection(Section):
@@ -88,8 +93,8 @@ class _TaskFile(Section):
     calibration: CalibrationSettings = CalibrationSettings()
     demonstrations: DemonstrationSettings | None = None
     head: HeadSettings = HeadSettings()
-    cascade: CascadeSettings | None = None
-    routing: RoutingSettings | None = None
+    cascade: Any = None
+    routing: Any = None
 
     @pydantic.field_validator("field")
     @classmethod
@@ -155,10 +160,9 @@ class Task:
         Which training rows every prompt shows beside its text; None shows none.
     head : HeadSettings
         The head that makes the final distributions, and whether a search learns one.
-    cascade : CascadeSettings or None
-        The models that are asked in turn instead of `model`; see `calibrant.assembly.open_classifier`.
-    routing : RoutingSettings or None
-        The providers that are asked instead of `model`, or as the model ``routed`` of `cascade`.
+    sections : mapping of str to SectionTable or Section
+        What is asked instead of `model`: ``cascade``, models in turn, and ``routing``, providers, or both. From a file
+        they are tables, which `calibrant.assembly.open_classifier` checks before the first call.
     columns : Columns
         Which columns of its data files hold what.
     sources : mapping of str to DataSource
@@ -180,13 +184,16 @@ class Task:
     calibration: CalibrationSettings = CalibrationSettings()
     demonstrations: DemonstrationSettings | None = None
     head: HeadSettings = HeadSettings()
-    cascade: CascadeSettings | None = None
-    routing: RoutingSettings | None = None
+    sections: Mapping[str, SectionTable | Section] = dataclasses.field(default_factory=dict)
     columns: Columns = Columns()
     sources: Mapping[Split, DataSource] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", LabelSet.of(self.labels))
+        for name in self.sections:
+            if name not in _SECTIONS:
+                msg = f"Expected sections among {', '.join(_SECTIONS)}, got {name!r:.80}: correct the name."
+                raise ConfigurationError(msg)
         for split in _SPLITS:
             rows = []
             for number, example in enumerate(getattr(self, split), 1):
@@ -222,6 +229,17 @@ class Task:
             raise ConfigurationError(msg)
         return found
 
+    def with_sections(self, **sections: Section | None) -> Task:
+        """Return the task with some of its `sections` replaced; None removes one.
+
+        Parameters
+        ----------
+        **sections : Section or None
+            By name.
+        """
+        changed = {**self.sections, **sections}
+        return replace(self, sections={name: own for name, own in changed.items() if own is not None})
+
     @classmethod
     def from_file(cls, path: str | Path, *, splits: Sequence[Split] = _SPLITS) -> Task:
         """Read a task from a TOML file; data paths are relative to it.
@@ -244,15 +262,13 @@ class Task:
         text = _read_text(path)
         settings = _parse(text, path)
         _check_parameters(settings.scoring, text, path)
-        cascade = _check_cascade(settings, text, path)
-        routing = _check_routing(settings, text, path)
-        _refuse(
+        refuse(
             [*answer_problems(settings), *_separator_problems(settings), *_head_problems(settings)],
             text,
             path,
         )
         labels = labels_of(settings)
-        _refuse(given_problems(settings, labels), text, path)
+        refuse(given_problems(settings, labels), text, path)
         sources = settings.data.sources(path.parent, settings.columns)
         rows: dict[str, tuple[Example, ...]] = {
             split: _load(sources[split], labels) for split in _SPLITS if split in splits and split in sources
@@ -274,8 +290,7 @@ class Task:
             calibration=settings.calibration,
             demonstrations=settings.demonstrations,
             head=_beside(settings.head, path.parent),
-            cascade=cascade,
-            routing=routing,
+            sections=_tables(settings, text, path),
             columns=settings.columns,
             sources=sources,
         )
@@ -296,8 +311,14 @@ def _read_text(path: Path) -> str:
 
 
 def _parse(text: str, path: Path) -> _TaskFile:
+    document = parse_toml(text, path)
+    if "llm" in document:
+        raise ConfigurationError(
+            f"{path}:{line_of(text, ('llm',))}: unknown key 'llm', which belongs to a configuration of Zeph: save it "
+            'as a file of its own, such as zeph.toml, and write [routing] with file = "zeph.toml".'
+        )
     try:
-        return _TaskFile.model_validate(_with_zeph(parse_toml(text, path), text, path))
+        return _TaskFile.model_validate(document)
     except pydantic.ValidationError as error:
         problems = [
             f"{path}:{line_of(text, item['loc'])}: {describe_problem(dict(item), _TaskFile)}"
@@ -306,28 +327,14 @@ def _parse(text: str, path: Path) -> _TaskFile:
         raise ConfigurationError("\n".join(problems)) from error
 
 
-def _with_zeph(document: dict[str, Any], text: str, path: Path) -> dict[str, Any]:
-    """Return a task file's tables with what a configuration of Zeph says, where ``[routing] file`` names one."""
-    if "llm" in document:
-        raise ConfigurationError(
-            f"{path}:{line_of(text, ('llm',))}: unknown key 'llm', which belongs to a configuration of Zeph: save it "
-            'as a file of its own, such as zeph.toml, and write [routing] with file = "zeph.toml".'
-        )
-    routing = document.get("routing")
-    if not isinstance(routing, dict) or not isinstance(routing.get("file"), str):
-        return document
-    own = {name: value for name, value in routing.items() if name != "file"}
-    doubled = [
-        (
-            ("routing", name),
-            f"expected no 'routing.{name}' beside 'routing.file': set it in that file, or leave the file out.",
-        )
-        for name in own
-        if name not in OWN_KEYS
-    ]
-    _refuse(doubled, text, path)
-    zeph = read_zeph(path.parent / routing["file"]).model_dump(exclude_unset=True, exclude_none=True)
-    return {**document, "routing": {**zeph, **own}}
+def _tables(settings: _TaskFile, text: str, path: Path) -> dict[str, SectionTable]:
+    """Return the sections that core does not know."""
+    given = frozenset(settings.model_fields_set)
+    return {
+        name: SectionTable(values=getattr(settings, name), path=path, beside=given - {name}, text=text)
+        for name in _SECTIONS
+        if name in given
+    }
 
 
 def _check_parameters(scoring: ScoringSettings, text: str, path: Path) -> None:
@@ -341,58 +348,6 @@ def _check_parameters(scoring: ScoringSettings, text: str, path: Path) -> None:
     ]
     if problems:
         raise ConfigurationError("\n".join(problems))
-
-
-def _check_cascade(settings: _TaskFile, text: str, path: Path) -> CascadeSettings | None:
-    """Refuse what is said twice or not at all; returns the section with its file relative to the task's."""
-    cascade = settings.cascade
-    if cascade is None:
-        return None
-    given = cascade.model_fields_set
-    doubled = (
-        () if cascade.file is None else sorted(given & {*LOOPER_KEYS, "native_threshold", "learned_file"})
-    )
-    problems = [
-        f"{path}:{line_of(text, ('cascade', name))}: expected no 'cascade.{name}' beside 'cascade.file': set it in "
-        "that file, or leave the file out."
-        for name in doubled
-    ]
-    if "model" in settings.model_fields_set:
-        problems.append(
-            f"{path}:{line_of(text, ('model',))}: expected no [model] beside [cascade]: it would not be asked; name it "
-            "under [[cascade.models]], or remove it."
-        )
-    if settings.calibration.prior_correction is not None:
-        problems.append(
-            f"{path}:{line_of(text, ('calibration', 'prior_correction'))}: expected no prior_correction beside "
-            "[cascade]: a label that it changes is one that no model was sure of; leave it out."
-        )
-    if settings.demonstrations is not None:
-        problems.append(
-            f"{path}:{line_of(text, ('demonstrations',))}: expected no [demonstrations] beside [cascade]: they belong "
-            "to one prompt; leave them out."
-        )
-    if not cascade.models and cascade.file is None:
-        problems.append(
-            f"{path}:{line_of(text, ('cascade',))}: expected at least one [[cascade.models]], got none: name the "
-            "models to be asked in turn."
-        )
-    if problems:
-        raise ConfigurationError("\n".join(problems))
-    files = {name: getattr(cascade, name) for name in ("file", "learned_file")}
-    return cascade.model_copy(update={name: file and path.parent / file for name, file in files.items()})
-
-
-def _check_routing(settings: _TaskFile, text: str, path: Path) -> RoutingSettings | None:
-    """Refuse what does not fit the rest of the file; returns the section with its files relative to the task's."""
-    _refuse([*_member_problems(settings), *_routing_problems(settings)], text, path)
-    return settings.routing and settings.routing.beside(path.parent)
-
-
-def _refuse(found: Iterable[Problem], text: str, path: Path) -> None:
-    lines = [f"{path}:{line_of(text, location)}: {problem}" for location, problem in found]
-    if lines:
-        raise ConfigurationError("\n".join(lines))
 
 
 def _separator_problems(settings: _TaskFile) -> Iterator[Problem]:
@@ -422,44 +377,6 @@ def _head_problems(settings: _TaskFile) -> Iterator[Problem]:
 def _beside(head: HeadSettings, directory: Path) -> HeadSettings:
     """Return the section with its file relative to the task's directory."""
     return head if head.file is None else head.model_copy(update={"file": directory / head.file})
-
-
-def _member_problems(settings: _TaskFile) -> Iterator[Problem]:
-    """Yield what is wrong with the models of a cascade that stand for [routing]."""
-    for number, member in enumerate(() if settings.cascade is None else settings.cascade.models):
-        if member.name != ROUTED:
-            continue
-        place = ("cascade", "models", number)
-        if settings.routing is None:
-            problem = f"expected a [routing] section for the model {ROUTED!r}: add it, or name another model."
-            yield (*place, "name"), problem
-        for key in sorted(member.model_fields_set & _OF_ONE_MODEL):
-            problem = f"expected no {key!r} of the model {ROUTED!r}: set it under [[routing.providers]]."
-            yield (*place, key), problem
-
-
-def _routing_problems(settings: _TaskFile) -> Iterator[Problem]:
-    """Yield what is said twice, or for nothing; what is wrong beside a cascade, too, is told by then."""
-    routing, cascade = settings.routing, settings.cascade
-    if routing is None:
-        return
-    if cascade is not None and ROUTED not in {member.name for member in cascade.models}:
-        problem = (
-            f"expected one of the [[cascade.models]] to have name = {ROUTED!r}, got none: add it, or remove "
-        )
-        yield ("routing",), problem + "[routing], which nobody would use."
-    if "model" in settings.model_fields_set:
-        problem = "expected no [model] beside [routing]: it would not be asked; name it under [[routing.providers]], "
-        yield ("model",), problem + "or remove it."
-    if settings.calibration.prior_correction is not None:
-        problem = (
-            "expected no prior_correction beside [routing]: every provider has a label prior of its own; "
-        )
-        yield ("calibration", "prior_correction"), problem + "leave it out."
-    if routing.strategy == "task" and settings.name not in routing.tasks:
-        named = ", ".join(map(repr, routing.tasks))
-        problem = f"expected a provider for this task, {settings.name!r}, got one for {named}: add it."
-        yield ("routing", "tasks"), problem
 
 
 def _load(source: DataSource, labels: LabelSet) -> tuple[Example, ...]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import pydantic
 
 from calibrant.core.composite import Field, FieldLabels, MultiLabels
 from calibrant.core.errors import ConfigurationError
 from calibrant.core.labels import LabelSet, normalise_label
-from calibrant.core.sections import Section, wrong
+from calibrant.core.sections import Problem, Section, wrong
 from calibrant.core.settings import CalibrationSettings
 from calibrant.core.structures import Structure, structured_labels
 
@@ -19,7 +19,6 @@ __all__ = [
     "FIELD_REMEDY",
     "AnswerSettings",
     "FieldSection",
-    "Problem",
     "answer_problems",
     "is_path",
     "labels_of",
@@ -28,9 +27,6 @@ __all__ = [
 FIELD_REMEDY = "name the keys, separated by dots, as in 'category', 'result.category' or 'results[].category'"
 
 _PATH = re.compile(r"(?:\[\d*\]|[^.\[\]]+)(?:\[\d*\])*(?:\.[^.\[\]]+(?:\[\d*\])*)*")
-
-Problem: TypeAlias = tuple[tuple[str | int, ...], str]
-"""The key that is wrong, and what is wrong with it."""
 
 
 def is_path(text: str) -> bool:

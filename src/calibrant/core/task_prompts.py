@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 from calibrant.core.labels import LabelSet
-from calibrant.core.task_answers import Problem
+from calibrant.core.sections import Problem
 
 __all__ = ["GivenPrompts", "given_problems"]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from calibrant import metrics
 from calibrant.core import (
     CompositeLabels,
     ConfigurationError,
@@ -16,15 +17,16 @@ from calibrant.core import (
     MultiLabels,
     OrdinalLabels,
 )
-from calibrant.metrics import (
-    AnsweredLabels,
-    CascadeMetrics,
-    CompositeMetrics,
-    HierarchicalMetrics,
-    LabelMetrics,
-    OrdinalMetrics,
-    StructureMetrics,
-)
+from calibrant.metrics import AnsweredLabels
+
+if TYPE_CHECKING:
+    from calibrant.metrics import (
+        CascadeMetrics,
+        CompositeMetrics,
+        LabelMetrics,
+        OrdinalMetrics,
+        StructureMetrics,
+    )
 
 __all__ = ["GATES", "SCHEMA_VERSION", "EvaluationMetrics", "check_gates"]
 
@@ -193,16 +195,27 @@ def _credit(found: EvaluationMetrics) -> float | None:
     return _estimate(found.accuracy_answered if found.structure is None else found.structure.credit)
 
 
+def _ordinal(found: EvaluationMetrics) -> OrdinalMetrics | None:
+    if found.structure is None or not isinstance(found.structure, metrics.OrdinalMetrics):
+        return None
+    return found.structure
+
+
 def _within_one(found: EvaluationMetrics) -> float | None:
-    return found.structure.within_one.estimate if isinstance(found.structure, OrdinalMetrics) else None
+    ordinal = _ordinal(found)
+    return None if ordinal is None else ordinal.within_one.estimate
 
 
 def _kappa(found: EvaluationMetrics) -> float | None:
-    return found.structure.quadratic_kappa if isinstance(found.structure, OrdinalMetrics) else None
+    ordinal = _ordinal(found)
+    return None if ordinal is None else ordinal.quadratic_kappa
 
 
 def _hierarchical_f1(found: EvaluationMetrics) -> float | None:
-    return found.structure.f1 if isinstance(found.structure, HierarchicalMetrics) else None
+    # `metrics` loads what a flat task does not need when a name of it is used.
+    if found.structure is None or not isinstance(found.structure, metrics.HierarchicalMetrics):
+        return None
+    return found.structure.f1
 
 
 def _share(part: int, whole: int) -> float | None:

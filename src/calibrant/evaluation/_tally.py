@@ -6,10 +6,11 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from calibrant import metrics
 from calibrant.core import (
     CompositeLabels,
     Example,
@@ -22,17 +23,15 @@ from calibrant.core import (
 )
 from calibrant.evaluation._metrics import EvaluationMetrics
 from calibrant.metrics import (
-    CascadeTally,
     ClassificationSummary,
-    CompositeTally,
-    GivenPart,
-    StructureMetrics,
     auroc_interval,
     brier_score,
     expected_calibration_error,
-    structure_metrics,
     wilson_interval,
 )
+
+if TYPE_CHECKING:
+    from calibrant.metrics import CascadeTally, CompositeTally, GivenPart, StructureMetrics
 
 __all__ = ["Tally"]
 
@@ -73,10 +72,12 @@ class Tally:
 
     def __init__(self, labels: LabelSet) -> None:
         self._table = None if isinstance(labels, CompositeLabels) else _Table(labels)
-        self._composite = CompositeTally(labels) if isinstance(labels, CompositeLabels) else None
+        self._composite: CompositeTally | None = None
+        if isinstance(labels, CompositeLabels):
+            self._composite = metrics.CompositeTally(labels)
         self._confidence = array("d")
         self._right = array("b")
-        self._cascade = CascadeTally()
+        self._cascade: CascadeTally | None = None
         self.rows = 0
         self.correct = 0
         self.outcomes: Counter[str] = Counter({outcome.value: 0 for outcome in Outcome})
@@ -108,7 +109,9 @@ class Tally:
                 cost=usage.cost,
                 steps=[step_to_record(step) for step in prediction.steps],
                 accepted=prediction.accepted,
-                parts=[GivenPart(part.name, part.label, part.confidence) for part in prediction.parts],
+                parts=[
+                    metrics.GivenPart(part.name, part.label, part.confidence) for part in prediction.parts
+                ],
                 has_low_label_mass=prediction.has_low_label_mass,
             )
         )
@@ -123,7 +126,8 @@ class Tally:
         """
         optional = _Seen._field_defaults.keys() - record.keys()  # of a single model, of one label
         parts = [
-            GivenPart(part["name"], part["label"], part["confidence"]) for part in record.get("parts", ())
+            metrics.GivenPart(part["name"], part["label"], part["confidence"])
+            for part in record.get("parts", ())
         ]
         found = {name: record[name] for name in _Seen._fields if name not in optional}
         self._add(_Seen(**{**found, "parts": parts, "has_low_label_mass": has_low_label_mass(record)}))
@@ -142,6 +146,7 @@ class Tally:
         right = row.label == row.answer
         if row.steps:
             correct = None if outcome is Outcome.ERROR else right
+            self._cascade = self._cascade or metrics.CascadeTally()
             self._cascade.add(row.steps, accepted=row.accepted, correct=correct)
         if outcome is Outcome.ERROR:
             self._count_error(row.reason)
@@ -209,7 +214,7 @@ class Tally:
             unpriced_rows=self.unpriced,
             seconds=seconds,
             session_rows=session_rows,
-            cascade=self._cascade.metrics(),
+            cascade=None if self._cascade is None else self._cascade.metrics(),
             composite=composite,
             structure=None if self._table is None else self._table.structure(),
         )
@@ -236,7 +241,9 @@ class _Table:
         return ClassificationSummary.from_counts(self._labels, self._table[:, :-1], self._table[:, -1])
 
     def structure(self) -> StructureMetrics | None:
-        return structure_metrics(self._label_set, self._table[:, :-1], self._table[:, -1])
+        if self._label_set.structure == "flat":
+            return None
+        return metrics.structure_metrics(self._label_set, self._table[:, :-1], self._table[:, -1])
 
 
 def error_kind(reason: str) -> str:

@@ -21,8 +21,9 @@ from calibrant.core import (
     TokenContinuation,
 )
 from calibrant.inference._calls import Calls
-from calibrant.inference._exact import DEFAULT_TOLERANCE, LabelScorer, RowCalls, Tolerance, settings_of
+from calibrant.inference._exact import LabelScorer, RowCalls, settings_of
 from calibrant.inference._forms import parts_of_set
+from calibrant.inference._methods import DEFAULT_TOLERANCE, Tolerance
 from calibrant.inference._tokens import Expected
 from calibrant.logprobs import ArrayPlace, read_place, set_of_places
 

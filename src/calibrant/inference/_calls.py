@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import math
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -17,11 +18,12 @@ from calibrant.core import (
     DataError,
     ProviderError,
     ProviderTimeoutError,
+    Usage,
 )
 from calibrant.inference._limits import Gate
 from calibrant.logprobs import read_completion
 
-__all__ = ["Calls", "in_time"]
+__all__ = ["Calls", "in_time", "total_usage"]
 
 _T = TypeVar("_T")
 
@@ -133,3 +135,14 @@ async def in_time(call: Callable[[], Awaitable[_T]], seconds: float, provider: s
         raise ProviderTimeoutError(
             f"no complete answer within {seconds:g} seconds.", provider=provider, retryable=True
         ) from error
+
+
+def total_usage(parts: Iterable[Usage]) -> Usage:
+    """Return the sum; its cost is that of the parts whose cost is known, None where none is."""
+    usages = tuple(parts)
+    costs = [usage.cost for usage in usages if usage.cost is not None]
+    return Usage(
+        prompt_tokens=sum(usage.prompt_tokens for usage in usages),
+        completion_tokens=sum(usage.completion_tokens for usage in usages),
+        cost=math.fsum(costs) if costs else None,
+    )

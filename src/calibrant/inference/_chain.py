@@ -18,13 +18,12 @@ from calibrant.core import (
 )
 from calibrant.inference._calls import Calls
 from calibrant.inference._exact import (
-    DEFAULT_TOLERANCE,
     LabelScorer,
     RowCalls,
-    Tolerance,
     settings_of,
 )
 from calibrant.inference._forms import joint_confidence
+from calibrant.inference._methods import DEFAULT_TOLERANCE, Tolerance
 
 __all__ = ["FieldChain", "choices_by_field"]
 

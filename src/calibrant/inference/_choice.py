@@ -6,9 +6,9 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from calibrant.clients import OpenAICompatibleClient, array_for, choices_for, constraint_for
+from calibrant import clients
 from calibrant.core import (
     Client,
     CompositeLabels,
@@ -18,14 +18,16 @@ from calibrant.core import (
     MultiLabels,
     Task,
 )
-from calibrant.inference._array import ArrayScoring
 from calibrant.inference._calls import Calls
-from calibrant.inference._chain import FieldChain, choices_by_field
-from calibrant.inference._exact import DEFAULT_TOLERANCE, ExactScoring, Tolerance, check_tolerance
 from calibrant.inference._limits import is_in_process
-from calibrant.inference._methods import Decoding, Method
+from calibrant.inference._methods import DEFAULT_TOLERANCE, Decoding, Method, Tolerance, check_tolerance
 from calibrant.inference._reader import AnswerReader
-from calibrant.inference._sampling import DEFAULT_SAMPLES, Sampling, check_seed, resolve_temperature
+
+if TYPE_CHECKING:
+    from calibrant.inference._array import ArrayScoring
+    from calibrant.inference._chain import FieldChain
+    from calibrant.inference._exact import ExactScoring
+    from calibrant.inference._sampling import Sampling
 
 __all__ = ["MethodOptions", "Scoring", "choose_method", "refuse_several_models"]
 
@@ -75,13 +77,14 @@ def choose_method(
     decoding = Decoding(client=client, reader=reader, calls=wanted.calls)
     if wanted.scoring == "decode":
         return decoding
+    if not isinstance(client, ContinuingClient) and wanted.scoring is None:
+        return decoding
     exact = _exact(client, reader, response_format, tolerance=limit, calls=wanted.calls)
     if not isinstance(exact, str):
         return exact
     if wanted.scoring == "exact":
         raise ConfigurationError(f"scoring='exact' is not possible: {exact}. Use scoring='decode'.")
-    if isinstance(client, ContinuingClient):
-        _say_once(client.name, exact)
+    _say_once(client.name, exact)
     return decoding
 
 
@@ -109,6 +112,13 @@ def _say_once(model: str, reason: str) -> None:
 
 
 def _sampling(client: Client, reader: AnswerReader, wanted: MethodOptions) -> Sampling:
+    from calibrant.inference._sampling import (  # noqa: PLC0415 (only when it is asked for)
+        DEFAULT_SAMPLES,
+        Sampling,
+        check_seed,
+        resolve_temperature,
+    )
+
     check_seed(wanted.options)
     return Sampling(
         client=client,
@@ -129,7 +139,7 @@ def _exact(
 ) -> ExactScoring | FieldChain | ArrayScoring | str:
     """Return the method, or why there is none."""
     if not isinstance(client, ContinuingClient):
-        served = ", ".join(f"{prefix}NAME" for prefix in OpenAICompatibleClient.PREFIXES)
+        served = ", ".join(f"{prefix}NAME" for prefix in clients.OpenAICompatibleClient.PREFIXES)
         return (
             f"{client.name} reports no next-token probabilities after a beginning of an answer; local/NAME and "
             f"llamacpp:PATH do, and with the option api_base a server of llama.cpp, vLLM or SGLang ({served})"
@@ -138,11 +148,13 @@ def _exact(
         return f"the label is read from {reader.answer_field!r}, not from {reader.field!r}, which is scored"
     if isinstance(reader.labels, CompositeLabels):
         return _several(client, reader.labels, response_format, tolerance=tolerance, calls=calls)
-    constraint = constraint_for(response_format)
+    constraint = clients.constraint_for(response_format)
     if constraint is None:
         return "the schema leaves more than the label open, so the text before it is not known"
     if not {constraint.answer(label) for label in reader.labels.labels} <= set(constraint.answers()):
         return "the schema's enum lacks some of the labels"
+    from calibrant.inference._exact import ExactScoring  # noqa: PLC0415 (only where it is possible)
+
     return ExactScoring(
         client=client, labels=reader.labels, constraint=constraint, tolerance=tolerance, calls=calls
     )
@@ -161,11 +173,13 @@ def _several(
         return _array(client, labels, response_format, tolerance=tolerance, calls=calls)
     if not isinstance(labels, FieldLabels):
         return f"no answer of {type(labels).__name__} is known"
-    choices = choices_for(response_format)
+    choices = clients.choices_for(response_format)
     if choices is None:
         return (
             "the schema leaves more than the labels of the fields open, so the text before them is not known"
         )
+    from calibrant.inference._chain import FieldChain, choices_by_field  # noqa: PLC0415 (only for several fields)
+
     steps = choices_by_field(labels, choices)
     if isinstance(steps, str):
         return steps
@@ -188,17 +202,20 @@ def _array(
             "how many labels an answer holds is left to the model, which is asked at every place whether it goes on: "
             "only an embedded engine (local/NAME, llamacpp:PATH) tells that"
         )
-    array = array_for(response_format)
+    array = clients.array_for(response_format)
     if array is None:
         return "the schema leaves more open than one array of labels, or says how many it may hold"
     if not {array.element.answer(label) for label in labels.labels} <= set(array.element.answers()):
         return "the schema's enum lacks some of the labels"
+    from calibrant.inference._array import ArrayScoring  # noqa: PLC0415 (only for several labels)
+
     return ArrayScoring(client=client, labels=labels, array=array, tolerance=tolerance, calls=calls)
 
 
 def refuse_several_models(task: Task) -> None:
     """Refuse a task that names several models, where one is asked."""
-    several = "cascade" if task.cascade is not None else "[routing]" if task.routing is not None else None
+    named = {"cascade": "cascade", "routing": "[routing]"}
+    several = next((said for section, said in named.items() if section in task.sections), None)
     if several is not None:
         raise ConfigurationError(
             f"Expected a task with one model, got the {several} of task {task.name!r}: name one model, or open all "

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from calibrant.calibration import Fingerprint, LabelPriorCorrection, asked_text
+from calibrant.calibration import Fingerprint, asked_text
 from calibrant.clients import RetryPolicy
 from calibrant.core import (
     Client,
@@ -22,23 +22,12 @@ from calibrant.core import (
     Query,
     Task,
 )
-from calibrant.heads import EmbeddingModel, Head
 from calibrant.inference._calls import Calls
 from calibrant.inference._choice import MethodOptions, Scoring, choose_method
-from calibrant.inference._demonstrations import DemonstrationIndex, Retrieval
 from calibrant.inference._described import demonstrated_by, described
-from calibrant.inference._embeddings import open_embedding_model
-from calibrant.inference._exact import Tolerance, keeps_features
 from calibrant.inference._from_task import task_arguments, task_head
-from calibrant.inference._heads import (
-    check_head,
-    check_one_distribution,
-    finished,
-    head_of,
-    opened_head,
-    true_labels,
-)
 from calibrant.inference._limits import Gate, default_concurrency
+from calibrant.inference._methods import Tolerance, keeps_features
 from calibrant.inference._model_predictor import ModelPredictor
 from calibrant.inference._models import ModelLike, call_options, open_client
 from calibrant.inference._prompted import PromptedModel
@@ -46,6 +35,11 @@ from calibrant.inference._reader import AnswerReader
 from calibrant.inference._runner import Runner
 from calibrant.inference.doctor import refuse_misleading
 from calibrant.logprobs import enum_schema
+
+if TYPE_CHECKING:
+    from calibrant.calibration import LabelPriorCorrection
+    from calibrant.heads import EmbeddingModel, Head
+    from calibrant.inference._demonstrations import DemonstrationIndex
 
 __all__ = ["Classifier", "as_classifier"]
 
@@ -236,6 +230,8 @@ class Classifier(ModelPredictor):
         with ExitStack() as opened:
             opened.callback(found.close)
             if task.demonstrations is not None:  # before the head, which belongs to the prompt as it is then
+                from calibrant.inference._demonstrations import DemonstrationIndex  # noqa: PLC0415 (if it shows any)
+
                 found = found._retrieving(DemonstrationIndex.from_task(task), task.demonstrations)
             found.head = task_head(task, found.fingerprint())
             opened.pop_all()
@@ -249,6 +245,8 @@ class Classifier(ModelPredictor):
     @prior_correction.setter
     def prior_correction(self, correction: LabelPriorCorrection | None) -> None:
         if correction is not None:
+            from calibrant.inference._heads import check_one_distribution  # noqa: PLC0415 (if it has one)
+
             check_one_distribution(self.labels)
         self._prior_correction = correction
 
@@ -260,6 +258,8 @@ class Classifier(ModelPredictor):
     @head.setter
     def head(self, head: Head | None) -> None:
         if head is not None:
+            from calibrant.inference._heads import check_head, opened_head  # noqa: PLC0415 (if it has one)
+
             if head.uses_features:
                 self._use(self._model.with_features())
             check_head(head, labels=self.labels, method=self.method)
@@ -292,8 +292,14 @@ class Classifier(ModelPredictor):
         ProviderError
             A fault that every call would meet.
         """
+        from calibrant.inference._heads import head_of, true_labels  # noqa: PLC0415 (if it learns one)
+
         true_labels(answers, len(texts), labels=self.labels)  # before a call is paid for
-        embedding = None if embeddings is None else open_embedding_model(embeddings)
+        embedding = None
+        if embeddings is not None:
+            from calibrant.inference._embeddings import open_embedding_model  # noqa: PLC0415 (if one is named)
+
+            embedding = open_embedding_model(embeddings)
         asked = self.with_features().classify_many(texts)
         self.head = head_of(asked, answers, texts, labels=self.labels, embedding=embedding)
         return self
@@ -361,6 +367,7 @@ class Classifier(ModelPredictor):
 
         Examples
         --------
+        >>> from calibrant.inference import DemonstrationIndex
         >>> from calibrant.testing import FakeClient
         >>> fake = FakeClient(["cat", "dog"], {}, default="dog")
         >>> classifier = Classifier(model=fake, labels=["cat", "dog"], field="animal", prompt="Which animal?")
@@ -383,6 +390,8 @@ class Classifier(ModelPredictor):
     def _retrieving(self, index: DemonstrationIndex | None, settings: DemonstrationSettings | None) -> Self:
         retrieval = None
         if index is not None:
+            from calibrant.inference._demonstrations import Retrieval  # noqa: PLC0415 (if it shows any)
+
             retrieval = Retrieval.of(index, settings, labels=self.labels, field=self.field)
         copy = self.with_prompt(self.prompt)
         copy._use(replace(self._model, retrieval=retrieval))  # noqa: SLF001  (its own class)
@@ -417,8 +426,11 @@ class Classifier(ModelPredictor):
 
     def finished(self, query: Query, prediction: Prediction) -> Prediction:
         """Return a prediction as it is given to the user, with what was learned for its own prompt applied."""
-        if (query.prompt, query.user_template) != (self.prompt, self.user_template):
+        own = (query.prompt, query.user_template) == (self.prompt, self.user_template)
+        if not own or (self.prior_correction is None and self.head is None):
             return prediction
+        from calibrant.inference._heads import finished  # noqa: PLC0415  (if there is anything to apply)
+
         return finished(prediction, query.text, prior_correction=self.prior_correction, head=self.head)
 
     def fingerprint(self) -> Fingerprint:

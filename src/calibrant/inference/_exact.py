@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from calibrant.clients import Constraint
 from calibrant.core import (
     CompletionRequest,
-    ConfigurationError,
     Continuation,
     ContinuingClient,
     LabelContinuation,
@@ -30,45 +29,22 @@ from calibrant.core import (
     TokenContinuation,
     Usage,
 )
-from calibrant.inference._calls import Calls
-from calibrant.inference._methods import Method
-from calibrant.inference._several import total_usage
+from calibrant.inference._calls import Calls, total_usage
+from calibrant.inference._methods import DEFAULT_TOLERANCE, FeatureMethod, Tolerance, check_tolerance
 from calibrant.inference._tokens import Expected, TokenScorer
-from calibrant.logprobs import LabelTrie, LabelWalk, whole_label_distribution
+from calibrant.logprobs import LabelTrie, LabelWalk
 
 __all__ = [
-    "DEFAULT_TOLERANCE",
     "ExactScoring",
     "LabelScorer",
     "RowCalls",
-    "Tolerance",
-    "check_tolerance",
-    "keeping_features",
-    "keeps_features",
-    "might_keep_features",
     "settings_of",
 ]
 
-Tolerance = float | Literal["exact"]
 _T = TypeVar("_T")
 
-DEFAULT_TOLERANCE: Final = 0.2
 _EXACT: Final = 0.01
 _FEW_LABELS: Final = 20
-
-
-def check_tolerance(tolerance: Tolerance) -> None:
-    """Refuse what is no tolerance.
-
-    Raises
-    ------
-    ConfigurationError
-        It is neither ``"exact"`` nor a number in [0, 1].
-    """
-    if tolerance == "exact":
-        return
-    if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0.0 <= tolerance <= 1.0:
-        raise ConfigurationError(f'Expected a tolerance in [0, 1] or "exact", got {tolerance!r}.')
 
 
 @dataclass(kw_only=True)
@@ -218,6 +194,8 @@ class LabelScorer:
             lambda: row.label_logprobs(prefix, self._spelled), calls=self.calls, provider=self.client.name
         )
         calls.add(found)
+        from calibrant.logprobs import whole_label_distribution  # noqa: PLC0415 (only of some servers)
+
         return whole_label_distribution(self.labels, found.logprobs)
 
     def _few(self, text: str) -> bool:
@@ -268,13 +246,11 @@ def settings_of(client: ContinuingClient) -> Mapping[str, Any]:
 
 
 @dataclass(kw_only=True)
-class ExactScoring:
+class ExactScoring(FeatureMethod):
     """Scores every label, by walking the label trie on next-token probabilities or by asking for whole labels.
 
     Attributes
     ----------
-    client : ContinuingClient
-        Where the calls go.
     labels : LabelSet
         The legal labels.
     constraint : Constraint
@@ -283,16 +259,12 @@ class ExactScoring:
         See `LabelWalk`; ``"exact"`` is 0.01.
     calls : Calls
         How single calls are made.
-    keep_features : bool
-        Whether predictions hold what the model made of the text, where the engine tells it.
     """
 
-    client: ContinuingClient
     labels: LabelSet
     constraint: Constraint
     tolerance: Tolerance = DEFAULT_TOLERANCE
     calls: Calls = field(default_factory=Calls)
-    keep_features: bool = False
     _scorer: LabelScorer = field(init=False, repr=False)
     _checked: bool = field(default=False, init=False, repr=False)
 
@@ -342,24 +314,3 @@ class ExactScoring:
             "tolerance": self.tolerance,
             **settings_of(self.client),
         }
-
-
-def keeps_features(method: Method) -> bool:
-    """Return whether predictions of a method hold what the model made of the text."""
-    return isinstance(method, ExactScoring) and method.keep_features
-
-
-def might_keep_features(method: Method) -> bool:
-    """Return whether predictions of a method could hold what the model made of the text, and do not."""
-    return (
-        isinstance(method, ExactScoring)
-        and not method.keep_features
-        and bool(getattr(method.client, "in_process", False))
-    )
-
-
-def keeping_features(method: Method) -> Method:
-    """Return a method whose predictions hold what the model made of the text, where its engine tells it."""
-    if isinstance(method, ExactScoring) and might_keep_features(method):
-        return replace(method, keep_features=True)
-    return method

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -22,14 +22,15 @@ from calibrant.core import (
     Part,
 )
 from calibrant.logprobs import (
-    SetEvidence,
     UnparsedError,
     extract_distribution,
-    extract_set,
     field_value,
     field_values,
     joint_logprob,
 )
+
+if TYPE_CHECKING:
+    from calibrant.logprobs import SetEvidence
 
 __all__ = ["Form", "Reading", "form_of", "joint_confidence", "parts_of_set"]
 
@@ -198,6 +199,8 @@ class _Set:
 
     def _evidence(self, completion: Completion, space: LogprobSpace) -> SetEvidence | None:
         try:
+            from calibrant.logprobs import extract_set  # noqa: PLC0415 (only for several labels)
+
             return extract_set(completion, self.labels.labels, self.field, space)
         except LogprobsUnavailableError:
             return None

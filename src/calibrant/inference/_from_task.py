@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from calibrant.calibration import Fingerprint
 from calibrant.core import Client, Limits, Task
-from calibrant.heads import Head
 from calibrant.inference._choice import refuse_several_models
 from calibrant.inference._heads import opened_head
 from calibrant.inference._models import ModelLike
+
+if TYPE_CHECKING:
+    from calibrant.heads import Head
 
 __all__ = ["task_arguments", "task_head"]
 
@@ -78,4 +80,6 @@ def task_head(task: Task, fingerprint: Fingerprint) -> Head | None:
     """
     if task.head.file is None:
         return None
+    from calibrant.heads import Head  # noqa: PLC0415  (if it names one)
+
     return opened_head(Head.load(task.head.file, fingerprint=fingerprint), task.head.embeddings)

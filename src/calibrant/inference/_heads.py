@@ -12,8 +12,7 @@ from calibrant.calibration import LabelPriorCorrection, correct_prediction
 from calibrant.core import CompositeLabels, ConfigurationError, LabelSet, Prediction
 from calibrant.heads import EmbeddingModel, Head, fit_head
 from calibrant.inference._embeddings import open_embedding_model
-from calibrant.inference._exact import keeps_features
-from calibrant.inference._methods import Method
+from calibrant.inference._methods import Method, keeps_features
 
 __all__ = [
     "apply_head",

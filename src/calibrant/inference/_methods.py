@@ -3,16 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from calibrant.clients import rate_state
-from calibrant.core import Client, CompletionRequest, LogprobSpace, Outcome, Prediction, ProviderError
+from calibrant.core import (
+    Client,
+    CompletionRequest,
+    ConfigurationError,
+    ContinuingClient,
+    LogprobSpace,
+    Outcome,
+    Prediction,
+    ProviderError,
+)
 from calibrant.inference._calls import Calls
 from calibrant.inference._reader import AnswerReader
 from calibrant.logprobs import read_completion
 
-__all__ = ["Decoding", "Method"]
+__all__ = [
+    "DEFAULT_TOLERANCE",
+    "Decoding",
+    "FeatureMethod",
+    "Method",
+    "Tolerance",
+    "check_tolerance",
+    "keeping_features",
+    "keeps_features",
+    "might_keep_features",
+]
+
+Tolerance: TypeAlias = float | Literal["exact"]
+DEFAULT_TOLERANCE: Final = 0.2
+
+
+def check_tolerance(tolerance: Tolerance) -> None:
+    """Refuse what is no tolerance.
+
+    Raises
+    ------
+    ConfigurationError
+        It is neither ``"exact"`` nor a number in [0, 1].
+    """
+    if tolerance == "exact":
+        return
+    if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0.0 <= tolerance <= 1.0:
+        raise ConfigurationError(f'Expected a tolerance in [0, 1] or "exact", got {tolerance!r}.')
 
 
 class Method(Protocol):
@@ -36,6 +72,43 @@ class Method(Protocol):
     def describe(self) -> Mapping[str, Any]:
         """Return what can change a prediction, as JSON values: part of every cache key."""
         ...
+
+
+@dataclass(kw_only=True)
+class FeatureMethod(Method):
+    """Base of methods whose predictions can hold what the model made of the text.
+
+    Attributes
+    ----------
+    client : ContinuingClient
+        Where the calls go.
+    keep_features : bool
+        Whether predictions hold it, where the engine tells it.
+    """
+
+    client: ContinuingClient
+    keep_features: bool = False
+
+
+def keeps_features(method: Method) -> bool:
+    """Return whether predictions of a method hold what the model made of the text."""
+    return isinstance(method, FeatureMethod) and method.keep_features
+
+
+def might_keep_features(method: Method) -> bool:
+    """Return whether predictions of a method could hold what the model made of the text, and do not."""
+    return (
+        isinstance(method, FeatureMethod)
+        and not method.keep_features
+        and bool(getattr(method.client, "in_process", False))
+    )
+
+
+def keeping_features(method: Method) -> Method:
+    """Return a method whose predictions hold what the model made of the text, where its engine tells it."""
+    if isinstance(method, FeatureMethod) and might_keep_features(method):
+        return replace(method, keep_features=True)
+    return method
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from calibrant.core import (
     Client,
@@ -20,13 +20,15 @@ from calibrant.core import (
     Stop,
 )
 from calibrant.inference._calls import Calls
-from calibrant.inference._demonstrations import Retrieval
 from calibrant.inference._limits import Gate, is_in_process
 from calibrant.inference._methods import Method
 from calibrant.inference._predictor import BasePredictor
 from calibrant.inference._prompted import PromptedModel
 from calibrant.inference._reader import AnswerReader
 from calibrant.inference._runner import Runner
+
+if TYPE_CHECKING:
+    from calibrant.inference._demonstrations import Retrieval
 
 __all__ = ["ModelPredictor"]
 

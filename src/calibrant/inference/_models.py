@@ -6,14 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from calibrant.clients import (
-    CallableClient,
-    LiteLLMClient,
-    LlamaCppClient,
-    OpenAIChatClient,
-    OpenAICompatibleClient,
-    needs_litellm,
-)
+from calibrant import clients
 from calibrant.core import Client, ConfigurationError, LogprobSpace
 from calibrant.core.stand_ins import STAND_INS, Opener
 from calibrant.inference._choice import Scoring
@@ -93,16 +86,16 @@ def open_client(
         return model
     if callable(model):
         _refuse_engine_settings(options, "a callable")
-        return CallableClient(
+        return clients.CallableClient(
             model, space=space or LogprobSpace.MASKED, max_workers=concurrency or DEFAULT_CONCURRENCY
         )
     if not isinstance(model, str) or not model.strip():
         raise ConfigurationError(f"Expected a model's name, a client or a callable, got {model!r}.")
     settings = {name: options.pop(name) for name in ENGINE_SETTINGS if name in options}
     if model.startswith(_GGUF):
-        return LlamaCppClient(model.removeprefix(_GGUF), name=model, **settings)
+        return clients.LlamaCppClient(model.removeprefix(_GGUF), name=model, **settings)
     if model.startswith(_LOCAL):
-        return LlamaCppClient.local(model, **settings)
+        return clients.LlamaCppClient.local(model, **settings)
     _refuse_engine_settings(settings, model)
     return _open_remote(model, space or LogprobSpace.MASKED, concurrency, options, served=served)
 
@@ -121,9 +114,9 @@ def _open_remote(
 ) -> Client:
     if options.get("base_url") and not options.get("api_base"):
         options["api_base"] = options.pop("base_url")
-    if not served and needs_litellm(model, options):
-        return LiteLLMClient(model, space=space, **options)
-    kind = OpenAICompatibleClient if served else OpenAIChatClient
+    if not served and clients.needs_litellm(model, options):
+        return clients.LiteLLMClient(model, space=space, **options)
+    kind = clients.OpenAICompatibleClient if served else clients.OpenAIChatClient
     # The client's own limit keeps a process within its sockets; who wants more calls gets them.
     most = concurrency if concurrency is not None and concurrency > _CLIENT_LIMIT else None
     return kind(model, space=space, max_concurrency=most, **options)
@@ -160,7 +153,7 @@ def _is_served(model: object, options: Mapping[str, Any], scoring: Scoring | Non
     return (
         scoring == "exact"
         and isinstance(model, str)
-        and model.startswith(OpenAICompatibleClient.PREFIXES)
+        and model.startswith(clients.OpenAICompatibleClient.PREFIXES)
         and bool(options.get("api_base"))
     )
 
@@ -168,7 +161,7 @@ def _is_served(model: object, options: Mapping[str, Any], scoring: Scoring | Non
 def _refuse_server_settings(options: Mapping[str, Any], model: str) -> None:
     found = [name for name in SERVER_SETTINGS if name in options]
     if found:
-        names = " or ".join(f"{prefix}NAME" for prefix in OpenAICompatibleClient.PREFIXES)
+        names = " or ".join(f"{prefix}NAME" for prefix in clients.OpenAICompatibleClient.PREFIXES)
         raise ConfigurationError(
             f"Expected no {', '.join(found)} among the options of {model}: it shapes how a server is asked "
             f"how probable labels are ({names} with api_base and scoring='exact') and means nothing elsewhere."

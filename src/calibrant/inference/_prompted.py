@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from calibrant.core import (
     Client,
@@ -17,9 +17,10 @@ from calibrant.core import (
     ProviderError,
     Query,
 )
-from calibrant.inference._demonstrations import Retrieval
-from calibrant.inference._exact import keeping_features, might_keep_features
-from calibrant.inference._methods import Method
+from calibrant.inference._methods import Method, keeping_features, might_keep_features
+
+if TYPE_CHECKING:
+    from calibrant.inference._demonstrations import Retrieval
 
 __all__ = ["PromptedModel", "QueryKeys"]
 

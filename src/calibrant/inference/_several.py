@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import Counter
 from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass, replace
@@ -14,8 +13,9 @@ from calibrant.core import (
     ProviderError,
     Usage,
 )
+from calibrant.inference._calls import total_usage
 
-__all__ = ["Answers", "ask_together", "total_usage"]
+__all__ = ["Answers", "ask_together"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,14 +94,3 @@ async def _answer(question: Awaitable[Prediction]) -> Prediction | ProviderError
     except (SystemExit, KeyboardInterrupt) as error:
         # From a task of its own, either would end the event loop, and every later call would wait for ever.
         raise CalibrantError(f"The model raised {error!r}.") from error
-
-
-def total_usage(parts: Iterable[Usage]) -> Usage:
-    """Return the sum; its cost is that of the parts whose cost is known, None where none is."""
-    usages = tuple(parts)
-    costs = [usage.cost for usage in usages if usage.cost is not None]
-    return Usage(
-        prompt_tokens=sum(usage.prompt_tokens for usage in usages),
-        completion_tokens=sum(usage.completion_tokens for usage in usages),
-        cost=math.fsum(costs) if costs else None,
-    )

@@ -14,6 +14,7 @@ import pytest
 from calibrant.adapters import ConfidenceAdapter
 from calibrant.calibration import PlattCalibrator
 from calibrant.cascade import Cascade
+from calibrant.cascade._named import METHODS
 from calibrant.core import (
     ConfigurationError,
     Example,
@@ -481,7 +482,7 @@ def test_closing_closes_what_the_cascade_owns(told: Any, monkeypatch: pytest.Mon
     cascade.close()
     assert (method.closed, [client.closed for client in clients]) == (1, [True, True])
 
-    monkeypatch.setattr("calibrant.cascade.Margin", lambda: method, raising=False)
+    monkeypatch.setitem(METHODS, "margin", lambda: method)
     clients, owners = models()
     Cascade(owners, method="margin").close()
     assert (method.closed, [client.closed for client in clients]) == (2, [False, False])

@@ -10,7 +10,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from calibrant.clients import (
     digest_of,
@@ -23,7 +23,9 @@ from calibrant.clients import (
 )
 from calibrant.core import ConfigurationError, LogprobSpace, StateError, write_atomically
 from calibrant.inference._methods import Decoding, Method
-from calibrant.inference.doctor._report import Examination, Finding, Verdict
+
+if TYPE_CHECKING:
+    from calibrant.inference.doctor._report import Examination, Finding
 
 __all__ = [
     "examine_command",
@@ -204,7 +206,10 @@ def load_examination(
     """
     with contextlib.suppress(OSError, RuntimeError, StateError, TypeError, ValueError):
         wanted = identity(model, options, api_base=api_base)
-        found = Examination.from_record(json.loads(record_path(wanted).read_text(encoding="utf-8")))
+        stored = json.loads(record_path(wanted).read_text(encoding="utf-8"))
+        from calibrant.inference.doctor._report import Examination  # noqa: PLC0415 (few models have one)
+
+        found = Examination.from_record(stored)
         if (found.model, found.api_base, found.parameters) == wanted:
             return found
     return None
@@ -255,6 +260,8 @@ def refuse_misleading(
 
 def _remedy(record: Examination, finding: Finding, space: LogprobSpace) -> str:
     """Return what to do about a finding, or an empty text where the setup may stay."""
+    from calibrant.inference.doctor._report import Verdict  # noqa: PLC0415 (as above)
+
     if finding.feature == "units" and finding.verdict is Verdict.PROBLEM:
         return finding.remedy
     known = finding.feature == "space" and finding.verdict is not Verdict.UNKNOWN

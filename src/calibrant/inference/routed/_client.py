@@ -20,9 +20,9 @@ from calibrant.core import (
     ProviderError,
     Usage,
 )
+from calibrant.inference._calls import total_usage
 from calibrant.inference._embeddings import CachedEmbedder, Embedder
 from calibrant.inference._limits import is_in_process
-from calibrant.inference._several import total_usage
 from calibrant.inference.routed._assess import (
     Assessor,
     CascadeAssessor,

@@ -8,7 +8,8 @@ from typing import Any
 import pydantic
 import pytest
 
-from calibrant.core import RoutingSettings
+from calibrant.assembly import cascade_settings, routing_settings
+from calibrant.routing import RoutingSettings
 from task_files import HEAD, mistakes, read
 
 PROVIDERS = '[[routing.providers]]\nname = "a"\n[[routing.providers]]\nname = "m/b"\nalias = "b"\n'
@@ -19,7 +20,7 @@ CORRECT = ": correct it, or add it as one of the [[routing.providers]]."
 
 def routing(directory: Path, keys: str) -> RoutingSettings:
     """Return the settings of a section with these keys and two providers."""
-    found = read(directory, f"{HEAD}[routing]\n{keys}\n{PROVIDERS}").routing
+    found = routing_settings(read(directory, f"{HEAD}[routing]\n{keys}\n{PROVIDERS}"))
     assert found is not None
     return found
 
@@ -93,7 +94,7 @@ name = "m/b"
 alias = "b"
 cost = 0.002
 """
-    found = read(tmp_path, toml).routing
+    found = routing_settings(read(tmp_path, toml))
     assert found is not None
     dumped = found.model_dump(exclude_defaults=True)
     assert dumped.pop("cascade") == {
@@ -203,7 +204,7 @@ def test_defaults_are_the_documented_ones(tmp_path: Path) -> None:
 
 def test_a_task_without_the_section_has_no_routing(tmp_path: Path) -> None:
     """And keeps its model."""
-    assert read(tmp_path, HEAD).routing is None
+    assert routing_settings(read(tmp_path, HEAD)) is None
 
 
 @pytest.mark.parametrize(
@@ -277,7 +278,7 @@ def test_what_embeds(tmp_path: Path, keys: str, embedder: str | None) -> None:
 def test_a_gate_needs_no_embeddings_with_one_provider(tmp_path: Path) -> None:
     """There is nobody else to ask."""
     section = '[routing]\nquality_gate = 0.5\n[[routing.providers]]\nname = "a"\n'
-    found = read(tmp_path, HEAD + section).routing
+    found = routing_settings(read(tmp_path, HEAD + section))
     assert found is not None
     assert found.embedder is None
 
@@ -506,7 +507,7 @@ def test_two_providers_of_one_name_need_aliases(tmp_path: Path) -> None:
             "alias of its own."
         )
     ]
-    assert read(tmp_path, toml + 'alias = "b"\n').routing
+    assert routing_settings(read(tmp_path, toml + 'alias = "b"\n'))
 
 
 def test_a_provider_needs_a_name(tmp_path: Path) -> None:
@@ -586,9 +587,10 @@ def test_routing_may_be_a_model_of_a_cascade(tmp_path: Path) -> None:
     """It then has a prompt, a cost, ... of its own, like any other model."""
     toml = f'{HEAD}{PROVIDERS}{MEMBERS}alias = "many"\nconcurrency = 3\nscoring = "decode"\nprompt = "q"\ncost = 1\n'
     task = read(tmp_path, toml)
-    assert task.routing is not None
-    assert task.cascade is not None
-    assert task.cascade.models[1].alias == "many"
+    cascade = cascade_settings(task)
+    assert routing_settings(task) is not None
+    assert cascade is not None
+    assert cascade.models[1].alias == "many"
 
 
 def test_routing_that_no_model_of_the_cascade_uses_is_refused(tmp_path: Path) -> None:

@@ -10,14 +10,9 @@ from typing import Any, Final, TypeAlias
 
 import pydantic
 
-from calibrant.core.errors import ConfigurationError
-from calibrant.core.routing_settings import (
-    BanditSettings,
-    CascadeRoutingSettings,
-    CoherenceSettings,
-    RoutingSettings,
-)
+from calibrant.core import ConfigurationError
 from calibrant.core.sections import describe_problem, line_of
+from calibrant.routing import BanditSettings, CascadeRoutingSettings, CoherenceSettings, RoutingSettings
 
 __all__ = ["OWN_KEYS", "read_zeph"]
 

@@ -9,10 +9,20 @@ from urllib.parse import urlsplit
 
 import pydantic
 
+from calibrant.core import ModelSettings
 from calibrant.core.sections import Amount, Count, Number, Section, Share, wrong
-from calibrant.core.settings import ModelSettings
 
-__all__ = ["LOOPER_KEYS", "VERIFYING_METHODS", "CascadeModelSettings", "CascadeSettings", "HybridWeights"]
+__all__ = [
+    "LOOPER_KEYS",
+    "ROUTED",
+    "VERIFYING_METHODS",
+    "CascadeModelSettings",
+    "CascadeSettings",
+    "HybridWeights",
+]
+
+ROUTED: Final = "routed"
+"""Name of the model of a cascade that stands for ``[routing]``."""
 
 ENTAILMENT: Final = "automix_entailment"
 HYBRID: Final = "hybrid"

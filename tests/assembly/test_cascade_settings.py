@@ -7,7 +7,8 @@ from pathlib import Path
 import pydantic
 import pytest
 
-from calibrant.core import CascadeSettings
+from calibrant.assembly import cascade_settings
+from calibrant.cascade import CascadeSettings
 from task_files import HEAD, mistakes, read
 
 MODELS = '[[cascade.models]]\nname = "small"\n[[cascade.models]]\nname = "large"\n'
@@ -24,7 +25,7 @@ ADDRESS = (
 
 def cascade(directory: Path, keys: str) -> CascadeSettings:
     """Return the settings of a section with these keys and two models."""
-    found = read(directory, f"{HEAD}[cascade]\n{keys}{MODELS}").cascade
+    found = cascade_settings(read(directory, f"{HEAD}[cascade]\n{keys}{MODELS}"))
     assert found is not None
     return found
 
@@ -66,7 +67,7 @@ max_tokens = 20
 name = "openai/large"
 size = 70
 """
-    found = read(tmp_path, toml).cascade
+    found = cascade_settings(read(tmp_path, toml))
     assert found is not None
     assert found.model_dump(exclude={"models", "hybrid_weights"}) == {
         "file": None,
@@ -128,7 +129,7 @@ def test_defaults_are_those_of_the_looper(tmp_path: Path) -> None:
 
 def test_a_task_without_the_section_has_no_cascade(tmp_path: Path) -> None:
     """And keeps its model."""
-    assert read(tmp_path, HEAD).cascade is None
+    assert cascade_settings(read(tmp_path, HEAD)) is None
 
 
 @pytest.mark.parametrize(
@@ -151,7 +152,7 @@ def test_a_weight_of_zero_is_zero(tmp_path: Path) -> None:
 
 def test_a_cost_of_zero_is_zero(tmp_path: Path) -> None:
     """A model of one's own may be free."""
-    found = read(tmp_path, f'{HEAD}[[cascade.models]]\nname = "a"\ncost = 0\n').cascade
+    found = cascade_settings(read(tmp_path, f'{HEAD}[[cascade.models]]\nname = "a"\ncost = 0\n'))
     assert found is not None
     assert found.models[0].cost == 0.0
 
@@ -277,6 +278,17 @@ def test_a_model_needs_a_name(tmp_path: Path) -> None:
     assert mistakes(tmp_path, toml) == ["task.toml:6: missing key 'cascade.models.name': add it."]
 
 
+def test_label_codes_are_refused_in_every_model(tmp_path: Path) -> None:
+    """With the line of the model's own table."""
+    toml = f'{HEAD}[[cascade.models]]\nname = "a"\n[[cascade.models]]\nname = "b"\nlabel_codes = true\n'
+    assert mistakes(tmp_path, toml) == [
+        (
+            "task.toml:8: cascade.models.label_codes: Input should be left out, as labels are always shown as they "
+            "are, got True: remove it; prior correction and calibration correct a preference for a label."
+        )
+    ]
+
+
 def test_options_of_the_second_model_are_found_in_their_own_table(tmp_path: Path) -> None:
     """A table of an array's entry belongs to the entry above it."""
     toml = (
@@ -320,7 +332,9 @@ def test_the_learned_scorer_s_file_is_relative_to_the_task(tmp_path: Path) -> No
 
 def test_the_looper_s_file_is_relative_to_the_task(tmp_path: Path) -> None:
     """Like its data."""
-    found = read(tmp_path, f'{HEAD}[cascade]\nfile = "looper.yaml"\nmax_tokens = 5\n{MODELS}').cascade
+    found = cascade_settings(
+        read(tmp_path, f'{HEAD}[cascade]\nfile = "looper.yaml"\nmax_tokens = 5\n{MODELS}')
+    )
     assert found is not None
     assert (found.file, found.max_tokens) == (tmp_path / "looper.yaml", 5)
 

@@ -1,0 +1,182 @@
+"""Sections of a task that packages above `core` know: each is read by the package that knows it, when a task has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import pydantic
+
+from calibrant.core import ConfigurationError, Task
+from calibrant.core.sections import Problem, Section, SectionTable, describe_problem, line_of, refuse
+
+if TYPE_CHECKING:
+    from calibrant.cascade import CascadeSettings
+    from calibrant.routing import RoutingSettings
+
+__all__ = ["cascade_settings", "routing_settings"]
+
+_Settings = TypeVar("_Settings", bound=Section)
+
+# What the model of a cascade that stands for [routing] leaves to its providers.
+_OF_ONE_MODEL: Final = frozenset({"api_base", "space", "options"})
+
+
+def cascade_settings(task: Task) -> CascadeSettings | None:
+    """Return the settings of a task's ``[cascade]`` section; None where it has none.
+
+    Parameters
+    ----------
+    task : Task
+        The task; of one from a file, paths in the section are relative to that file.
+
+    Raises
+    ------
+    ConfigurationError
+        The section is wrong, or contradicts another one; names file and line of every mistake.
+    """
+    section = task.sections.get("cascade")
+    if section is None:
+        return None
+    from calibrant.cascade import CascadeSettings  # noqa: PLC0415 (few tasks have one)
+
+    if isinstance(section, SectionTable):
+        settings = _validated(section, "cascade", CascadeSettings)
+        refuse(_cascade_problems(settings, section, task), section.text, section.path)
+        refuse(_member_problems(settings, task), section.text, section.path)
+        files = {name: getattr(settings, name) for name in ("file", "learned_file")}
+        folder = section.path.parent
+        return settings.model_copy(update={name: file and folder / file for name, file in files.items()})
+    return _expected(section, "cascade", CascadeSettings)
+
+
+def routing_settings(task: Task) -> RoutingSettings | None:
+    """Return the settings of a task's ``[routing]`` section; None where it has none.
+
+    Parameters
+    ----------
+    task : Task
+        The task; of one from a file, paths in the section are relative to that file.
+
+    Raises
+    ------
+    ConfigurationError
+        The section, or the configuration of Zeph that it names, is wrong, or it contradicts another one; names file
+        and line of every mistake.
+    """
+    section = task.sections.get("routing")
+    if section is None:
+        return None
+    from calibrant.routing import RoutingSettings  # noqa: PLC0415 (few tasks have one)
+
+    if isinstance(section, SectionTable):
+        settings = _validated(_with_zeph(section), "routing", RoutingSettings)
+        refuse(_routing_problems(settings, section, task), section.text, section.path)
+        return settings.beside(section.path.parent)
+    return _expected(section, "routing", RoutingSettings)
+
+
+def _validated(section: SectionTable, name: str, kind: type[_Settings]) -> _Settings:
+    """Return the settings in a table."""
+    # As a part of a whole, so that the keys of mistakes begin with the section's name.
+    whole = pydantic.create_model("_Whole", __base__=Section, **{name: (kind, ...)})  # type: ignore[call-overload]
+    try:
+        settings: _Settings = getattr(whole.model_validate({name: section.values}), name)
+    except pydantic.ValidationError as error:
+        problems = [(item["loc"], describe_problem(dict(item), whole)) for item in error.errors()]
+        lines = [
+            f"{section.path}:{line_of(section.text, location)}: {problem}" for location, problem in problems
+        ]
+        raise ConfigurationError("\n".join(lines)) from error
+    return settings
+
+
+def _expected(section: Section, name: str, kind: type[_Settings]) -> _Settings:
+    if not isinstance(section, kind):
+        raise ConfigurationError(f"Expected the section {name!r} as {kind.__name__}, got {section!r:.80}.")
+    return section
+
+
+def _cascade_problems(settings: CascadeSettings, section: SectionTable, task: Task) -> Iterator[Problem]:
+    """Yield what is said twice, not at all, or in vain."""
+    from calibrant.cascade import LOOPER_KEYS  # noqa: PLC0415 (as above)
+
+    if settings.file is not None:
+        doubled = settings.model_fields_set & {*LOOPER_KEYS, "native_threshold", "learned_file"}
+        for name in sorted(doubled):
+            problem = f"expected no 'cascade.{name}' beside 'cascade.file': set it in that file, or leave the file out."
+            yield ("cascade", name), problem
+    if "model" in section.beside:
+        problem = "expected no [model] beside [cascade]: it would not be asked; name it under [[cascade.models]], or "
+        yield ("model",), problem + "remove it."
+    if task.calibration.prior_correction is not None:
+        problem = (
+            "expected no prior_correction beside [cascade]: a label that it changes is one that no model was "
+        )
+        yield ("calibration", "prior_correction"), problem + "sure of; leave it out."
+    if task.demonstrations is not None:
+        problem = "expected no [demonstrations] beside [cascade]: they belong to one prompt; leave them out."
+        yield ("demonstrations",), problem
+    if not settings.models and settings.file is None:
+        problem = "expected at least one [[cascade.models]], got none: name the models to be asked in turn."
+        yield ("cascade",), problem
+
+
+def _member_problems(settings: CascadeSettings, task: Task) -> Iterator[Problem]:
+    """Yield what is wrong with the models of a cascade that stand for [routing]."""
+    from calibrant.cascade import ROUTED  # noqa: PLC0415 (as above)
+
+    for number, member in enumerate(settings.models):
+        if member.name != ROUTED:
+            continue
+        place = ("cascade", "models", number)
+        if "routing" not in task.sections:
+            problem = f"expected a [routing] section for the model {ROUTED!r}: add it, or name another model."
+            yield (*place, "name"), problem
+        for key in sorted(member.model_fields_set & _OF_ONE_MODEL):
+            problem = f"expected no {key!r} of the model {ROUTED!r}: set it under [[routing.providers]]."
+            yield (*place, key), problem
+
+
+def _routing_problems(settings: RoutingSettings, section: SectionTable, task: Task) -> Iterator[Problem]:
+    """Yield what is said twice, or for nothing."""
+    cascade = cascade_settings(task)
+    if cascade is not None:
+        from calibrant.cascade import ROUTED  # noqa: PLC0415 (as above)
+
+        if ROUTED not in {member.name for member in cascade.models}:
+            problem = f"expected one of the [[cascade.models]] to have name = {ROUTED!r}, got none: add it, or remove "
+            yield ("routing",), problem + "[routing], which nobody would use."
+    if "model" in section.beside:
+        problem = "expected no [model] beside [routing]: it would not be asked; name it under [[routing.providers]], "
+        yield ("model",), problem + "or remove it."
+    if task.calibration.prior_correction is not None:
+        problem = (
+            "expected no prior_correction beside [routing]: every provider has a label prior of its own; "
+        )
+        yield ("calibration", "prior_correction"), problem + "leave it out."
+    if settings.strategy == "task" and task.name not in settings.tasks:
+        named = ", ".join(map(repr, settings.tasks))
+        problem = f"expected a provider for this task, {task.name!r}, got one for {named}: add it."
+        yield ("routing", "tasks"), problem
+
+
+def _with_zeph(section: SectionTable) -> SectionTable:
+    """Return the table with what a configuration of Zeph says, where ``[routing] file`` names one."""
+    routing: Any = section.values
+    if not isinstance(routing, dict) or not isinstance(routing.get("file"), str):
+        return section
+    from calibrant.assembly._zeph import OWN_KEYS, read_zeph  # noqa: PLC0415 (as above)
+
+    own = {name: value for name, value in routing.items() if name != "file"}
+    doubled = [
+        (
+            ("routing", name),
+            f"expected no 'routing.{name}' beside 'routing.file': set it in that file, or leave the file out.",
+        )
+        for name in own
+        if name not in OWN_KEYS
+    ]
+    refuse(doubled, section.text, section.path)
+    zeph = read_zeph(section.path.parent / routing["file"]).model_dump(exclude_unset=True, exclude_none=True)
+    return SectionTable(values={**zeph, **own}, path=section.path, beside=section.beside, text=section.text)
