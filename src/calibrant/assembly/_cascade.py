@@ -22,6 +22,7 @@ from calibrant.cascade import (
 )
 from calibrant.core import ConfigurationError, Journal, StateError, Task
 from calibrant.inference import Classifier, Limits, RoutedClient
+from calibrant.routing import RoutingSettings
 
 __all__ = ["open_cascade", "resolved_cascade"]
 
@@ -68,29 +69,8 @@ def open_cascade(task: Task, *, journal: Journal | None, limits: Limits | None) 
     if found is None:
         raise ConfigurationError(f"Expected a [cascade] section in task {task.name!r}, got none: add it.")
     settings = resolved_cascade(found)
-    rowless = replace(task, train=(), validation=(), test=(), sections={})
     with ExitStack() as opened:
-        models = []
-        routed: RoutedClient | None = None
-        for own in settings.models:
-            prompt = task.prompt if own.prompt is None else own.prompt
-            described = replace(rowless, model=_with_tokens(own, settings), prompt=prompt)
-            if own.name == ROUTED and routing is not None:
-                routed = routed or routed_client(routing, task, opened)
-                classifier = checked(Classifier.from_task(described, client=routed), routed, routing)
-            else:
-                classifier = Classifier.from_task(described)
-            opened.callback(classifier.close)
-            models.append(
-                CascadeModel(
-                    classifier=classifier,
-                    cost=own.cost,
-                    size=own.size,
-                    quality=own.quality,
-                    name=own.alias,
-                    concurrency=own.concurrency,
-                )
-            )
+        models = _models(task, settings, routing, opened)
         method = _method(settings, [model.classifier for model in models])
         opened.callback(method.close)
         cascade = Cascade(
@@ -109,6 +89,35 @@ def open_cascade(task: Task, *, journal: Journal | None, limits: Limits | None) 
         )
         opened.pop_all()
     return cascade
+
+
+def _models(
+    task: Task, settings: CascadeSettings, routing: RoutingSettings | None, opened: ExitStack
+) -> list[CascadeModel]:
+    """Open the models of a cascade, which `opened` closes."""
+    rowless = replace(task, train=(), validation=(), test=(), sections={})
+    models = []
+    routed: RoutedClient | None = None
+    for own in settings.models:
+        prompt = task.prompt if own.prompt is None else own.prompt
+        described = replace(rowless, model=_with_tokens(own, settings), prompt=prompt)
+        if own.name == ROUTED and routing is not None:
+            routed = routed or routed_client(routing, task, opened)
+            classifier = checked(Classifier.from_task(described, client=routed), routed, routing)
+        else:
+            classifier = Classifier.from_task(described)
+        opened.callback(classifier.close)
+        models.append(
+            CascadeModel(
+                classifier=classifier,
+                cost=own.cost,
+                size=own.size,
+                quality=own.quality,
+                name=own.alias,
+                concurrency=own.concurrency,
+            )
+        )
+    return models
 
 
 def _with_tokens(model: CascadeModelSettings, settings: CascadeSettings) -> CascadeModelSettings:
@@ -133,7 +142,7 @@ def _method(settings: CascadeSettings, classifiers: Sequence[Classifier]) -> Con
 
 
 def _method_options(settings: CascadeSettings) -> dict[str, Any]:
-    """Return what the confidence method is made from."""
+    """Return the options of the confidence method."""
     method = settings.confidence_method
     options: dict[str, Any] = {"token_filter": settings.token_filter} if method in _TOKEN_METHODS else {}
     if settings.hybrid_weights is not None:

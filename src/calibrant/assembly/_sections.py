@@ -98,7 +98,7 @@ def _expected(section: Section, name: str, kind: type[_Settings]) -> _Settings:
 
 
 def _cascade_problems(settings: CascadeSettings, section: SectionTable, task: Task) -> Iterator[Problem]:
-    """Yield what is said twice, not at all, or in vain."""
+    """Yield settings of a cascade that are doubled, missing or without effect."""
     from calibrant.cascade import LOOPER_KEYS  # noqa: PLC0415 (as above)
 
     if settings.file is not None:
@@ -123,7 +123,7 @@ def _cascade_problems(settings: CascadeSettings, section: SectionTable, task: Ta
 
 
 def _member_problems(settings: CascadeSettings, task: Task) -> Iterator[Problem]:
-    """Yield what is wrong with the models of a cascade that stand for [routing]."""
+    """Yield problems of the models of a cascade that stand for [routing]."""
     from calibrant.cascade import ROUTED  # noqa: PLC0415 (as above)
 
     for number, member in enumerate(settings.models):
@@ -139,7 +139,7 @@ def _member_problems(settings: CascadeSettings, task: Task) -> Iterator[Problem]
 
 
 def _routing_problems(settings: RoutingSettings, section: SectionTable, task: Task) -> Iterator[Problem]:
-    """Yield what is said twice, or for nothing."""
+    """Yield settings of the routing that are doubled or without effect."""
     cascade = cascade_settings(task)
     if cascade is not None:
         from calibrant.cascade import ROUTED  # noqa: PLC0415 (as above)

@@ -163,7 +163,7 @@ class _Converter:
                 self._set((key,), value, ("llm", key))
 
     def origin(self, location: _Location) -> _Location:
-        """Return where in the file the setting at a location comes from."""
+        """Return the place in the file that the setting at a location comes from."""
         for length in range(len(location), 0, -1):
             if location[:length] in self._places:
                 return (*self._places[location[:length]], *location[length:])
@@ -179,7 +179,7 @@ class _Converter:
         self._places[location] = place
 
     def _known(self, table: object, place: _Location, keys: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-        """Yield what a table says; note what it may not say."""
+        """Yield the settings of a table, and note those that it may not hold."""
         where = ".".join(name for name in place if isinstance(name, str))
         if not isinstance(table, dict):
             self.problems.append((place, f"{where}: expected a table, got {table!r:.80}."))

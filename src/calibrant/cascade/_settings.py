@@ -33,7 +33,7 @@ _SUM_TOLERANCE: Final = 1e-9
 
 
 class HybridWeights(Section):
-    """How much each half of the hybrid confidence counts.
+    """Weights of the two halves of the hybrid confidence.
 
     Attributes
     ----------

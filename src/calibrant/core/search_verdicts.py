@@ -1,4 +1,4 @@
-"""What a search found, in plain sentences: for the table of the command, the page and the card of a bundle."""
+"""Verdict of a search in plain sentences: for the table of the command, the page and the card of a bundle."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def changed_prompt(record: _Record) -> bool:
 
 
 def search_verdict(record: _Record) -> list[str]:
-    """Return what was chosen on the validation rows, and whether the test rows bear it out.
+    """Return the choice made on the validation rows, and whether the test rows bear it out.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def _given(validated: list[_Record]) -> list[str]:
 
 
 def _detectable(record: _Record) -> list[str]:
-    """Say how much better a prompt must be to be found."""
+    """Return a sentence on the least gain that is likely to be found."""
     gain = record.get("detectable_gain")
     if gain is None:
         return []

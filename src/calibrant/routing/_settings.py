@@ -201,7 +201,7 @@ class RoutingProviderSettings(Section):
 
     @property
     def label(self) -> str:
-        """What strategies, tables and state call it."""
+        """Name in strategies, tables and state."""
         return self.name if self.alias is None else self.alias
 
 
@@ -307,18 +307,18 @@ class RoutingSettings(Section):
 
     @property
     def learns(self) -> bool:
-        """Whether the strategy has anything to learn or to count."""
+        """True if the strategy learns or counts anything."""
         return self.strategy not in _WITHOUT_STATE
 
     @property
     def state_place(self) -> str | None:
-        """Where the strategy's state is kept, as far as the section says."""
+        """Place of the strategy's state, as far as the section says."""
         own = {"thompson": self.thompson_state_path, "bandit": self.bandit_state_path}
         return own.get(self.strategy) if self.state is None else self.state
 
     @property
     def embedder(self) -> str | None:
-        """What embeds texts; None where nothing needs embeddings."""
+        """Model that embeds texts; None where nothing needs embeddings."""
         if self.strategy == "bandit":
             return self.bandit.embedding_provider or self.embedding_provider
         if self.coherence.enabled:
@@ -357,7 +357,7 @@ def _provider_problems(providers: Sequence[RoutingProviderSettings]) -> Iterator
 
 
 def _missing(settings: RoutingSettings) -> Iterator[_Problem]:
-    """Yield what the chosen strategy cannot do without."""
+    """Yield settings that the chosen strategy lacks."""
     if settings.strategy == "triage" and settings.triage is None:
         yield (
             ("triage",),
@@ -385,7 +385,7 @@ def _missing(settings: RoutingSettings) -> Iterator[_Problem]:
 
 
 def _useless(settings: RoutingSettings) -> Iterator[_Problem]:
-    """Yield what is switched on and would do nothing, or something else."""
+    """Yield settings that are switched on without effect."""
     if settings.strategy in _OWN_SIGNAL:
         error = wrong(
             "Input should be off with routing = '{routing}', which judges answers itself",
