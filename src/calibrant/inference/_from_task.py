@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from calibrant.calibration import Fingerprint
 from calibrant.core import Client, Limits, Task
 from calibrant.inference._choice import refuse_several_models
-from calibrant.inference._heads import opened_head
 from calibrant.inference._models import ModelLike
 
 if TYPE_CHECKING:
