@@ -20,6 +20,7 @@ from calibrant.heads import cross_fitted
 from calibrant.metrics import classification_summary
 
 __all__ = [
+    "BETTER",
     "FIRST",
     "HOPELESS",
     "Standing",
@@ -34,13 +35,15 @@ __all__ = [
 FIRST: Final = 20
 """Rows of the first stage of a race."""
 
+BETTER: Final = 0.5
+"""Standard errors by which a prompt must be better at the end of a race."""
+
 HOPELESS: Final = -1.0
 """Standard errors by which a prompt that falls behind the seed prompt is out."""
 
 _GROWTH: Final = 1.5  # rows of a stage over those of the one before
 _MOST: Final = 240  # rows of the last stage: what so many cannot tell apart is alike
 _SURE: Final = 2.25  # standard errors that end a race for the better prompt
-_BETTER: Final = 0.5  # standard errors that decide at the end
 _UNEXPLAINED: Final = 0.1  # share of probability that every label gets an even part of
 
 _Floats = NDArray[np.float64]
@@ -142,7 +145,7 @@ def race(
             return alive[0]
     if not done or not alive:
         return 0
-    return alive[0] if beats(found[alive[0]], found[0], errors=_BETTER) else 0
+    return alive[0] if beats(found[alive[0]], found[0], errors=BETTER) else 0
 
 
 def beats(one: Standing, other: Standing, *, errors: float) -> bool:
@@ -164,7 +167,7 @@ def detectable_gain(rows: int) -> float:
     By the normal approximation, where two prompts differ on a quarter of the rows: the square root of 0.25 / n is the
     standard error of the difference, 0.84 the quantile of four in five.
     """
-    return min(1.0, (_BETTER + 0.84) * math.sqrt(0.25 / min(rows, _MOST)))
+    return min(1.0, (BETTER + 0.84) * math.sqrt(0.25 / min(rows, _MOST)))
 
 
 def _stages(rows: int) -> list[int]:
