@@ -135,15 +135,17 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     GEPA proposes prompts on training rows and screens them on 16 validation rows. The best three meet the seed prompt
     in a race on the other validation rows: log-likelihoods of the true labels without the label prior, paired
     differences, the better half going on to more rows. The seed prompt stays unless it is beaten, in accuracy and
-    macro F1 as well. A task that names a strategy under ``[scoring]``, or whose labels have a structure, is searched as
-    GEPA does: every accepted prompt is asked about all validation rows, and the best is one with a higher score,
-    accuracy and macro F1.
+    macro F1 as well. The winner and its runner-up are then compared with the heads that the validation rows teach under
+    them, where answers come with distributions and budget is left.
+
+    A task that names a strategy under ``[scoring]``, or whose labels have a structure, is searched as GEPA does: every
+    accepted prompt is asked about all validation rows, and the best is one with a higher score, accuracy and macro F1.
 
     Returns
     -------
     OptimizationResult
-        Seed and best prompt with their scores on the test rows. The best prompt is one that a race on validation rows
-        shows to be better than the seed prompt, and else the seed prompt itself.
+        Seed and best prompt with their scores on the test rows. The best prompt is one that validation rows show to be
+        better than the seed prompt, in a race or with its head, and else the seed prompt itself.
 
     Raises
     ------
