@@ -109,7 +109,7 @@ def test_a_prompt_that_lost_the_race_is_kept_for_its_head(tmp_path: Path) -> Non
     chosen, raced, _, tested = search_verdict(record)
     assert chosen.startswith("Chosen, other prompt 1, for its head, on 60 validation rows: held-out log loss")
     assert raced == "The race, which compares prompts without heads, kept the seed prompt."
-    assert tested.startswith("On the test rows, with its head, the chosen prompt is better")
+    assert tested.startswith("On the test rows the chosen prompt with its head is better")
 
 
 def test_the_seed_prompt_is_kept_for_its_head() -> None:

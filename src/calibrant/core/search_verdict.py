@@ -75,12 +75,12 @@ def _tested_with_head(record: _Record) -> list[str]:
     found = (record.get("final") or {}).get("against_seed")
     if not changed_prompt(record) or found is None:
         return []
-    name, interval = "with its head, the chosen prompt", found["interval"]
+    interval, seed = found["interval"], "the seed prompt as it was scored"
     if interval["upper"] < 0:
-        return [f"No improvement: on the test rows, {name} is worse than the seed prompt as it was scored."]
+        return [f"No improvement: on the test rows the chosen prompt with its head is worse than {seed}."]
     if interval["lower"] > 0:
-        return [f"On the test rows, {name} is better than the seed prompt as it was scored."]
-    return [f"The test rows show no difference between {name}, and the seed prompt as it was scored."]
+        return [f"On the test rows the chosen prompt with its head is better than {seed}."]
+    return [f"The test rows show no difference between the chosen prompt with its head and {seed}."]
 
 
 def _not_by_head(heads: _Record) -> str:
