@@ -102,3 +102,28 @@ def test_results_of_earlier_versions_are_read() -> None:
         (sentence,) = search_verdict(old)
         assert sentence.startswith("No improvement" if improved else "No prompt was better")
     assert search_verdict({"improved": True, "comparison": None}) == []
+
+
+@pytest.mark.parametrize(
+    ("interval", "words"),
+    [
+        ((0.02, 0.3), "On the test rows the chosen prompt with its head is better"),
+        ((-0.1, 0.3), "The test rows show no difference between the chosen prompt with its head"),
+        ((-0.3, -0.02), "No improvement: on the test rows the chosen prompt with its head is worse"),
+    ],
+)
+def test_a_prompt_chosen_for_its_head_is_judged_with_it(interval: tuple[float, float], words: str) -> None:
+    """Beside the seed prompt, whatever the prompt alone is worth."""
+    heads = {
+        "raced": 0,
+        "rows": 60,
+        "raced_log_loss": 0.7,
+        "other_log_loss": 0.4,
+        "raced_accuracy": 0.7,
+        "other_accuracy": 0.8,
+    }
+    against = {"interval": dict(zip(("lower", "upper"), interval, strict=True))}
+    chosen, raced, tested = search_verdict(record(-0.5, -0.4, by_head=heads, final={"against_seed": against}))
+    assert chosen.startswith("Chosen for its head, on 60 validation rows: held-out log loss 0.700 -> 0.400")
+    assert raced.endswith("kept the seed prompt.")
+    assert tested.startswith(words)

@@ -414,6 +414,15 @@ def test_an_unknown_rung_is_refused(candidates: Any, named: str) -> None:
         fit(halves(20), candidates=candidates)
 
 
+def test_a_head_keeps_the_held_out_loss_of_every_row() -> None:
+    """Of the rung that it took; too few rows have none."""
+    head = fit(halves(60))
+    assert head.held_out_losses is not None
+    assert head.held_out_losses.shape == (head.n_rows,)
+    assert head.held_out_losses.mean() == pytest.approx(of(head, head.rung).log_loss)
+    assert fit(halves(4)).held_out_losses is None
+
+
 def test_equal_calls_agree_and_another_seed_deals_again() -> None:
     """None is seed 0."""
     rows = halves(60)

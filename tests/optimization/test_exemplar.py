@@ -54,6 +54,25 @@ def test_first_proposal_shows_one_training_text_of_every_label() -> None:
     assert {(item.text, item.label) for item in shown} <= {(row["input"], row["answer"]) for row in TRAIN}
 
 
+def test_labels_are_named_first_where_that_is_wished() -> None:
+    """With the form of an answer, and nothing else."""
+    (prompt,) = propose(ExemplarProposer(train=TRAIN, forms=True), SEED, 1)
+    assert prompt.startswith("Classify.\n\nLabels: ")
+    assert all(label in prompt for label in LABELS)
+    assert demonstrations(prompt) == []
+
+
+def test_labels_that_do_not_fit_are_not_named() -> None:
+    """Texts are shown all the same, within the budget."""
+    names = [f"category number {n} of accounts" for n in range(100)]
+    train = [{"input": f"entry {n}", "answer": name} for n, name in enumerate(names)]
+    proposer = ExemplarProposer(train=train, forms=True, token_budget=300)
+    prompts = propose(proposer, SEED, 8)
+    assert len(prompts) == 8
+    assert all("Labels: " not in prompt and "Text: entry" in prompt for prompt in prompts)
+    assert all(estimate_tokens(prompt.removeprefix("Classify.")) <= 300 for prompt in prompts)
+
+
 def test_demonstrations_are_tried_first_where_a_candidate_has_them() -> None:
     """Four and eight of them, each once and only as many as there are rows for; then the prompt is edited."""
     candidate = {**SEED, "demonstrations": ""}

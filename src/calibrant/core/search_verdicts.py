@@ -36,19 +36,59 @@ def search_verdict(record: _Record) -> list[str]:
         ``result.json``.
     """
     validated = record.get("validated") or []
+    heads = record.get("by_head")
+    if heads is not None and record["chosen"] != heads["raced"]:
+        return [*_decided_by_head(record, heads), *_given(validated), *_tested_with_head(record)]
+    same = [] if heads is None else [_not_by_head(heads)]
     if not changed_prompt(record):
         if validated and record.get("proposals") == 0 and validated[0]["accuracy"] == 1.0:
             return [
                 "No other prompt was tried: the seed prompt made no error on the rows that it was asked about."
             ]
-        return [*_kept(validated), *_given(validated), *_detectable(record)]
+        return [*_kept(validated), *same, *_given(validated), *_detectable(record)]
     if not validated:  # by an earlier version
         return _tested(record)
     seed, best = validated[0], validated[record["chosen"]]
     rows = "the" if best.get("rows") is None else f"{best['rows']}"
     name = f", {best['origin']}" if best.get("origin") else ""
     chosen = f"Chosen on {rows} validation rows{name}: {_steps(seed, best)}."
-    return [chosen, *_given(validated), *_tested(record)]
+    return [chosen, *same, *_given(validated), *_tested(record)]
+
+
+def _decided_by_head(record: _Record, heads: _Record) -> list[str]:
+    """Say that the heads of the best two prompts changed what the race had chosen."""
+    best = record["validated"][record["chosen"]]
+    name = f", {best['origin']}," if best.get("origin") else ""
+    kept = "The seed prompt is kept" if record["chosen"] == 0 else f"Chosen{name}"
+    chosen = (
+        f"{kept} for its head, on {heads['rows']} validation rows: held-out log loss "
+        f"{_number(heads['raced_log_loss'])} -> {_number(heads['other_log_loss'])}, accuracy "
+        f"{_number(heads['raced_accuracy'])} -> {_number(heads['other_accuracy'])}, against the winner of the race "
+        "with a head of its own."
+    )
+    raced = "kept the seed prompt" if heads["raced"] == 0 else "took another prompt"
+    return [chosen, f"The race, which compares prompts without heads, {raced}."]
+
+
+def _tested_with_head(record: _Record) -> list[str]:
+    """Say what the test rows show of another prompt with its head, beside the seed prompt as it was scored."""
+    found = (record.get("final") or {}).get("against_seed")
+    if not changed_prompt(record) or found is None:
+        return []
+    interval, seed = found["interval"], "the seed prompt as it was scored"
+    if interval["upper"] < 0:
+        return [f"No improvement: on the test rows the chosen prompt with its head is worse than {seed}."]
+    if interval["lower"] > 0:
+        return [f"On the test rows the chosen prompt with its head is better than {seed}."]
+    return [f"The test rows show no difference between the chosen prompt with its head and {seed}."]
+
+
+def _not_by_head(heads: _Record) -> str:
+    return (
+        f"With heads the choice stays the same, on {heads['rows']} validation rows: held-out log loss "
+        f"{_number(heads['raced_log_loss'])}, runner-up {_number(heads['other_log_loss'])}; accuracy "
+        f"{_number(heads['raced_accuracy'])}, runner-up {_number(heads['other_accuracy'])}."
+    )
 
 
 def _kept(validated: list[_Record]) -> list[str]:

@@ -207,6 +207,7 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
         figures=tuple(one.figures for one in tried.values()),
         n_rows=len(rows),
         reason=reason,
+        held_out_losses=chosen.losses,
     )
 
 

@@ -113,6 +113,9 @@ class Head:
         learned from; in nats.
     embedding : HeadEmbedding or None
         The embedding model it reads texts with, beside their words; None where it needs none.
+    held_out_losses : ndarray of shape (n_rows,) or None
+        Log loss of each row that it learned from, in nats, judged by what other rows teach; None where nothing was
+        tried, and of a head that was read from a file.
     """
 
     labels: tuple[str, ...]
@@ -124,6 +127,7 @@ class Head:
     figures: tuple[RungFigures, ...] = field(default=(), repr=False)
     n_rows: int = 0
     reason: str = ""
+    held_out_losses: NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
 
     @property
     def changes_nothing(self) -> bool:

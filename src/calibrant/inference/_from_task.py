@@ -80,5 +80,6 @@ def task_head(task: Task, fingerprint: Fingerprint) -> Head | None:
     if task.head.file is None:
         return None
     from calibrant.heads import Head  # noqa: PLC0415  (if it names one)
+    from calibrant.inference._heads import opened_head  # noqa: PLC0415
 
     return opened_head(Head.load(task.head.file, fingerprint=fingerprint), task.head.embeddings)

@@ -10,6 +10,7 @@ from calibrant.metrics import AnsweredLabels, PairedComparison, answer_summary
 
 __all__ = [
     "Choice",
+    "HeadChoice",
     "RowScores",
     "ValidatedPrompt",
     "ValidationLog",
@@ -137,11 +138,58 @@ def credits_of(
 
 
 @dataclass(frozen=True, kw_only=True)
+class HeadChoice:
+    """The best two prompts of a race, each with the head that validation rows teach under it.
+
+    Attributes
+    ----------
+    raced, other : int
+        Places of the race's winner and of its runner-up among the validated prompts.
+    rows : int
+        Validation rows that both heads learned from; each row is judged by a head that other rows taught.
+    raced_log_loss, other_log_loss : float
+        Mean log loss on these rows, in nats.
+    raced_accuracy, other_accuracy : float
+        On these rows, in [0, 1].
+    chosen : int
+        Place of the prompt that is kept: the runner-up, if with the heads it beats the winner as at the end of a race.
+    """
+
+    raced: int
+    other: int
+    rows: int
+    raced_log_loss: float
+    other_log_loss: float
+    raced_accuracy: float
+    other_accuracy: float
+    chosen: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The validated prompts, the seed prompt first, and the place of the best one."""
+    """The validated prompts and which of them is the best one.
+
+    Attributes
+    ----------
+    validated : tuple of ValidatedPrompt
+        The seed prompt first.
+    chosen : int
+        Place of the best one.
+    runner_up : int or None
+        Place of the one that came second in a race; None without one.
+    by_head : HeadChoice or None
+        What compared these two with their heads; None where nothing did.
+    """
 
     validated: tuple[ValidatedPrompt, ...]
     chosen: int
+    runner_up: int | None = None
+    by_head: HeadChoice | None = None
+
+    @property
+    def decided_by_head(self) -> bool:
+        """True if another prompt is kept than the race's winner, for its head."""
+        return self.by_head is not None and self.by_head.chosen != self.by_head.raced
 
     @property
     def seed(self) -> ValidatedPrompt:

@@ -57,7 +57,7 @@ class ExemplarProposer:
         adapter sets it to its own, with `prepare`.
     forms : bool, default False
         Whether proposals may also name the labels and the form of the answer, with a placeholder, where the instruction
-        does not; the first one does nothing else.
+        does not; the first one does nothing else. Never where the names alone exceed `token_budget`.
 
     Raises
     ------
@@ -177,9 +177,10 @@ class ExemplarProposer:
         if self._forms and not parts.form and not self._format.names_all(parts.instruction):
             named = replace(parts, form=True)
             # First alone, then with whatever comes next, unless something else was better without.
-            if self._format.render(named) not in self._proposed:
-                return named
-            parts = named if self._rng.random() < 0.5 else parts
+            if self._fits(named):  # a hundred long names may exceed the token budget alone
+                if self._format.render(named) not in self._proposed:
+                    return named
+                parts = named if self._rng.random() < 0.5 else parts
         if not parts.demonstrations:
             return self._start(parts)
         edits: list[tuple[Callable[[PromptParts, PromptRecord], PromptParts], float]] = [

@@ -21,6 +21,7 @@ from calibrant.heads import cross_fitted
 from calibrant.metrics import classification_summary
 
 __all__ = [
+    "BETTER",
     "FIRST",
     "Standing",
     "beats",
@@ -34,10 +35,12 @@ __all__ = [
 FIRST: Final = 20
 """Rows of the first stage of a race."""
 
+BETTER: Final = 0.5
+"""Standard errors by which a prompt must be better at the end of a race."""
+
 _GROWTH: Final = 1.5  # rows of a stage over those of the one before
 _MOST: Final = 240  # rows of the last stage: what so many cannot tell apart is alike
-_BETTER: Final = 0.5  # standard errors that decide at the last row
-_UNLIKELY: Final = 0.1  # chance of that below which a prompt is out
+_UNLIKELY: Final = 0.1  # chance of being taken at the last row, below which a prompt is out
 _LIKELY: Final = 0.98  # chance of that above which it has won
 _LOST_EARLY: Final = 0.06  # standard errors that a stage before the last costs in power
 _UNEXPLAINED: Final = 0.1  # share of probability that every label gets an even part of
@@ -145,7 +148,7 @@ def race(
             return alive[0]
     if not done or not alive:
         return 0
-    return alive[0] if beats(found[alive[0]], found[0], errors=_BETTER) else 0
+    return alive[0] if beats(found[alive[0]], found[0], errors=BETTER) else 0
 
 
 def beats(one: Standing, other: Standing, *, errors: float) -> bool:
@@ -173,8 +176,8 @@ def _chance(errors: float, share: float) -> float:
     its standard errors, with mean z / sqrt(share) and variance (1 - share) / share.
     """
     if share >= 1.0:
-        return float(errors > _BETTER)
-    return NormalDist().cdf((errors - _BETTER * math.sqrt(share)) / math.sqrt(1.0 - share))
+        return float(errors > BETTER)
+    return NormalDist().cdf((errors - BETTER * math.sqrt(share)) / math.sqrt(1.0 - share))
 
 
 def race_calls(n_challengers: int, rows: int) -> int:
@@ -192,7 +195,7 @@ def detectable_gain(rows: int) -> float:
     standard error of the difference, 0.84 the quantile of four in five. A good prompt may be out early: what makes up
     for it was simulated, for 20 to 240 rows.
     """
-    errors = _BETTER + 0.84 + _LOST_EARLY * (len(_stages(rows)) - 1)
+    errors = BETTER + 0.84 + _LOST_EARLY * (len(_stages(rows)) - 1)
     return min(1.0, errors * math.sqrt(0.25 / min(rows, _MOST)))
 
 

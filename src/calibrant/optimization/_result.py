@@ -30,7 +30,7 @@ from calibrant.metrics import (
     paired_mean_interval,
     wilson_interval,
 )
-from calibrant.optimization._choice import ValidatedPrompt, credits_of, row_scores
+from calibrant.optimization._choice import HeadChoice, ValidatedPrompt, credits_of, row_scores
 
 if TYPE_CHECKING:
     from calibrant.optimization._final import FinalScore
@@ -103,13 +103,15 @@ class OptimizationResult:
     proposer : str
         ``exemplar``, ``reflection`` or the name of the user's own.
     seed_prompt, best_prompt : PromptScore
-        The prompt the search started from, and the one that the validation rows chose: better there in score, in
-        accuracy (in credit, where an answer can be nearly right) and in macro F1. Equal when there was none.
+        The prompt the search started from, and the one that the validation rows chose, by a race, by the heads of its
+        best two (`by_head`), or by score, accuracy (credit, where an answer can be nearly right) and macro F1 at once.
+        Equal where that is the seed prompt.
     best_candidate : mapping of str to str
         All component texts of the best prompt.
     improved : bool
         True if the validation rows chose another prompt than the seed prompt, and the test rows do not show that it
-        is worse: no interval of the difference lies below 0. The choice itself never looks at test rows.
+        is worse: no interval of the difference lies below 0. Where the heads decided, it is the prompt with its head
+        that is compared with the seed prompt, as `FinalScore.against_seed`. The choice itself never looks at test rows.
     comparison : PairedComparison or None
         Best minus seed on the test rows both were scored on.
     credit_difference : Interval or None
@@ -131,6 +133,9 @@ class OptimizationResult:
         All prompts that were asked about the validation rows, the seed prompt first.
     chosen : int
         Place of the best prompt among them; 0 is the seed prompt.
+    by_head : HeadChoice or None
+        What compared the race's best two prompts with their heads, which may have changed its choice; None where
+        nothing did.
     detectable_gain : float or None
         By how much accuracy, in [0, 1], a prompt must be better for the validation rows to show it, in four searches of
         five; None where a score that somebody asked for decides.
@@ -159,6 +164,7 @@ class OptimizationResult:
     credit_difference: Interval | None = None
     validated: tuple[ValidatedPrompt, ...] = ()
     chosen: int = 0
+    by_head: HeadChoice | None = None
     detectable_gain: float | None = None
     final: FinalScore | None = None
 
@@ -166,14 +172,14 @@ class OptimizationResult:
         """Return the result as JSON values, as ``result.json`` holds them."""
         record = asdict(self)
         for part, name in (
+            (record, "by_head"),
+            (record, "detectable_gain"),
             (record, "credit_difference"),
             (record["seed_prompt"], "credit"),
             (record["best_prompt"], "credit"),
         ):
-            if part[name] is None:  # of plain labels
+            if part[name] is None:
                 del part[name]
-        if self.detectable_gain is None:
-            del record["detectable_gain"]
         for one in record["validated"]:
             if one["rows"] is None:  # not of a race
                 del one["rows"], one["log_loss"], one["screened_loss"]

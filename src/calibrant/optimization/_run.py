@@ -26,16 +26,16 @@ from calibrant.core import (
     Task,
     write_atomically,
 )
-from calibrant.heads import EmbeddingModel, Head
-from calibrant.inference import Classifier, DemonstrationIndex, apply_head, ask, head_of
+from calibrant.heads import Head
+from calibrant.inference import Classifier, DemonstrationIndex, apply_head, ask
 from calibrant.optimization._choice import Choice, ValidationLog, is_worse
 from calibrant.optimization._directory import JOURNAL, is_current, open_directory, rescuing
-from calibrant.optimization._final import embedding_model, final_score, labelled_rows
+from calibrant.optimization._final import embedding_model, final_score
+from calibrant.optimization._heads import HeadStage
 from calibrant.optimization._journal import JsonlStore, PredictionJournal
 from calibrant.optimization._plan import (
     COMPONENT,
     DEMONSTRATED,
-    SCREENED,
     USER_TEMPLATE,
     Proposer,
     SearchPlan,
@@ -43,7 +43,7 @@ from calibrant.optimization._plan import (
     search_fingerprint,
     search_size,
 )
-from calibrant.optimization._progress import PERFECT, ProgressListener, ProgressTracker
+from calibrant.optimization._progress import ProgressListener, ProgressTracker
 from calibrant.optimization._race import FIRST
 from calibrant.optimization._reflected import Confusions, ReflectingAdapter
 from calibrant.optimization._reflection import Reflection, check_names, open_reflection
@@ -136,15 +136,17 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     GEPA proposes prompts on training rows and screens them on 16 validation rows. The best three meet the seed prompt
     in a race on the other validation rows: log-likelihoods of the true labels without the label prior, paired
     differences, the better half going on to more rows. The seed prompt stays unless it is beaten, in accuracy and
-    macro F1 as well. A task that names a strategy under ``[scoring]``, or whose labels have a structure, is searched as
-    GEPA does: every accepted prompt is asked about all validation rows, and the best is one with a higher score,
-    accuracy and macro F1.
+    macro F1 as well. The winner and its runner-up are then compared with the heads that the validation rows teach under
+    them, where answers come with distributions and budget is left.
+
+    A task that names a strategy under ``[scoring]``, or whose labels have a structure, is searched as GEPA does: every
+    accepted prompt is asked about all validation rows, and the best is one with a higher score, accuracy and macro F1.
 
     Returns
     -------
     OptimizationResult
-        Seed and best prompt with their scores on the test rows. The best prompt is one that a race on validation rows
-        shows to be better than the seed prompt, and else the seed prompt itself.
+        Seed and best prompt with their scores on the test rows. The best prompt is one that validation rows show to be
+        better than the seed prompt, in a race or with its head, and else the seed prompt itself.
 
     Raises
     ------
@@ -200,7 +202,6 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
             adapter=adapter,
             tracker=tracker,
             reflection=reflection,
-            embedding=embedding,
         )
         search = Search(
             task=task,
@@ -213,7 +214,15 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         )
         for_race, for_head = _kept(task, plan, max_metric_calls, teaches=teaches)
         found = search.run(max_metric_calls - for_head, for_race=for_race)
-        head = run.head(found, max_metric_calls if teaches else 0) if task.head.fit == "auto" else None
+        head = None
+        if task.head.fit == "auto":
+            stage = HeadStage(
+                task=task,
+                adapter=adapter,
+                embedding=embedding,
+                max_metric_calls=max_metric_calls if teaches else 0,
+            )
+            found, head = stage.run(found)
         predictions = run.test(found, head)
         result = run.result(found, head, predictions, seconds=time.perf_counter() - started)
         if directory is not None:
@@ -323,14 +332,13 @@ def _scoring(settings: ScoringSettings) -> ScoringStrategy:
 
 @dataclass(kw_only=True)
 class _Run:
-    """The steps after the search: head, test rows, result and files."""
+    """The last steps: test rows, result and files."""
 
     task: Task
     plan: SearchPlan
     adapter: ConfidenceAdapter
     reflection: Reflection | None
     tracker: ProgressTracker
-    embedding: EmbeddingModel | None
 
     def best(self, found: Choice) -> Predictor:
         """Return the predictor under the best prompt, with its demonstrations."""
@@ -342,28 +350,6 @@ class _Run:
             return predictor
         settings = DemonstrationSettings.from_text(shown)
         return predictor.with_demonstrations(retrieval.index, **settings.model_dump())
-
-    def head(self, found: Choice, max_metric_calls: int) -> Head | None:
-        """Return what labelled rows teach under the best prompt; None where they cannot.
-
-        Training rows are asked as far as the budget goes.
-        """
-        if not isinstance(self.adapter.predictor, Classifier):
-            return None
-        candidate = found.best.candidate
-        every = labelled_rows(self.task, candidate[COMPONENT])
-        # Where nothing is wrong there is nothing to learn that would be worth a call.
-        best, enough = found.best, min(len(self.task.validation), SCREENED + FIRST)
-        is_perfect = best.score >= PERFECT if best.rows is None else best.accuracy == 1.0
-        nothing_wrong = is_perfect and (best.rows is None or best.rows >= enough)
-        left = 0 if nothing_wrong else max_metric_calls - self.adapter.metric_calls
-        asked = self.adapter.affordable(self._queries(candidate, every), left)
-        rows = [row for row, can_be_asked in zip(every, asked, strict=True) if can_be_asked]
-        predictions = self.adapter.ask(self._queries(candidate, rows))
-        if not any(prediction.distribution is not None for prediction in predictions):
-            return None
-        answers, texts = [row.answer for row in rows], [row.input for row in rows]
-        return head_of(predictions, answers, texts, labels=self.task.labels, embedding=self.embedding)
 
     def test(self, found: Choice, head: Head | None) -> dict[str, list[Prediction]]:
         """Return the predictions for the test rows: of both prompts, and as label prior and head change them."""
@@ -468,9 +454,9 @@ class _Run:
         )
         comparison = compare(self.task.test, predictions["seed"], predictions["best"])
         credit = compare_credit(self.task.test, predictions["seed"], predictions["best"], labels=labels)
-        final = None
-        if head is not None:
-            final = final_score(self.task, head, found, predictions)
+        final = None if head is None else final_score(self.task, head, found, predictions)
+        # Where the heads decided, the prompt with its head is what was chosen.
+        tested = comparison if final is None or not found.decided_by_head else final.against_seed
         costs = [self.tracker.now.cost, None if self.reflection is None else self.reflection.total_cost]
         known = [cost for cost in costs if cost is not None]
         return OptimizationResult(
@@ -481,7 +467,7 @@ class _Run:
             seed_prompt=seed,
             best_prompt=best,
             best_candidate=found.best.candidate,
-            improved=found.chosen != 0 and not is_worse(comparison, credit),
+            improved=found.chosen != 0 and not is_worse(tested, credit),
             comparison=comparison,
             metric_calls=self.adapter.metric_calls,
             proposals=self.tracker.now.proposals,
@@ -494,6 +480,7 @@ class _Run:
             credit_difference=credit,
             validated=found.validated,
             chosen=found.chosen,
+            by_head=found.by_head,
             detectable_gain=self.plan.detectable_gain(self.task),
             final=final,
         )

@@ -207,6 +207,7 @@ class Search:
         asked = {place: list(screened) for place in range(len(candidates))}
         if self._is_perfect:
             asked[0] = [*screened, *fresh[:FIRST]]
+        runner_up = None
         if not fresh:
             chosen = _best_screened(first, entrants)
         else:
@@ -225,7 +226,14 @@ class Search:
                 return all(self.adapter.affordable(wanted, self._budget - self.adapter.metric_calls))
 
             chosen = runners[race(len(entrants), stand, rows=len(fresh), affordable=affordable)]
-        for place in {0, chosen}:  # whose predictions may be given out without their label prior
+            # The one that was asked about most rows, or beaten by least at the end.
+            runner_up = min(
+                (place for place in range(len(candidates)) if place != chosen),
+                key=lambda place: (-len(asked[place]), self._standing(candidates[place], asked[place]).loss),
+                default=None,
+            )
+        # Whose predictions may be given out without their label prior.
+        for place in sorted({0, chosen, chosen if runner_up is None else runner_up}):
             queries = self._queries(candidates[place], asked[place])
             self.adapter.learn_prior(queries, self._ask(queries))
         scores = found.val_aggregate_scores
@@ -238,6 +246,7 @@ class Search:
                 for place, candidate in enumerate(candidates)
             ),
             chosen=chosen,
+            runner_up=runner_up,
         )
 
     def _validated(

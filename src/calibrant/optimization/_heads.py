@@ -1,0 +1,131 @@
+"""The head of the prompt that is kept, and which of a race's best two prompts that is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from calibrant.adapters import ConfidenceAdapter, example_row, query_of
+from calibrant.core import Example, Prediction, Task
+from calibrant.heads import EmbeddingModel, Head
+from calibrant.inference import Classifier, Query, head_of
+from calibrant.optimization._choice import Choice, HeadChoice, ValidatedPrompt
+from calibrant.optimization._final import labelled_rows
+from calibrant.optimization._plan import COMPONENT, SCREENED
+from calibrant.optimization._progress import PERFECT
+from calibrant.optimization._race import BETTER, FIRST, Standing, beats
+
+__all__ = ["HeadStage"]
+
+_FEWEST: Final = SCREENED + FIRST  # validation rows that compare two heads; fewer make no race either
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadStage:
+    """Asks labelled rows after the search, and learns from them.
+
+    Parameters
+    ----------
+    task : Task
+        Labels and rows.
+    adapter : ConfidenceAdapter
+        Asks the model, and counts.
+    embedding : EmbeddingModel or None
+        What heads read texts with beside their words.
+    max_metric_calls : int
+        Upper bound of the adapter's calls, those of the search included; 0 where no row may be asked.
+    """
+
+    task: Task
+    adapter: ConfidenceAdapter
+    embedding: EmbeddingModel | None
+    max_metric_calls: int
+
+    def run(self, found: Choice) -> tuple[Choice, Head | None]:
+        """Return which prompt is kept, and what labelled rows teach under it; None where they cannot.
+
+        Validation rows come first, then training rows, as far as the budget goes.
+        """
+        if not isinstance(self.adapter.predictor, Classifier):
+            return found, None
+        # Where nothing is wrong there is nothing to learn that would be worth a call.
+        worth = not self._is_perfect(found.best)
+        found = self._compared(found) if worth else found
+        candidate = found.best.candidate
+        rows = labelled_rows(self.task, candidate[COMPONENT])
+        asked = self.adapter.affordable(self._queries(candidate, rows), self._left() if worth else 0)
+        rows = [row for row, can_be_asked in zip(rows, asked, strict=True) if can_be_asked]
+        predictions = self.adapter.ask(self._queries(candidate, rows))
+        if not any(prediction.distribution is not None for prediction in predictions):
+            return found, None
+        return found, self._fit(rows, predictions)
+
+    def _is_perfect(self, best: ValidatedPrompt) -> bool:
+        enough = min(len(self.task.validation), _FEWEST)
+        if best.rows is None:
+            return best.score >= PERFECT
+        return best.accuracy == 1.0 and best.rows >= enough
+
+    def _compared(self, found: Choice) -> Choice:
+        """Return the choice between the race's best two prompts, each with its head.
+
+        A race compares prompts without their heads, which may make more of the one that came second. They are compared
+        on validation rows, which the race has asked about for the most part: training rows are asked under one alone.
+        """
+        if found.runner_up is None or not self.max_metric_calls:
+            return found
+        pair = [found.validated[place].candidate for place in (found.chosen, found.runner_up)]
+        rows = self._asked_under_both(pair)
+        predictions = [self.adapter.ask(self._queries(candidate, rows)) for candidate in pair]
+        known = [
+            place
+            for place, both in enumerate(zip(*predictions, strict=True))
+            if all(one.distribution is not None for one in both)
+        ]
+        if len(known) < _FEWEST:
+            return found
+        kept = [rows[place] for place in known]
+        raced, other = (_standing(self._fit(kept, [made[place] for place in known])) for made in predictions)
+        choice = HeadChoice(
+            raced=found.chosen,
+            other=found.runner_up,
+            rows=len(kept),
+            raced_log_loss=raced.loss,
+            other_log_loss=other.loss,
+            raced_accuracy=raced.accuracy,
+            other_accuracy=other.accuracy,
+            chosen=found.runner_up if beats(other, raced, errors=BETTER) else found.chosen,
+        )
+        return replace(found, chosen=choice.chosen, by_head=choice)
+
+    def _asked_under_both(self, pair: Sequence[Mapping[str, str]]) -> list[Example]:
+        """Return the validation rows that the budget pays for under both prompts; none where they are too few.
+
+        Whichever of them is kept, all rows that teach its head are paid first.
+        """
+        held_out = {row.input for row in self.task.validation}
+        every = [labelled_rows(self.task, candidate[COMPONENT]) for candidate in pair]
+        found = [row for row in every[0] if row.input in held_out]  # the first rows of both
+        for kept, other in ((0, 1), (1, 0)):
+            own, n = self._queries(pair[kept], every[kept]), len(found)
+            paid = self.adapter.affordable([*own, *self._queries(pair[other], found)], self._left())
+            found = [row for row, *both in zip(found, paid[:n], paid[len(own) :], strict=True) if all(both)]
+        return found if len(found) >= _FEWEST else []
+
+    def _left(self) -> int:
+        return self.max_metric_calls - self.adapter.metric_calls
+
+    def _fit(self, rows: Sequence[Example], predictions: Sequence[Prediction]) -> Head:
+        answers, texts = [row.answer for row in rows], [row.input for row in rows]
+        return head_of(predictions, answers, texts, labels=self.task.labels, embedding=self.embedding)
+
+    def _queries(self, candidate: Mapping[str, str], rows: Sequence[Example]) -> list[Query]:
+        return [query_of(dict(candidate), example_row(row)) for row in rows]
+
+
+def _standing(head: Head) -> Standing:
+    """Return how a head does on the rows that taught it, each judged by what the other rows teach."""
+    assert head.held_out_losses is not None  # noqa: S101 (only of fewer rows than are ever compared)
+    figures = next(one for one in head.figures if one.name == head.rung)
+    return Standing(losses=head.held_out_losses, accuracy=figures.accuracy, macro_f1=figures.macro_f1)

@@ -1,0 +1,237 @@
+"""Which of a race's best two prompts is kept, where labelled rows teach each a head."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calibrant import Classifier
+from calibrant.core import Example, HeadSettings, ProviderError, ScoringSettings, Task, search_verdict
+from calibrant.heads import Head
+from calibrant.optimization import OptimizationResult, optimize
+from calibrant.testing import FakeClient
+
+LABELS = ("cat", "dog")
+USEFUL = "Say the other one."
+SOBER = "Which animal?"
+VALIDATION = 60
+
+
+def place(text: str) -> int:
+    """Return the place of the true label, which no word of the text tells."""
+    return hashlib.sha256(text.encode()).digest()[0] % 2
+
+
+def told(text: str, prompt: str) -> dict[str, float]:
+    """Know three texts of four; or all of them, under a prompt that makes it say the wrong label."""
+    hard = hashlib.sha256(text.encode()).digest()[1] % 4 == 0
+    right = 0.3 if prompt.startswith(USEFUL) or hard else 0.6
+    return {LABELS[place(text)]: right, LABELS[1 - place(text)]: 1.0 - right}
+
+
+def rows(split: str, count: int) -> tuple[Example, ...]:
+    """Return rows of both labels."""
+    texts = [f"{split} {n}" for n in range(count)]
+    return tuple(Example(input=text, answer=LABELS[place(text)]) for text in texts)
+
+
+def task(prompt: str = SOBER, other: str = USEFUL, **changes: Any) -> Task:
+    """Return a task with two prompts."""
+    settings: dict[str, Any] = {
+        "name": "animals",
+        "labels": LABELS,
+        "prompt": prompt,
+        "other_prompts": (other,),
+        "field": "category",
+        "train": rows("train", 40),
+        "validation": rows("validation", VALIDATION),
+        "test": rows("test", 40),
+    }
+    return Task(**{**settings, **changes})
+
+
+def nothing(*_: object) -> dict[str, str]:
+    """Propose nothing."""
+    return {}
+
+
+def search(found: Task, client: FakeClient, *, budget: int = 400, **options: Any) -> OptimizationResult:
+    """Race the prompts of a task, and no others."""
+    return optimize(
+        found, model=client, proposer=nothing, max_metric_calls=budget, minibatch_size=4, **options
+    )
+
+
+def searched(client: FakeClient) -> list[tuple[str, str]]:
+    """Return every prompt and text that it was asked about, test rows left out."""
+    asked = [(one.messages[0]["content"], one.messages[-1]["content"]) for one in client.requests]
+    return [pair for pair in asked if not pair[1].startswith("test")]
+
+
+def without_time(result: OptimizationResult) -> dict[str, Any]:
+    """Return all that a result says but how long it took."""
+    return {**result.to_record(), "seconds": None}
+
+
+# --- which one ----------------------------------------------------------------------------------
+
+
+def test_a_prompt_that_lost_the_race_is_kept_for_its_head(tmp_path: Path) -> None:
+    """Its answers are wrong, and tell the label: the head turns them round."""
+    client = FakeClient(LABELS, told)
+    result = search(task(), client, out=tmp_path)
+    assert result.by_head is not None
+    assert (result.by_head.raced, result.by_head.other, result.chosen) == (0, 1, 1)
+    assert result.by_head.rows == VALIDATION
+    assert result.by_head.other_log_loss < result.by_head.raced_log_loss
+    assert result.by_head.other_accuracy == 1.0
+    hard = [told(row.input, SOBER)[row.answer] < 0.5 for row in task().validation]
+    assert result.by_head.raced_accuracy == pytest.approx(1.0 - sum(hard) / len(hard), abs=0.06)
+    assert result.best_prompt.prompt == USEFUL
+    assert result.best_prompt.accuracy is not None
+    assert result.best_prompt.accuracy.estimate == 0.0
+    assert result.final is not None
+    assert result.final.score.prompt == USEFUL
+    assert result.final.score.accuracy is not None
+    assert result.final.score.accuracy.estimate == 1.0
+    assert result.final.head["n_rows"] == VALIDATION + 40
+    assert result.improved
+    assert (tmp_path / "best_prompt.txt").read_text() == USEFUL
+    classifier = Classifier(model=client, labels=LABELS, field="category", prompt=USEFUL)
+    classifier.head = Head.load(tmp_path / "head.json", fingerprint=classifier.fingerprint())
+    assert classifier.classify("test 1").label == LABELS[place("test 1")]
+    record = json.loads((tmp_path / "result.json").read_text())
+    assert record["by_head"]["other_log_loss"] == result.by_head.other_log_loss
+    chosen, raced, _, tested = search_verdict(record)
+    assert chosen.startswith("Chosen, other prompt 1, for its head, on 60 validation rows: held-out log loss")
+    assert raced == "The race, which compares prompts without heads, kept the seed prompt."
+    assert tested.startswith("On the test rows the chosen prompt with its head is better")
+
+
+def test_the_seed_prompt_is_kept_for_its_head() -> None:
+    """Although another one won the race."""
+    result = search(task(prompt=USEFUL, other=SOBER), FakeClient(LABELS, told))
+    assert result.by_head is not None
+    assert (result.by_head.raced, result.chosen, result.improved) == (1, 0, False)
+    assert result.best_prompt == result.seed_prompt
+    kept, raced = search_verdict(result.to_record())[:2]
+    assert kept.startswith("The seed prompt is kept for its head")
+    assert raced.endswith("took another prompt.")
+
+
+def test_heads_that_agree_with_the_race_change_nothing() -> None:
+    """The figures of both are told."""
+
+    def ignorant(text: str, prompt: str) -> dict[str, float]:
+        return {"cat": 0.5, "dog": 0.5} if prompt.startswith(USEFUL) else told(text, prompt)
+
+    result = search(task(), FakeClient(LABELS, ignorant))
+    assert result.by_head is not None
+    assert (result.chosen, result.best_prompt.prompt) == (0, SOBER)
+    assert (
+        "With heads the choice stays the same, on 60 validation rows" in search_verdict(result.to_record())[2]
+    )
+
+
+def test_a_less_accurate_head_is_not_taken_for_its_loss() -> None:
+    """As in a race, both must speak for it."""
+
+    def cautious(text: str, prompt: str) -> dict[str, float]:
+        # Sure where it is right and wrong by a hair elsewhere, against right more often and never sure.
+        second = hashlib.sha256(text.encode()).digest()[2]
+        sure, unsure, share = (0.98, 0.49, 7) if prompt.startswith(USEFUL) else (0.55, 0.45, 8)
+        right = sure if second % 10 < share else unsure
+        return {LABELS[place(text)]: right, LABELS[1 - place(text)]: 1.0 - right}
+
+    result = search(task(), FakeClient(LABELS, cautious))
+    assert result.by_head is not None
+    assert result.by_head.raced_accuracy > result.by_head.other_accuracy
+    assert result.by_head.raced_log_loss > result.by_head.other_log_loss
+    assert result.chosen == result.by_head.raced
+
+
+def test_a_row_that_failed_under_one_prompt_compares_neither() -> None:
+    """It is left out of both heads."""
+
+    def flaky(text: str, prompt: str) -> Any:
+        if text == "validation 7" and prompt.startswith(USEFUL):
+            return ProviderError("not now", provider="p", retryable=False)
+        return told(text, prompt)
+
+    result = search(task(), FakeClient(LABELS, flaky))
+    assert result.by_head is not None
+    assert result.by_head.rows == VALIDATION - 1
+    assert result.chosen == 1
+
+
+# --- what it costs ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("budget", [60, 90, 120, 175, 176, 200, 400])
+def test_the_budget_is_an_upper_bound(budget: int) -> None:
+    """The runner-up is asked only about what the rows that teach a head leave, and nothing is asked twice."""
+    client = FakeClient(LABELS, told)
+    result = search(task(), client, budget=budget)
+    asked = searched(client)
+    assert len(asked) == len(set(asked)) == result.metric_calls <= budget
+    assert result.final is not None
+    # All rows under the seed prompt, 36 of the others, and the training rows under the one that may be kept.
+    assert (result.by_head is not None) is (budget >= VALIDATION + 40 + 36 + 40)
+    assert (result.chosen == 1) is (result.by_head is not None)
+    if result.by_head is not None:
+        assert result.by_head.rows >= 36
+        assert result.final.head["n_rows"] >= min(VALIDATION + 40, budget // 2)
+
+
+@pytest.mark.parametrize("before", [30, 90, 130, 180])
+def test_an_interrupted_run_comes_to_the_same_end(tmp_path: Path, before: int) -> None:
+    """Wherever it stopped: in the race, between the two heads, or among the test rows."""
+    whole = search(task(), FakeClient(LABELS, told))
+
+    class Interrupted(Exception):  # noqa: N818 (nothing that the package knows)
+        pass
+
+    def stops(text: str, prompt: str) -> Any:
+        if len(client.requests) > before:
+            raise Interrupted
+        return told(text, prompt)
+
+    client = FakeClient(LABELS, stops)
+    with pytest.raises(Interrupted):
+        search(task(), client, out=tmp_path)
+    found = search(task(), FakeClient(LABELS, told), out=tmp_path)
+    assert without_time(found) == without_time(whole)
+    idle = FakeClient(LABELS, told)
+    assert without_time(search(task(), idle, out=tmp_path)) == without_time(whole)
+    assert idle.requests == []
+
+
+# --- where nothing is compared ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"head": HeadSettings(fit="off")},
+        {"validation": rows("validation", 30)},
+        {"scoring": ScoringSettings(strategy="linear")},
+        {"other_prompts": ()},
+    ],
+)
+def test_without_heads_a_race_or_a_second_prompt_nothing_is_compared(changes: dict[str, Any]) -> None:
+    """Nor with fewer validation rows than make a race."""
+    result = search(task(**changes), FakeClient(LABELS, told))
+    assert result.by_head is None
+    assert "by_head" not in result.to_record()
+    assert result.chosen == 0
+
+
+def test_without_distributions_nothing_is_compared() -> None:
+    """There is nothing to learn from, and no row is asked for it."""
+    client = FakeClient(LABELS, told, space="none")
+    result = search(task(), client)
+    assert (result.by_head, result.final) == (None, None)
