@@ -74,7 +74,7 @@ def check_logprob(logprob_score: float) -> float:
 
 
 def check_logprobs(logprob_score: LogprobBatch) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return the log-probabilities, shape (n,), in [-inf, 0], and where evidence is missing.
+    """Return the log-probabilities, shape (n,), in [-inf, 0], and a mask of the rows without one.
 
     A missing entry becomes 0, a placeholder.
 
@@ -83,16 +83,16 @@ def check_logprobs(logprob_score: LogprobBatch) -> tuple[NDArray[np.float64], ND
     ConfigurationError
         Not one-dimensional, or an entry that `check_logprob` would reject.
     """
-    given = np.asarray(logprob_score)
-    if given.ndim != 1:
-        msg = f"Expected logprob_score of shape (n,), got {given.shape}."
+    array = np.asarray(logprob_score)
+    if array.ndim != 1:
+        msg = f"Expected logprob_score of shape (n,), got {array.shape}."
         raise ConfigurationError(msg)
-    if given.dtype == object:
-        missing = np.array([entry is None for entry in given], dtype=bool)
-        values = np.array([0.0 if entry is None else float(entry) for entry in given])
+    if array.dtype == object:
+        missing = np.array([entry is None for entry in array], dtype=bool)
+        values = np.array([0.0 if entry is None else float(entry) for entry in array])
     else:
-        missing = np.zeros(given.shape, dtype=bool)
-        values = given.astype(np.float64)
+        missing = np.zeros(array.shape, dtype=bool)
+        values = array.astype(np.float64)
     wrong = ~(values <= _POSITIVE_TOLERANCE)
     if wrong.any():
         row = int(np.argmax(wrong))
@@ -108,13 +108,13 @@ def check_correct(is_correct: ArrayLike, *, n: int) -> NDArray[np.bool_]:
     ConfigurationError
         Another shape, or an entry other than 0, 1, True, False.
     """
-    given = np.asarray(is_correct)
-    if given.shape != (n,):
-        msg = f"Expected is_correct of shape ({n},), like logprob_score, got {given.shape}."
+    array = np.asarray(is_correct)
+    if array.shape != (n,):
+        msg = f"Expected is_correct of shape ({n},), like logprob_score, got {array.shape}."
         raise ConfigurationError(msg)
-    if not np.isin(given, (0, 1)).all():
+    if not np.isin(array, (0, 1)).all():
         raise ConfigurationError("Expected is_correct to hold only True and False (or 1 and 0).")
-    return given.astype(bool)
+    return array.astype(bool)
 
 
 def format_number(value: float) -> str:
