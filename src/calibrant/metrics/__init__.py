@@ -1,4 +1,4 @@
-"""How good, how well calibrated, and how sure we are of either."""
+"""Metrics of accuracy, calibration and ranking, with their confidence intervals and paired tests."""
 
 from calibrant.metrics._bootstrap import bootstrap_interval
 from calibrant.metrics._calibration_error import brier_score, expected_calibration_error, log_loss
