@@ -1,4 +1,4 @@
-"""Token log-probabilities of one answer become a distribution over the labels."""
+"""Conversion of token log-probabilities into a distribution over the labels."""
 
 from calibrant.logprobs._align import AlignedField, align, joint_logprob
 from calibrant.logprobs._completion import read_completion, reported_tokens
