@@ -11,10 +11,10 @@ import pytest
 
 from calibrant.clients._constraint import (
     MAX_ENUM_BYTES,
-    Choice,
-    Choices,
     Constraint,
     LabelArray,
+    SchemaChoice,
+    SchemaChoices,
     array_for,
     choices_for,
     constraint_for,
@@ -209,11 +209,11 @@ def test_several_enums_are_choices_with_the_json_between_them() -> None:
     inner = {"type": "object", "properties": {"b": {"enum": ["x", 'y"']}, "c": {"enum": ["z", "w"]}}}
     schema = as_format({"type": "object", "properties": {"a": {"enum": ["1", "2"]}, "in": inner}})
     found = choices_for(schema)
-    assert found == Choices(
+    assert found == SchemaChoices(
         choices=(
-            Choice(path=("a",), before='{"a": "', values=("1", "2")),
-            Choice(path=("in", "b"), before='", "in": {"b": "', values=("x", 'y\\"')),
-            Choice(path=("in", "c"), before='", "c": "', values=("z", "w")),
+            SchemaChoice(path=("a",), before='{"a": "', values=("1", "2")),
+            SchemaChoice(path=("in", "b"), before='", "in": {"b": "', values=("x", 'y\\"')),
+            SchemaChoice(path=("in", "c"), before='", "c": "', values=("z", "w")),
         ),
         behind='"}}',
     )

@@ -391,7 +391,7 @@ class TestClosing:
         """Nothing is left open, whether the client is closed afterwards or not (a warning is an error)."""
         client = make(toy_server("vllm"))
         asyncio.run(ask(client))
-        (line,) = client._http._lines.values()
+        (line,) = client._http._connections.values()
         assert line.session.closed
         gc.collect()
         client.close()
@@ -403,7 +403,7 @@ class TestClosing:
         thread = threading.Thread(target=loop.run_forever, daemon=True)
         thread.start()
         asyncio.run_coroutine_threadsafe(ask(client), loop).result(30)
-        (line,) = client._http._lines.values()
+        (line,) = client._http._connections.values()
         assert not line.session.closed
         client.close()
         assert line.session.closed
@@ -417,7 +417,7 @@ class TestClosing:
 
         async def used() -> None:
             await ask(client)
-            (line,) = client._http._lines.values()
+            (line,) = client._http._connections.values()
             client.close()
             await ask(client)
             assert line.session.closed
@@ -429,7 +429,7 @@ class TestClosing:
         client = make(toy_server("vllm"))
         loop = asyncio.new_event_loop()
         loop.run_until_complete(ask(client))
-        (line,) = client._http._lines.values()
+        (line,) = client._http._connections.values()
         client.close()
         assert line.session.closed
         loop.close()
@@ -441,7 +441,7 @@ class TestClosing:
         async def used() -> Any:
             client = OpenAICompatibleClient("openai/toy", api_base=server.root)
             await ask(client)
-            (line,) = client._http._lines.values()
+            (line,) = client._http._connections.values()
             return line.session
 
         async def dropped() -> None:

@@ -1,12 +1,12 @@
-"""Whoever answers, behind one seam: one request in, one response out, every failure a `ProviderError`."""
+"""Clients of models behind one interface: one request in, one response out, every failure a `ProviderError`."""
 
 from calibrant.clients._batch_api import BatchApi, RemoteBatch
 from calibrant.clients._callable import CallableClient
 from calibrant.clients._constraint import (
-    Choice,
-    Choices,
     Constraint,
     LabelArray,
+    SchemaChoice,
+    SchemaChoices,
     array_for,
     choices_for,
     constraint_for,
@@ -37,8 +37,6 @@ from calibrant.clients._weights import LocalModel, local_models
 __all__ = [
     "BatchApi",
     "CallableClient",
-    "Choice",
-    "Choices",
     "Constraint",
     "JsonService",
     "LabelArray",
@@ -52,6 +50,8 @@ __all__ = [
     "RateState",
     "RemoteBatch",
     "RetryPolicy",
+    "SchemaChoice",
+    "SchemaChoices",
     "array_for",
     "choices_for",
     "constraint_for",
