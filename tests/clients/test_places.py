@@ -113,7 +113,7 @@ def test_a_row_keeps_what_the_one_before_began_with() -> None:
 
 
 def test_more_texts_than_sequences_are_computed_in_turns() -> None:
-    """Four sequences, ten branches."""
+    """Ten branches share four sequences."""
     place, memory = EnginePlace.of(0, 64, n_ctx=100), Memory()
     wanted = [[number] for number in range(10)]
     ask(place, memory, [[]], [1, 2, 3])

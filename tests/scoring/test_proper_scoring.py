@@ -65,7 +65,7 @@ def test_without_a_distribution_right_scores_one_and_wrong_zero(strategy: Scorin
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_answer_is_matched_without_case_and_surrounding_space(strategy: ScoringStrategy) -> None:
-    """The same rule as for correctness."""
+    """Labels compare as they do for correctness."""
     found = distribution([0.7, 0.2, 0.1])
     exact = strategy.score(False, None, distribution=found, answer="Sci/Tech")
     assert strategy.score(False, None, distribution=found, answer="  sci/tech\n") == exact
@@ -76,7 +76,7 @@ def test_the_answer_is_matched_without_case_and_surrounding_space(strategy: Scor
 def test_a_distribution_needs_an_answer_among_its_labels(
     strategy: ScoringStrategy, answer: str | None
 ) -> None:
-    """Nothing is guessed."""
+    """A missing or unknown true label is an error."""
     with pytest.raises(ConfigurationError, match="label"):
         strategy.score(True, None, distribution=distribution([0.7, 0.2, 0.1]), answer=answer)
 
@@ -95,7 +95,7 @@ def test_an_invalid_log_probability_is_an_error_although_unused(
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_batch_mixes_rows_with_and_without_distribution(strategy: BrierScoring) -> None:
-    """None stands for a row without; the others keep their place."""
+    """None stands for a row without a distribution; the other rows keep their place."""
     rows = [None, [0.7, 0.2, 0.1], None, [0.1, 0.1, 0.8]]
     scores = strategy.score_many(
         [True, False, False, True],
@@ -112,7 +112,7 @@ def test_a_batch_mixes_rows_with_and_without_distribution(strategy: BrierScoring
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_batch_without_any_distribution_grades_the_labels(strategy: BrierScoring) -> None:
-    """No array, or rows of None only."""
+    """A missing array and rows of None mean the same."""
     assert strategy.score_many([True, False], [None, -0.1]).tolist() == [1.0, 0.0]
     assert strategy.score_many([True, False], [None, None], label_probabilities=[None, None]).tolist() == [
         1.0,
@@ -153,7 +153,7 @@ def test_malformed_batches_are_errors(table: object, index: object, message: str
 
 @pytest.mark.parametrize("value", [0.0, 1.0, -0.1, math.nan, True, "0.1"])
 def test_the_floor_of_the_log_score_must_lie_inside_zero_and_one(value: object) -> None:
-    """(0, 1), numbers only."""
+    """The floor is a number in (0, 1)."""
     with pytest.raises(ConfigurationError, match="min_probability"):
         LogScoring(value)  # type: ignore[arg-type]
 
