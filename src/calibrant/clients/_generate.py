@@ -9,12 +9,22 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.clients._constraint import Constraint
 from calibrant.core import ConfigurationError, TokenLogprobs, Vocabulary, install_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["SAMPLING_OPTIONS", "Grammar", "Grammars", "Sampler", "chosen_record", "token_record"]
+__all__ = [
+    "SAMPLING_OPTIONS",
+    "Grammar",
+    "Grammars",
+    "Sampler",
+    "chosen_record",
+    "complete_json",
+    "completion_record",
+    "token_record",
+]
 
 _NUMBERS: Final = {
     "temperature": (0.0, float("inf"), 0.0),
@@ -249,3 +259,31 @@ def chosen_record(found: TokenLogprobs, token: int, *, alternatives: int) -> dic
     """Return the record of a chosen token, with the most probable alternatives."""
     top = found.most_probable(alternatives) if alternatives else ()
     return token_record(found.vocabulary.pieces[token], float(found.at(np.array([token]))[0]), top)
+
+
+def completion_record(
+    model: str, text: str, reason: str, records: list[Any] | None, usage: dict[str, int]
+) -> dict[str, Any]:
+    """Return an OpenAI-shaped response."""
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": text},
+        "finish_reason": reason,
+        "logprobs": None if records is None else {"content": records},
+    }
+    return {"object": "chat.completion", "model": model, "choices": [choice], "usage": usage}
+
+
+def complete_json(choice: Constraint, answer: dict[str, Any]) -> None:
+    """Add the choice's fixed JSON around the generated value, to the text and its tokens."""
+    first = answer["choices"][0]
+    ended = first.get("finish_reason") != "length"
+    tail = choice.suffix[1:] if ended else ""
+    first["message"]["content"] += tail
+    reported = first.get("logprobs")
+    if reported and reported.get("content"):
+        reported["content"] = [
+            token_record(choice.prefix.encode(), 0.0),
+            *(token for token in reported["content"] if token["bytes"]),
+            *([token_record(tail.encode(), 0.0)] if tail else []),
+        ]

@@ -201,7 +201,7 @@ class Llama:
         Raises
         ------
         ConfigurationError
-            The context is not what was asked for: the settings are laid out in another way.
+            The context has other settings than requested: the structure has another layout.
         """
         params = self._library.llama_context_default_params()
         params.n_ctx, params.n_seq_max, params.kv_unified = n_ctx, n_seq_max, True

@@ -26,7 +26,14 @@ from calibrant.clients._engine import (
     open_engine,
     release_engine,
 )
-from calibrant.clients._generate import SAMPLING_OPTIONS, Grammar, Sampler, chosen_record, token_record
+from calibrant.clients._generate import (
+    SAMPLING_OPTIONS,
+    Grammar,
+    Sampler,
+    chosen_record,
+    complete_json,
+    completion_record,
+)
 from calibrant.clients._llama import engine_module
 from calibrant.clients._places import MOST_PLACES, EnginePlace, Job, TooLongError
 from calibrant.clients._weights import check_weights, locate_weights
@@ -172,7 +179,7 @@ class LlamaCppClient:
         async with self._row(request) as row:
             answer = await self._decode(row, decoding)
         if decoding.choice is not None:
-            _complete_json(decoding.choice, answer)
+            complete_json(decoding.choice, answer)
         return answer
 
     def check_schema(self, response_format: Mapping[str, Any]) -> None:
@@ -252,47 +259,24 @@ class LlamaCppClient:
 
     async def _decode(self, row: _EngineRow, decoding: _Decoding) -> dict[str, Any]:
         """Generate the model's answer."""
-        engine = row.engine
         grammar = None
         if decoding.grammar is not None:
-            grammar = await asyncio.to_thread(self._grammar, engine, decoding.grammar)
+            grammar = await asyncio.to_thread(self._grammar, row.engine, decoding.grammar)
         prefix = "" if decoding.choice is None else decoding.choice.prefix
-        tokens = row.tokens(prefix)
-        begun = len(tokens)
-        prompt_size = len(row.prompt.tokens) + begun
-        if prompt_size >= self._settings.n_ctx:
+        begun = row.tokens(prefix)
+        prompt_size = len(row.prompt.tokens) + len(begun)
+        room = self._settings.n_ctx - prompt_size
+        if room <= 0:
             raise self._failure(TooLongError(prompt_size))
-        sampler = await _sampler(row, decoding, tokens)
-        data, records, reason = (row.begun + prefix).encode(), [], "length"
-        room = self._settings.n_ctx - len(row.prompt.tokens)
-        while len(tokens) - begun < decoding.max_tokens and len(tokens) < room:
-            allowed = None
-            if grammar is not None:
-                if grammar.is_over:
-                    reason = "stop"
-                    break
-                allowed = grammar.allowed()
-            (logprobs,) = await row.next_logprobs([tokens])
-            token = sampler.draw(logprobs.logits, allowed)
-            if engine.is_end(token):
-                reason = "stop"
-                break
-            if grammar is not None:
-                grammar.accept(token)
-            tokens = (*tokens, token)
-            data += engine.vocabulary.pieces[token]
-            if decoding.alternatives:
-                records.append(chosen_record(logprobs, token, alternatives=decoding.alternatives))
-            cut = decoding.stops_at(data)
-            if cut is not None:
-                data, reason = data[:cut], "stop"
-                break
-        usage = {"prompt_tokens": prompt_size, "completion_tokens": len(tokens) - begun}
-        return _completion(
+        sampler = await _sampler(row, decoding, begun)
+        text = _GeneratedText((row.begun + prefix).encode(), begun)
+        await _generate(row, decoding, sampler, grammar, text, limit=min(decoding.max_tokens, room))
+        usage = {"prompt_tokens": prompt_size, "completion_tokens": len(text.tokens) - len(begun)}
+        return completion_record(
             self._settings.path.name,
-            data.decode("utf-8", "replace"),
-            reason,
-            records if decoding.alternatives else None,
+            text.data.decode("utf-8", "replace"),
+            text.reason,
+            text.records if decoding.alternatives else None,
             {**usage, "total_tokens": sum(usage.values())},
         )
 
@@ -452,17 +436,46 @@ async def _sampler(row: _EngineRow, decoding: _Decoding, begun: Sequence[int]) -
     return sampler
 
 
-def _completion(
-    model: str, text: str, reason: str, records: list[Any] | None, usage: dict[str, int]
-) -> dict[str, Any]:
-    """Return an OpenAI-shaped response."""
-    choice = {
-        "index": 0,
-        "message": {"role": "assistant", "content": text},
-        "finish_reason": reason,
-        "logprobs": None if records is None else {"content": records},
-    }
-    return {"object": "chat.completion", "model": model, "choices": [choice], "usage": usage}
+@dataclass
+class _GeneratedText:
+    """Text under generation: its bytes, its tokens behind the prompt, their records, and the finish reason."""
+
+    data: bytes
+    tokens: tuple[int, ...]
+    records: list[dict[str, Any]] = field(default_factory=list)
+    reason: str = "length"
+
+
+async def _generate(
+    row: _EngineRow,
+    decoding: _Decoding,
+    sampler: Sampler,
+    grammar: Grammar | None,
+    text: _GeneratedText,
+    *,
+    limit: int,
+) -> None:
+    """Extend a text by at most `limit` tokens, until the model, the grammar or a stop text ends it."""
+    for _ in range(limit):
+        if grammar is not None and grammar.is_over:
+            text.reason = "stop"
+            return
+        allowed = None if grammar is None else grammar.allowed()
+        (logprobs,) = await row.next_logprobs([text.tokens])
+        token = sampler.draw(logprobs.logits, allowed)
+        if row.engine.is_end(token):
+            text.reason = "stop"
+            return
+        if grammar is not None:
+            grammar.accept(token)
+        text.tokens = (*text.tokens, token)
+        text.data += row.vocabulary.pieces[token]
+        if decoding.alternatives:
+            text.records.append(chosen_record(logprobs, token, alternatives=decoding.alternatives))
+        cut = decoding.stops_at(text.data)
+        if cut is not None:
+            text.data, text.reason = text.data[:cut], "stop"
+            return
 
 
 async def _take_place(engine: Engine) -> EnginePlace:
@@ -481,18 +494,3 @@ def _is_spelled(engine: Engine, text: str) -> bool:
     tokens = engine.tokenize(text, special=True)
     spelled = b"".join(engine.vocabulary.pieces[token] for token in tokens)
     return tokens == engine.tokenize(text) and spelled.strip() == text.encode("utf-8", "replace").strip()
-
-
-def _complete_json(choice: Constraint, answer: dict[str, Any]) -> None:
-    """Add the choice's fixed JSON around the generated value, to the text and its tokens."""
-    first = answer["choices"][0]
-    ended = first.get("finish_reason") != "length"
-    tail = choice.suffix[1:] if ended else ""
-    first["message"]["content"] += tail
-    reported = first.get("logprobs")
-    if reported and reported.get("content"):
-        reported["content"] = [
-            token_record(choice.prefix.encode(), 0.0),
-            *(token for token in reported["content"] if token["bytes"]),
-            *([token_record(tail.encode(), 0.0)] if tail else []),
-        ]

@@ -94,7 +94,7 @@ async def with_retries(
     Returns
     -------
     answer : object
-        What the call returned.
+        Result of the call.
     attempts : int
         Calls made.
 

@@ -283,7 +283,7 @@ class _BranchMasses:
         for fit, mass in self.bounds:
             bound = math.exp(mass - peak)
             for label in fit:
-                # Evidence at the opening quote may be less than what a later node left open.
+                # The measured mass at the opening quote may be smaller than the bound of a later node.
                 measured[label] = measured[label] and weights[label] >= bound
                 weights[label] += bound
         return log_normalise(weights), np.array(measured, dtype=np.bool_)

@@ -140,7 +140,7 @@ class LabelTrie:
     def _enter(self, structure: bytes, data: bytes) -> Branch:
         """Return the state and labels after `data`, which must begin with `structure` and the opening quote.
 
-        White space before the quote may differ from what the model wrote.
+        White space before the quote may differ from that of the emitted answer.
         """
         if not data.startswith(structure):
             return None, ()

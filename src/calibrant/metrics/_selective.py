@@ -147,7 +147,7 @@ def excess_aurc(confidence: ArrayLike, correct: ArrayLike) -> float:
     """Return the area under the risk-coverage curve above that of a perfect ranking.
 
     `aurc` minus the mean over k = 1..n of ``max(0, k - (n - m)) / k``, m the number of errors:
-    what remains when all right rows come first (Geifman, Uziel and El-Yaniv 2019). Unlike `aurc`
+    the part that remains when all right rows come first (Geifman, Uziel and El-Yaniv 2019). Unlike `aurc`
     it compares rankings of classifiers of different accuracy.
 
     Parameters
